@@ -1,0 +1,12 @@
+//! The gRPC API of Leasehold: generated types and stubs, no logic.
+//!
+//! The contract of every message stands in the `.proto` files beside this crate.
+
+/// Package `leasehold.v1`.
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
+pub mod v1 {
+    tonic::include_proto!("leasehold.v1");
+}
+
+/// The encoded `FileDescriptorSet` of the API, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,0 +1,5 @@
+//! The Leasehold lock broker. Modules in the order to read them.
+
+pub mod broker;
+pub mod lock;
+pub mod store;

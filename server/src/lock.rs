@@ -1,0 +1,251 @@
+//! The domain: what a lock, a lease and a call are. No I/O; everything here was parsed once, at the edge.
+
+mod error;
+mod identity;
+mod name;
+
+pub use error::LockError;
+pub use identity::{
+    ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
+};
+pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace};
+
+/// Waiters of one lock; one more is `QUEUE_FULL`.
+pub const WAITERS_MAX: u32 = 10_000;
+/// How many holders or waiters an inspection shows at most.
+pub const SHOWN_MAX: usize = 100;
+/// How long a hand-off to another broker stands before it must be claimed.
+pub const CLAIM_MS: u64 = 3_000;
+/// A broker that has not touched a lock for so long, while others did, is silent.
+pub const SILENT_MS: u64 = 6_000;
+/// A gap between any two touches above this is a stall of the store, and nobody's silence.
+pub const STALL_MS: u64 = 3_000;
+/// How long an attempt that was cancelled before it arrived, or an entry that was released, is known.
+pub const TOMBSTONE_MS: u64 = 2_000;
+/// How long an expired lease is remembered.
+pub const EXPIRED_MS: u64 = 60_000;
+/// How many expired leases of one lock are remembered.
+pub const EXPIRED_MAX: u64 = 1_000;
+/// How many released leases of one lock are remembered, however old.
+pub const RELEASED_MAX: u64 = 16;
+/// Attempts of one request that the record keeps.
+pub const ATTEMPTS_MAX: usize = 8;
+/// How long an idle lock's record is kept: its last fencing token covers small steps of the clock.
+pub const KEEP_MS: u64 = 300_000;
+/// How far ahead of its sending a command may still be executed.
+pub const NOT_AFTER_MS: u64 = 800;
+
+/// The store's expiry for a validity of `ttl_ms`: `E(ttl) = ttl * 1.20 + 250 ms`.
+///
+/// 1.20 covers two hosts that each slew their clock by chrony's legal 8.3 % in opposite directions
+/// (`maxslewrate`, chrony.conf(5)).
+pub const fn expiry_ms(ttl_ms: u64) -> u64 {
+    ttl_ms + ttl_ms / 5 + 250
+}
+
+/// A lease's validity in milliseconds, within the bounds of [`Limits`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// Milliseconds.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// A ttl that a store has kept; its bounds were checked when it was granted.
+    pub const fn from_stored(ttl_ms: u64) -> Self {
+        Self(ttl_ms)
+    }
+}
+
+/// The bounds of what callers may ask for, all in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The shortest validity.
+    pub ttl_min_ms: u64,
+    /// The longest validity.
+    pub ttl_max_ms: u64,
+    /// The validity of a call that names none.
+    pub ttl_default_ms: u64,
+    /// The longest wait in line.
+    pub wait_max_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ttl_min_ms: 1_000,
+            ttl_max_ms: 60_000,
+            ttl_default_ms: 10_000,
+            wait_max_ms: 3_600_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Clamps a wished validity; `None` is the default.
+    pub fn ttl(&self, wished_ms: Option<u64>) -> Ttl {
+        Ttl(wished_ms
+            .unwrap_or(self.ttl_default_ms)
+            .clamp(self.ttl_min_ms, self.ttl_max_ms))
+    }
+
+    /// Clamps a wished wait.
+    pub fn wait_ms(&self, wished_ms: u64) -> u64 {
+        wished_ms.min(self.wait_max_ms)
+    }
+}
+
+/// The token that orders the grants of one lock: 1 to 2^53 - 1, exact in every language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The largest token: 2^53 - 1.
+    pub const MAX: u64 = (1 << 53) - 1;
+
+    /// `None` outside 1 to 2^53 - 1.
+    pub fn new(value: u64) -> Option<Self> {
+        (1..=Self::MAX).contains(&value).then_some(Self(value))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Who asks, as people see it; never decides ownership. At most 1 KiB encoded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owner {
+    /// A stable name of the process.
+    pub id: String,
+    /// Why the lock is taken.
+    pub reason: String,
+    /// Free labels, in the order of their keys.
+    pub labels: Vec<(String, String)>,
+}
+
+/// A call of Acquire, parsed.
+#[derive(Debug, Clone)]
+pub struct AcquireCall {
+    /// The lock.
+    pub lock: LockKey,
+    /// Who asks.
+    pub owner: Owner,
+    /// Validity.
+    pub ttl: Ttl,
+    /// How long to wait in line; 0 does not wait.
+    pub wait_ms: u64,
+    /// The id that makes the call safe to repeat; random where the caller gave none.
+    pub request_id: RequestId,
+    /// Digest of the arguments that a repeat must share.
+    pub arguments: ArgumentsHash,
+}
+
+/// One attempt of a call, as a store sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acquire {
+    /// The lock.
+    pub lock: LockKey,
+    /// The lease that a grant makes.
+    pub lease_id: LeaseId,
+    /// Digest of the call's request id.
+    pub request: RequestHash,
+    /// Digest of the call's other arguments.
+    pub arguments: ArgumentsHash,
+    /// This attempt.
+    pub attempt: AttemptId,
+    /// Validity.
+    pub ttl: Ttl,
+    /// How much longer to wait; 0 does not queue.
+    pub wait_ms: u64,
+    /// Who asks, for inspection.
+    pub owner: Owner,
+    /// A waiter whose place was lost joins again, even while the store recovers.
+    pub rejoin: bool,
+}
+
+/// A lease as its holder shows it: Release, Renew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRef {
+    /// The lock that it names.
+    pub lock: LockKey,
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// The token of its grant.
+    pub fencing_token: FencingToken,
+}
+
+/// A grant that the store has made or renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The token.
+    pub fencing_token: FencingToken,
+    /// Validity.
+    pub ttl: Ttl,
+    /// When it was granted, by the store's clock, in milliseconds since 1970.
+    pub acquired_ms: u64,
+}
+
+/// A lease as it goes to the caller that acquired it.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    /// The lock.
+    pub lock: LockKey,
+    /// The public name.
+    pub lease_id: LeaseId,
+    /// The secret proof.
+    pub lease_token: LeaseToken,
+    /// The grant.
+    pub grant: Grant,
+}
+
+/// A holder as others may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Who.
+    pub owner: Owner,
+    /// Its token.
+    pub fencing_token: FencingToken,
+    /// When it was granted, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// Time left in the store.
+    pub remaining_ms: u64,
+}
+
+/// A waiter as others may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Who.
+    pub owner: Owner,
+    /// When it joined, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// Time left to wait.
+    pub remaining_ms: u64,
+}
+
+/// What is in the way of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Contention {
+    /// Who holds the lock; none while it is between two holders.
+    pub holder: Option<Holder>,
+    /// How many wait.
+    pub queue_length: u32,
+}
+
+/// A lock as an inspection sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockState {
+    /// Who holds it.
+    pub holder: Option<Holder>,
+    /// The first waiters in order, at most [`SHOWN_MAX`].
+    pub waiters: Vec<Waiting>,
+    /// How many wait in all.
+    pub queue_length: u32,
+    /// The newest token given; 0 before the first.
+    pub last_fencing_token: u64,
+}

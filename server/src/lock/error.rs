@@ -1,0 +1,52 @@
+//! Why a call did not get what it asked for: one variant a decision that the caller can make.
+
+use thiserror::Error;
+
+use super::Contention;
+
+/// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LockError {
+    /// Somebody else holds the lock and the caller would not wait.
+    #[error("the lock is held by someone else")]
+    Held(Contention),
+    /// The wait is over; the caller is out of the queue for certain.
+    #[error("the lock was not granted within wait_timeout")]
+    WaitTimeout(Contention),
+    /// The lease is over: it expired, or it was given back and its Acquire came again.
+    #[error("the lease is over")]
+    LeaseExpired,
+    /// Nothing is known of such a lease on the lock that it names.
+    #[error("no such lease, now or recently")]
+    LeaseNotFound,
+    /// The lease token does not belong to the lease id.
+    #[error("lease_token does not belong to lease_id")]
+    NotHolder,
+    /// The fencing token is not that of a live lease.
+    #[error("the fencing token is not that of a live lease")]
+    StaleToken {
+        /// The newest token given for the lock.
+        newest: u64,
+    },
+    /// The request id came back with other arguments.
+    #[error("request_id was used with other arguments for this lock")]
+    RequestIdReused,
+    /// The lock's queue is full.
+    #[error("the queue of the lock is full")]
+    QueueFull,
+    /// The store cannot be reached, or did not answer: the outcome is unknown.
+    #[error("the store cannot be reached")]
+    StoreUnavailable,
+    /// The store lost data; grants resume when every lease that it may have forgotten is over.
+    #[error("the store is recovering from a loss of data")]
+    StoreRecovering {
+        /// When to ask again.
+        retry_after_ms: u64,
+    },
+    /// This broker is going away.
+    #[error("this broker is shutting down")]
+    Draining,
+    /// A fault of the broker; its log has the details.
+    #[error("internal error")]
+    Internal,
+}

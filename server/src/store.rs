@@ -1,0 +1,170 @@
+//! The seam to whatever keeps the locks: the trait [`Store`], its replies, and its stores.
+
+pub mod memory;
+pub mod redis;
+
+use async_trait::async_trait;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::lock::{
+    Acquire, AttemptId, BrokerId, Contention, DeploymentKey, FencingToken, Grant, LeaseRef,
+    LockKey, LockState, RequestHash, Ttl,
+};
+
+/// One broker's connection to the store.
+///
+/// Every method is atomic, judged by the store's own clock, and safe to repeat with the same
+/// arguments. Dropping a future does not undo what was sent. Grants that a call makes to *other*
+/// waiters of this broker arrive as [`Event::HandOff`], like those that other brokers make.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Grants the lock, or joins its queue, or says why not. A repeat finds the lease or the place
+    /// in line that an earlier attempt got, and renews the lease.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError>;
+
+    /// Extends a lease, never shortens it, and never makes one. Renewing a provisional hand-off is
+    /// its claim. `None` keeps the present ttl.
+    async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
+
+    /// Gives the lease back and hands the lock to the head waiter.
+    async fn release(&self, lease: &LeaseRef) -> Result<Released, StoreError>;
+
+    /// Takes back one attempt of a request: out of the queue, or off the lock, if no other attempt
+    /// of the request is left. An attempt that has not arrived yet will be refused when it does.
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError>;
+
+    /// Says that this broker lives and still has waiters for the lock, grants the lock if it is
+    /// free, and tells what this broker may have missed.
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError>;
+
+    /// Looks, without touching. `None`: nothing is known of the lock.
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
+
+    /// The key from which this deployment's lease tokens are derived.
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
+
+    /// Hand-offs to this broker's waiters, and reconnections. Hints: they may be lost or repeated.
+    /// The stream can be taken once; later calls return a closed one.
+    fn events(&self) -> mpsc::Receiver<Event>;
+}
+
+/// Reply of [`Store::acquire`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    /// The request holds the lock, now or already.
+    Granted(Grant),
+    /// The request is in line.
+    Queued {
+        /// 1 is next.
+        position: u32,
+        /// When the lock may become free by itself: touch it then.
+        next_event_ms: u64,
+    },
+    /// Held by someone else, and the request does not wait.
+    Held(Contention),
+    /// The queue is full.
+    QueueFull,
+    /// The request id was used with other arguments.
+    RequestIdReused,
+    /// The lease that this request made is over.
+    Ended,
+    /// This attempt was cancelled before it arrived.
+    Cancelled,
+}
+
+/// Reply of [`Store::renew`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease, extended.
+    Extended(Grant),
+    /// The lease had expired.
+    Expired,
+    /// The lease had been released.
+    Released,
+    /// The lock knows no such lease, or holds a newer grant of it.
+    NotFound,
+}
+
+/// Reply of [`Store::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// Given back now.
+    Now,
+    /// Given back before.
+    Already,
+    /// The lease had expired: the work may have overlapped.
+    Expired,
+    /// The lock knows no such lease, or holds a newer grant of it.
+    NotFound,
+}
+
+/// Reply of [`Store::cancel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The last attempt: the request left the queue.
+    Dequeued,
+    /// The last attempt: the lock is free again.
+    Freed,
+    /// Another attempt of the request is left, and keeps its place or its lock.
+    Kept,
+    /// The attempt is not known, and will be refused should it still arrive.
+    Unknown,
+}
+
+/// Reply of [`Store::touch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touched {
+    /// This broker was unknown or silent here: its waiters must join again.
+    pub rejoin: bool,
+    /// More waiters could be looked at: touch again.
+    pub more: bool,
+    /// When the lock may become free by itself: touch it then.
+    pub next_event_ms: u64,
+    /// The grant that belongs to a call at this broker, which may not have heard of it.
+    pub held: Option<HandOff>,
+}
+
+/// A grant made to a waiter by a call that was not its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOff {
+    /// Whose call it is.
+    pub broker: BrokerId,
+    /// The waiter.
+    pub request: RequestHash,
+    /// The token of the grant.
+    pub fencing_token: FencingToken,
+    /// The receiving broker must claim it, by [`Store::renew`], before anybody is told.
+    pub provisional: bool,
+}
+
+/// What a store tells unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A waiter of this broker was granted a lock.
+    HandOff(LockKey, HandOff),
+    /// Messages may have been lost: touch every lock that has waiters here.
+    Resync,
+}
+
+/// Why a store did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// Not reached, or no answer in time: the command may or may not have been executed.
+    #[error("store unavailable: {0}")]
+    Unavailable(String),
+    /// The store has lost data; no new grants for so long.
+    #[error("store recovering for {retry_after_ms} ms")]
+    Recovering {
+        /// Until grants resume.
+        retry_after_ms: u64,
+    },
+    /// The store holds something that this broker did not write or cannot read.
+    #[error("store corrupt: {0}")]
+    Corrupt(String),
+}
