@@ -61,9 +61,7 @@ pub enum Acquired {
     Granted(Grant),
     /// The request is in line.
     Queued {
-        /// 1 is next.
-        position: u32,
-        /// When the lock may become free by itself: touch it then.
+        /// When the lock may become free by itself: touch it then. 0: nobody can tell.
         next_event_ms: u64,
     },
     /// Held by someone else, and the request does not wait.
@@ -122,9 +120,9 @@ pub enum Cancelled {
 pub struct Touched {
     /// This broker was unknown or silent here: its waiters must join again.
     pub rejoin: bool,
-    /// More waiters could be looked at: touch again.
+    /// The lock is free and not all waiters have been looked at: touch again.
     pub more: bool,
-    /// When the lock may become free by itself: touch it then.
+    /// When the lock may become free by itself: touch it then. 0: nobody can tell.
     pub next_event_ms: u64,
     /// The grant that belongs to a call at this broker, which may not have heard of it.
     pub held: Option<HandOff>,
@@ -141,6 +139,32 @@ pub struct HandOff {
     pub fencing_token: FencingToken,
     /// The receiving broker must claim it, by [`Store::renew`], before anybody is told.
     pub provisional: bool,
+}
+
+/// What a command did: its reply, and the grants that it made to waiters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<T> {
+    /// The reply to the caller.
+    pub reply: T,
+    /// Grants to waiters, of this and of other brokers.
+    pub hand_offs: Vec<HandOff>,
+}
+
+/// Why a command was not executed. It changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// It arrived after its `not_after`.
+    #[error("the command arrived too late")]
+    Late,
+    /// The store's era is gone, or is not the one that the broker verified.
+    #[error("the store's era is not the one that was verified")]
+    NoEra,
+    /// The store has lost data; no new grants for so long.
+    #[error("no grants for {retry_after_ms} ms more")]
+    Recovering {
+        /// Until grants resume.
+        retry_after_ms: u64,
+    },
 }
 
 /// What a store tells unasked.

@@ -1,1 +1,226 @@
-//! The memory store.
+//! The store of `dev` and of single-process deployments: records in this process, lost with it.
+
+mod attempts;
+mod ended;
+mod queue;
+pub mod record;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use async_trait::async_trait;
+use tokio::{sync::mpsc, time::Instant};
+
+use self::record::{Context, Grants, Record};
+use super::{
+    Acquired, Cancelled, Event, HandOff, Outcome, Refused, Released, Renewed, Store, StoreError,
+    Touched,
+};
+use crate::lock::{
+    Acquire, AttemptId, BrokerId, DeploymentKey, KEEP_MS, LeaseRef, LockKey, LockState,
+    RequestHash, Ttl,
+};
+
+/// Hand-offs that a broker may fall behind; more are lost, and found again by touch.
+const EVENTS_MAX: usize = 65_536;
+/// Records are swept after so many commands, so that idle locks cost nothing.
+const SWEEP_EVERY: u64 = 65_536;
+
+/// The records, shared by all brokers of this process.
+pub struct Memory {
+    started: Instant,
+    started_us: u64,
+    no_grants_before_ms: u64,
+    key: DeploymentKey,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    records: HashMap<LockKey, Kept>,
+    brokers: HashMap<BrokerId, mpsc::Sender<Event>>,
+    commands: u64,
+}
+
+/// A record and the time, in milliseconds since 1970, after which it is forgotten.
+#[derive(Default)]
+struct Kept {
+    record: Record,
+    until_ms: u64,
+}
+
+/// One broker's connection to a [`Memory`].
+pub struct MemoryStore {
+    memory: Arc<Memory>,
+    broker: BrokerId,
+    events: Mutex<Option<mpsc::Receiver<Event>>>,
+}
+
+impl Memory {
+    /// An empty store that grants nothing for `quarantine`: leases of the process before this one
+    /// may still be trusted by their holders.
+    pub fn new(quarantine: Duration) -> Arc<Self> {
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        let quarantine_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
+        Arc::new(Self {
+            started: Instant::now(),
+            started_us,
+            no_grants_before_ms: started_us / 1_000 + quarantine_ms,
+            key: DeploymentKey::random(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Connects a broker.
+    pub fn connect(self: &Arc<Self>, broker: BrokerId) -> MemoryStore {
+        let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+        self.state().brokers.insert(broker, sender);
+        MemoryStore {
+            memory: Arc::clone(self),
+            broker,
+            events: Mutex::new(Some(receiver)),
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        let elapsed = self.started.elapsed().as_micros();
+        self.started_us
+            .saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn sweep(&mut self, now_us: u64) {
+        self.commands += 1;
+        if self.commands.is_multiple_of(SWEEP_EVERY) {
+            self.records
+                .retain(|_, kept| kept.until_ms >= now_us / 1_000);
+        }
+    }
+
+    fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>) {
+        for hand_off in hand_offs {
+            if let Some(events) = self.brokers.get(&hand_off.broker) {
+                // A full or closed channel loses the message; touch finds the grant again.
+                let _ = events.try_send(Event::HandOff(lock.clone(), hand_off));
+            }
+        }
+    }
+}
+
+impl MemoryStore {
+    /// Runs one verb on the lock's record and tells the brokers of the waiters that it granted.
+    fn run<T>(
+        &self,
+        lock: &LockKey,
+        verb: impl FnOnce(&mut Record, &Context) -> Result<Outcome<T>, Refused>,
+    ) -> Result<T, StoreError> {
+        let mut state = self.memory.state();
+        let context = Context {
+            now_us: self.memory.now_us(),
+            broker: self.broker,
+            not_after_ms: u64::MAX,
+            grants: Grants::NotBefore(self.memory.no_grants_before_ms),
+        };
+        state.sweep(context.now_us);
+        let now_ms = context.now_us / 1_000;
+        let kept = state.records.entry(lock.clone()).or_default();
+        if kept.until_ms < now_ms {
+            *kept = Kept::default();
+        }
+        let outcome = verb(&mut kept.record, &context);
+        kept.until_ms = kept
+            .until_ms
+            .max(kept.record.horizon_ms().max(now_ms) + KEEP_MS);
+        if kept.record.is_blank() {
+            state.records.remove(lock);
+        }
+        let outcome = outcome?;
+        state.publish(lock, outcome.hand_offs);
+        Ok(outcome.reply)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        self.run(&acquire.lock, |record, context| {
+            record.acquire(context, acquire)
+        })
+    }
+
+    async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+        self.run(&lease.lock, |record, context| {
+            let reply = record.renew(context, lease, ttl)?;
+            Ok(Outcome {
+                reply,
+                hand_offs: Vec::new(),
+            })
+        })
+    }
+
+    async fn release(&self, lease: &LeaseRef) -> Result<Released, StoreError> {
+        self.run(&lease.lock, |record, context| {
+            Ok(record.release(context, lease))
+        })
+    }
+
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError> {
+        self.run(lock, |record, context| {
+            Ok(record.cancel(context, request, attempt))
+        })
+    }
+
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
+        self.run(lock, |record, context| record.touch(context))
+    }
+
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
+        let now_us = self.memory.now_us();
+        let state = self.memory.state();
+        let kept = state
+            .records
+            .get(lock)
+            .filter(|kept| kept.until_ms >= now_us / 1_000);
+        Ok(kept.map(|kept| kept.record.get(now_us)))
+    }
+
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
+        Ok(self.memory.key.clone())
+    }
+
+    fn events(&self) -> mpsc::Receiver<Event> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.take().unwrap_or_else(|| mpsc::channel(1).1)
+    }
+}
+
+impl Drop for MemoryStore {
+    fn drop(&mut self) {
+        self.memory.state().brokers.remove(&self.broker);
+    }
+}
+
+impl From<Refused> for StoreError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Recovering { retry_after_ms } => Self::Recovering { retry_after_ms },
+            Refused::Late | Refused::NoEra => Self::Unavailable(refused.to_string()),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The line before a lock: places, and which brokers still look after their waiters.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{attempts::Attempts, record::Context};
+use crate::lock::{
+    Acquire, ArgumentsHash, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS,
+};
+
+/// A call in line.
+#[derive(Debug, Clone)]
+pub(super) struct Waiter {
+    pub(super) lease_id: LeaseId,
+    pub(super) request: RequestHash,
+    pub(super) arguments: ArgumentsHash,
+    pub(super) attempts: Attempts,
+    pub(super) owner: Owner,
+    pub(super) ttl_ms: u64,
+    pub(super) since_ms: u64,
+    pub(super) until_ms: u64,
+    /// When a hand-off to it lapsed unclaimed: passed over until its broker touches. 0: never.
+    pub(super) passed_ms: u64,
+}
+
+/// The line. A provisional holder keeps its place in it.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    tail: u64,
+    until_ms: u64,
+    waiters: BTreeMap<u64, Waiter>,
+    places: HashMap<RequestHash, u64>,
+    brokers: HashMap<BrokerId, Touch>,
+    /// The last touch by anyone: on the store's clock, and on the clock that stands still while
+    /// nobody touches, by which silence is judged.
+    last: Touch,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Touch {
+    ms: u64,
+    heard_ms: u64,
+}
+
+/// What [`Queue::next`] found.
+pub(super) enum Verdict {
+    /// This waiter is next.
+    Grant { place: u64, provisional: bool },
+    /// Nobody waits whose broker is known to live.
+    Nobody,
+}
+
+impl Waiter {
+    pub(super) fn new(context: &Context, acquire: &Acquire, now: u64) -> Self {
+        let mut attempts = Attempts::default();
+        attempts.add(acquire.attempt, context.broker);
+        Self {
+            lease_id: acquire.lease_id,
+            request: acquire.request,
+            arguments: acquire.arguments,
+            attempts,
+            owner: acquire.owner.clone(),
+            ttl_ms: acquire.ttl.as_millis(),
+            since_ms: now,
+            until_ms: now + acquire.wait_ms,
+            passed_ms: 0,
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.waiters.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.values()
+    }
+
+    pub(super) fn find(&mut self, request: RequestHash) -> Option<&mut Waiter> {
+        self.waiters.get_mut(self.places.get(&request)?)
+    }
+
+    pub(super) fn at(&self, place: u64) -> &Waiter {
+        &self.waiters[&place]
+    }
+
+    /// Joins at the tail. The broker has touched before.
+    pub(super) fn join(&mut self, waiter: Waiter) {
+        self.tail += 1;
+        self.extend(waiter.until_ms);
+        self.places.insert(waiter.request, self.tail);
+        self.waiters.insert(self.tail, waiter);
+    }
+
+    /// Until when anybody waits at the latest.
+    pub(super) fn until_ms(&self) -> u64 {
+        self.until_ms
+    }
+
+    /// Somebody waits until then.
+    pub(super) fn extend(&mut self, until_ms: u64) {
+        self.until_ms = self.until_ms.max(until_ms);
+    }
+
+    pub(super) fn take(&mut self, place: u64) -> Waiter {
+        let waiter = self
+            .waiters
+            .remove(&place)
+            .expect("the caller found it here");
+        self.places.remove(&waiter.request);
+        if self.waiters.is_empty() {
+            *self = Self::default();
+        }
+        waiter
+    }
+
+    pub(super) fn remove(&mut self, request: RequestHash) {
+        if let Some(&place) = self.places.get(&request) {
+            self.take(place);
+        }
+    }
+
+    /// A hand-off lapsed unclaimed.
+    pub(super) fn fall_back(&mut self, place: u64, attempts: Attempts, lapsed_ms: u64) {
+        if let Some(waiter) = self.waiters.get_mut(&place) {
+            waiter.attempts = attempts;
+            waiter.passed_ms = lapsed_ms;
+        }
+    }
+
+    /// The broker lives.
+    pub(super) fn touch(&mut self, broker: BrokerId, now: u64) {
+        self.last = Touch {
+            ms: now,
+            heard_ms: self.heard_ms(now),
+        };
+        self.brokers.insert(broker, self.last);
+    }
+
+    pub(super) fn knows(&self, broker: BrokerId) -> bool {
+        self.brokers.contains_key(&broker)
+    }
+
+    /// The broker is unknown here, or was silent for too long.
+    pub(super) fn is_silent(&self, broker: BrokerId, now: u64) -> bool {
+        self.silent_ms(broker, now).is_none_or(|ms| ms > SILENT_MS)
+    }
+
+    /// Drops waiters that are past their time, and finds the first that can be granted the lock.
+    pub(super) fn next(&mut self, me: BrokerId, now: u64) -> Verdict {
+        let mut from = 0;
+        while let Some((&place, waiter)) = self.waiters.range(from..).next() {
+            from = place + 1;
+            let broker = waiter.attempts.broker().unwrap_or(me);
+            let (until_ms, passed_ms) = (waiter.until_ms, waiter.passed_ms);
+            if until_ms <= now {
+                self.take(place);
+            } else if broker == me {
+                return Verdict::Grant {
+                    place,
+                    provisional: false,
+                };
+            } else {
+                match self.silent_ms(broker, now) {
+                    None => drop(self.take(place)),
+                    Some(ms) if ms > 2 * SILENT_MS => drop(self.take(place)),
+                    Some(ms) if ms > SILENT_MS => {}
+                    Some(_) if self.brokers[&broker].ms < passed_ms => {}
+                    Some(_) => {
+                        return Verdict::Grant {
+                            place,
+                            provisional: true,
+                        };
+                    }
+                }
+            }
+        }
+        Verdict::Nobody
+    }
+
+    /// The clock of silence: a gap between touches above [`STALL_MS`] does not count.
+    fn heard_ms(&self, now: u64) -> u64 {
+        let gap = now.saturating_sub(self.last.ms);
+        self.last.heard_ms + if gap > STALL_MS { 0 } else { gap }
+    }
+
+    fn silent_ms(&self, broker: BrokerId, now: u64) -> Option<u64> {
+        let touch = self.brokers.get(&broker)?;
+        Some(self.heard_ms(now).saturating_sub(touch.heard_ms))
+    }
+}

@@ -1,0 +1,526 @@
+//! One lock's record as a pure state machine: the specification of every store.
+//!
+//! Time, the broker and the era are arguments. The scripts under `store/redis/lua` say the same in
+//! Lua, verb by verb; the differential test holds the two equal.
+
+use super::{
+    attempts::Attempts,
+    ended::Ended,
+    queue::{Queue, Verdict, Waiter},
+};
+use crate::{
+    lock::{
+        Acquire, ArgumentsHash, AttemptId, BrokerId, CLAIM_MS, Contention, EXPIRED_MAX, EXPIRED_MS,
+        FencingToken, Grant, Holder, LeaseId, LeaseRef, LockState, Owner, RELEASED_MAX,
+        RequestHash, SHOWN_MAX, TOMBSTONE_MS, Ttl, WAITERS_MAX, Waiting, expiry_ms,
+    },
+    store::{Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched},
+};
+
+/// Attempts cancelled before they arrived that a record remembers.
+const TOMBSTONES_MAX: usize = 256;
+
+/// Who runs a command, when, and whether grants are allowed.
+#[derive(Debug, Clone, Copy)]
+pub struct Context {
+    /// The store's clock, in microseconds since 1970.
+    pub now_us: u64,
+    /// The broker that sent the command.
+    pub broker: BrokerId,
+    /// The command is refused after this time, in milliseconds since 1970.
+    pub not_after_ms: u64,
+    /// The era.
+    pub grants: Grants,
+}
+
+/// What the era says about new grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grants {
+    /// None before this time, in milliseconds since 1970.
+    NotBefore(u64),
+    /// None at all: the era is not the one that the broker knows.
+    Never,
+}
+
+/// A lock that was ever used, and not so long ago as to be forgotten.
+#[derive(Debug, Default)]
+pub struct Record {
+    fence: u64,
+    holder: Option<Held>,
+    queue: Queue,
+    released: Ended,
+    expired: Ended,
+    tombstones: Vec<(AttemptId, u64)>,
+}
+
+#[derive(Debug)]
+struct Held {
+    lease_id: LeaseId,
+    request: RequestHash,
+    arguments: ArgumentsHash,
+    attempts: Attempts,
+    owner: Owner,
+    fencing_token: u64,
+    ttl_ms: u64,
+    acquired_ms: u64,
+    expires_ms: u64,
+    /// The place in line that a provisional hand-off falls back to.
+    place: Option<u64>,
+}
+
+impl Context {
+    fn now(&self) -> u64 {
+        self.now_us / 1_000
+    }
+
+    fn check_late(&self) -> Result<(), Refused> {
+        if self.now() > self.not_after_ms {
+            Err(Refused::Late)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_era(&self) -> Result<(), Refused> {
+        match self.grants {
+            Grants::Never => Err(Refused::NoEra),
+            Grants::NotBefore(ms) if self.now() < ms => Err(Refused::Recovering {
+                retry_after_ms: ms - self.now(),
+            }),
+            Grants::NotBefore(_) => Ok(()),
+        }
+    }
+}
+
+impl Held {
+    fn grant(&self) -> Grant {
+        Grant {
+            fencing_token: FencingToken::new(self.fencing_token).expect("tokens start above 0"),
+            ttl: Ttl::from_stored(self.ttl_ms),
+            acquired_ms: self.acquired_ms,
+        }
+    }
+}
+
+impl Record {
+    /// See [`Store::acquire`](crate::store::Store::acquire).
+    pub fn acquire(
+        &mut self,
+        context: &Context,
+        acquire: &Acquire,
+    ) -> Result<Outcome<Acquired>, Refused> {
+        context.check_late()?;
+        let now = context.now();
+        self.expire(now);
+        let reply = |reply| {
+            Ok(Outcome {
+                reply,
+                hand_offs: Vec::new(),
+            })
+        };
+        if self
+            .tombstones
+            .iter()
+            .any(|t| t.0 == acquire.attempt && t.1 > now)
+        {
+            return reply(Acquired::Cancelled);
+        }
+        if let Some(held) = self
+            .holder
+            .as_mut()
+            .filter(|h| h.request == acquire.request)
+        {
+            if (held.lease_id, held.arguments) != (acquire.lease_id, acquire.arguments) {
+                return reply(Acquired::RequestIdReused);
+            }
+            held.attempts.add(acquire.attempt, context.broker);
+            return reply(Acquired::Granted(self.extend(now, None)));
+        }
+        if self
+            .released
+            .knows(&acquire.lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
+            || self
+                .expired
+                .remembers(&acquire.lease_id, EXPIRED_MAX, now, EXPIRED_MS)
+        {
+            return reply(Acquired::Ended);
+        }
+        if let Some(waiter) = self.queue.find(acquire.request) {
+            if (waiter.lease_id, waiter.arguments) != (acquire.lease_id, acquire.arguments) {
+                return reply(Acquired::RequestIdReused);
+            }
+            return Ok(self.acquire_again(context, acquire));
+        }
+        self.acquire_new(context, acquire)
+    }
+
+    /// See [`Store::renew`](crate::store::Store::renew).
+    pub fn renew(
+        &mut self,
+        context: &Context,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+    ) -> Result<Renewed, Refused> {
+        context.check_late()?;
+        let now = context.now();
+        self.expire(now);
+        if self.holds(lease) {
+            return Ok(Renewed::Extended(self.extend(now, ttl)));
+        }
+        Ok(match self.ended(lease, now) {
+            Released::Already => Renewed::Released,
+            Released::Expired => Renewed::Expired,
+            Released::Now | Released::NotFound => Renewed::NotFound,
+        })
+    }
+
+    /// See [`Store::release`](crate::store::Store::release).
+    pub fn release(&mut self, context: &Context, lease: &LeaseRef) -> Outcome<Released> {
+        let now = context.now();
+        let had_expired = self.holds(lease) && self.expire(now);
+        if had_expired {
+            return self.advance(context, self.ended(lease, now));
+        }
+        if !self.holds(lease) {
+            self.expire(now);
+            return Outcome {
+                reply: self.ended(lease, now),
+                hand_offs: Vec::new(),
+            };
+        }
+        self.free();
+        self.released.remember(lease.lease_id, now);
+        self.released
+            .forget(|seq, at, last| seq + RELEASED_MAX > last || at + TOMBSTONE_MS > now);
+        self.advance(context, Released::Now)
+    }
+
+    /// See [`Store::cancel`](crate::store::Store::cancel).
+    pub fn cancel(
+        &mut self,
+        context: &Context,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Outcome<Cancelled> {
+        let now = context.now();
+        self.expire(now);
+        let kept = |reply| Outcome {
+            reply,
+            hand_offs: Vec::new(),
+        };
+        let attempts = match self.holder.as_mut().filter(|held| held.request == request) {
+            Some(held) => Some(&mut held.attempts),
+            None => self.queue.find(request).map(|waiter| &mut waiter.attempts),
+        };
+        match attempts.map(|attempts| attempts.remove(attempt)) {
+            Some(Some(0)) => {}
+            Some(Some(_)) => return kept(Cancelled::Kept),
+            Some(None) | None => {
+                self.tombstones.retain(|t| t.1 > now);
+                self.tombstones.push((attempt, now + TOMBSTONE_MS));
+                let surplus = self.tombstones.len().saturating_sub(TOMBSTONES_MAX);
+                self.tombstones.drain(..surplus);
+                return kept(Cancelled::Unknown);
+            }
+        }
+        if self
+            .holder
+            .as_ref()
+            .is_some_and(|held| held.request == request)
+        {
+            self.free();
+            return self.advance(context, Cancelled::Freed);
+        }
+        self.queue.remove(request);
+        self.advance(context, Cancelled::Dequeued)
+    }
+
+    /// See [`Store::touch`](crate::store::Store::touch).
+    pub fn touch(&mut self, context: &Context) -> Result<Outcome<Touched>, Refused> {
+        context.check_late()?;
+        if context.grants == Grants::Never {
+            return Err(Refused::NoEra);
+        }
+        let now = context.now();
+        self.expire(now);
+        let rejoin = self.queue.is_silent(context.broker, now);
+        if self.queue.knows(context.broker) {
+            self.queue.touch(context.broker, now);
+        }
+        let mut outcome = self.advance(context, ());
+        let held = self
+            .holder
+            .as_ref()
+            .filter(|h| h.attempts.broker() == Some(context.broker));
+        let held = held.map(|held| HandOff {
+            broker: context.broker,
+            request: held.request,
+            fencing_token: held.grant().fencing_token,
+            provisional: held.place.is_some(),
+        });
+        outcome.hand_offs.retain(|h| held.as_ref() != Some(h));
+        let reply = Touched {
+            rejoin,
+            more: false,
+            next_event_ms: self.next_event_ms(context),
+            held,
+        };
+        Ok(Outcome {
+            reply,
+            hand_offs: outcome.hand_offs,
+        })
+    }
+
+    /// See [`Store::get`](crate::store::Store::get).
+    pub fn get(&self, now_us: u64) -> LockState {
+        let now = now_us / 1_000;
+        let waiters = self.queue.waiters().filter(|waiter| waiter.until_ms > now);
+        let waiters = waiters.take(SHOWN_MAX).map(|waiter| Waiting {
+            owner: waiter.owner.clone(),
+            since_ms: waiter.since_ms,
+            remaining_ms: waiter.until_ms - now,
+        });
+        LockState {
+            holder: self.contention(now).holder,
+            waiters: waiters.collect(),
+            queue_length: self.queue.len(),
+            last_fencing_token: self.fence,
+        }
+    }
+
+    /// Until when somebody may hold the lock or wait for it, in milliseconds since 1970.
+    pub fn horizon_ms(&self) -> u64 {
+        self.holder
+            .as_ref()
+            .map_or(0, |held| held.expires_ms)
+            .max(self.queue.until_ms())
+    }
+
+    /// Nothing is known of the lock.
+    pub fn is_blank(&self) -> bool {
+        self.fence == 0 && self.queue.len() == 0 && self.tombstones.is_empty()
+    }
+
+    /// A repeat of a call that waits: keeps its place, belongs to this broker from now on.
+    fn acquire_again(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
+        let now = context.now();
+        if acquire.wait_ms == 0 {
+            return self.answer(context, acquire);
+        }
+        if let Some(waiter) = self.queue.find(acquire.request) {
+            waiter.attempts.add(acquire.attempt, context.broker);
+            waiter.until_ms = waiter.until_ms.max(now + acquire.wait_ms);
+            waiter.passed_ms = 0;
+        }
+        self.queue.extend(now + acquire.wait_ms);
+        self.queue.touch(context.broker, now);
+        self.answer(context, acquire)
+    }
+
+    fn acquire_new(
+        &mut self,
+        context: &Context,
+        acquire: &Acquire,
+    ) -> Result<Outcome<Acquired>, Refused> {
+        let now = context.now();
+        let mut hand_offs = Vec::new();
+        match context.check_era() {
+            Ok(()) => {
+                hand_offs = self.advance(context, ()).hand_offs;
+                if self.holder.is_none() {
+                    let waiter = Waiter::new(context, acquire, now);
+                    let grant = self.grant(context, waiter, None);
+                    return Ok(Outcome {
+                        reply: Acquired::Granted(grant),
+                        hand_offs,
+                    });
+                }
+            }
+            Err(Refused::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
+            Err(refused) => return Err(refused),
+        }
+        if acquire.wait_ms > 0 && self.queue.len() >= WAITERS_MAX {
+            return Ok(Outcome {
+                reply: Acquired::QueueFull,
+                hand_offs,
+            });
+        }
+        if acquire.wait_ms > 0 {
+            self.queue.touch(context.broker, now);
+            self.queue.join(Waiter::new(context, acquire, now));
+        }
+        let reply = self.waiting_or_held(context, acquire);
+        Ok(Outcome { reply, hand_offs })
+    }
+
+    /// Lets the queue move, then says how the request stands.
+    fn answer(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
+        let mut outcome = self.advance(context, ());
+        let mine = self
+            .holder
+            .as_ref()
+            .filter(|held| held.request == acquire.request);
+        let reply = match mine.map(Held::grant) {
+            Some(grant) => {
+                outcome.hand_offs.retain(|h| h.request != acquire.request);
+                Acquired::Granted(grant)
+            }
+            None => self.waiting_or_held(context, acquire),
+        };
+        Outcome {
+            reply,
+            hand_offs: outcome.hand_offs,
+        }
+    }
+
+    fn waiting_or_held(&self, context: &Context, acquire: &Acquire) -> Acquired {
+        if acquire.wait_ms == 0 {
+            return Acquired::Held(self.contention(context.now()));
+        }
+        Acquired::Queued {
+            next_event_ms: self.next_event_ms(context),
+        }
+    }
+
+    fn contention(&self, now: u64) -> Contention {
+        let held = self
+            .holder
+            .as_ref()
+            .filter(|h| h.place.is_none() && h.expires_ms > now);
+        let holder = held.map(|held| Holder {
+            lease_id: held.lease_id,
+            owner: held.owner.clone(),
+            fencing_token: held.grant().fencing_token,
+            since_ms: held.acquired_ms,
+            remaining_ms: held.expires_ms - now,
+        });
+        Contention {
+            holder,
+            queue_length: self.queue.len(),
+        }
+    }
+
+    fn next_event_ms(&self, context: &Context) -> u64 {
+        match (&self.holder, context.grants) {
+            (Some(held), _) => held.expires_ms.saturating_sub(context.now()),
+            (None, Grants::NotBefore(ms)) => ms.saturating_sub(context.now()),
+            (None, Grants::Never) => 0,
+        }
+    }
+
+    fn holds(&self, lease: &LeaseRef) -> bool {
+        self.holder.as_ref().is_some_and(|held| {
+            held.lease_id == lease.lease_id && held.fencing_token == lease.fencing_token.get()
+        })
+    }
+
+    /// How a lease that does not hold the lock ended, as far as it is remembered.
+    fn ended(&self, lease: &LeaseRef, now: u64) -> Released {
+        if self
+            .holder
+            .as_ref()
+            .is_some_and(|held| held.lease_id == lease.lease_id)
+        {
+            Released::NotFound
+        } else if self
+            .released
+            .knows(&lease.lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
+        {
+            Released::Already
+        } else if self
+            .expired
+            .remembers(&lease.lease_id, EXPIRED_MAX, now, EXPIRED_MS)
+        {
+            Released::Expired
+        } else {
+            Released::NotFound
+        }
+    }
+
+    /// Renews the holder, and claims a provisional hand-off. Never shortens.
+    fn extend(&mut self, now: u64, ttl: Option<Ttl>) -> Grant {
+        let held = self.holder.as_mut().expect("only called for a holder");
+        if held.place.take().is_some() {
+            self.queue.remove(held.request);
+        }
+        held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
+        held.expires_ms = held.expires_ms.max(now + expiry_ms(held.ttl_ms));
+        held.grant()
+    }
+
+    /// Takes the lock off a holder whose time is over. An unclaimed hand-off falls back to its place
+    /// in line, and nothing is remembered of it. True if there was one.
+    fn expire(&mut self, now: u64) -> bool {
+        let Some(held) = self.holder.take_if(|held| held.expires_ms <= now) else {
+            return false;
+        };
+        match held.place {
+            Some(place) => self.queue.fall_back(place, held.attempts, held.expires_ms),
+            None => {
+                self.expired.remember(held.lease_id, held.expires_ms);
+                self.expired
+                    .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
+            }
+        }
+        true
+    }
+
+    fn free(&mut self) {
+        if let Some(held) = self.holder.take().filter(|held| held.place.is_some()) {
+            self.queue.remove(held.request);
+        }
+    }
+
+    /// Hands a free lock to the first waiter that can take it.
+    fn advance<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
+        let mut hand_offs = Vec::new();
+        if self.holder.is_none() && context.check_era().is_ok() {
+            if let Verdict::Grant { place, provisional } =
+                self.queue.next(context.broker, context.now())
+            {
+                hand_offs.push(self.hand_off(context, place, provisional));
+            }
+        }
+        Outcome { reply, hand_offs }
+    }
+
+    fn hand_off(&mut self, context: &Context, place: u64, provisional: bool) -> HandOff {
+        let waiter = match provisional {
+            true => self.queue.at(place).clone(),
+            false => self.queue.take(place),
+        };
+        let (request, broker) = (waiter.request, waiter.attempts.broker());
+        let grant = self.grant(context, waiter, provisional.then_some(place));
+        HandOff {
+            broker: broker.unwrap_or(context.broker),
+            request,
+            fencing_token: grant.fencing_token,
+            provisional,
+        }
+    }
+
+    /// The one place where a lock is granted.
+    fn grant(&mut self, context: &Context, waiter: Waiter, place: Option<u64>) -> Grant {
+        let now = context.now();
+        let expiry = expiry_ms(waiter.ttl_ms);
+        self.fence = context.now_us.max(self.fence + 1);
+        let held = Held {
+            lease_id: waiter.lease_id,
+            request: waiter.request,
+            arguments: waiter.arguments,
+            attempts: waiter.attempts,
+            owner: waiter.owner,
+            fencing_token: self.fence,
+            ttl_ms: waiter.ttl_ms,
+            acquired_ms: now,
+            expires_ms: now
+                + if place.is_some() {
+                    expiry.min(CLAIM_MS)
+                } else {
+                    expiry
+                },
+            place,
+        };
+        self.holder.insert(held).grant()
+    }
+}
