@@ -1,56 +1,154 @@
 //! What the broker does for a call: acquire (now, or in line), renew, release, look.
 
+mod call;
+mod line;
+mod undo;
+
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::error;
+
+use self::{call::Call, undo::Undo};
 use crate::{
     lock::{AcquireCall, FencingToken, Grant, Lease, LeaseRef, LockError, LockKey, LockState, Ttl},
-    store::Store,
+    store::{Event, Released, Renewed, Store, StoreError},
+    waiters::{Signal, Waiters},
 };
 
 /// The use cases. Cheap to clone.
 #[derive(Clone)]
 pub struct Broker {
     store: Arc<dyn Store>,
+    waiters: Arc<Waiters>,
+    undo: Undo,
+    tasks: TaskTracker,
+    draining: CancellationToken,
 }
 
 impl Broker {
-    /// A broker on `store`.
+    /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
+    /// [`Broker::idle`].
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        let tasks = TaskTracker::new();
+        let draining = CancellationToken::new();
+        let broker = Self {
+            undo: Undo::start(Arc::clone(&store), &tasks, draining.clone()),
+            store,
+            waiters: Arc::default(),
+            tasks,
+            draining,
+        };
+        broker.tasks.spawn(broker.clone().listen());
+        broker
     }
 
     /// Takes the lock for `caller`, waiting in line at most `call.wait_ms`.
-    pub async fn acquire(&self, _caller: &str, _call: AcquireCall) -> Result<Lease, LockError> {
-        Err(LockError::Internal)
+    ///
+    /// # Cancel safety
+    /// The call goes on in a task of its own. Dropping this future gives up the wait: the place in
+    /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
+    /// call has come again by then.
+    pub async fn acquire(&self, caller: &str, call: AcquireCall) -> Result<Lease, LockError> {
+        if self.draining.is_cancelled() {
+            return Err(LockError::Draining);
+        }
+        let key = self.store.deployment_key().await.map_err(LockError::from)?;
+        let token = key.lease_token(caller, &call.owner.id, &call.request_id, &[&call.lock]);
+        let (reply, answer) = oneshot::channel();
+        self.tasks
+            .spawn(Call::new(self.clone(), call, token).run(reply));
+        let offer = answer.await.map_err(|_| LockError::Internal)??;
+        Ok(offer.accept())
     }
 
-    /// Extends a lease.
-    pub async fn renew(&self, _lease: &LeaseRef, _ttl: Option<Ttl>) -> Result<Grant, LockError> {
-        Err(LockError::Internal)
+    /// Extends a lease: never shortens it, and never makes one.
+    pub async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Grant, LockError> {
+        match self.store.renew(lease, ttl).await? {
+            Renewed::Extended(grant) => Ok(grant),
+            Renewed::Expired | Renewed::Released => Err(LockError::LeaseExpired),
+            Renewed::NotFound => Err(LockError::LeaseNotFound),
+        }
     }
 
     /// Gives a lease back. True if an earlier release had ended it.
-    pub async fn release(&self, _lease: &LeaseRef) -> Result<bool, LockError> {
-        Err(LockError::Internal)
+    pub async fn release(&self, lease: &LeaseRef) -> Result<bool, LockError> {
+        match self.store.release(lease).await? {
+            Released::Now => Ok(false),
+            Released::Already => Ok(true),
+            Released::Expired => Err(LockError::LeaseExpired),
+            Released::NotFound => Err(LockError::LeaseNotFound),
+        }
     }
 
     /// Time left, in milliseconds, on the live lease behind a token.
     pub async fn check_fencing_token(
         &self,
-        _lock: &LockKey,
-        _token: FencingToken,
+        lock: &LockKey,
+        token: FencingToken,
     ) -> Result<u64, LockError> {
-        Err(LockError::Internal)
+        let Some(state) = self.store.get(lock).await? else {
+            return Err(LockError::LeaseNotFound);
+        };
+        match state.holder {
+            Some(holder) if holder.fencing_token == token => Ok(holder.remaining_ms),
+            _ => Err(LockError::StaleToken {
+                newest: state.last_fencing_token,
+            }),
+        }
     }
 
     /// The lock, if anybody holds it or waits for it.
-    pub async fn get(&self, _lock: &LockKey) -> Result<Option<LockState>, LockError> {
-        Err(LockError::Internal)
+    pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
+        let state = self.store.get(lock).await?;
+        Ok(state.filter(|state| state.holder.is_some() || state.queue_length > 0))
     }
 
-    /// Answers every waiting call with `Draining` and leaves its place in line alone.
-    pub fn drain(&self) {}
+    /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call
+    /// at another broker finds it. Leases belong to their holders and are left alone too.
+    pub fn drain(&self) {
+        self.draining.cancel();
+        self.tasks.close();
+    }
 
-    /// Ends when no call and no undo is under way.
-    pub async fn idle(&self) {}
+    /// Ends when no call and no undo is under way. Only after [`Broker::drain`].
+    pub async fn idle(&self) {
+        self.tasks.wait().await;
+    }
+
+    /// Passes on what the store tells unasked.
+    async fn listen(self) {
+        let mut events = self.store.events();
+        loop {
+            let event = tokio::select! {
+                event = events.recv() => event,
+                () = self.draining.cancelled() => return,
+            };
+            match event {
+                Some(Event::HandOff(lock, hand_off)) => {
+                    let signal = Signal::HandOff {
+                        fencing_token: hand_off.fencing_token,
+                        provisional: hand_off.provisional,
+                    };
+                    self.waiters.hand_off(&lock, hand_off.request, signal);
+                }
+                Some(Event::Resync) => self.waiters.touch_all(),
+                None => return,
+            }
+        }
+    }
+}
+
+impl From<StoreError> for LockError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Self::StoreUnavailable,
+            StoreError::Recovering { retry_after_ms } => Self::StoreRecovering { retry_after_ms },
+            StoreError::Corrupt(text) => {
+                error!(error = text, "the store gave an answer that is none");
+                Self::Internal
+            }
+        }
+    }
 }

@@ -3,3 +3,4 @@
 pub mod broker;
 pub mod lock;
 pub mod store;
+pub mod waiters;

@@ -120,8 +120,6 @@ pub enum Cancelled {
 pub struct Touched {
     /// This broker was unknown or silent here: its waiters must join again.
     pub rejoin: bool,
-    /// The lock is free and not all waiters have been looked at: touch again.
-    pub more: bool,
     /// When the lock may become free by itself: touch it then. 0: nobody can tell.
     pub next_event_ms: u64,
     /// The grant that belongs to a call at this broker, which may not have heard of it.

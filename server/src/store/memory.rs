@@ -1,7 +1,10 @@
 //! The store of `dev` and of single-process deployments: records in this process, lost with it.
 
 mod attempts;
+pub mod context;
 mod ended;
+mod handoff;
+mod holder;
 mod queue;
 pub mod record;
 
@@ -14,14 +17,17 @@ use std::{
 use async_trait::async_trait;
 use tokio::{sync::mpsc, time::Instant};
 
-use self::record::{Context, Grants, Record};
+use self::{
+    context::{Context, Grants},
+    record::Record,
+};
 use super::{
     Acquired, Cancelled, Event, HandOff, Outcome, Refused, Released, Renewed, Store, StoreError,
     Touched,
 };
 use crate::lock::{
     Acquire, AttemptId, BrokerId, DeploymentKey, KEEP_MS, LeaseRef, LockKey, LockState,
-    RequestHash, Ttl,
+    RequestHash, Ttl, WAITERS_MAX,
 };
 
 /// Hand-offs that a broker may fall behind; more are lost, and found again by touch.
@@ -131,6 +137,7 @@ impl MemoryStore {
             broker: self.broker,
             not_after_ms: u64::MAX,
             grants: Grants::NotBefore(self.memory.no_grants_before_ms),
+            waiters_max: WAITERS_MAX,
         };
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;
@@ -197,7 +204,8 @@ impl Store for MemoryStore {
             .records
             .get(lock)
             .filter(|kept| kept.until_ms >= now_us / 1_000);
-        Ok(kept.map(|kept| kept.record.get(now_us)))
+        let known = kept.filter(|kept| !kept.record.is_blank());
+        Ok(known.map(|kept| kept.record.get(now_us)))
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

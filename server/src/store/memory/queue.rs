@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{attempts::Attempts, record::Context};
+use super::{attempts::Attempts, context::Context};
 use crate::lock::{
     Acquire, ArgumentsHash, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS,
 };

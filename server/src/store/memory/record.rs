@@ -4,15 +4,15 @@
 //! Lua, verb by verb; the differential test holds the two equal.
 
 use super::{
-    attempts::Attempts,
+    context::{Context, Grants},
     ended::Ended,
-    queue::{Queue, Verdict, Waiter},
+    holder::Held,
+    queue::{Queue, Waiter},
 };
 use crate::{
     lock::{
-        Acquire, ArgumentsHash, AttemptId, BrokerId, CLAIM_MS, Contention, EXPIRED_MAX, EXPIRED_MS,
-        FencingToken, Grant, Holder, LeaseId, LeaseRef, LockState, Owner, RELEASED_MAX,
-        RequestHash, SHOWN_MAX, TOMBSTONE_MS, Ttl, WAITERS_MAX, Waiting, expiry_ms,
+        Acquire, AttemptId, EXPIRED_MAX, EXPIRED_MS, LeaseRef, RELEASED_MAX, RequestHash,
+        TOMBSTONE_MS, Ttl,
     },
     store::{Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched},
 };
@@ -20,86 +20,15 @@ use crate::{
 /// Attempts cancelled before they arrived that a record remembers.
 const TOMBSTONES_MAX: usize = 256;
 
-/// Who runs a command, when, and whether grants are allowed.
-#[derive(Debug, Clone, Copy)]
-pub struct Context {
-    /// The store's clock, in microseconds since 1970.
-    pub now_us: u64,
-    /// The broker that sent the command.
-    pub broker: BrokerId,
-    /// The command is refused after this time, in milliseconds since 1970.
-    pub not_after_ms: u64,
-    /// The era.
-    pub grants: Grants,
-}
-
-/// What the era says about new grants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grants {
-    /// None before this time, in milliseconds since 1970.
-    NotBefore(u64),
-    /// None at all: the era is not the one that the broker knows.
-    Never,
-}
-
 /// A lock that was ever used, and not so long ago as to be forgotten.
 #[derive(Debug, Default)]
 pub struct Record {
-    fence: u64,
-    holder: Option<Held>,
-    queue: Queue,
+    pub(super) fence: u64,
+    pub(super) holder: Option<Held>,
+    pub(super) queue: Queue,
     released: Ended,
-    expired: Ended,
+    pub(super) expired: Ended,
     tombstones: Vec<(AttemptId, u64)>,
-}
-
-#[derive(Debug)]
-struct Held {
-    lease_id: LeaseId,
-    request: RequestHash,
-    arguments: ArgumentsHash,
-    attempts: Attempts,
-    owner: Owner,
-    fencing_token: u64,
-    ttl_ms: u64,
-    acquired_ms: u64,
-    expires_ms: u64,
-    /// The place in line that a provisional hand-off falls back to.
-    place: Option<u64>,
-}
-
-impl Context {
-    fn now(&self) -> u64 {
-        self.now_us / 1_000
-    }
-
-    fn check_late(&self) -> Result<(), Refused> {
-        if self.now() > self.not_after_ms {
-            Err(Refused::Late)
-        } else {
-            Ok(())
-        }
-    }
-
-    fn check_era(&self) -> Result<(), Refused> {
-        match self.grants {
-            Grants::Never => Err(Refused::NoEra),
-            Grants::NotBefore(ms) if self.now() < ms => Err(Refused::Recovering {
-                retry_after_ms: ms - self.now(),
-            }),
-            Grants::NotBefore(_) => Ok(()),
-        }
-    }
-}
-
-impl Held {
-    fn grant(&self) -> Grant {
-        Grant {
-            fencing_token: FencingToken::new(self.fencing_token).expect("tokens start above 0"),
-            ttl: Ttl::from_stored(self.ttl_ms),
-            acquired_ms: self.acquired_ms,
-        }
-    }
 }
 
 impl Record {
@@ -261,7 +190,6 @@ impl Record {
         outcome.hand_offs.retain(|h| held.as_ref() != Some(h));
         let reply = Touched {
             rejoin,
-            more: false,
             next_event_ms: self.next_event_ms(context),
             held,
         };
@@ -269,23 +197,6 @@ impl Record {
             reply,
             hand_offs: outcome.hand_offs,
         })
-    }
-
-    /// See [`Store::get`](crate::store::Store::get).
-    pub fn get(&self, now_us: u64) -> LockState {
-        let now = now_us / 1_000;
-        let waiters = self.queue.waiters().filter(|waiter| waiter.until_ms > now);
-        let waiters = waiters.take(SHOWN_MAX).map(|waiter| Waiting {
-            owner: waiter.owner.clone(),
-            since_ms: waiter.since_ms,
-            remaining_ms: waiter.until_ms - now,
-        });
-        LockState {
-            holder: self.contention(now).holder,
-            waiters: waiters.collect(),
-            queue_length: self.queue.len(),
-            last_fencing_token: self.fence,
-        }
     }
 
     /// Until when somebody may hold the lock or wait for it, in milliseconds since 1970.
@@ -339,7 +250,7 @@ impl Record {
             Err(Refused::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
             Err(refused) => return Err(refused),
         }
-        if acquire.wait_ms > 0 && self.queue.len() >= WAITERS_MAX {
+        if acquire.wait_ms > 0 && self.queue.len() >= context.waiters_max {
             return Ok(Outcome {
                 reply: Acquired::QueueFull,
                 hand_offs,
@@ -359,7 +270,7 @@ impl Record {
         let mine = self
             .holder
             .as_ref()
-            .filter(|held| held.request == acquire.request);
+            .filter(|held| held.request == acquire.request && held.place.is_none());
         let reply = match mine.map(Held::grant) {
             Some(grant) => {
                 outcome.hand_offs.retain(|h| h.request != acquire.request);
@@ -379,24 +290,6 @@ impl Record {
         }
         Acquired::Queued {
             next_event_ms: self.next_event_ms(context),
-        }
-    }
-
-    fn contention(&self, now: u64) -> Contention {
-        let held = self
-            .holder
-            .as_ref()
-            .filter(|h| h.place.is_none() && h.expires_ms > now);
-        let holder = held.map(|held| Holder {
-            lease_id: held.lease_id,
-            owner: held.owner.clone(),
-            fencing_token: held.grant().fencing_token,
-            since_ms: held.acquired_ms,
-            remaining_ms: held.expires_ms - now,
-        });
-        Contention {
-            holder,
-            queue_length: self.queue.len(),
         }
     }
 
@@ -435,92 +328,5 @@ impl Record {
         } else {
             Released::NotFound
         }
-    }
-
-    /// Renews the holder, and claims a provisional hand-off. Never shortens.
-    fn extend(&mut self, now: u64, ttl: Option<Ttl>) -> Grant {
-        let held = self.holder.as_mut().expect("only called for a holder");
-        if held.place.take().is_some() {
-            self.queue.remove(held.request);
-        }
-        held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
-        held.expires_ms = held.expires_ms.max(now + expiry_ms(held.ttl_ms));
-        held.grant()
-    }
-
-    /// Takes the lock off a holder whose time is over. An unclaimed hand-off falls back to its place
-    /// in line, and nothing is remembered of it. True if there was one.
-    fn expire(&mut self, now: u64) -> bool {
-        let Some(held) = self.holder.take_if(|held| held.expires_ms <= now) else {
-            return false;
-        };
-        match held.place {
-            Some(place) => self.queue.fall_back(place, held.attempts, held.expires_ms),
-            None => {
-                self.expired.remember(held.lease_id, held.expires_ms);
-                self.expired
-                    .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
-            }
-        }
-        true
-    }
-
-    fn free(&mut self) {
-        if let Some(held) = self.holder.take().filter(|held| held.place.is_some()) {
-            self.queue.remove(held.request);
-        }
-    }
-
-    /// Hands a free lock to the first waiter that can take it.
-    fn advance<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
-        let mut hand_offs = Vec::new();
-        if self.holder.is_none() && context.check_era().is_ok() {
-            if let Verdict::Grant { place, provisional } =
-                self.queue.next(context.broker, context.now())
-            {
-                hand_offs.push(self.hand_off(context, place, provisional));
-            }
-        }
-        Outcome { reply, hand_offs }
-    }
-
-    fn hand_off(&mut self, context: &Context, place: u64, provisional: bool) -> HandOff {
-        let waiter = match provisional {
-            true => self.queue.at(place).clone(),
-            false => self.queue.take(place),
-        };
-        let (request, broker) = (waiter.request, waiter.attempts.broker());
-        let grant = self.grant(context, waiter, provisional.then_some(place));
-        HandOff {
-            broker: broker.unwrap_or(context.broker),
-            request,
-            fencing_token: grant.fencing_token,
-            provisional,
-        }
-    }
-
-    /// The one place where a lock is granted.
-    fn grant(&mut self, context: &Context, waiter: Waiter, place: Option<u64>) -> Grant {
-        let now = context.now();
-        let expiry = expiry_ms(waiter.ttl_ms);
-        self.fence = context.now_us.max(self.fence + 1);
-        let held = Held {
-            lease_id: waiter.lease_id,
-            request: waiter.request,
-            arguments: waiter.arguments,
-            attempts: waiter.attempts,
-            owner: waiter.owner,
-            fencing_token: self.fence,
-            ttl_ms: waiter.ttl_ms,
-            acquired_ms: now,
-            expires_ms: now
-                + if place.is_some() {
-                    expiry.min(CLAIM_MS)
-                } else {
-                    expiry
-                },
-            place,
-        };
-        self.holder.insert(held).grant()
     }
 }

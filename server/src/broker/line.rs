@@ -1,0 +1,65 @@
+//! Looks after one lock that has waiters here: touches it in time, and tells what that shows.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use super::Broker;
+use crate::{lock::LockKey, store::Touched, waiters::Signal};
+
+/// Shorter than the store's expiry of the shortest lease, so that every expiry of a holder is known
+/// before it comes.
+const TOUCH_INTERVAL: Duration = Duration::from_millis(1_000);
+/// The store's clock and ours tick apart: look just after the event.
+const AFTER_EVENT: Duration = Duration::from_millis(5);
+
+impl Broker {
+    /// Says when the lock may become free by itself, and has its line looked after from now on.
+    pub(super) fn expect(&self, lock: &LockKey, next_event_ms: u64) {
+        if self.waiters.touch_by(lock, touch_at(next_event_ms)) {
+            self.tasks.spawn(self.clone().keep_line(lock.clone()));
+        }
+    }
+
+    /// Runs while calls wait for the lock.
+    async fn keep_line(self, lock: LockKey) {
+        loop {
+            let due = self.waiters.touch_due(&lock, |_| touch_at(0));
+            tokio::select! {
+                due = due => if !due { return },
+                () = self.draining.cancelled() => return,
+            }
+            // A failed touch is repaired by the next; the store's own log tells of the failure.
+            if let Ok(touched) = self.store.touch(&lock).await {
+                self.pass_on(&lock, &touched);
+            }
+        }
+    }
+
+    fn pass_on(&self, lock: &LockKey, touched: &Touched) {
+        if let Some(held) = &touched.held {
+            let signal = Signal::HandOff {
+                fencing_token: held.fencing_token,
+                provisional: held.provisional,
+            };
+            self.waiters.hand_off(lock, held.request, signal);
+        }
+        if touched.rejoin {
+            self.waiters.rejoin(lock);
+        }
+        self.waiters.touch_by(lock, touch_at(touched.next_event_ms));
+    }
+}
+
+/// At the event, or after the interval give or take a fifth, whichever is first.
+fn touch_at(next_event_ms: u64) -> Instant {
+    let interval = TOUCH_INTERVAL.mul_f64(rand::thread_rng().gen_range(0.8..1.2));
+    let event = Duration::from_millis(next_event_ms) + AFTER_EVENT;
+    Instant::now()
+        + if next_event_ms == 0 {
+            interval
+        } else {
+            interval.min(event)
+        }
+}

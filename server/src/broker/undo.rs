@@ -1,0 +1,88 @@
+//! Takes back attempts that nobody waits for any more, in tasks of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::debug;
+
+use crate::{
+    lock::{Acquire, AttemptId, LockKey, RequestHash, expiry_ms},
+    store::Store,
+};
+
+/// How long a caller whose connection broke has to come again, at any broker, before its place in
+/// line or its lock is given up.
+const GRACE: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Where attempts to take back are sent; sending never waits, so that a `Drop` can do it.
+#[derive(Debug, Clone)]
+pub(super) struct Undo(mpsc::UnboundedSender<Attempt>);
+
+/// What is taken back.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    lock: LockKey,
+    request: RequestHash,
+    attempt: AttemptId,
+    /// After this the store has dropped it by itself.
+    gone_after: Duration,
+}
+
+impl Undo {
+    /// Starts the task that takes back what is sent. A drain ends it: it never cancels, so that
+    /// callers find their places at another broker.
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        tasks: &TaskTracker,
+        draining: CancellationToken,
+    ) -> Self {
+        let (sender, mut attempts) = mpsc::unbounded_channel::<Attempt>();
+        let tracker = tasks.clone();
+        tasks.spawn(async move {
+            loop {
+                let attempt = tokio::select! {
+                    attempt = attempts.recv() => attempt,
+                    () = draining.cancelled() => return,
+                };
+                let Some(attempt) = attempt else { return };
+                tracker.spawn(attempt.take_back(Arc::clone(&store)));
+            }
+        });
+        Self(sender)
+    }
+
+    /// Takes the attempt back a moment from now.
+    pub(super) fn later(&self, attempt: Attempt) {
+        // The receiver is gone only while the broker drains.
+        let _ = self.0.send(attempt);
+    }
+}
+
+impl Attempt {
+    pub(super) fn of(acquire: &Acquire) -> Self {
+        let gone_after_ms = acquire.wait_ms + expiry_ms(acquire.ttl.as_millis());
+        Self {
+            lock: acquire.lock.clone(),
+            request: acquire.request,
+            attempt: acquire.attempt,
+            gone_after: Duration::from_millis(gone_after_ms),
+        }
+    }
+
+    async fn take_back(self, store: Arc<dyn Store>) {
+        tokio::time::sleep(GRACE).await;
+        let give_up = Instant::now() + self.gone_after;
+        while Instant::now() < give_up {
+            match store.cancel(&self.lock, self.request, self.attempt).await {
+                Ok(done) => {
+                    debug!(lock = %self.lock, ?done, "took back an attempt");
+                    return;
+                }
+                Err(error) => debug!(lock = %self.lock, %error, "could not take back an attempt"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}

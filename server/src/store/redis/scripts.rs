@@ -1,0 +1,151 @@
+//! The scripts, and how each verb becomes keys and arguments.
+
+use fred::types::Value;
+
+use super::{owner, script::Script};
+use crate::lock::{
+    Acquire, AttemptId, BrokerId, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Ttl,
+};
+
+/// What every command says before its own arguments.
+#[derive(Debug, Clone, Copy)]
+pub struct Preamble<'a> {
+    /// Before every key and channel.
+    pub key_prefix: &'a str,
+    /// The broker.
+    pub broker: BrokerId,
+    /// The command is refused after this time, in milliseconds of the store's clock.
+    pub not_after_ms: u64,
+    /// The era that the broker verified.
+    pub era_id: &'a str,
+}
+
+/// Keys and arguments of one command.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// The lock's record and the era.
+    pub keys: Vec<String>,
+    /// ARGV.
+    pub args: Vec<Value>,
+}
+
+/// One script a verb.
+#[derive(Debug)]
+pub struct Scripts {
+    pub acquire: Script,
+    pub renew: Script,
+    pub release: Script,
+    pub cancel: Script,
+    pub touch: Script,
+    pub get: Script,
+}
+
+/// The verbs' texts. Renew, release and cancel run even when the server is out of memory.
+macro_rules! text {
+    ($flags:literal, $verb:literal) => {
+        concat!(
+            "#!lua",
+            $flags,
+            "\n",
+            include_str!("lua/prelude.lua"),
+            include_str!("lua/queue.lua"),
+            include_str!("lua/holder.lua"),
+            include_str!("lua/handoff.lua"),
+            include_str!(concat!("lua/", $verb, ".lua"))
+        )
+    };
+}
+
+impl Scripts {
+    /// The scripts as they are.
+    pub fn standard() -> Self {
+        Self::edited(str::to_owned)
+    }
+
+    /// The scripts with every text edited: tests inject time by replacing the one line that reads it.
+    pub fn edited(edit: impl Fn(&str) -> String) -> Self {
+        let script = |name, text| Script::new(name, edit(text));
+        Self {
+            acquire: script("acquire", text!("", "acquire")),
+            renew: script("renew", text!(" flags=allow-oom", "renew")),
+            release: script("release", text!(" flags=allow-oom", "release")),
+            cancel: script("cancel", text!(" flags=allow-oom", "cancel")),
+            touch: script("touch", text!("", "touch")),
+            get: script("get", text!(" flags=no-writes", "get")),
+        }
+    }
+
+    /// All of them, to be loaded before a node serves.
+    pub fn all(&self) -> [&Script; 6] {
+        [
+            &self.acquire,
+            &self.renew,
+            &self.release,
+            &self.cancel,
+            &self.touch,
+            &self.get,
+        ]
+    }
+}
+
+impl Preamble<'_> {
+    /// `waiters_max`: how many waiters the queue takes.
+    pub fn acquire(&self, acquire: &Acquire, waiters_max: u32) -> Command {
+        let args = [
+            text(acquire.lease_id.as_str()),
+            text(acquire.request.as_str()),
+            text(acquire.arguments.as_str()),
+            text(acquire.attempt.as_str()),
+            number(acquire.ttl.as_millis()),
+            number(acquire.wait_ms),
+            number(u64::from(acquire.rejoin)),
+            number(u64::from(waiters_max)),
+            Value::Bytes(owner::encode(&acquire.owner).into()),
+        ];
+        self.command(&acquire.lock, args)
+    }
+
+    pub fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Command {
+        let ttl = ttl.map_or_else(|| text(""), |ttl| number(ttl.as_millis()));
+        let token = number(lease.fencing_token.get());
+        self.command(&lease.lock, [text(lease.lease_id.as_str()), token, ttl])
+    }
+
+    pub fn release(&self, lease: &LeaseRef) -> Command {
+        let token = number(lease.fencing_token.get());
+        self.command(&lease.lock, [text(lease.lease_id.as_str()), token])
+    }
+
+    pub fn cancel(&self, lock: &LockKey, request: RequestHash, attempt: AttemptId) -> Command {
+        self.command(lock, [text(request.as_str()), text(attempt.as_str())])
+    }
+
+    pub fn touch(&self, lock: &LockKey) -> Command {
+        self.command(lock, [])
+    }
+
+    pub fn get(&self, lock: &LockKey) -> Command {
+        self.command(lock, [number(SHOWN_MAX as u64)])
+    }
+
+    fn command<const N: usize>(&self, lock: &LockKey, own: [Value; N]) -> Command {
+        let mut args = Vec::with_capacity(N + 3);
+        args.push(text(self.broker.as_str()));
+        args.push(number(self.not_after_ms));
+        args.push(text(self.era_id));
+        args.extend(own);
+        let key = format!("{}{}", self.key_prefix, lock.encoded());
+        Command {
+            keys: vec![key, format!("{}era", self.key_prefix)],
+            args,
+        }
+    }
+}
+
+fn text(text: &str) -> Value {
+    Value::String(text.into())
+}
+
+fn number(number: u64) -> Value {
+    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,192 @@
+//! The calls that wait at this broker, by lock: who must hear of a grant, and when to touch a lock.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+
+use crate::lock::{AttemptId, FencingToken, LockKey, RequestHash};
+
+/// Signals that a call may fall behind; a lost one is found again by touch.
+const SIGNALS_MAX: usize = 8;
+
+/// What a waiting call is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// The lock was granted to its request.
+    HandOff {
+        /// The token of the grant.
+        fencing_token: FencingToken,
+        /// Nobody may be told before the broker has claimed it.
+        provisional: bool,
+    },
+    /// Its place in line may be lost: ask the store again.
+    Rejoin,
+}
+
+/// All calls that wait at this broker.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    lines: Mutex<HashMap<LockKey, Line>>,
+}
+
+/// One lock's calls.
+#[derive(Debug, Default)]
+struct Line {
+    calls: Vec<WaitingCall>,
+    /// When to touch the lock next; `None` while nobody is known to be queued.
+    touch_at: Option<Instant>,
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct WaitingCall {
+    request: RequestHash,
+    attempt: AttemptId,
+    signals: mpsc::Sender<Signal>,
+}
+
+/// A call's entry; dropping it ends the entry.
+#[derive(Debug)]
+pub struct Registration {
+    waiters: Arc<Waiters>,
+    lock: LockKey,
+    attempt: AttemptId,
+    signals: mpsc::Receiver<Signal>,
+}
+
+impl Waiters {
+    /// Registers a call *before* the store is asked, so that no grant finds nobody at home.
+    pub fn register(
+        self: &Arc<Self>,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Registration {
+        let (sender, signals) = mpsc::channel(SIGNALS_MAX);
+        let call = WaitingCall {
+            request,
+            attempt,
+            signals: sender,
+        };
+        self.lines()
+            .entry(lock.clone())
+            .or_default()
+            .calls
+            .push(call);
+        Registration {
+            waiters: Arc::clone(self),
+            lock: lock.clone(),
+            attempt,
+            signals,
+        }
+    }
+
+    /// Tells every attempt of a request.
+    pub fn hand_off(&self, lock: &LockKey, request: RequestHash, signal: Signal) {
+        if let Some(line) = self.lines().get(lock) {
+            for call in line.calls.iter().filter(|call| call.request == request) {
+                let _ = call.signals.try_send(signal);
+            }
+        }
+    }
+
+    /// Tells every call of a lock to ask the store again.
+    pub fn rejoin(&self, lock: &LockKey) {
+        if let Some(line) = self.lines().get(lock) {
+            for call in &line.calls {
+                let _ = call.signals.try_send(Signal::Rejoin);
+            }
+        }
+    }
+
+    /// Wants the lock touched at `at`, or earlier. True if nobody looks after the line yet: the
+    /// caller then starts the task that does.
+    pub fn touch_by(&self, lock: &LockKey, at: Instant) -> bool {
+        let mut lines = self.lines();
+        let Some(line) = lines.get_mut(lock) else {
+            return false;
+        };
+        let starts = line.touch_at.is_none();
+        if line.touch_at.is_none_or(|touch_at| at < touch_at) {
+            line.touch_at = Some(at);
+            line.changed.notify_one();
+        }
+        starts
+    }
+
+    /// Wants every line touched now.
+    pub fn touch_all(&self) {
+        let now = Instant::now();
+        for line in self.lines().values_mut() {
+            if line.touch_at.is_some() {
+                line.touch_at = Some(now);
+                line.changed.notify_one();
+            }
+        }
+    }
+
+    /// Waits until the lock is to be touched, and sets the time after that to `next`. False when
+    /// nobody waits any more; the line is then looked after by nobody.
+    pub async fn touch_due(&self, lock: &LockKey, next: impl Fn(Instant) -> Instant) -> bool {
+        loop {
+            let (at, changed) = {
+                let mut lines = self.lines();
+                let Some(line) = lines.get_mut(lock) else {
+                    return false;
+                };
+                let (Some(at), false) = (line.touch_at, line.calls.is_empty()) else {
+                    lines.remove(lock);
+                    return false;
+                };
+                let now = Instant::now();
+                if at <= now {
+                    line.touch_at = Some(next(now));
+                    return true;
+                }
+                (at, Arc::clone(&line.changed))
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(at) => {}
+                () = changed.notified() => {}
+            }
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<LockKey, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registration {
+    /// The next signal. Cancel safe.
+    pub async fn signal(&mut self) -> Signal {
+        match self.signals.recv().await {
+            Some(signal) => signal,
+            // The sender lives in the entry, which ends with this registration.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut lines = self.waiters.lines();
+        let Some(line) = lines.get_mut(&self.lock) else {
+            return;
+        };
+        line.calls.retain(|call| call.attempt != self.attempt);
+        if !line.calls.is_empty() {
+            return;
+        }
+        match line.touch_at {
+            Some(_) => line.changed.notify_one(),
+            None => drop(lines.remove(&self.lock)),
+        }
+    }
+}
