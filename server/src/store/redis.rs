@@ -1,13 +1,266 @@
-//! The Redis store.
+//! The Redis store: each verb is one script, run on the one verified node.
 
+mod answers;
 pub mod connection;
 pub mod decide;
 pub mod era;
 pub mod init;
 pub mod node;
 mod open;
+mod owner;
 mod probe;
 pub mod script;
+pub mod scripts;
 mod settle;
 pub mod supervisor;
 mod verify;
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use fred::types::Value;
+use tokio::{sync::mpsc, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::answers::Answer;
+use self::{
+    connection::{NodeError, RedisConfig},
+    node::Node,
+    scripts::{Command, Preamble, Scripts, Verb},
+    supervisor::{NodeEvent, Supervisor},
+};
+use super::{
+    Acquired, Cancelled, Event, HandOff, Outcome, Refused, Released, Renewed, Store, StoreError,
+    Touched,
+};
+use crate::lock::{
+    Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey, LockState,
+    RequestHash, Ttl, WAITERS_MAX,
+};
+
+pub mod decode {
+    //! The answers of the scripts, for tests that run them by themselves.
+    pub use super::answers::{acquired, cancelled, released, renewed, state, touched};
+}
+
+/// Hand-offs that the broker may fall behind; more are lost, and found again by touch.
+const EVENTS_MAX: usize = 65_536;
+/// A call is answered within a second, whatever the store does.
+const WITHIN: Duration = Duration::from_millis(900);
+
+/// One broker's connection to Redis.
+pub struct RedisStore {
+    broker: BrokerId,
+    key_prefix: String,
+    scripts: Scripts,
+    supervisor: Supervisor,
+    sender: mpsc::Sender<Event>,
+    events: Mutex<Option<mpsc::Receiver<Event>>>,
+}
+
+impl RedisStore {
+    /// Connects and verifies, or says in a plain sentence why that cannot be.
+    pub async fn start(
+        config: RedisConfig,
+        broker: BrokerId,
+        scripts: Scripts,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<Self, NodeError> {
+        let key_prefix = config.key_prefix.clone();
+        let channel = format!("{key_prefix}b:{broker}");
+        let all = scripts.all();
+        let (supervisor, node_events) =
+            Supervisor::start(config, all, channel, tasks, stop).await?;
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        tasks.spawn(listen(
+            node_events,
+            sender.clone(),
+            key_prefix.clone(),
+            broker,
+        ));
+        Ok(Self {
+            broker,
+            key_prefix,
+            scripts,
+            supervisor,
+            sender,
+            events: Mutex::new(Some(events)),
+        })
+    }
+
+    /// Runs one script. What it granted to waiters of this broker goes out as events; those of
+    /// other brokers were told by the script itself.
+    async fn run<T>(
+        &self,
+        lock: &LockKey,
+        verb: Verb,
+        command: impl Fn(&Preamble<'_>) -> Command + Send,
+        decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
+    ) -> Result<T, StoreError> {
+        let one = async {
+            let node = self.supervisor.node(WITHIN).await?;
+            let answer = self.eval(&node, verb, command, decode).await?;
+            Ok::<_, StoreError>((node, answer))
+        };
+        let late = |_| StoreError::Unavailable("no answer in time".to_owned());
+        let (node, answer) = timeout(WITHIN, one).await.map_err(late)??;
+        let Outcome { reply, hand_offs } = self.checked(&node, answer.outcome)?;
+        self.publish(lock, hand_offs);
+        if answer.more {
+            self.look_at_more(&node, lock).await;
+        }
+        Ok(reply)
+    }
+
+    async fn eval<T>(
+        &self,
+        node: &Node,
+        verb: Verb,
+        command: impl Fn(&Preamble<'_>) -> Command,
+        decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
+    ) -> Result<Answer<T>, StoreError> {
+        let Command { keys, args } = command(&Preamble {
+            key_prefix: &self.key_prefix,
+            broker: self.broker,
+            not_after_ms: node.not_after_ms(),
+            era_id: node.era_id(),
+        });
+        let keys = keys.into_iter().map(Into::into).collect();
+        let value = node.eval(self.scripts.get(verb), keys, args).await?;
+        let answer = decode(value, self.broker)?;
+        node.saw_time(answer.now_ms);
+        Ok(answer)
+    }
+
+    /// A script looks at a bounded number of waiters; this goes on where it stopped. A failure is
+    /// repaired by the next touch of any broker that has waiters for the lock.
+    async fn look_at_more(&self, node: &Node, lock: &LockKey) {
+        loop {
+            let touch = |preamble: &Preamble<'_>| preamble.touch(lock);
+            let answer = self.eval(node, Verb::Touch, touch, answers::touched).await;
+            let Ok(Answer {
+                outcome: Ok(outcome),
+                more,
+                ..
+            }) = answer
+            else {
+                return;
+            };
+            self.publish(lock, outcome.hand_offs);
+            self.publish(lock, outcome.reply.held.into_iter().collect());
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn checked<T>(
+        &self,
+        node: &Node,
+        outcome: Result<Outcome<T>, Refused>,
+    ) -> Result<Outcome<T>, StoreError> {
+        outcome.map_err(|refused| {
+            if refused == Refused::NoEra {
+                node.condemn(&refused.to_string());
+            }
+            refused.into()
+        })
+    }
+
+    fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>) {
+        for hand_off in hand_offs {
+            if hand_off.broker == self.broker {
+                // A full channel loses the message; touch finds the grant again.
+                let _ = self.sender.try_send(Event::HandOff(lock.clone(), hand_off));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.acquire(acquire, WAITERS_MAX);
+        self.run(&acquire.lock, Verb::Acquire, command, answers::acquired)
+            .await
+    }
+
+    async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl);
+        self.run(&lease.lock, Verb::Renew, command, answers::renewed)
+            .await
+    }
+
+    async fn release(&self, lease: &LeaseRef) -> Result<Released, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.release(lease);
+        self.run(&lease.lock, Verb::Release, command, answers::released)
+            .await
+    }
+
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.cancel(lock, request, attempt);
+        self.run(lock, Verb::Cancel, command, answers::cancelled)
+            .await
+    }
+
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.touch(lock);
+        self.run(lock, Verb::Touch, command, answers::touched).await
+    }
+
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.get(lock);
+        self.run(lock, Verb::Get, command, answers::state).await
+    }
+
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
+        Ok(self.supervisor.node(WITHIN).await?.deployment_key())
+    }
+
+    fn events(&self) -> mpsc::Receiver<Event> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.take().unwrap_or_else(|| mpsc::channel(1).1)
+    }
+}
+
+/// Turns messages of the node into events.
+async fn listen(
+    mut node_events: mpsc::Receiver<NodeEvent>,
+    events: mpsc::Sender<Event>,
+    key_prefix: String,
+    broker: BrokerId,
+) {
+    while let Some(event) = node_events.recv().await {
+        let event = match event {
+            NodeEvent::Ready => Some(Event::Resync),
+            NodeEvent::Message(payload) => hand_off(&payload, &key_prefix, broker),
+        };
+        if let Some(event) = event {
+            let _ = events.try_send(event);
+        }
+    }
+}
+
+/// Reads `key \n request \n token`, as the hand-off in the scripts publishes it.
+fn hand_off(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Event> {
+    let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
+    let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
+    let request = RequestHash::parse(lines.next()?)?;
+    let fencing_token = FencingToken::new(lines.next()?.parse().ok()?)?;
+    let hand_off = HandOff {
+        broker,
+        request,
+        fencing_token,
+        provisional: true,
+    };
+    Some(Event::HandOff(lock, hand_off))
+}

@@ -1,11 +1,11 @@
 //! The scripts, and how each verb becomes keys and arguments.
 
+use std::sync::Arc;
+
 use fred::types::Value;
 
 use super::{owner, script::Script};
-use crate::lock::{
-    Acquire, AttemptId, BrokerId, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Ttl,
-};
+use crate::lock::{Acquire, AttemptId, BrokerId, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Ttl};
 
 /// What every command says before its own arguments.
 #[derive(Debug, Clone, Copy)]
@@ -30,15 +30,19 @@ pub struct Command {
 }
 
 /// One script a verb.
-#[derive(Debug)]
-pub struct Scripts {
-    pub acquire: Script,
-    pub renew: Script,
-    pub release: Script,
-    pub cancel: Script,
-    pub touch: Script,
-    pub get: Script,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Acquire,
+    Renew,
+    Release,
+    Cancel,
+    Touch,
+    Get,
 }
+
+/// The scripts of all verbs.
+#[derive(Debug, Clone)]
+pub struct Scripts(Arc<[Script]>);
 
 /// The verbs' texts. Renew, release and cancel run even when the server is out of memory.
 macro_rules! text {
@@ -59,34 +63,39 @@ macro_rules! text {
 impl Scripts {
     /// The scripts as they are.
     pub fn standard() -> Self {
-        Self::edited(str::to_owned)
+        Self::edited(|_, text| text.to_owned())
     }
 
     /// The scripts with every text edited: tests inject time by replacing the one line that reads it.
-    pub fn edited(edit: impl Fn(&str) -> String) -> Self {
-        let script = |name, text| Script::new(name, edit(text));
-        Self {
-            acquire: script("acquire", text!("", "acquire")),
-            renew: script("renew", text!(" flags=allow-oom", "renew")),
-            release: script("release", text!(" flags=allow-oom", "release")),
-            cancel: script("cancel", text!(" flags=allow-oom", "cancel")),
-            touch: script("touch", text!("", "touch")),
-            get: script("get", text!(" flags=no-writes", "get")),
-        }
+    pub fn edited(edit: impl Fn(Verb, &str) -> String) -> Self {
+        let scripts = TEXTS.map(|(verb, name, text)| Script::new(name, edit(verb, text)));
+        Self(Arc::new(scripts))
+    }
+
+    /// The script of a verb.
+    pub fn get(&self, verb: Verb) -> &Script {
+        &self.0[verb as usize]
     }
 
     /// All of them, to be loaded before a node serves.
-    pub fn all(&self) -> [&Script; 6] {
-        [
-            &self.acquire,
-            &self.renew,
-            &self.release,
-            &self.cancel,
-            &self.touch,
-            &self.get,
-        ]
+    pub fn all(&self) -> Arc<[Script]> {
+        Arc::clone(&self.0)
     }
 }
+
+/// In the order of [`Verb`].
+const TEXTS: [(Verb, &str, &str); 6] = [
+    (Verb::Acquire, "acquire", text!("", "acquire")),
+    (Verb::Renew, "renew", text!(" flags=allow-oom", "renew")),
+    (
+        Verb::Release,
+        "release",
+        text!(" flags=allow-oom", "release"),
+    ),
+    (Verb::Cancel, "cancel", text!(" flags=allow-oom", "cancel")),
+    (Verb::Touch, "touch", text!("", "touch")),
+    (Verb::Get, "get", text!(" flags=no-writes", "get")),
+];
 
 impl Preamble<'_> {
     /// `waiters_max`: how many waiters the queue takes.
