@@ -159,9 +159,12 @@ impl Client {
 
     /// Acquires, repeating while the outcome is unknown.
     pub async fn acquire(&self, call: &AcquireCall) -> Result<Held, Status> {
-        let mut held = self
-            .repeat(call.wait, |at| self.acquire_at(at, call))
-            .await?;
+        let repeats = self.repeats(call.wait);
+        let mut held = loop {
+            if let Some(result) = repeats.judge(self.acquire_at(repeats.at(), call)).await {
+                break result?;
+            }
+        };
         if boottime() - held.sent > held.ttl() / 2 {
             self.renew(&mut held).await?;
         }
@@ -170,27 +173,35 @@ impl Client {
 
     /// Renews, repeating while the outcome is unknown; on success validity counts anew.
     pub async fn renew(&self, held: &mut Held) -> Result<(), Status> {
-        *held = self
-            .repeat(Duration::ZERO, |at| self.renew_at(at, held))
-            .await?;
-        Ok(())
+        let repeats = self.repeats(Duration::ZERO);
+        loop {
+            if let Some(result) = repeats.judge(self.renew_at(repeats.at(), held)).await {
+                *held = result?;
+                return Ok(());
+            }
+        }
     }
 
     /// Releases, repeating while the outcome is unknown.
     pub async fn release(&self, held: &Held) -> Result<ReleaseResponse, Status> {
-        self.repeat(Duration::ZERO, |at| self.release_at(at, held))
-            .await
+        let repeats = self.repeats(Duration::ZERO);
+        loop {
+            if let Some(result) = repeats.judge(self.release_at(repeats.at(), held)).await {
+                return result;
+            }
+        }
     }
 
     /// What the brokers know of a lock; `None` if nobody holds it or waits for it.
     pub async fn get_lock(&self, name: &str) -> Result<Option<Lock>, Status> {
-        let found = self
-            .repeat(Duration::ZERO, |at| self.get_lock_at(at, name))
-            .await;
-        match found {
-            Ok(lock) => Ok(Some(lock)),
-            Err(status) if status.code() == Code::NotFound => Ok(None),
-            Err(status) => Err(status),
+        let repeats = self.repeats(Duration::ZERO);
+        loop {
+            match repeats.judge(self.get_lock_at(repeats.at(), name)).await {
+                Some(Ok(lock)) => return Ok(Some(lock)),
+                Some(Err(status)) if status.code() == Code::NotFound => return Ok(None),
+                Some(Err(status)) => return Err(status),
+                None => {}
+            }
         }
     }
 
@@ -269,31 +280,47 @@ impl Client {
         self.channels[at % self.channels.len()].clone()
     }
 
-    async fn repeat<T>(
-        &self,
-        wait: Duration,
-        attempt: impl AsyncFn(usize) -> Result<T, Status>,
-    ) -> Result<T, Status> {
-        let give_up = boottime() + wait + REPEAT_LIMIT;
-        loop {
-            let at = self.at.load(Ordering::Relaxed);
-            let limited = tokio::time::timeout(wait + CALL_LIMIT, attempt(at)).await;
-            let status = match limited.unwrap_or_else(|_| Err(silent())) {
-                Ok(value) => return Ok(value),
-                Err(status) => status,
-            };
-            if !unknown_outcome(&status) || boottime() >= give_up {
-                return Err(status);
-            }
-            self.counters.repeats.fetch_add(1, Ordering::Relaxed);
-            if transport_error(&status) {
-                self.counters
-                    .transport_errors
-                    .fetch_add(1, Ordering::Relaxed);
-            }
-            self.at.store(at + 1, Ordering::Relaxed);
-            tokio::time::sleep(REPEAT_PAUSE).await;
+    fn repeats(&self, wait: Duration) -> Repeats<'_> {
+        Repeats {
+            client: self,
+            limit: wait + CALL_LIMIT,
+            give_up: boottime() + wait + REPEAT_LIMIT,
         }
+    }
+}
+
+struct Repeats<'a> {
+    client: &'a Client,
+    limit: Duration,
+    give_up: Duration,
+}
+
+impl Repeats<'_> {
+    fn at(&self) -> usize {
+        self.client.at.load(Ordering::Relaxed)
+    }
+
+    /// `None`: the outcome is unknown, repeat at the next endpoint.
+    async fn judge<T>(
+        &self,
+        attempt: impl Future<Output = Result<T, Status>>,
+    ) -> Option<Result<T, Status>> {
+        let outcome = tokio::time::timeout(self.limit, attempt).await;
+        let status = match outcome.unwrap_or_else(|_| Err(silent())) {
+            Ok(value) => return Some(Ok(value)),
+            Err(status) => status,
+        };
+        if !unknown_outcome(&status) || boottime() >= self.give_up {
+            return Some(Err(status));
+        }
+        let counters = &self.client.counters;
+        counters.repeats.fetch_add(1, Ordering::Relaxed);
+        if transport_error(&status) {
+            counters.transport_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        self.client.at.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(REPEAT_PAUSE).await;
+        None
     }
 }
 

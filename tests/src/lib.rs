@@ -11,6 +11,8 @@ pub mod client;
 pub mod clock;
 pub mod crowd;
 pub mod deployment;
+pub mod faults;
+pub mod load;
 pub mod port;
 pub mod process;
 pub mod proxy;

@@ -49,6 +49,12 @@ impl Witness {
         }
     }
 
+    /// How many locks.
+    #[must_use]
+    pub fn locks(&self) -> usize {
+        self.resources.len()
+    }
+
     /// A finished visit.
     pub fn record(&self, visit: Visit) {
         lock(&self.visits).push(visit);

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::client::{AcquireCall, Client, Held};
 use leasehold_tests::deployment::Deployment;
@@ -217,6 +217,7 @@ impl Run {
     }
 
     async fn cut_replies(&mut self, calls: &[Call]) {
+        self.connected().await;
         self.proxy.set_mode(Mode::SwallowReplies);
         let before = self.proxy.swallowed();
         let open = self.open(calls);
@@ -233,18 +234,19 @@ impl Run {
 
     /// Returns once the stopped broker's socket holds the calls.
     async fn stop_and_send(&mut self, calls: &[Call]) -> Open {
-        self.holder("warm-up").await;
-        let warm_up = self.client.get_lock_at(PROXIED, "warm-up").await;
-        assert!(
-            warm_up.is_err_and(|status| !transport_error(&status)),
-            "the connection is open"
-        );
+        self.connected().await;
         self.deployment.brokers[0].process().pause().await;
         let before = self.proxy.requests();
         let open = self.open(calls);
         self.proxy.wait_for_requests(before + calls.len()).await;
         self.calls += calls.len();
         open
+    }
+
+    /// Returns once the connection through the proxy is there again.
+    async fn connected(&self) {
+        let probe = || self.client.get_lock_at(PROXIED, "nobody's");
+        while probe().await.is_err_and(|status| transport_error(&status)) {}
     }
 
     /// Lets the stopped broker go on, and returns what became of the late calls.
