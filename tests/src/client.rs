@@ -12,6 +12,7 @@ use leasehold_proto::v1::{
     AcquireRequest, GetLockRequest, Lease, Lock, LockTarget, Owner, ReleaseRequest,
     ReleaseResponse, RenewRequest,
 };
+use rand::Rng;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use uuid::Uuid;
@@ -144,6 +145,15 @@ impl Client {
             at,
             counters: Arc::default(),
         }
+    }
+
+    /// The same client at any of its endpoints.
+    #[must_use]
+    pub fn at_random(&self) -> Self {
+        self.named(
+            &self.name,
+            rand::thread_rng().gen_range(0..self.channels.len()),
+        )
     }
 
     /// The same connections under another name and at another endpoint.

@@ -110,6 +110,8 @@ async fn take_locks(
     let mut calls = Vec::new();
     while !stop.is_cancelled() {
         let lock = rand::thread_rng().gen_range(0..witness.locks());
+        // Brokers that were away get their share of clients back.
+        let client = client.at_random();
         let begun = boottime();
         let held = client
             .acquire(&AcquireCall::new(&lock_name(lock), TTL, WAIT))

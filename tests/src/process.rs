@@ -72,7 +72,7 @@ impl TestProcess {
         self.signal(Signal::CONT);
     }
 
-    /// SIGKILL; returns once the process is gone.
+    /// SIGKILL, unless it is gone already; returns once it is.
     pub async fn kill(&mut self) {
         self.child
             .kill()
