@@ -3,7 +3,14 @@
 //! The contract of every message stands in the `.proto` files beside this crate.
 
 /// Package `leasehold.v1`.
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
+    reason = "generated code"
+)]
 pub mod v1 {
     tonic::include_proto!("leasehold.v1");
 }

@@ -1,118 +1,104 @@
-//! A real redis-server process on a port and in a directory of its own, killed when dropped.
+//! A real Redis of its own: free port, own directory, killed when dropped.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, TcpListener, TcpStream},
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
-/// A running server.
+use tokio::process::Command;
+
+use crate::port::free_port;
+use crate::process::TestProcess;
+use crate::redis_connection::RedisConnection;
+use crate::temp_dir::TempDir;
+
+const READY: &str = "Ready to accept connections";
+
+/// One redis-server process and its data directory.
+#[derive(Debug)]
 pub struct RedisServer {
+    process: TestProcess,
     port: u16,
-    directory: PathBuf,
-    arguments: Vec<String>,
-    process: Child,
+    options: Vec<String>,
+    dir: TempDir,
 }
 
 impl RedisServer {
-    /// Starts a server without persistence; `arguments` come last on its command line.
-    pub fn start(arguments: &[&str]) -> Self {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .and_then(|listener| listener.local_addr())
-            .expect("a free port")
-            .port();
-        let directory =
-            std::env::temp_dir().join(format!("leasehold-redis-{}-{port}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a directory for redis-server");
-        let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
-        let process = spawn(port, &directory, &arguments);
-        let server = Self {
-            port,
-            directory,
-            arguments,
+    /// Starts an empty server without persistence.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts an empty server with further options, as on redis-server's command line.
+    pub async fn start_with(options: &[&str]) -> Self {
+        let dir = TempDir::new("redis");
+        let port = free_port();
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let process = launch(port, &dir, &options).await;
+        Self {
             process,
-        };
-        server.wait_until_ready();
-        server
-    }
-
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Ends the process as a power failure would.
-    pub fn kill(&mut self) {
-        self.process.kill().expect("kill redis-server");
-        self.process.wait().expect("wait for redis-server");
-    }
-
-    /// Starts the process again after [`kill`](Self::kill): same port, directory and arguments.
-    pub fn start_again(&mut self) {
-        self.process = spawn(self.port, &self.directory, &self.arguments);
-        self.wait_until_ready();
-    }
-
-    /// Stops the process without ending it: connections stay open and nothing answers.
-    pub fn freeze(&self) {
-        self.signal("STOP");
-    }
-
-    /// Lets a frozen process go on.
-    pub fn thaw(&self) {
-        self.signal("CONT");
-    }
-
-    /// Runs one command with redis-cli and returns what it printed.
-    pub fn cli(&self, command: &[&str]) -> String {
-        let output = Command::new("redis-cli")
-            .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
-            .args(command)
-            .output()
-            .expect("redis-cli runs");
-        assert!(output.status.success(), "redis-cli {command:?}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("/bin/kill")
-            .args([format!("-{signal}"), self.process.id().to_string()])
-            .status()
-            .expect("/bin/kill runs");
-        assert!(status.success(), "kill -{signal}");
-    }
-
-    fn wait_until_ready(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let ping = || {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()
-                && self.cli(&["PING"]) == "PONG"
-        };
-        while !ping() {
-            assert!(Instant::now() < deadline, "redis-server does not answer");
-            std::thread::sleep(Duration::from_millis(10));
+            port,
+            options,
+            dir,
         }
     }
-}
 
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = fs::remove_dir_all(&self.directory);
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// What `--store` takes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}/0", self.addr())
+    }
+
+    /// The file that SAVE writes and a start reads.
+    #[must_use]
+    pub fn snapshot(&self) -> PathBuf {
+        self.dir.path().join("dump.rdb")
+    }
+
+    /// The process, to pause and resume it.
+    #[must_use]
+    pub fn process(&self) -> &TestProcess {
+        &self.process
+    }
+
+    /// SIGKILL; returns once it is gone.
+    pub async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// Starts it again on the same port with what its directory holds.
+    pub async fn restart(&mut self) {
+        self.process.kill().await;
+        self.process = launch(self.port, &self.dir, &self.options).await;
+    }
+
+    /// A connection for raw commands.
+    pub async fn connect(&self) -> RedisConnection {
+        RedisConnection::open(self.addr())
+            .await
+            .expect("connect to the Redis of this test")
     }
 }
 
-fn spawn(port: u16, directory: &PathBuf, arguments: &[String]) -> Child {
-    Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"])
-        .arg(directory)
-        .args(["--save", "", "--appendonly", "no"])
-        .args(arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("redis-server is installed")
+async fn launch(port: u16, dir: &TempDir, options: &[String]) -> TestProcess {
+    let mut command = Command::new("redis-server");
+    command.args([
+        "--port",
+        &port.to_string(),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+    ]);
+    command
+        .args(["--appendonly", "no", "--dir"])
+        .arg(dir.path())
+        .args(options);
+    TestProcess::start(command, &dir.path().join("stderr.log"), &[READY])
+        .await
+        .0
 }

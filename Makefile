@@ -1,0 +1,47 @@
+# Commands of the project. `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export LEASEHOLD_CACHE ?= $(HOME)/.cache/leasehold
+BUF        := $(LEASEHOLD_CACHE)/buf-1.75.0/node_modules/.bin/buf
+CARGO_DENY := $(LEASEHOLD_CACHE)/cargo-deny-0.20.2/bin/cargo-deny
+
+# How much of the counts and durations the tests run: 1 is all, as in `make soak`.
+export LEASEHOLD_TEST_SCALE ?= 0.1
+
+.PHONY: help setup dev test soak check fix bench
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what tests and checks need (as root on Debian), or say how
+	@scripts/setup.sh
+
+dev: ## Run the broker on the embedded store; needs only cargo
+	@scripts/setup.sh cargo
+	cargo run -p leasehold-server -- dev
+
+test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
+	cargo build --workspace --bins --examples
+	cargo test --workspace
+
+soak: export LEASEHOLD_TEST_SCALE = 1
+soak: setup ## Run all tests in full, in the release profile
+	cargo build --release --workspace --bins --examples
+	cargo test --release --workspace
+
+check: setup ## Formatting, lints, dependencies, docs, API
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO_DENY) --locked --workspace check bans licenses sources
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	$(BUF) lint proto
+
+fix: ## Repair what formatting and lints can repair by themselves
+	cargo clippy --fix --allow-dirty --allow-staged --workspace --all-targets
+	cargo fmt --all
+
+bench: setup ## Measure the broker beside its limits; prints one table
+	cargo build --release --workspace --bins
+	cargo bench -p leasehold-tests --bench broker

@@ -1,0 +1,288 @@
+//! A store that loses its data while locks are held: nobody gets a lock that an old holder may
+//! still trust, and grants resume in bounded time.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "holders and rivals are tasks of the test"
+)]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold_tests::broker_process::BrokerOptions;
+use leasehold_tests::client::{AcquireCall, Client, Held};
+use leasehold_tests::clock::boottime;
+use leasehold_tests::deployment::Deployment;
+use leasehold_tests::redis_server::RedisServer;
+use leasehold_tests::scale::figures;
+use leasehold_tests::status::unknown_outcome;
+use leasehold_tests::witness::{Visit, Witness};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+const LOCKS: usize = 500;
+const BROKERS: usize = 2;
+const CONNECTIONS: usize = 4;
+const TTL: Duration = Duration::from_secs(2);
+/// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s, with 1 s for each of the two bounds.
+const QUARANTINE: Duration = Duration::from_millis(2650 + 1000 + 1000 + 1000);
+const RESUMED_WITHIN: Duration = Duration::from_secs(5);
+const SETTLED: Duration = Duration::from_secs(2);
+const CALL_LIMIT: Duration = Duration::from_millis(600);
+const RIVAL_WAIT: Duration = Duration::from_secs(3);
+const RIVAL_PAUSE: Duration = Duration::from_millis(300);
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy)]
+enum Loss {
+    Flush,
+    EmptyRestart,
+    OldSnapshot,
+}
+
+/// What holders and rivals did.
+#[derive(Debug)]
+struct Seen {
+    witness: Witness,
+    renewals: AtomicUsize,
+    told: AtomicUsize,
+    ran_out: AtomicUsize,
+    rival_grants: std::sync::Mutex<Vec<Duration>>,
+    stop: CancellationToken,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flushall_gives_no_lock_twice() {
+    survive(Loss::Flush).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_without_data_gives_no_lock_twice() {
+    survive(Loss::EmptyRestart).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_from_an_old_snapshot_gives_no_lock_twice() {
+    survive(Loss::OldSnapshot).await;
+}
+
+async fn survive(loss: Loss) {
+    let mut deployment = deployment().await;
+    let endpoints = deployment.addrs().repeat(CONNECTIONS);
+    let client = Client::new("holder", &endpoints, 0);
+    let held = take_all(&client, &deployment).await;
+    let seen = Arc::new(Seen::new());
+    let holders = held.into_iter().enumerate().map(|(lock, held)| {
+        let client = client.named(&format!("holder-{lock}"), lock);
+        AbortOnDropHandle::new(tokio::spawn(hold(client, lock, held, Arc::clone(&seen))))
+    });
+    let holders: Vec<_> = holders.collect();
+    let rivals = (0..LOCKS).map(|lock| {
+        let client = client.named(&format!("rival-{lock}"), lock);
+        AbortOnDropHandle::new(tokio::spawn(take_over(client, lock, Arc::clone(&seen))))
+    });
+    let rivals: Vec<_> = rivals.collect();
+    sleep(SETTLED).await;
+    let before = (seen.rival_grants.lock().unwrap().len(), seen.lost());
+    assert_eq!(
+        before,
+        (0, 0),
+        "rivals' grants and lost leases before the loss"
+    );
+    let renewals = seen.renewals.load(Ordering::Relaxed);
+    assert!(renewals > LOCKS, "holders keep renewing: {renewals}");
+
+    let lost_at = lose(&mut deployment, loss).await;
+    sleep((lost_at + QUARANTINE + RESUMED_WITHIN).saturating_sub(boottime())).await;
+    let in_time = seen.rival_grants.lock().unwrap().clone();
+    let lost = seen.lost();
+    seen.stop.cancel();
+    join_all(holders).await.into_iter().for_each(Result::unwrap);
+    let ended = timeout(RIVAL_WAIT + QUARANTINE, join_all(rivals)).await;
+    ended
+        .expect("every rival gets its lock in the end")
+        .into_iter()
+        .for_each(Result::unwrap);
+    judge(loss, &seen, &in_time, (lost_at, lost));
+}
+
+fn judge(loss: Loss, seen: &Seen, in_time: &[Duration], (lost_at, lost): (Duration, usize)) {
+    let verdict = seen.witness.verdict();
+    let first = in_time.iter().min().map(|at| (*at - lost_at).as_millis());
+    let last = in_time.iter().max().map(|at| (*at - lost_at).as_millis());
+    figures(&format!(
+        "data_loss {loss:?}: held={LOCKS} lost={lost} (told={} ran_out={}) Q={} ms \
+         first_grant_after={first:?} ms last={last:?} ms regranted={} overlaps={} regressions={}",
+        seen.told.load(Ordering::Relaxed),
+        seen.ran_out.load(Ordering::Relaxed),
+        QUARANTINE.as_millis(),
+        in_time.len(),
+        verdict.overlaps,
+        verdict.regressions
+    ));
+    assert_eq!(
+        (verdict.overlaps, verdict.regressions),
+        (0, 0),
+        "overlaps and regressions"
+    );
+    assert!(lost > 0, "the loss took effect");
+    assert!(
+        in_time.len() >= lost,
+        "grants resume within Q + 5 s: {} of {lost}",
+        in_time.len()
+    );
+    assert_eq!(
+        verdict.visits,
+        2 * LOCKS,
+        "every lock went from its holder to its rival"
+    );
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self {
+            witness: Witness::new(LOCKS),
+            renewals: AtomicUsize::new(0),
+            told: AtomicUsize::new(0),
+            ran_out: AtomicUsize::new(0),
+            rival_grants: std::sync::Mutex::default(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    fn lost(&self) -> usize {
+        self.told.load(Ordering::Relaxed) + self.ran_out.load(Ordering::Relaxed)
+    }
+}
+
+async fn deployment() -> Deployment {
+    let redis = RedisServer::start().await;
+    let mut options = BrokerOptions::on(redis.url());
+    options.args = vec!["--ttl-max=2s".to_owned()];
+    for bound in ["LOCK_DELAY_MAX", "REPLICA_LAG_MAX"] {
+        options
+            .env
+            .push((format!("LEASEHOLD__STORE__{bound}"), "1s".to_owned()));
+    }
+    options
+        .env
+        .push(("LEASEHOLD__STORE__TTL_MAX".to_owned(), "2s".to_owned()));
+    Deployment::start_on(redis, &options, BROKERS).await
+}
+
+/// Takes every lock. Between the first and the second half a snapshot is saved, and after it every
+/// fourth lock gets another lease: the snapshot then knows some leases, not others, and ended ones.
+async fn take_all(client: &Client, deployment: &Deployment) -> Vec<Held> {
+    let mut held = take(client, 0..LOCKS / 2).await;
+    deployment.redis.connect().await.must(&["SAVE"]).await;
+    for (lock, held) in held
+        .iter_mut()
+        .enumerate()
+        .filter(|(lock, _)| lock % 2 == 0)
+    {
+        client.release(held).await.unwrap();
+        *held = client.acquire(&call(lock, Duration::ZERO)).await.unwrap();
+    }
+    held.extend(take(client, LOCKS / 2..LOCKS).await);
+    join_all(held.iter_mut().map(|held| client.renew(held)))
+        .await
+        .into_iter()
+        .for_each(Result::unwrap);
+    held
+}
+
+async fn take(client: &Client, locks: std::ops::Range<usize>) -> Vec<Held> {
+    let calls: Vec<_> = locks.map(|lock| call(lock, Duration::ZERO)).collect();
+    let held = join_all(calls.iter().map(|call| client.acquire(call))).await;
+    held.into_iter().map(Result::unwrap).collect()
+}
+
+async fn lose(deployment: &mut Deployment, loss: Loss) -> Duration {
+    let redis = &mut deployment.redis;
+    if matches!(loss, Loss::Flush) {
+        redis.connect().await.must(&["FLUSHALL"]).await;
+        return boottime();
+    }
+    if matches!(loss, Loss::EmptyRestart) {
+        std::fs::remove_file(redis.snapshot()).unwrap();
+    }
+    let lost_at = boottime();
+    redis.restart().await;
+    lost_at
+}
+
+/// Keeps a lock until the end of the test, until it is told that the lease is over, or until its
+/// validity has run out.
+async fn hold(client: Client, lock: usize, mut held: Held, seen: Arc<Seen>) {
+    let entered = held.sent;
+    let token = held.token();
+    let mut at = lock;
+    let ended = loop {
+        let next = held.sent + held.ttl() / 3;
+        tokio::select! {
+            () = sleep(next.saturating_sub(boottime()).max(PAUSE)) => {}
+            () = seen.stop.cancelled() => {
+                let ended = boottime().min(held.valid_until());
+                // What became of the lease is the rivals' business now.
+                let _ = client.release(&held).await;
+                break ended;
+            }
+        }
+        match timeout(CALL_LIMIT, client.renew_at(at, &held)).await {
+            Ok(Ok(renewed)) => {
+                seen.renewals.fetch_add(1, Ordering::Relaxed);
+                held = renewed;
+            }
+            Ok(Err(status)) if !unknown_outcome(&status) => {
+                seen.told.fetch_add(1, Ordering::Relaxed);
+                break boottime().min(held.valid_until());
+            }
+            Ok(Err(_)) | Err(_) => at += 1,
+        }
+        if boottime() >= held.valid_until() {
+            seen.ran_out.fetch_add(1, Ordering::Relaxed);
+            break held.valid_until();
+        }
+    };
+    seen.witness.record(Visit {
+        lock,
+        token,
+        entered,
+        ended,
+    });
+}
+
+/// Tries until it has the lock: every other rival in line, the others at once and again.
+async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
+    let wait = if lock.is_multiple_of(2) {
+        RIVAL_WAIT
+    } else {
+        Duration::ZERO
+    };
+    let mut at = lock;
+    let held = loop {
+        let call = call(lock, wait);
+        if let Ok(Ok(held)) = timeout(wait + CALL_LIMIT, client.acquire_at(at, &call)).await {
+            break held;
+        }
+        at += 1;
+        sleep(RIVAL_PAUSE).await;
+    };
+    let entered = boottime();
+    seen.rival_grants.lock().unwrap().push(entered);
+    let visit = Visit {
+        lock,
+        token: held.token(),
+        entered,
+        ended: held.valid_until(),
+    };
+    seen.witness.record(visit);
+}
+
+fn call(lock: usize, wait: Duration) -> AcquireCall {
+    AcquireCall::new(&format!("held/{lock}"), TTL, wait)
+}
