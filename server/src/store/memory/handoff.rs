@@ -49,12 +49,12 @@ impl Record {
     /// Hands a free lock to the first waiter that can take it.
     pub(super) fn advance<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
         let mut hand_offs = Vec::new();
-        if self.holder.is_none() && context.check_era().is_ok() {
-            if let Verdict::Grant { place, provisional } =
+        if self.holder.is_none()
+            && context.check_era().is_ok()
+            && let Verdict::Grant { place, provisional } =
                 self.queue.next(context.broker, context.now())
-            {
-                hand_offs.push(self.hand_off(context, place, provisional));
-            }
+        {
+            hand_offs.push(self.hand_off(context, place, provisional));
         }
         Outcome { reply, hand_offs }
     }

@@ -178,9 +178,10 @@ struct Fields(std::vec::IntoIter<Value>);
 
 impl Fields {
     fn of(value: Value) -> Self {
-        match value {
-            Value::Array(values) => Self(values.into_iter()),
-            _ => Self(Vec::new().into_iter()),
+        if let Value::Array(values) = value {
+            Self(values.into_iter())
+        } else {
+            Self(Vec::new().into_iter())
         }
     }
 
@@ -197,9 +198,10 @@ impl Fields {
     }
 
     fn array(&mut self) -> Option<Vec<Value>> {
-        match self.0.next()? {
-            Value::Array(values) => Some(values),
-            _ => None,
+        if let Value::Array(values) = self.0.next()? {
+            Some(values)
+        } else {
+            None
         }
     }
 
