@@ -1,0 +1,67 @@
+//! A closed loop of callers, each of which takes and gives back its own lock.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const WARM_UP: Duration = Duration::from_millis(300);
+const MEASURED: Duration = Duration::from_millis(1_500);
+
+/// One caller.
+pub(crate) trait Pair: Send + 'static {
+    /// Takes the lock and gives it back.
+    fn pair(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// What one round of one target measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) per_second: f64,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+impl Sample {
+    /// Of `latencies` that all began within `window`.
+    pub(crate) fn of(mut latencies: Vec<Duration>, window: Duration) -> Self {
+        assert!(!latencies.is_empty(), "nothing happened in {window:?}");
+        latencies.sort_unstable();
+        let quantile = |percent: usize| latencies[(latencies.len() - 1) * percent / 100];
+        let per_second = latencies.len() as f64 / window.as_secs_f64();
+        Self {
+            per_second,
+            p50: quantile(50),
+            p99: quantile(99),
+        }
+    }
+}
+
+/// Runs all callers at once, each one pair after another.
+pub(crate) async fn run<P: Pair>(callers: Vec<P>) -> Sample {
+    let begin = Instant::now() + WARM_UP;
+    let end = begin + MEASURED;
+    let mut tasks: JoinSet<_> = callers
+        .into_iter()
+        .map(|caller| one_caller(caller, begin, end))
+        .collect();
+    let mut latencies = Vec::new();
+    while let Some(of_one) = tasks.join_next().await {
+        latencies.extend(of_one.expect("a caller ends"));
+    }
+    Sample::of(latencies, MEASURED)
+}
+
+async fn one_caller<P: Pair>(mut caller: P, begin: Instant, end: Instant) -> Vec<Duration> {
+    let mut latencies = Vec::new();
+    loop {
+        let sent = Instant::now();
+        if sent >= end {
+            return latencies;
+        }
+        caller.pair().await;
+        if sent >= begin {
+            latencies.push(sent.elapsed());
+        }
+    }
+}

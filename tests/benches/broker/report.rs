@@ -1,0 +1,206 @@
+//! Medians of the rounds, ratios, aims, and the machine, as text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::hand_off::WAITERS;
+use crate::pairs::Sample;
+
+/// The least share of the scripts' own rate, at 64 callers.
+const SHARE_AIM: f64 = 0.5;
+/// How many times the parts' own time one caller may wait.
+const LATENCY_AIM: f64 = 2.0;
+const HAND_OFF_AIM: f64 = 3_000.0;
+const GRANT_AIM: Duration = Duration::from_millis(5);
+
+/// Whom the pairs were sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pairs {
+    Memory,
+    Redis,
+    Scripts,
+    Echo,
+}
+
+/// Who hands off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HandOffs {
+    Memory,
+    Redis,
+    TwoBrokers,
+}
+
+/// Collects the rounds; shown, it is the table.
+pub(crate) struct Report {
+    rounds: (usize, usize),
+    pairs: BTreeMap<(Pairs, usize), Vec<Sample>>,
+    hand_offs: BTreeMap<HandOffs, Vec<Sample>>,
+}
+
+impl Report {
+    pub(crate) fn new(pair_rounds: usize, hand_off_rounds: usize) -> Self {
+        let rounds = (pair_rounds, hand_off_rounds);
+        Self {
+            rounds,
+            pairs: BTreeMap::new(),
+            hand_offs: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn pairs(&mut self, target: Pairs, callers: usize, sample: Sample) {
+        self.pairs
+            .entry((target, callers))
+            .or_default()
+            .push(sample);
+    }
+
+    pub(crate) fn hand_offs(&mut self, target: HandOffs, sample: Sample) {
+        self.hand_offs.entry(target).or_default().push(sample);
+    }
+
+    fn pair_row(&self, target: Pairs, callers: usize, rounds: &[Sample]) -> String {
+        let sample = median(rounds);
+        let limit = |limit: Pairs| {
+            let of_limit = median(&self.pairs[&(limit, callers)]);
+            (
+                of_limit,
+                format!("{:.2}", sample.per_second / of_limit.per_second),
+            )
+        };
+        let ((scripts, to_scripts), (echo, to_echo)) = (limit(Pairs::Scripts), limit(Pairs::Echo));
+        let aim = match (target, callers) {
+            (Pairs::Redis, 64) => {
+                let met = sample.per_second >= SHARE_AIM * scripts.per_second;
+                format!("at least {SHARE_AIM} of (a): {}", verdict(met))
+            }
+            (Pairs::Redis, 1) => {
+                let most = (scripts.p50 + echo.p50).mul_f64(LATENCY_AIM);
+                let met = verdict(sample.p50 <= most);
+                format!(
+                    "p50 at most {LATENCY_AIM} x ((a) + (b)) = {} ms: {met}",
+                    ms(most)
+                )
+            }
+            (Pairs::Memory | Pairs::Redis | Pairs::Scripts | Pairs::Echo, _) => String::new(),
+        };
+        let name = match target {
+            Pairs::Memory => "pairs: broker, embedded store",
+            Pairs::Redis => "pairs: broker on Redis",
+            Pairs::Scripts => "pairs: (a) fred alone, same scripts",
+            Pairs::Echo => "pairs: (b) bare tonic echo",
+        };
+        row(name, callers, sample, &[to_scripts, to_echo, aim])
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", machine())?;
+        let (pairs, hand_offs) = self.rounds;
+        writeln!(
+            f,
+            "Medians of {pairs} ({hand_offs} for hand-offs) interleaved rounds. A pair is an acquire"
+        )?;
+        writeln!(
+            f,
+            "and a release, each caller on its own lock; its latency is that of both calls."
+        )?;
+        writeln!(
+            f,
+            "Hand-off latency: from the sending of Release to the next holder's receipt.\n"
+        )?;
+        writeln!(
+            f,
+            "| {:37} | {:>7} | {:>8} | {:>7} | {:>7} | {:>5} | {:>5} | aim |",
+            "what", "callers", "per s", "p50 ms", "p99 ms", "÷ (a)", "÷ (b)"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
+        for ((target, callers), rounds) in &self.pairs {
+            writeln!(f, "{}", self.pair_row(*target, *callers, rounds))?;
+        }
+        for (target, rounds) in &self.hand_offs {
+            writeln!(f, "{}", hand_off_row(*target, rounds))?;
+        }
+        Ok(())
+    }
+}
+
+fn hand_off_row(target: HandOffs, rounds: &[Sample]) -> String {
+    let sample = median(rounds);
+    let name = match target {
+        HandOffs::Memory => "hand-offs: broker, embedded store",
+        HandOffs::Redis => "hand-offs: broker on Redis",
+        HandOffs::TwoBrokers => "hand-offs: two brokers on Redis",
+    };
+    let aim = match target {
+        HandOffs::Memory | HandOffs::Redis => {
+            let met = sample.per_second >= HAND_OFF_AIM && sample.p99 < GRANT_AIM;
+            format!(
+                "at least {HAND_OFF_AIM}/s, p99 under {} ms: {}",
+                ms(GRANT_AIM),
+                verdict(met)
+            )
+        }
+        HandOffs::TwoBrokers => String::new(),
+    };
+    row(name, WAITERS, sample, &[String::new(), String::new(), aim])
+}
+
+fn row(name: &str, callers: usize, sample: Sample, rest: &[String; 3]) -> String {
+    let [to_scripts, to_echo, aim] = rest;
+    format!(
+        "| {name:37} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {to_scripts:>5} | {to_echo:>5} | {aim} |",
+        sample.per_second,
+        ms(sample.p50),
+        ms(sample.p99),
+    )
+}
+
+/// Of each figure by itself.
+fn median(rounds: &[Sample]) -> Sample {
+    let mut rates: Vec<_> = rounds.iter().map(|sample| sample.per_second).collect();
+    rates.sort_unstable_by(f64::total_cmp);
+    let middle = |figure: fn(&Sample) -> Duration| {
+        let mut figures: Vec<_> = rounds.iter().map(figure).collect();
+        figures.sort_unstable();
+        figures[figures.len() / 2]
+    };
+    let per_second = rates[rates.len() / 2];
+    Sample {
+        per_second,
+        p50: middle(|sample| sample.p50),
+        p99: middle(|sample| sample.p99),
+    }
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.3}", time.as_secs_f64() * 1_000.0)
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
+fn machine() -> String {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown CPU", |rest| {
+        rest.trim_start_matches([' ', '\t', ':'])
+    });
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let redis = Command::new("redis-server").arg("--version").output();
+    let redis = redis.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let version = redis
+        .as_deref()
+        .unwrap_or("")
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("v="));
+    let version = version.unwrap_or("of unknown version");
+    let kernel = kernel.trim();
+    format!("{model}, {cores} cores for everything, Linux {kernel}, Redis {version}")
+}

@@ -1,0 +1,161 @@
+//! What Redis and fred alone cost: the broker's own scripts with the same arguments, without a broker.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fred::prelude::*;
+use fred::types::RespVersion;
+use fred::types::config::TcpConfig;
+use leasehold_server::lock::{
+    Acquire, ArgumentsHash, AttemptId, BrokerId, LeaseId, LeaseRef, Limits, LockKey, LockName,
+    NOT_AFTER_MS, Namespace, Owner, RequestId, WAITERS_MAX,
+};
+use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
+use leasehold_server::store::redis::{Answer, decode};
+use leasehold_server::store::{Acquired, Released};
+use leasehold_tests::broker_process::KEY_PREFIX;
+
+use crate::grpc::lock_name;
+use crate::pairs::{self, Pair, Sample};
+
+/// One connection, as a broker has for its commands.
+#[derive(Clone)]
+pub(crate) struct Scripts {
+    client: Client,
+    acquire: String,
+    release: String,
+    era_id: String,
+    me: BrokerId,
+}
+
+struct Caller {
+    scripts: Scripts,
+    lock: LockKey,
+}
+
+impl Scripts {
+    /// To a store that `init-store` has prepared.
+    pub(crate) async fn connect(addr: SocketAddr) -> Self {
+        let server = ServerConfig::new_centralized(addr.ip().to_string(), addr.port());
+        let config = Config {
+            server,
+            version: RespVersion::RESP3,
+            ..Config::default()
+        };
+        let mut builder = Builder::from_config(config);
+        builder.with_connection_config(|connection| {
+            connection.tcp = TcpConfig {
+                nodelay: Some(true),
+                ..TcpConfig::default()
+            };
+        });
+        let client = builder.build().expect("a client");
+        client
+            .init()
+            .await
+            .expect("connect to the Redis of this run");
+        let era: String = client
+            .get(format!("{KEY_PREFIX}era"))
+            .await
+            .expect("read the era");
+        let (era_id, _) = era.split_once('|').expect("an era begins with its id");
+        Self {
+            acquire: load(&client, Verb::Acquire).await,
+            release: load(&client, Verb::Release).await,
+            era_id: era_id.to_owned(),
+            me: BrokerId::random(),
+            client,
+        }
+    }
+
+    fn preamble(&self) -> Preamble<'_> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a clock after 1970");
+        let now_ms = u64::try_from(now.as_millis()).expect("a clock of this age");
+        let not_after_ms = now_ms + NOT_AFTER_MS;
+        Preamble {
+            key_prefix: KEY_PREFIX,
+            broker: self.me,
+            not_after_ms,
+            era_id: &self.era_id,
+        }
+    }
+
+    async fn run(&self, sha: &str, command: Command) -> Value {
+        self.client
+            .evalsha(sha, command.keys, command.args)
+            .await
+            .expect("a script runs")
+    }
+}
+
+impl Pair for Caller {
+    async fn pair(&mut self) {
+        let request = RequestId::random().hash();
+        let acquire = Acquire {
+            lock: self.lock.clone(),
+            lease_id: LeaseId::parse(request.as_str()).expect("both are 128 bits in base32"),
+            request,
+            arguments: ArgumentsHash::of(&[b"bench"]),
+            attempt: AttemptId::random(),
+            ttl: Limits::default().ttl(None),
+            wait_ms: 0,
+            owner: Owner {
+                id: "bench".to_owned(),
+                ..Owner::default()
+            },
+            rejoin: false,
+        };
+        let command = self.scripts.preamble().acquire(&acquire, WAITERS_MAX);
+        let value = self.scripts.run(&self.scripts.acquire, command).await;
+        let Acquired::Granted(grant) = reply(decode::acquired(value, self.scripts.me)) else {
+            panic!("the caller's own lock is free");
+        };
+        let lease = LeaseRef {
+            lock: self.lock.clone(),
+            lease_id: acquire.lease_id,
+            fencing_token: grant.fencing_token,
+        };
+        let command = self.scripts.preamble().release(&lease);
+        let value = self.scripts.run(&self.scripts.release, command).await;
+        assert_eq!(
+            reply(decode::released(value, self.scripts.me)),
+            Released::Now
+        );
+    }
+}
+
+/// One round of `callers`.
+pub(crate) async fn pairs(scripts: &Scripts, callers: usize) -> Sample {
+    let namespace = Namespace::parse("").expect("the default namespace");
+    let caller = |at| {
+        let name = LockName::parse(&lock_name(at)).expect("a legal name");
+        Caller {
+            scripts: scripts.clone(),
+            lock: LockKey::new(namespace.clone(), name),
+        }
+    };
+    pairs::run((0..callers).map(caller).collect()).await
+}
+
+async fn load(client: &Client, verb: Verb) -> String {
+    let text = Mutex::new(String::new());
+    Texts::edited(|of, standard| {
+        if of == verb {
+            text.lock().expect("one thread").push_str(standard);
+        }
+        standard.to_owned()
+    });
+    let text = text.into_inner().expect("one thread");
+    client.script_load(text).await.expect("load a script")
+}
+
+fn reply<T: std::fmt::Debug, E: std::fmt::Debug>(answer: Result<Answer<T>, E>) -> T {
+    answer
+        .expect("an answer")
+        .outcome
+        .expect("the store serves")
+        .reply
+}

@@ -1,0 +1,102 @@
+//! The processes that are measured.
+
+use std::net::SocketAddr;
+
+use leasehold_tests::binary::leasehold_server;
+use leasehold_tests::broker_process::{BrokerOptions, BrokerProcess};
+use leasehold_tests::process::TestProcess;
+use leasehold_tests::redis_server::RedisServer;
+use leasehold_tests::temp_dir::TempDir;
+use tokio::process::Command;
+
+use crate::echo;
+use crate::scripts::Scripts;
+
+/// What a broker prints before its other address.
+const ADMIN: &str = "admin listening on ";
+
+/// Killed when dropped.
+pub(crate) struct Targets {
+    memory: Served,
+    echo: Served,
+    redis: [BrokerProcess; 2],
+    scripts: Scripts,
+    _server: RedisServer,
+}
+
+/// A process that printed where it listens.
+struct Served {
+    _process: TestProcess,
+    addr: SocketAddr,
+    _dir: TempDir,
+}
+
+impl Targets {
+    pub(crate) async fn start() -> Self {
+        let server = RedisServer::start().await;
+        let options = BrokerOptions::on(server.url());
+        options.init_store().await;
+        let redis = [
+            BrokerProcess::start(&options).await,
+            BrokerProcess::start(&options).await,
+        ];
+        let scripts = Scripts::connect(server.addr()).await;
+        let mut broker = Command::new(leasehold_server());
+        broker.args([
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+        ]);
+        let memory = Served::start(broker, &[ADMIN, echo::LISTENING]).await;
+        let mut echo = Command::new(std::env::current_exe().expect("a program knows its path"));
+        echo.arg(echo::ARGUMENT);
+        let echo = Served::start(echo, &[echo::LISTENING]).await;
+        Self {
+            memory,
+            echo,
+            redis,
+            scripts,
+            _server: server,
+        }
+    }
+
+    pub(crate) fn memory(&self) -> SocketAddr {
+        self.memory.addr
+    }
+
+    pub(crate) fn redis(&self) -> SocketAddr {
+        self.redis[0].addr()
+    }
+
+    pub(crate) fn second_redis(&self) -> SocketAddr {
+        self.redis[1].addr()
+    }
+
+    pub(crate) fn echo(&self) -> SocketAddr {
+        self.echo.addr
+    }
+
+    pub(crate) fn scripts(&self) -> &Scripts {
+        &self.scripts
+    }
+}
+
+impl Served {
+    /// The last of `marks` stands before the address.
+    async fn start(command: Command, marks: &[&str]) -> Self {
+        let dir = TempDir::new("bench");
+        let log = dir.path().join("stderr.log");
+        let (process, lines) = TestProcess::start(command, &log, marks).await;
+        let line = lines.last().expect("a line for each mark");
+        let (_, addr) = line
+            .split_once(echo::LISTENING)
+            .expect("the line holds its mark");
+        Self {
+            _process: process,
+            addr: addr.trim().parse().expect("an address"),
+            _dir: dir,
+        }
+    }
+}
