@@ -1,0 +1,85 @@
+//! What an operator does with a store before a broker serves: write its first era, or check it.
+
+use fred::interfaces::KeysInterface as _;
+
+use super::{
+    connection::{Connection, NodeError, RedisConfig},
+    decide::{Decision, Known, decide},
+    open::{Checked, connect},
+    settle::{own, read, refused, settle},
+};
+
+const SCAN_COUNT: u32 = 1_000;
+
+/// Writes the first era, which grants at once, into a store that holds none of our keys, and a
+/// deployment key unless that is in a file. Says what was done.
+pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
+    config.trust_empty_store = true;
+    let Checked {
+        connection, server, ..
+    } = connect(&config).await?;
+    if let Some(key) = any_key(&config, &connection).await? {
+        return Err(NodeError::Unfit(vec![format!(
+            "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
+             broker has ever used it, delete them; else leave it as it is.",
+            config.address(),
+            config.key_prefix
+        )]));
+    }
+    let client = connection.client();
+    let settled = settle(&config, client, &server, &mut Known::default()).await?;
+    let key = match config.deployment_key {
+        Some(_) => "the deployment key stays in its file",
+        None => "a deployment key was created in the store",
+    };
+    Ok(format!(
+        "{}: the first era {} was written; {key}.",
+        config.address(),
+        settled.era.id
+    ))
+}
+
+/// Connects and verifies without writing anything. The problems in plain sentences.
+pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
+    let problems = |error| match error {
+        NodeError::Unreachable(problem) => vec![problem],
+        NodeError::Unfit(problems) => problems,
+    };
+    let checked = connect(&config).await.map_err(problems)?;
+    let client = checked.connection.client();
+    let read = read(&config, client).await.map_err(problems)?;
+    let known = Known::default();
+    match decide(&read.found, &checked.server, &own(&config), &known) {
+        Decision::Refuse(why) => Err(problems(refused(&config, why))),
+        Decision::Adopt(_) | Decision::Write(_) => Ok(()),
+    }
+}
+
+/// One of the keys with our prefix, if there are any.
+async fn any_key(
+    config: &RedisConfig,
+    connection: &Connection,
+) -> Result<Option<String>, NodeError> {
+    let mut pattern = String::new();
+    for c in config.key_prefix.chars() {
+        if r"\*?[]".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('*');
+    let mut cursor = "0".to_owned();
+    loop {
+        let page = connection
+            .client()
+            .scan_page(cursor, pattern.as_str(), Some(SCAN_COUNT), None);
+        let (next, keys): (String, Vec<String>) = page.await.map_err(|e| config.unreachable(&e))?;
+        if let Some(key) = keys.into_iter().next() {
+            return Ok(Some(key));
+        }
+        if next == "0" {
+            return Ok(None);
+        }
+        cursor = next;
+    }
+}

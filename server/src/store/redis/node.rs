@@ -1,0 +1,197 @@
+//! One verified Redis server process, and the scripts that run on it.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use fred::{
+    clients::Client,
+    types::{Key, Value},
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{
+    era::{Era, ServerIdentity},
+    script::{Script, condemns, is_noscript, store_error},
+};
+use crate::{
+    lock::{DeploymentKey, NOT_AFTER_MS},
+    store::StoreError,
+};
+
+/// What a node is made of, after verification.
+pub(super) struct Verified {
+    pub(super) address: String,
+    pub(super) client: Client,
+    pub(super) scripts: Arc<[Script]>,
+    pub(super) server: ServerIdentity,
+    pub(super) era: Era,
+    pub(super) key: DeploymentKey,
+    pub(super) now_ms: u64,
+}
+
+/// One verified Redis server process. It ends when its connections break, when it stops answering,
+/// or when it turns out to be another server or another era than the verified one.
+pub struct Node {
+    verified: Verified,
+    clock: Clock,
+    ended: CancellationToken,
+    why: OnceLock<String>,
+}
+
+/// Estimates the server's clock: its last TIME plus what has passed here since.
+struct Clock {
+    origin: Instant,
+    offset_ms: AtomicU64,
+}
+
+impl Node {
+    pub(super) fn new(verified: Verified) -> Self {
+        let clock = Clock::starting_at(verified.now_ms);
+        Self {
+            verified,
+            clock,
+            ended: CancellationToken::new(),
+            why: OnceLock::new(),
+        }
+    }
+
+    /// Runs a script once. After `Unavailable` it may or may not have been executed.
+    pub async fn eval(
+        &self,
+        script: &Script,
+        keys: Vec<Key>,
+        args: Vec<Value>,
+    ) -> Result<Value, StoreError> {
+        if let Some(why) = self.why.get() {
+            return Err(StoreError::Unavailable(why.clone()));
+        }
+        let client = &self.verified.client;
+        let first = script.run(client, keys.clone(), args.clone()).await;
+        let result = match first {
+            Err(error) if is_noscript(&error) => match self.load_scripts().await {
+                Ok(()) => script.run(client, keys, args).await,
+                Err(error) => Err(error),
+            },
+            result => result,
+        };
+        result.map_err(|error| {
+            let for_caller = store_error(script.name(), &error);
+            if condemns(&error) {
+                self.condemn(&for_caller.to_string());
+            }
+            for_caller
+        })
+    }
+
+    /// The era in which this node may be asked for grants.
+    pub fn era_id(&self) -> &str {
+        &self.verified.era.id
+    }
+
+    /// The era with its bounds.
+    pub fn era(&self) -> &Era {
+        &self.verified.era
+    }
+
+    /// The key of the deployment.
+    pub fn deployment_key(&self) -> DeploymentKey {
+        self.verified.key.clone()
+    }
+
+    /// The Redis time after which a command sent now must not be executed any more.
+    pub fn not_after_ms(&self) -> u64 {
+        self.clock.now_ms() + NOT_AFTER_MS
+    }
+
+    /// Learns the time from a reply. Replies may be late, so they never set the estimate back.
+    pub fn saw_time(&self, now_ms: u64) {
+        self.clock.at_least(now_ms);
+    }
+
+    /// Ends the node: it is not what was verified. Only the first call counts.
+    pub fn condemn(&self, why: &str) {
+        if self.why.set(why.to_owned()).is_ok() {
+            warn!("{} is lost: {why}", self.verified.address);
+            self.ended.cancel();
+        }
+    }
+
+    /// Ends the node without complaint: the broker stops.
+    pub(super) fn retire(&self) {
+        if self.why.set("the broker stops".to_owned()).is_ok() {
+            self.ended.cancel();
+        }
+    }
+
+    /// Resolves when the node has ended.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Whether the node has ended.
+    pub fn is_ended(&self) -> bool {
+        self.why.get().is_some()
+    }
+
+    pub(super) fn server(&self) -> &ServerIdentity {
+        &self.verified.server
+    }
+
+    /// Learns the time from a reply known to be quick: the clock may have been set back.
+    pub(super) fn set_time(&self, now_ms: u64) {
+        self.clock.set(now_ms);
+    }
+
+    async fn load_scripts(&self) -> Result<(), fred::error::Error> {
+        for script in self.verified.scripts.iter() {
+            script.load(&self.verified.client).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Clock {
+    fn starting_at(now_ms: u64) -> Self {
+        Self {
+            origin: Instant::now(),
+            offset_ms: AtomicU64::new(now_ms),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.offset_ms.load(Ordering::Relaxed) + self.elapsed_ms()
+    }
+
+    fn at_least(&self, now_ms: u64) {
+        let offset_ms = now_ms.saturating_sub(self.elapsed_ms());
+        self.offset_ms.fetch_max(offset_ms, Ordering::Relaxed);
+    }
+
+    fn set(&self, now_ms: u64) {
+        let offset_ms = now_ms.saturating_sub(self.elapsed_ms());
+        self.offset_ms.store(offset_ms, Ordering::Relaxed);
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_set_back_only_by_the_probe() {
+        let clock = Clock::starting_at(1_000_000);
+        clock.at_least(2_000_000);
+        clock.at_least(1_500_000);
+        assert!(clock.now_ms() >= 2_000_000);
+        clock.set(1_000_000);
+        assert!((1_000_000..1_100_000).contains(&clock.now_ms()));
+    }
+}

@@ -1,0 +1,157 @@
+//! Brings a store and this broker to one era and one deployment key: reads, decides, writes.
+
+use std::sync::LazyLock;
+
+use fred::{
+    clients::Client,
+    interfaces::KeysInterface as _,
+    types::{FromValue as _, Value},
+};
+use tracing::{info, warn};
+
+use super::{
+    connection::{NodeError, RedisConfig},
+    decide::{Decision, Found, Known, Own, Write, decide},
+    era::{Era, ServerIdentity},
+    script::Script,
+};
+use crate::lock::DeploymentKey;
+
+static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!("lua/era.lua")));
+
+/// How often another broker may be faster before this one gives up.
+const ROUNDS_MAX: usize = 8;
+
+/// The era and the key in which a broker may serve.
+pub(super) struct Settled {
+    pub(super) era: Era,
+    pub(super) key: DeploymentKey,
+}
+
+/// What was read, and the text that a write must still find.
+pub(super) struct Read {
+    pub(super) found: Found,
+    era_text: String,
+}
+
+/// Reads the era and the key.
+pub(super) async fn read(config: &RedisConfig, client: &Client) -> Result<Read, NodeError> {
+    let keys = vec![config.era_key(), config.deployment_key_key()];
+    let (era, key): (Option<String>, Option<String>) = client
+        .mget(keys)
+        .await
+        .map_err(|e| config.unreachable(&e))?;
+    let address = config.address();
+    let unreadable = |what: &str, key: String| {
+        NodeError::Unfit(vec![format!(
+            "{address} holds under {key} something that is no {what} of this version. If another \
+             program uses the same keys, give the broker another key prefix."
+        )])
+    };
+    Ok(Read {
+        found: Found {
+            era: match era.as_deref() {
+                Some(text) => {
+                    Some(Era::parse(text).ok_or_else(|| unreadable("era", config.era_key()))?)
+                }
+                None => None,
+            },
+            key: match key.as_deref() {
+                Some(text) => Some(
+                    DeploymentKey::parse(text)
+                        .ok_or_else(|| unreadable("deployment key", config.deployment_key_key()))?,
+                ),
+                None => None,
+            },
+        },
+        era_text: era.unwrap_or_default(),
+    })
+}
+
+/// Adopts or writes an era, and remembers it in `known`.
+pub(super) async fn settle(
+    config: &RedisConfig,
+    client: &Client,
+    server: &ServerIdentity,
+    known: &mut Known,
+) -> Result<Settled, NodeError> {
+    for _ in 0..ROUNDS_MAX {
+        let read = read(config, client).await?;
+        let settled = match decide(&read.found, server, &own(config), known) {
+            Decision::Adopt(key) => read.found.era.map(|era| Settled { era, key }),
+            Decision::Refuse(why) => return Err(refused(config, why)),
+            Decision::Write(write) => put(config, client, &read.era_text, *write).await?,
+        };
+        if let Some(settled) = settled {
+            known.remember(&settled.era, &settled.key);
+            return Ok(settled);
+        }
+    }
+    Err(NodeError::Unreachable(format!(
+        "{} changes its era faster than this broker can follow. See whether a program deletes its \
+         keys.",
+        config.address()
+    )))
+}
+
+/// What the configuration says about the era.
+pub(super) fn own(config: &RedisConfig) -> Own {
+    Own {
+        bounds: config.bounds,
+        key: config.deployment_key.clone(),
+        trust_empty_store: config.trust_empty_store,
+    }
+}
+
+/// The sentence for an operator.
+pub(super) fn refused(config: &RedisConfig, why: &str) -> NodeError {
+    NodeError::Unfit(vec![format!("{} {why}", config.address())])
+}
+
+/// Writes if the store still holds `expected`; `None` if another broker was faster.
+async fn put(
+    config: &RedisConfig,
+    client: &Client,
+    expected: &str,
+    write: Write,
+) -> Result<Option<Settled>, NodeError> {
+    let key = if write.store_key {
+        write.key.expose()
+    } else {
+        String::new()
+    };
+    let args: Vec<Value> = vec![
+        expected.into(),
+        write.era.id.as_str().into(),
+        write.era.fields_after_time().into(),
+        write
+            .quarantine_ms
+            .map_or("-1".to_owned(), |ms| ms.to_string())
+            .into(),
+        write.era.no_grants_before_ms.to_string().into(),
+        key.into(),
+    ];
+    let keys = vec![config.era_key().into(), config.deployment_key_key().into()];
+    ERA.load(client).await.map_err(|e| config.unreachable(&e))?;
+    let reply = ERA.run(client, keys, args).await;
+    let (written, text, now_ms) = reply
+        .and_then(<(u64, String, u64)>::from_value)
+        .map_err(|e| config.unreachable(&e))?;
+    let Some(era) = Era::parse(&text).filter(|_| written == 1) else {
+        return Ok(None);
+    };
+    let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
+    let address = config.address();
+    if wait_ms > 0 {
+        warn!(
+            era = era.id,
+            wait_ms, "{address} may have lost locks: no new grants for a while"
+        );
+    } else {
+        info!(era = era.id, "{address} has an era written by this broker");
+    }
+    Ok(Some(Settled {
+        era,
+        key: write.key,
+    }))
+}

@@ -1,0 +1,199 @@
+//! Keeps one node alive: opens it, watches it, and builds another when it has ended.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    select,
+    sync::{broadcast::error::RecvError, mpsc, watch},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use super::{
+    connection::{NodeError, RedisConfig},
+    decide::Known,
+    node::Node,
+    open::{Links, Opened, Plan, open},
+    probe::probe,
+    script::Script,
+};
+use crate::store::StoreError;
+
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+const EVENTS_MAX: usize = 1_024;
+
+/// What a node tells unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// The payload of a message on the broker's channel.
+    Message(Bytes),
+    /// A node is new, or messages came too fast: some may have been lost.
+    Ready,
+}
+
+/// The one node of a store, whichever it is at the moment.
+pub struct Supervisor {
+    current: watch::Receiver<Option<Arc<Node>>>,
+}
+
+struct Keeper {
+    plan: Plan,
+    known: Known,
+    current: watch::Sender<Option<Arc<Node>>>,
+    events: mpsc::Sender<NodeEvent>,
+    stop: CancellationToken,
+    warned: Vec<String>,
+    failed: Option<NodeError>,
+}
+
+impl Supervisor {
+    /// Opens the first node. If that fails and the configuration says to wait for a store that is
+    /// out of reach, it goes on trying in the background.
+    pub async fn start(
+        config: RedisConfig,
+        scripts: Arc<[Script]>,
+        channel: String,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<(Self, mpsc::Receiver<NodeEvent>), NodeError> {
+        let (sender, current) = watch::channel(None);
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        let wait = config.wait_for_store;
+        let mut keeper = Keeper {
+            plan: Plan {
+                config,
+                scripts,
+                channel,
+            },
+            known: Known::default(),
+            current: sender,
+            events,
+            stop,
+            warned: Vec::new(),
+            failed: None,
+        };
+        let first = match keeper.open().await {
+            Ok(opened) => Some(opened),
+            Err(error @ NodeError::Unreachable(_)) if wait => {
+                keeper.log_failure(error);
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        tasks.spawn(keeper.keep(first));
+        Ok((Self { current }, receiver))
+    }
+
+    /// The present node; waits for one at most `within`.
+    pub async fn node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
+        let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| !n.is_ended());
+        let mut current = self.current.clone();
+        let found = timeout(within, current.wait_for(serves)).await;
+        match found {
+            Ok(Ok(node)) => node.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        }
+        .ok_or_else(|| StoreError::Unavailable("no verified connection".to_owned()))
+    }
+}
+
+impl Keeper {
+    async fn keep(mut self, first: Option<Opened>) {
+        let stop = self.stop.clone();
+        select! {
+            () = stop.cancelled() => {}
+            never = self.serve_for_ever(first) => match never {},
+        }
+        if let Some(node) = self.current.send_replace(None) {
+            node.retire();
+        }
+    }
+
+    async fn serve_for_ever(&mut self, mut next: Option<Opened>) -> Infallible {
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            if let Some(opened) = next.take() {
+                let start = Instant::now();
+                self.serve(opened).await;
+                if start.elapsed() > BACKOFF_MAX {
+                    backoff = BACKOFF_MIN;
+                }
+            }
+            sleep(backoff).await;
+            backoff = BACKOFF_MAX.min(backoff * 2);
+            match self.open().await {
+                Ok(opened) => {
+                    info!("{} is back", self.plan.config.address());
+                    next = Some(opened);
+                }
+                Err(error) => self.log_failure(error),
+            }
+        }
+    }
+
+    async fn open(&mut self) -> Result<Opened, NodeError> {
+        let opened = open(&self.plan, &mut self.known).await?;
+        self.failed = None;
+        if self.warned != opened.warnings {
+            self.warned.clone_from(&opened.warnings);
+            for warning in &opened.warnings {
+                warn!("{warning}");
+            }
+        }
+        Ok(opened)
+    }
+
+    fn log_failure(&mut self, error: NodeError) {
+        if self.failed.as_ref() != Some(&error) {
+            warn!("{error}");
+            self.failed = Some(error);
+        }
+    }
+
+    /// Serves until the node has ended.
+    async fn serve(&self, opened: Opened) {
+        let Opened { node, links, .. } = opened;
+        self.current.send_replace(Some(Arc::clone(&node)));
+        let Links {
+            mut command,
+            probe: mut prober,
+            mut subscriber,
+            messages,
+        } = links;
+        let era_key = self.plan.config.era_key();
+        let (probe_client, subscribed) = (prober.client().clone(), subscriber.client().clone());
+        let why = select! {
+            () = node.ended() => None,
+            why = command.broken() => Some(why),
+            why = prober.broken() => Some(why),
+            why = subscriber.broken() => Some(why),
+            why = probe(&node, probe_client, subscribed, era_key) => Some(why),
+            never = self.forward(messages) => match never {},
+        };
+        if let Some(why) = why {
+            node.condemn(&why);
+        }
+        self.current.send_replace(None);
+    }
+
+    async fn forward(
+        &self,
+        mut messages: tokio::sync::broadcast::Receiver<fred::types::Message>,
+    ) -> Infallible {
+        let mut event = NodeEvent::Ready;
+        loop {
+            if self.events.send(event).await.is_err() {
+                // Nobody listens any more; the node may still serve calls.
+                std::future::pending().await
+            }
+            event = match messages.recv().await {
+                Ok(message) => NodeEvent::Message(message.value.convert().unwrap_or_default()),
+                Err(RecvError::Lagged(_)) => NodeEvent::Ready,
+                Err(RecvError::Closed) => std::future::pending().await,
+            };
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Checks, from the text of INFO, whether a server process may keep locks.
+
+use std::collections::HashMap;
+
+use super::era::ServerIdentity;
+
+const MAJOR_MIN: u64 = 7;
+
+/// What INFO says of a server.
+pub(super) struct ServerInfo<'a> {
+    fields: HashMap<&'a str, &'a str>,
+}
+
+/// What is wrong with a server, in plain sentences.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// The server must not keep locks.
+    pub(super) problems: Vec<String>,
+    /// It may; what its operator should know.
+    pub(super) warnings: Vec<String>,
+    /// It is loading its data and may be fit in a moment.
+    pub(super) loading: bool,
+}
+
+impl<'a> ServerInfo<'a> {
+    /// Reads the reply of INFO.
+    pub(super) fn parse(text: &'a str) -> Self {
+        let fields = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.trim_end().split_once(':'))
+            .collect();
+        Self { fields }
+    }
+
+    /// The process and its data; `None` if INFO hides them.
+    pub(super) fn identity(&self) -> Option<ServerIdentity> {
+        self.identity_of(self.run_id()?)
+    }
+
+    /// The data of a process whose run id is known.
+    pub(super) fn identity_of(&self, run_id: &str) -> Option<ServerIdentity> {
+        Some(ServerIdentity {
+            run_id: run_id.to_owned(),
+            replid: self.get("master_replid")?.to_owned(),
+            replid2: self.get("master_replid2")?.to_owned(),
+        })
+    }
+
+    /// Names the process.
+    pub(super) fn run_id(&self) -> Option<&'a str> {
+        self.get("run_id")
+    }
+
+    /// Whether it takes writes of its own.
+    pub(super) fn is_master(&self) -> bool {
+        self.get("role") == Some("master")
+    }
+
+    /// Checks everything. `allow_unsafe` lets evicting and old servers pass with a warning.
+    pub(super) fn check(&self, address: &str, allow_unsafe: bool) -> Findings {
+        let mut findings = Findings {
+            loading: self.get("loading") == Some("1"),
+            ..Findings::default()
+        };
+        self.must(address, &mut findings.problems);
+        let risky = if allow_unsafe {
+            &mut findings.warnings
+        } else {
+            &mut findings.problems
+        };
+        self.should(address, risky);
+        self.may(address, &mut findings.warnings);
+        findings
+    }
+
+    fn must(&self, address: &str, problems: &mut Vec<String>) {
+        if self.identity().is_none() {
+            problems.push(format!(
+                "{address} does not tell its run_id and master_replid in INFO: a restart could \
+                 not be noticed. Allow INFO to the broker's user, or use a server that tells them."
+            ));
+        }
+        if !self.is_master() {
+            problems.push(format!(
+                "{address} is a {}, not a master: it takes no writes. Give the address of the \
+                 master.",
+                self.get("role").unwrap_or("server of unknown role")
+            ));
+        }
+        if self.get("cluster_enabled") == Some("1") {
+            problems.push(format!(
+                "{address} runs in cluster mode, where it keeps only some of the locks. Use a \
+                 server with cluster-enabled no."
+            ));
+        }
+        if self.get("loading") == Some("1") {
+            problems.push(format!(
+                "{address} is loading its data. Wait until it is ready, or use --wait-for-store."
+            ));
+        }
+    }
+
+    fn should(&self, address: &str, problems: &mut Vec<String>) {
+        let version = self.get("redis_version").unwrap_or("unknown");
+        let major = version
+            .split('.')
+            .next()
+            .and_then(|m| m.parse::<u64>().ok());
+        if major.is_none_or(|major| major < MAJOR_MIN) {
+            problems.push(format!(
+                "{address} has version {version}: the scripts need 7.0.0 or newer. Upgrade it, or \
+                 start with --allow-unsafe-redis."
+            ));
+        }
+        match (self.get("maxmemory"), self.get("maxmemory_policy")) {
+            (Some("0"), _) | (Some(_), Some("noeviction")) => {}
+            (Some(_), Some(policy)) => problems.push(format!(
+                "{address} evicts keys under memory pressure (maxmemory-policy {policy}): it could \
+                 drop locks that are held. Set maxmemory-policy noeviction, or start with \
+                 --allow-unsafe-redis."
+            )),
+            _ => problems.push(format!(
+                "{address} does not tell its maxmemory in INFO: it could evict locks that are \
+                 held. Set maxmemory-policy noeviction and let the broker's user read INFO, or \
+                 start with --allow-unsafe-redis."
+            )),
+        }
+    }
+
+    fn may(&self, address: &str, warnings: &mut Vec<String>) {
+        let replicas = self.get("connected_slaves").unwrap_or("0");
+        if replicas != "0" && self.get("min_slaves_good_slaves").is_none() {
+            warnings.push(format!(
+                "{address} has replicas but min-replicas-to-write 0: a master that is cut off \
+                 goes on granting beside its successor, so G2 is not given. Set \
+                 min-replicas-to-write to 1 or more."
+            ));
+        }
+        if self.get("aof_enabled") == Some("0") {
+            warnings.push(format!(
+                "{address} keeps no append-only file: a restart loses the locks, and the broker \
+                 then grants nothing new until the longest lease is over. Set appendonly yes to \
+                 keep them."
+            ));
+        }
+    }
+
+    fn get(&self, field: &str) -> Option<&'a str> {
+        self.fields.get(field).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIT: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\nloading:0\r\naof_enabled:1\r\nrole:master\r\n\
+        connected_slaves:0\r\nmaster_replid:def\r\nmaster_replid2:000\r\ncluster_enabled:0\r\n";
+
+    fn check(from: &str, to: &str, allow_unsafe: bool) -> Findings {
+        ServerInfo::parse(&FIT.replace(from, to)).check("Redis at host:1", allow_unsafe)
+    }
+
+    #[test]
+    fn a_fit_server_passes() {
+        assert_eq!(check("", "", false), Findings::default());
+        assert_eq!(
+            ServerInfo::parse(FIT).identity(),
+            Some(ServerIdentity {
+                run_id: "abc".into(),
+                replid: "def".into(),
+                replid2: "000".into()
+            })
+        );
+    }
+
+    #[test]
+    fn each_unfitness_is_one_sentence() {
+        for (from, to, says, unsafe_passes) in [
+            ("role:master", "role:slave", "not a master", false),
+            (
+                "cluster_enabled:0",
+                "cluster_enabled:1",
+                "cluster mode",
+                false,
+            ),
+            ("loading:0", "loading:1", "loading", false),
+            ("run_id:abc\r\n", "", "run_id", false),
+            ("7.0.15", "6.2.14", "version 6.2.14", true),
+            ("maxmemory:0\r\n", "", "maxmemory in INFO", true),
+        ] {
+            let findings = check(from, to, false);
+            assert_eq!(findings.problems.len(), 1, "{findings:?}");
+            assert!(findings.problems[0].contains(says), "{findings:?}");
+            let allowed = check(from, to, true);
+            assert_eq!(allowed.problems.is_empty(), unsafe_passes, "{allowed:?}");
+        }
+    }
+
+    #[test]
+    fn an_evicting_server_is_unfit_only_with_a_memory_limit() {
+        let evicts = check("noeviction", "allkeys-lru", false);
+        assert_eq!(evicts, Findings::default());
+        let limited = FIT
+            .replace("maxmemory:0", "maxmemory:100000000")
+            .replace("noeviction", "allkeys-lru");
+        let findings = ServerInfo::parse(&limited).check("Redis at host:1", false);
+        assert!(findings.problems[0].contains("allkeys-lru"), "{findings:?}");
+        let allowed = ServerInfo::parse(&limited).check("Redis at host:1", true);
+        assert!(allowed.problems.is_empty() && allowed.warnings.len() == 1);
+    }
+
+    #[test]
+    fn replicas_without_a_quorum_are_reported() {
+        let findings = check("connected_slaves:0", "connected_slaves:1", false);
+        assert!(findings.problems.is_empty());
+        assert!(findings.warnings[0].contains("G2 is not given"));
+    }
+}
