@@ -1,1 +1,22 @@
-//! Harness.
+//! Harness of the black-box tests: real brokers, real Redis, real sockets, and a referee.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests run tasks beside the product, which ends them with its own tracker"
+)]
+
+pub mod binary;
+pub mod broker_process;
+pub mod client;
+pub mod clock;
+pub mod crowd;
+pub mod deployment;
+pub mod port;
+pub mod process;
+pub mod proxy;
+pub mod redis_connection;
+pub mod redis_server;
+pub mod scale;
+pub mod status;
+pub mod temp_dir;
+pub mod witness;

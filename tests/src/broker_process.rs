@@ -1,0 +1,145 @@
+//! A real broker process on a real store.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use crate::binary::leasehold_server;
+use crate::port::free_port;
+use crate::process::TestProcess;
+use crate::temp_dir::TempDir;
+
+/// The prefix of every key of the brokers under test.
+pub const KEY_PREFIX: &str = "lh:";
+
+const API: &str = "listening on ";
+const ADMIN: &str = "admin listening on ";
+const INIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// How to start brokers: the store and what differs from the defaults.
+#[derive(Debug, Clone, Default)]
+pub struct BrokerOptions {
+    /// What `--store` takes.
+    pub store: String,
+    /// Further arguments of `serve`.
+    pub args: Vec<String>,
+    /// Environment variables, of `init-store` too.
+    pub env: Vec<(String, String)>,
+}
+
+impl BrokerOptions {
+    /// Defaults on this store.
+    #[must_use]
+    pub fn on(store: String) -> Self {
+        Self {
+            store,
+            ..Self::default()
+        }
+    }
+
+    /// Writes the first era into the store, as an installation does.
+    pub async fn init_store(&self) {
+        let command = self.command("init-store").kill_on_drop(true).output();
+        let output = tokio::time::timeout(INIT_LIMIT, command)
+            .await
+            .expect("init-store ends");
+        let output = output.expect("run init-store");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "init-store: {} {stderr}",
+            output.status
+        );
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(leasehold_server());
+        command.args([verb, "--store", &self.store, "--key-prefix", KEY_PREFIX]);
+        command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        command
+    }
+}
+
+/// One `leasehold-server serve`.
+#[derive(Debug)]
+pub struct BrokerProcess {
+    process: TestProcess,
+    options: BrokerOptions,
+    addr: SocketAddr,
+    dir: TempDir,
+}
+
+impl BrokerProcess {
+    /// Starts one and waits until it listens.
+    pub async fn start(options: &BrokerOptions) -> Self {
+        let dir = TempDir::new("broker");
+        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let process = launch(options, addr, &dir).await;
+        Self {
+            process,
+            options: options.clone(),
+            addr,
+            dir,
+        }
+    }
+
+    /// Starts `count`.
+    pub async fn start_many(options: &BrokerOptions, count: usize) -> Vec<Self> {
+        let mut brokers = Vec::new();
+        for _ in 0..count {
+            brokers.push(Self::start(options).await);
+        }
+        brokers
+    }
+
+    /// Where its API listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The process, to pause and resume it.
+    #[must_use]
+    pub fn process(&self) -> &TestProcess {
+        &self.process
+    }
+
+    /// SIGKILL; returns once it is gone.
+    pub async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// Starts it again on the same port.
+    pub async fn restart(&mut self) {
+        self.process.kill().await;
+        self.process = launch(&self.options, self.addr, &self.dir).await;
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr.log")).unwrap_or_default()
+    }
+}
+
+async fn launch(options: &BrokerOptions, addr: SocketAddr, dir: &TempDir) -> TestProcess {
+    let mut command = options.command("serve");
+    command.args([
+        "--listen",
+        &addr.to_string(),
+        "--admin-listen",
+        "127.0.0.1:0",
+    ]);
+    command.args(&options.args);
+    let log = dir.path().join("stderr.log");
+    let (process, lines) = TestProcess::start(command, &log, &[ADMIN, API]).await;
+    let [_, api] = lines.as_slice() else {
+        panic!("two marks, two lines: {lines:?}")
+    };
+    assert!(
+        api.ends_with(&addr.to_string()),
+        "asked for {addr}, got: {api}"
+    );
+    process
+}

@@ -1,0 +1,302 @@
+//! A careful unary client: repeats calls of unknown outcome on the next endpoint with the same
+//! request id, and trusts a lease only as long as its contract says.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
+use leasehold_proto::v1::lock_service_client::LockServiceClient;
+use leasehold_proto::v1::{
+    AcquireRequest, GetLockRequest, Lease, Lock, LockTarget, Owner, ReleaseRequest,
+    ReleaseResponse, RenewRequest,
+};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use uuid::Uuid;
+
+use crate::clock::boottime;
+use crate::status::{transport_error, unknown_outcome};
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_millis(500);
+const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(1);
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+const REPEAT_LIMIT: Duration = Duration::from_secs(10);
+const REPEAT_PAUSE: Duration = Duration::from_millis(50);
+const MARGIN_LEAST: Duration = Duration::from_millis(500);
+
+/// One connection, opened at the first call and again after a break.
+#[must_use]
+pub fn channel(addr: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("a socket address");
+    endpoint
+        .connect_timeout(CONNECT_LIMIT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_LIMIT)
+        .keep_alive_while_idle(true)
+        .connect_lazy()
+}
+
+/// What to acquire.
+#[derive(Debug, Clone)]
+pub struct AcquireCall {
+    /// The lock's name.
+    pub lock: String,
+    /// The same in every repeat.
+    pub request_id: String,
+    /// Wished validity.
+    pub ttl: Duration,
+    /// How long to wait in line; zero does not wait.
+    pub wait: Duration,
+}
+
+impl AcquireCall {
+    /// With a fresh request id.
+    #[must_use]
+    pub fn new(lock: &str, ttl: Duration, wait: Duration) -> Self {
+        Self {
+            lock: lock.to_owned(),
+            request_id: Uuid::new_v4().to_string(),
+            ttl,
+            wait,
+        }
+    }
+}
+
+/// A lease and the moment from which its validity counts.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// As received.
+    pub lease: Lease,
+    /// When the call was sent whose success was reported last.
+    pub sent: Duration,
+}
+
+impl Held {
+    /// The fencing token of its one lock.
+    #[must_use]
+    pub fn token(&self) -> i64 {
+        self.lease
+            .grants
+            .first()
+            .expect("a lease names its lock")
+            .fencing_token
+    }
+
+    /// Validity as granted.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        let ttl = self.lease.ttl.expect("a lease has a ttl");
+        Duration::try_from(ttl).expect("a ttl is positive")
+    }
+
+    /// The end of its validity on the referee's clock.
+    #[must_use]
+    pub fn valid_until(&self) -> Duration {
+        self.sent + self.ttl()
+    }
+
+    /// Until when a careful holder relies on it.
+    #[must_use]
+    pub fn trusted_until(&self) -> Duration {
+        let ttl = self.ttl();
+        self.valid_until() - (ttl / 10).max(MARGIN_LEAST).min(ttl / 4)
+    }
+
+    /// Whether a careful holder relies on it now.
+    #[must_use]
+    pub fn trusted(&self) -> bool {
+        boottime() < self.trusted_until()
+    }
+}
+
+/// What a client went through.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Attempts that ended with an unknown outcome.
+    pub repeats: AtomicUsize,
+    /// Of those, the ones whose connection failed.
+    pub transport_errors: AtomicUsize,
+}
+
+/// One client of several brokers. Clones share the connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    name: String,
+    channels: Vec<Channel>,
+    at: Arc<AtomicUsize>,
+    /// What it went through.
+    pub counters: Arc<Counters>,
+}
+
+impl Client {
+    /// A client with its own connection to each endpoint, which starts with the one at `first`.
+    #[must_use]
+    pub fn new(name: &str, endpoints: &[SocketAddr], first: usize) -> Self {
+        let channels = endpoints.iter().map(|addr| channel(*addr)).collect();
+        let at = Arc::new(AtomicUsize::new(first));
+        Self {
+            name: name.to_owned(),
+            channels,
+            at,
+            counters: Arc::default(),
+        }
+    }
+
+    /// The same connections under another name and at another endpoint.
+    #[must_use]
+    pub fn named(&self, name: &str, first: usize) -> Self {
+        let at = Arc::new(AtomicUsize::new(first));
+        Self {
+            name: name.to_owned(),
+            at,
+            ..self.clone()
+        }
+    }
+
+    /// Acquires, repeating while the outcome is unknown.
+    pub async fn acquire(&self, call: &AcquireCall) -> Result<Held, Status> {
+        let mut held = self
+            .repeat(call.wait, |at| self.acquire_at(at, call))
+            .await?;
+        if boottime() - held.sent > held.ttl() / 2 {
+            self.renew(&mut held).await?;
+        }
+        Ok(held)
+    }
+
+    /// Renews, repeating while the outcome is unknown; on success validity counts anew.
+    pub async fn renew(&self, held: &mut Held) -> Result<(), Status> {
+        *held = self
+            .repeat(Duration::ZERO, |at| self.renew_at(at, held))
+            .await?;
+        Ok(())
+    }
+
+    /// Releases, repeating while the outcome is unknown.
+    pub async fn release(&self, held: &Held) -> Result<ReleaseResponse, Status> {
+        self.repeat(Duration::ZERO, |at| self.release_at(at, held))
+            .await
+    }
+
+    /// What the brokers know of a lock; `None` if nobody holds it or waits for it.
+    pub async fn get_lock(&self, name: &str) -> Result<Option<Lock>, Status> {
+        let found = self
+            .repeat(Duration::ZERO, |at| self.get_lock_at(at, name))
+            .await;
+        match found {
+            Ok(lock) => Ok(Some(lock)),
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// One attempt at one endpoint.
+    pub async fn acquire_at(&self, at: usize, call: &AcquireCall) -> Result<Held, Status> {
+        let sent = boottime();
+        let response = self.locks(at).acquire(self.acquire_request(call)).await?;
+        let lease = response
+            .into_inner()
+            .lease
+            .ok_or_else(|| Status::data_loss("no lease"))?;
+        Ok(Held { lease, sent })
+    }
+
+    /// One attempt at one endpoint.
+    pub async fn renew_at(&self, at: usize, held: &Held) -> Result<Held, Status> {
+        let sent = boottime();
+        let request = RenewRequest {
+            lease: Some(held.lease.clone()),
+            ttl: None,
+        };
+        let response = self.locks(at).renew(request).await?.into_inner();
+        let mut lease = response
+            .lease
+            .ok_or_else(|| Status::data_loss("no lease"))?;
+        if lease.lease_token.is_empty() {
+            lease.lease_token.clone_from(&held.lease.lease_token);
+        }
+        Ok(Held { lease, sent })
+    }
+
+    /// One attempt at one endpoint.
+    pub async fn release_at(&self, at: usize, held: &Held) -> Result<ReleaseResponse, Status> {
+        let request = ReleaseRequest {
+            lease: Some(held.lease.clone()),
+            lock: None,
+            request_id: String::new(),
+        };
+        Ok(self.locks(at).release(request).await?.into_inner())
+    }
+
+    /// One attempt at one endpoint. A lock that nobody knows is NOT_FOUND.
+    pub async fn get_lock_at(&self, at: usize, name: &str) -> Result<Lock, Status> {
+        let request = GetLockRequest {
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
+        let mut inspection = InspectionServiceClient::new(self.channel(at));
+        let response = inspection.get_lock(request).await?.into_inner();
+        response.lock.ok_or_else(|| Status::data_loss("no lock"))
+    }
+
+    fn acquire_request(&self, call: &AcquireCall) -> AcquireRequest {
+        let target = LockTarget {
+            name: call.lock.clone(),
+            ..LockTarget::default()
+        };
+        AcquireRequest {
+            target: Some(target),
+            owner: Some(Owner {
+                id: self.name.clone(),
+                ..Owner::default()
+            }),
+            ttl: Some(call.ttl.try_into().expect("a ttl of seconds")),
+            wait_timeout: Some(call.wait.try_into().expect("a wait of seconds")),
+            request_id: call.request_id.clone(),
+            ..AcquireRequest::default()
+        }
+    }
+
+    fn locks(&self, at: usize) -> LockServiceClient<Channel> {
+        LockServiceClient::new(self.channel(at))
+    }
+
+    fn channel(&self, at: usize) -> Channel {
+        self.channels[at % self.channels.len()].clone()
+    }
+
+    async fn repeat<T>(
+        &self,
+        wait: Duration,
+        attempt: impl AsyncFn(usize) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let give_up = boottime() + wait + REPEAT_LIMIT;
+        loop {
+            let at = self.at.load(Ordering::Relaxed);
+            let limited = tokio::time::timeout(wait + CALL_LIMIT, attempt(at)).await;
+            let status = match limited.unwrap_or_else(|_| Err(silent())) {
+                Ok(value) => return Ok(value),
+                Err(status) => status,
+            };
+            if !unknown_outcome(&status) || boottime() >= give_up {
+                return Err(status);
+            }
+            self.counters.repeats.fetch_add(1, Ordering::Relaxed);
+            if transport_error(&status) {
+                self.counters
+                    .transport_errors
+                    .fetch_add(1, Ordering::Relaxed);
+            }
+            self.at.store(at + 1, Ordering::Relaxed);
+            tokio::time::sleep(REPEAT_PAUSE).await;
+        }
+    }
+}
+
+fn silent() -> Status {
+    Status::deadline_exceeded("no answer in time")
+}

@@ -1,0 +1,139 @@
+//! A real process under test: started, watched, paused, killed, always by its pid.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const LOG_TAIL_LINES: usize = 60;
+
+/// Killed when dropped; its log is shown when the test fails.
+#[derive(Debug)]
+pub struct TestProcess {
+    child: Child,
+    pid: Pid,
+    log: PathBuf,
+}
+
+impl TestProcess {
+    /// Starts `command` and waits until stdout showed a line for each of `marks` (a line counts for
+    /// the first mark that it contains); returns those lines. stderr goes to the file `log`.
+    pub async fn start(mut command: Command, log: &Path, marks: &[&str]) -> (Self, Vec<String>) {
+        let stderr = append(log);
+        let program = command.as_std().get_program().to_owned();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}", program.display()));
+        let id = child.id().expect("a started process has a pid");
+        let pid = i32::try_from(id)
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a pid is positive");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let process = Self {
+            child,
+            pid,
+            log: log.to_owned(),
+        };
+        let mut lines = BufReader::new(stdout).lines();
+        let found = tokio::time::timeout(START_LIMIT, find(&mut lines, marks)).await;
+        let Ok(Some(found)) = found else {
+            panic!("{} did not print {marks:?}", program.display());
+        };
+        drain(lines);
+        (process, found)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// SIGSTOP; returns once the kernel shows the process as stopped.
+    pub async fn pause(&self) {
+        self.signal(Signal::STOP);
+        while self.state() != 'T' {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGKILL; returns once the process is gone.
+    pub async fn kill(&mut self) {
+        self.child
+            .kill()
+            .await
+            .expect("kill a process of this test");
+    }
+
+    /// The state letter in /proc: 'T' is stopped.
+    #[must_use]
+    pub fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))
+            .expect("the process is there");
+        let (_, rest) = stat
+            .rsplit_once(") ")
+            .expect("stat holds a command in brackets");
+        rest.chars().next().expect("stat holds a state")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).expect("signal a process of this test");
+    }
+}
+
+impl Drop for TestProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
+            eprintln!(
+                "--- end of {} (pid {})\n{tail}\n---",
+                self.log.display(),
+                self.pid()
+            );
+        }
+    }
+}
+
+fn append(log: &Path) -> File {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .expect("open the log file")
+}
+
+async fn find(lines: &mut Lines<BufReader<ChildStdout>>, marks: &[&str]) -> Option<Vec<String>> {
+    let mut found = vec![None; marks.len()];
+    while found.iter().any(Option::is_none) {
+        let line = lines.next_line().await.ok()??;
+        let mut open = marks
+            .iter()
+            .zip(&mut found)
+            .filter(|(_, slot)| slot.is_none());
+        if let Some((_, slot)) = open.find(|(mark, _)| line.contains(**mark)) {
+            *slot = Some(line);
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn drain(mut lines: Lines<BufReader<ChildStdout>>) {
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+}

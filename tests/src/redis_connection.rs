@@ -1,0 +1,156 @@
+//! One raw Redis connection: a command in, its reply out.
+
+use std::net::SocketAddr;
+
+use tokio::io::{
+    AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream, Error, ErrorKind, Result,
+};
+use tokio::net::TcpStream;
+
+/// A reply of Redis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// `+`
+    Simple(String),
+    /// `-`
+    Error(String),
+    /// `:`
+    Integer(i64),
+    /// `$`; a null is the empty text.
+    Text(String),
+    /// `*`
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// The text of a simple or bulk string.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Simple(text) | Self::Text(text) => text,
+            Self::Error(_) | Self::Integer(_) | Self::Array(_) => panic!("no text: {self:?}"),
+        }
+    }
+
+    /// The number of an integer reply.
+    #[must_use]
+    pub fn integer(&self) -> i64 {
+        let Self::Integer(number) = self else {
+            panic!("no integer: {self:?}")
+        };
+        *number
+    }
+
+    /// The parts of an array.
+    #[must_use]
+    pub fn array(&self) -> &[Reply] {
+        let Self::Array(parts) = self else {
+            panic!("no array: {self:?}")
+        };
+        parts
+    }
+}
+
+/// One connection, one command at a time.
+#[derive(Debug)]
+pub struct RedisConnection(BufStream<TcpStream>);
+
+impl RedisConnection {
+    /// Connects.
+    pub async fn open(addr: SocketAddr) -> Result<Self> {
+        Ok(Self(BufStream::new(TcpStream::connect(addr).await?)))
+    }
+
+    /// Sends a command and reads its reply.
+    pub async fn command(&mut self, words: &[&str]) -> Result<Reply> {
+        let mut text = format!("*{}\r\n", words.len());
+        for word in words {
+            text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.0.write_all(text.as_bytes()).await?;
+        self.0.flush().await?;
+        self.reply().await
+    }
+
+    /// `command` that must succeed.
+    pub async fn must(&mut self, words: &[&str]) -> Reply {
+        match self.command(words).await {
+            Ok(Reply::Error(error)) => panic!("{words:?}: {error}"),
+            Ok(reply) => reply,
+            Err(error) => panic!("{words:?}: {error}"),
+        }
+    }
+
+    /// A field of INFO.
+    pub async fn info(&mut self, section: &str, field: &str) -> Option<String> {
+        let text = self.must(&["INFO", section]).await.text().to_owned();
+        text.lines()
+            .find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned()))
+    }
+
+    /// Every key that begins with `prefix`, with its PTTL.
+    pub async fn keys_with_pttl(&mut self, prefix: &str) -> Vec<(String, i64)> {
+        let mut keys = Vec::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let page = self
+                .must(&["SCAN", &cursor, "MATCH", &format!("{prefix}*")])
+                .await;
+            let [next, found] = page.array() else {
+                panic!("SCAN answered {page:?}")
+            };
+            for key in found.array() {
+                let pttl = self.must(&["PTTL", key.text()]).await.integer();
+                keys.push((key.text().to_owned(), pttl));
+            }
+            next.text().clone_into(&mut cursor);
+            if cursor == "0" {
+                return keys;
+            }
+        }
+    }
+
+    async fn reply(&mut self) -> Result<Reply> {
+        let line = self.line().await?;
+        let (kind, rest) = line.split_at(1);
+        let number = || rest.parse::<i64>().map_err(|_| malformed());
+        match kind {
+            "+" => Ok(Reply::Simple(rest.to_owned())),
+            "-" => Ok(Reply::Error(rest.to_owned())),
+            ":" => Ok(Reply::Integer(number()?)),
+            "$" => Ok(Reply::Text(self.bulk(number()?).await?)),
+            "*" => {
+                let mut parts = Vec::new();
+                for _ in 0..number()? {
+                    parts.push(Box::pin(self.reply()).await?);
+                }
+                Ok(Reply::Array(parts))
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    async fn bulk(&mut self, length: i64) -> Result<String> {
+        let Ok(length) = usize::try_from(length) else {
+            return Ok(String::new());
+        };
+        let mut bytes = vec![0; length + 2];
+        self.0.read_exact(&mut bytes).await?;
+        bytes.truncate(length);
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    async fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).await?;
+        if line.is_empty() {
+            Err(malformed())
+        } else {
+            Ok(line.trim_end().to_owned())
+        }
+    }
+}
+
+fn malformed() -> Error {
+    Error::from(ErrorKind::InvalidData)
+}

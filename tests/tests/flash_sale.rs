@@ -1,0 +1,38 @@
+//! The seeds' flash sale, through the real API and a real Redis.
+
+use std::collections::HashMap;
+
+use leasehold_tests::crowd::parse_counts;
+use leasehold_tests::deployment::Deployment;
+use leasehold_tests::scale::figures;
+use tokio::process::Command;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sells_exactly_the_stock_to_a_crowd() {
+    let deployment = Deployment::start(1).await;
+    let endpoint = deployment.addrs()[0].to_string();
+    let counts = sale(&["--endpoint", &endpoint]).await;
+    assert_eq!(
+        (counts["buyers"], counts["sold"], counts["left"]),
+        (2000, 10, 0)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn oversells_without_the_lock() {
+    let counts = sale(&["--no-lock"]).await;
+    assert!(counts["sold"] > 10, "the sale must need a lock: {counts:?}");
+}
+
+async fn sale(args: &[&str]) -> HashMap<String, u64> {
+    let output = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
+        .args(args)
+        .output()
+        .await;
+    let output = output.expect("run the example");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    figures(&format!("flash_sale {}: {}", args.join(" "), text.trim()));
+    parse_counts(&text)
+}

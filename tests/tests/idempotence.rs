@@ -1,0 +1,378 @@
+//! Acquires, renews and releases whose replies are lost, and which are repeated on the same or on
+//! another broker: one lease each, and nobody loses anything to the undo of its own first call.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a call that stays open is a task of the test"
+)]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use leasehold_proto::v1::ErrorReason;
+use leasehold_tests::client::{AcquireCall, Client, Held};
+use leasehold_tests::deployment::Deployment;
+use leasehold_tests::proxy::{Mode, Proxy};
+use leasehold_tests::scale::{count, figures};
+use leasehold_tests::status::{reason, transport_error};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+
+const BATCH: usize = 50;
+const VERBS: usize = 3;
+const STOPPED_EVERY: usize = 10;
+const TTL: Duration = Duration::from_secs(30);
+
+/// The first broker behind a proxy, the second one, and the first without the proxy: endpoints of
+/// the client in this order.
+const PROXIED: usize = 0;
+const OTHER: usize = 1;
+const DIRECT: usize = 2;
+
+#[derive(Debug, Clone)]
+enum Call {
+    Acquire(AcquireCall),
+    Renew(Held),
+    Release(Held),
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Held(Held),
+    Released { already: bool },
+}
+
+type Open = Vec<AbortOnDropHandle<Result<Answer, Status>>>;
+
+/// What happens to the late first copies of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Late {
+    /// Their calls stay open and are answered.
+    Answered,
+    /// Their calls are given up and their connection is cut before they are read.
+    Dropped,
+}
+
+struct Run {
+    deployment: Deployment,
+    proxy: Proxy,
+    client: Client,
+    calls: usize,
+    replies_cut: usize,
+    late_answered: usize,
+    late_dropped: usize,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeats_after_lost_replies_make_one_lease_each() {
+    let mut run = Run::start().await;
+    let batches = count(10_000, 1_000)
+        .div_ceil(BATCH * VERBS)
+        .next_multiple_of(STOPPED_EVERY);
+    for batch in 0..batches.max(2 * STOPPED_EVERY) {
+        let locks: Vec<_> = (0..BATCH)
+            .map(|index| format!("cut-{batch}-{index}"))
+            .collect();
+        match batch % (2 * STOPPED_EVERY) {
+            0 => run.stopped_batch(&locks, Late::Answered).await,
+            STOPPED_EVERY => run.stopped_batch(&locks, Late::Dropped).await,
+            even if even % 2 == 0 => run.cut_batch(&locks, DIRECT).await,
+            _ => run.cut_batch(&locks, OTHER).await,
+        }
+    }
+    let Run {
+        calls,
+        replies_cut,
+        late_answered,
+        late_dropped,
+        ..
+    } = run;
+    figures(&format!(
+        "idempotence: calls={calls} replies_cut={replies_cut} late_copies_answered={late_answered} \
+         late_copies_dropped={late_dropped} double_leases=0 lost_leases=0"
+    ));
+    assert!(
+        replies_cut > 0 && late_answered > 0 && late_dropped > 0,
+        "every fault took place"
+    );
+    assert!(
+        (late_answered + late_dropped) * STOPPED_EVERY >= calls,
+        "a tenth was late"
+    );
+}
+
+impl Run {
+    async fn start() -> Self {
+        let deployment = Deployment::start(2).await;
+        let addrs = deployment.addrs();
+        let proxy = Proxy::start(addrs[0]).await;
+        let client = Client::new("careful", &[proxy.addr(), addrs[1], addrs[0]], DIRECT);
+        let (calls, replies_cut, late_answered, late_dropped) = (0, 0, 0, 0);
+        Self {
+            deployment,
+            proxy,
+            client,
+            calls,
+            replies_cut,
+            late_answered,
+            late_dropped,
+        }
+    }
+
+    /// Every reply is cut; the calls are repeated at `again_at`.
+    async fn cut_batch(&mut self, locks: &[String], again_at: usize) {
+        let acquires = acquires(locks);
+        self.cut_replies(&acquires).await;
+        let first = join_all(locks.iter().map(|lock| self.holder(lock))).await;
+        let held = self.held(again_at, &acquires).await;
+        for (held, first) in held.iter().zip(first) {
+            assert_eq!(
+                Some(identity(held)),
+                first,
+                "the repeat gets the lease of the first copy"
+            );
+        }
+        self.all_held(&held).await;
+
+        let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
+        self.cut_replies(&renews).await;
+        same_leases(&held, &self.held(again_at, &renews).await);
+
+        let releases: Vec<_> = held.iter().cloned().map(Call::Release).collect();
+        self.cut_replies(&releases).await;
+        for answer in self.all(again_at, &releases).await {
+            let answer = answer.unwrap();
+            assert!(
+                matches!(answer, Answer::Released { already: true }),
+                "done once: {answer:?}"
+            );
+        }
+        self.all_free(locks).await;
+    }
+
+    /// The first broker is stopped before it reads the first copies, which arrive late therefore.
+    async fn stopped_batch(&mut self, locks: &[String], fate: Late) {
+        let acquires = acquires(locks);
+        let late = self.stop_and_send(&acquires).await;
+        let held = self.held(OTHER, &acquires).await;
+        same_leases_if_answered(&held, self.resume(late, fate).await);
+        self.all_held(&held).await;
+
+        let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
+        let late = self.stop_and_send(&renews).await;
+        same_leases(&held, &self.held(OTHER, &renews).await);
+        same_leases_if_answered(&held, self.resume(late, fate).await);
+        self.all_held(&held).await;
+
+        self.late_releases(locks, &held, fate).await;
+        self.late_acquires_after_release(locks, fate).await;
+    }
+
+    /// A late copy of a release does nothing to the next holder.
+    async fn late_releases(&mut self, locks: &[String], held: &[Held], fate: Late) {
+        let releases: Vec<_> = held.iter().cloned().map(Call::Release).collect();
+        let late = self.stop_and_send(&releases).await;
+        for answer in self.all(OTHER, &releases).await {
+            assert!(matches!(
+                answer.unwrap(),
+                Answer::Released { already: false }
+            ));
+        }
+        let rivals = self.held(OTHER, &acquires(locks)).await;
+        for answer in self.resume(late, fate).await.into_iter().flatten() {
+            assert!(
+                matches!(answer, Answer::Released { already: true }),
+                "got {answer:?}"
+            );
+        }
+        self.all_held(&rivals).await;
+        self.all(
+            OTHER,
+            &rivals.into_iter().map(Call::Release).collect::<Vec<_>>(),
+        )
+        .await;
+        self.all_free(locks).await;
+    }
+
+    /// A late copy of an acquire whose repeat was granted and released takes nothing.
+    async fn late_acquires_after_release(&mut self, locks: &[String], fate: Late) {
+        let acquires = acquires(locks);
+        let late = self.stop_and_send(&acquires).await;
+        let held = self.held(OTHER, &acquires).await;
+        self.all(
+            OTHER,
+            &held.into_iter().map(Call::Release).collect::<Vec<_>>(),
+        )
+        .await;
+        for answer in self.resume(late, fate).await {
+            let status = answer.expect_err("the lease is over");
+            let over = reason(&status) == Some(ErrorReason::LeaseExpired);
+            assert!(
+                over || transport_error(&status),
+                "a late acquire got {status}"
+            );
+        }
+        self.all_free(locks).await;
+    }
+
+    async fn cut_replies(&mut self, calls: &[Call]) {
+        self.proxy.set_mode(Mode::SwallowReplies);
+        let before = self.proxy.swallowed();
+        let open = self.open(calls);
+        self.proxy.wait_for_swallowed(before + calls.len()).await;
+        assert!(self.proxy.cut().await > 0, "a connection was cut");
+        self.proxy.set_mode(Mode::Forward);
+        for answer in join_all(open).await {
+            let status = answer.unwrap().expect_err("the reply is lost");
+            assert!(transport_error(&status), "the reply was not cut: {status}");
+        }
+        self.calls += calls.len();
+        self.replies_cut += calls.len();
+    }
+
+    /// Returns once the stopped broker's socket holds the calls.
+    async fn stop_and_send(&mut self, calls: &[Call]) -> Open {
+        self.holder("warm-up").await;
+        let warm_up = self.client.get_lock_at(PROXIED, "warm-up").await;
+        assert!(
+            warm_up.is_err_and(|status| !transport_error(&status)),
+            "the connection is open"
+        );
+        self.deployment.brokers[0].process().pause().await;
+        let before = self.proxy.requests();
+        let open = self.open(calls);
+        self.proxy.wait_for_requests(before + calls.len()).await;
+        self.calls += calls.len();
+        open
+    }
+
+    /// Lets the stopped broker go on, and returns what became of the late calls.
+    async fn resume(&mut self, late: Open, fate: Late) -> Vec<Result<Answer, Status>> {
+        let count = late.len();
+        assert!(
+            late.iter().all(|call| !call.is_finished()),
+            "a stopped broker answers nothing"
+        );
+        if fate == Late::Dropped {
+            drop(late);
+            self.proxy.cut().await;
+            self.deployment.brokers[0].process().resume();
+            self.late_dropped += count;
+            return Vec::new();
+        }
+        self.deployment.brokers[0].process().resume();
+        let answers: Vec<_> = join_all(late)
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        let answered = |answer: &&Result<_, _>| !answer.as_ref().is_err_and(transport_error);
+        self.late_answered += answers.iter().filter(answered).count();
+        answers
+    }
+
+    fn open(&self, calls: &[Call]) -> Open {
+        let open = calls
+            .iter()
+            .map(|call| send(self.client.clone(), PROXIED, call.clone()));
+        open.map(|call| AbortOnDropHandle::new(tokio::spawn(call)))
+            .collect()
+    }
+
+    async fn all(&self, at: usize, calls: &[Call]) -> Vec<Result<Answer, Status>> {
+        join_all(
+            calls
+                .iter()
+                .map(|call| send(self.client.clone(), at, call.clone())),
+        )
+        .await
+    }
+
+    async fn held(&self, at: usize, calls: &[Call]) -> Vec<Held> {
+        let answers = self.all(at, calls).await.into_iter();
+        answers.map(|answer| lease(answer.unwrap())).collect()
+    }
+
+    async fn holder(&self, lock: &str) -> Option<(String, i64)> {
+        let lock = self.client.get_lock_at(OTHER, lock).await.ok()?;
+        assert!(
+            lock.holders.len() <= 1 && lock.queue_length == 0,
+            "one holder, no ghost: {lock:?}"
+        );
+        lock.holders
+            .into_iter()
+            .next()
+            .map(|holder| (holder.lease_id, holder.fencing_token))
+    }
+
+    /// Checked through both brokers, so that what the first one still had to do is behind it.
+    async fn all_held(&self, held: &[Held]) {
+        for at in [DIRECT, OTHER] {
+            let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
+            same_leases(held, &self.held(at, &renews).await);
+        }
+        for held in held {
+            let holder = self
+                .holder(&held.lease.grants[0].target.as_ref().unwrap().name)
+                .await;
+            assert_eq!(holder, Some(identity(held)), "the lock's one holder");
+        }
+    }
+
+    async fn all_free(&self, locks: &[String]) {
+        let probes = locks
+            .iter()
+            .map(|lock| self.client.get_lock_at(DIRECT, lock));
+        join_all(probes).await;
+        for lock in locks {
+            assert_eq!(self.holder(lock).await, None, "free: {lock}");
+        }
+    }
+}
+
+async fn send(client: Client, at: usize, call: Call) -> Result<Answer, Status> {
+    match call {
+        Call::Acquire(call) => client.acquire_at(at, &call).await.map(Answer::Held),
+        Call::Renew(held) => client.renew_at(at, &held).await.map(Answer::Held),
+        Call::Release(held) => {
+            let reply = client.release_at(at, &held).await?;
+            Ok(Answer::Released {
+                already: reply.already_released,
+            })
+        }
+    }
+}
+
+fn acquires(locks: &[String]) -> Vec<Call> {
+    let call = |lock: &String| Call::Acquire(AcquireCall::new(lock, TTL, Duration::ZERO));
+    locks.iter().map(call).collect()
+}
+
+fn lease(answer: Answer) -> Held {
+    match answer {
+        Answer::Held(held) => held,
+        Answer::Released { .. } => panic!("a release gives no lease"),
+    }
+}
+
+fn identity(held: &Held) -> (String, i64) {
+    (held.lease.lease_id.clone(), held.token())
+}
+
+fn same_leases(held: &[Held], again: &[Held]) {
+    let (held, again) = (held.iter().map(identity), again.iter().map(identity));
+    assert!(
+        held.eq(again),
+        "a repeat gives the same lease with the same token"
+    );
+}
+
+fn same_leases_if_answered(held: &[Held], late: Vec<Result<Answer, Status>>) {
+    for (held, answer) in held.iter().zip(late) {
+        match answer {
+            Ok(answer) => assert_eq!(identity(held), identity(&lease(answer)), "one lease"),
+            Err(status) => assert!(transport_error(&status), "a late copy got {status}"),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The seeds' lottery, drawn by exactly one of many instances, through the real API and a real
+//! Redis.
+
+use std::collections::HashMap;
+
+use leasehold_tests::crowd::parse_counts;
+use leasehold_tests::deployment::Deployment;
+use leasehold_tests::scale::figures;
+use tokio::process::Command;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exactly_one_of_many_instances_draws() {
+    let deployment = Deployment::start(1).await;
+    let endpoint = deployment.addrs()[0].to_string();
+    let counts = lottery(&["--endpoint", &endpoint]).await;
+    assert_eq!(
+        (counts["drawn"], counts["seen"], counts["results"]),
+        (1, 19, 1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_draw_without_the_lock() {
+    let counts = lottery(&["--no-lock"]).await;
+    assert!(
+        counts["drawn"] > 1,
+        "the lottery must need a lock: {counts:?}"
+    );
+}
+
+async fn lottery(args: &[&str]) -> HashMap<String, u64> {
+    let output = Command::new(env!("CARGO_BIN_EXE_lottery"))
+        .args(args)
+        .output()
+        .await;
+    let output = output.expect("run the example");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    figures(&format!("lottery {}: {}", args.join(" "), text.trim()));
+    parse_counts(&text)
+}
