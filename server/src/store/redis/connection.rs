@@ -119,13 +119,13 @@ impl fmt::Debug for RedisConfig {
 impl Connection {
     /// Connects, authenticates and selects the database.
     pub(super) async fn open(config: &RedisConfig) -> Result<Self, NodeError> {
-        // RESP3 lets a connection that has subscribed also answer commands.
+        // RESP2: fred writes a RESP3 HELLO as plain text, in which a space ends the password.
         let mut builder = Builder::from_config(Config {
             server: ServerConfig::new_centralized(&config.host, config.port),
             database: (config.database != 0).then_some(config.database),
             username: config.username.clone(),
             password: config.password.clone(),
-            version: RespVersion::RESP3,
+            version: RespVersion::RESP2,
             ..Config::default()
         });
         builder.with_connection_config(|connection| {
