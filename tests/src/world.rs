@@ -1,6 +1,7 @@
 //! Where a behaviour runs: one store, four brokers on it, and a clock that only the behaviour moves.
 
 mod memory;
+mod redis;
 
 use std::{
     sync::{
@@ -76,6 +77,11 @@ impl World {
     /// Runs a behaviour on the memory store. Needs paused tokio time.
     pub async fn memory(start: Start, behaviour: impl AsyncFn(&World)) {
         Self::run(Box::new(memory::InMemory::new(start)), behaviour).await;
+    }
+
+    /// Runs a behaviour on the Redis store.
+    pub async fn redis(start: Start, behaviour: impl AsyncFn(&World)) {
+        Self::run(Box::new(redis::OnRedis::new(start).await), behaviour).await;
     }
 
     async fn run(backend: Box<dyn Backend>, behaviour: impl AsyncFn(&World)) {

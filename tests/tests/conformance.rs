@@ -18,6 +18,16 @@ macro_rules! on_every_store {
                 }
             )*)*
         }
+
+        mod redis {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $behaviour() {
+                    World::redis(Start::$start, $theme::$behaviour).await;
+                }
+            )*)*
+        }
     };
 }
 
