@@ -18,8 +18,11 @@ use crate::lock::DeploymentKey;
 
 /// Commands that may be in flight on one connection.
 const IN_FLIGHT_MAX: usize = 65_536;
-/// Messages that fred keeps for a reader that is behind.
-const MESSAGES_MAX: usize = 65_536;
+/// Messages that fred keeps for a reader that is behind. It sets the room aside at once, several
+/// times over, so only the connection that subscribes has much.
+pub(super) const MESSAGES_MAX: usize = 65_536;
+/// The room of a connection that does not subscribe.
+pub(super) const NO_MESSAGES: usize = 16;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
@@ -118,7 +121,7 @@ impl fmt::Debug for RedisConfig {
 
 impl Connection {
     /// Connects, authenticates and selects the database.
-    pub(super) async fn open(config: &RedisConfig) -> Result<Self, NodeError> {
+    pub(super) async fn open(config: &RedisConfig, messages_max: usize) -> Result<Self, NodeError> {
         // RESP2: fred writes a RESP3 HELLO as plain text, in which a space ends the password.
         let mut builder = Builder::from_config(Config {
             server: ServerConfig::new_centralized(&config.host, config.port),
@@ -142,7 +145,7 @@ impl Connection {
         });
         builder.with_performance_config(|performance| {
             performance.default_command_timeout = COMMAND_TIMEOUT;
-            performance.broadcast_channel_capacity = MESSAGES_MAX;
+            performance.broadcast_channel_capacity = messages_max;
         });
         let client = builder.build().map_err(|e| config.unreachable(&e))?;
         let router = client.init().await.map_err(|e| config.unreachable(&e))?;

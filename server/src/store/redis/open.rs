@@ -10,7 +10,7 @@ use fred::{
 use tokio::{sync::broadcast, try_join};
 
 use super::{
-    connection::{Connection, NodeError, RedisConfig},
+    connection::{Connection, MESSAGES_MAX, NO_MESSAGES, NodeError, RedisConfig},
     decide::Known,
     era::ServerIdentity,
     node::{Node, Verified},
@@ -50,7 +50,7 @@ pub(super) struct Checked {
 
 /// Connects, and checks everything that can be read.
 pub(super) async fn connect(config: &RedisConfig) -> Result<Checked, NodeError> {
-    let connection = Connection::open(config).await?;
+    let connection = Connection::open(config, NO_MESSAGES).await?;
     let text = connection.info(config, None).await?;
     let info = ServerInfo::parse(&text);
     let findings = info.check(&config.address(), config.allow_unsafe);
@@ -72,8 +72,8 @@ pub(super) async fn open(plan: &Plan, known: &mut Known) -> Result<Opened, NodeE
     let config = &plan.config;
     let checked = connect(config).await?;
     let (probe, subscriber) = try_join!(
-        another(config, &checked.server.run_id),
-        another(config, &checked.server.run_id)
+        another(config, &checked.server.run_id, NO_MESSAGES),
+        another(config, &checked.server.run_id, MESSAGES_MAX)
     )?;
     let client = checked.connection.client();
     let failed = |error: fred::error::Error| config.unreachable(&error);
@@ -116,8 +116,12 @@ pub(super) async fn time_ms(client: &Client) -> Result<u64, fred::error::Error> 
 }
 
 /// A connection to the same process.
-async fn another(config: &RedisConfig, run_id: &str) -> Result<Connection, NodeError> {
-    let connection = Connection::open(config).await?;
+async fn another(
+    config: &RedisConfig,
+    run_id: &str,
+    messages_max: usize,
+) -> Result<Connection, NodeError> {
+    let connection = Connection::open(config, messages_max).await?;
     let text = connection.info(config, Some(InfoKind::Server)).await?;
     if ServerInfo::parse(&text).run_id() == Some(run_id) {
         return Ok(connection);

@@ -1,0 +1,12 @@
+//! What every store must do, each behaviour written once. `tests/conformance.rs` runs them.
+
+pub mod attempts;
+pub mod hand_offs;
+pub mod inspection;
+pub mod leases;
+pub mod line;
+pub mod recovery;
+pub mod repeats;
+pub mod seeds;
+pub mod silence;
+pub mod traps;

@@ -1,0 +1,58 @@
+//! One Redis for all tests of a process; ended by the kernel when the process ends.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    process::{Command, Stdio},
+    sync::{OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
+
+use crate::port::free_port;
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const READY: &str = "Ready to accept connections";
+
+/// Where it listens. Tests keep apart by their key prefixes.
+pub fn shared_redis() -> SocketAddr {
+    static ADDR: OnceLock<SocketAddr> = OnceLock::new();
+    *ADDR.get_or_init(|| {
+        let port = free_port();
+        let (ready, is_ready) = mpsc::channel();
+        // The kernel's signal comes when the thread that started the server ends, so that thread
+        // must live as long as the process.
+        thread::spawn(move || serve(port, &ready));
+        let answer = is_ready.recv_timeout(START_LIMIT);
+        answer.expect("redis-server must be installed and start");
+        SocketAddr::from(([127, 0, 0, 1], port))
+    })
+}
+
+fn serve(port: u16, ready: &mpsc::Sender<()>) {
+    let mut server = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "redis-server", "--bind", "127.0.0.1"])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+        ])
+        .arg(std::env::temp_dir())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start redis-server");
+    let stdout = server.stdout.take().expect("stdout is piped");
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        if line.contains(READY) {
+            // The receiver gave up only if the test has failed already.
+            let _ = ready.send(());
+        }
+    }
+    let status = server.wait();
+    panic!("redis-server ended before its tests: {status:?}");
+}

@@ -1,0 +1,318 @@
+//! Where a behaviour runs: one store, four brokers on it, and a clock that only the behaviour moves.
+
+mod memory;
+mod redis;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use leasehold_server::{
+    lock::{
+        Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseRef, LeaseToken, LockKey,
+        LockName, LockState, Namespace, Owner, RequestId, Ttl,
+    },
+    store::{Acquired, Cancelled, Event, HandOff, Released, Renewed, Store, StoreError, Touched},
+};
+use tokio::{
+    sync::{Mutex, mpsc},
+    time::timeout,
+};
+
+/// The ttl of a call that names none.
+pub const TTL_MS: u64 = 10_000;
+/// The longest ttl.
+pub const TTL_MAX_MS: u64 = 60_000;
+/// Longer than anything that a behaviour does.
+pub const LONG_MS: u64 = 3_600_000;
+/// What a real store may take for a few commands on a busy machine.
+pub const SLACK_MS: u64 = 1_000;
+
+const BROKERS: usize = 4;
+const EVENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How the store was before the brokers came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Empty, and trusted to have been empty before.
+    Trusted,
+    /// Empty, and it may have lost data: no grants for [`World::quarantine_ms`].
+    Recovering,
+}
+
+/// A store and its brokers.
+pub struct World {
+    /// The lock that calls name unless they say otherwise.
+    pub lock: LockKey,
+    brokers: Vec<Broker>,
+    backend: Box<dyn Backend>,
+    calls: AtomicU32,
+}
+
+/// What differs between the stores.
+#[async_trait]
+trait Backend: Send + Sync {
+    async fn connect(&self, broker: BrokerId) -> Arc<dyn Store>;
+    async fn advance_ms(&self, ms: u64);
+    async fn step_back_ms(&self, ms: u64);
+    /// Takes away what makes the store forget the lock, if it can be taken away.
+    async fn lose_ttl(&self, lock: &LockKey);
+    fn quarantine_ms(&self) -> u64;
+    /// Checks what must be true of the store after every behaviour.
+    async fn check(&self);
+}
+
+struct Broker {
+    id: BrokerId,
+    store: Arc<dyn Store>,
+    events: Mutex<mpsc::Receiver<Event>>,
+}
+
+impl World {
+    /// Runs a behaviour on the memory store. Needs paused tokio time.
+    pub async fn memory(start: Start, behaviour: impl AsyncFn(&World)) {
+        Self::run(Box::new(memory::InMemory::new(start)), behaviour).await;
+    }
+
+    /// Runs a behaviour on the Redis store.
+    pub async fn redis(start: Start, behaviour: impl AsyncFn(&World)) {
+        Self::run(Box::new(redis::OnRedis::new(start).await), behaviour).await;
+    }
+
+    async fn run(backend: Box<dyn Backend>, behaviour: impl AsyncFn(&World)) {
+        let mut brokers = Vec::new();
+        for _ in 0..BROKERS {
+            let id = BrokerId::random();
+            let store = backend.connect(id).await;
+            let events = Mutex::new(store.events());
+            brokers.push(Broker { id, store, events });
+        }
+        let world = Self {
+            lock: lock_named("default", "the lock"),
+            brokers,
+            backend,
+            calls: AtomicU32::new(0),
+        };
+        behaviour(&world).await;
+        world.backend.check().await;
+    }
+
+    /// Moves the store's clock.
+    pub async fn advance_ms(&self, ms: u64) {
+        self.backend.advance_ms(ms).await;
+    }
+
+    /// Sets the store's clock back, if it is one that can be set.
+    pub async fn step_back_ms(&self, ms: u64) {
+        self.backend.step_back_ms(ms).await;
+    }
+
+    /// Makes the lock one that the store would keep for ever, if the store knows such.
+    pub async fn lose_ttl(&self) {
+        self.backend.lose_ttl(&self.lock).await;
+    }
+
+    /// How long a store of [`Start::Recovering`] grants nothing.
+    pub fn quarantine_ms(&self) -> u64 {
+        self.backend.quarantine_ms()
+    }
+
+    /// The connection of broker `n`.
+    pub fn store(&self, n: usize) -> &dyn Store {
+        &*self.brokers[n].store
+    }
+
+    /// The id of broker `n`.
+    pub fn broker(&self, n: usize) -> BrokerId {
+        self.brokers[n].id
+    }
+
+    /// A new call that does not wait.
+    pub fn call(&self) -> Acquire {
+        let request = RequestId::random();
+        let token = LeaseToken::from_caller(AttemptId::random().to_string());
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        Acquire {
+            lock: self.lock.clone(),
+            lease_id: token.lease_id(),
+            request: request.hash(),
+            arguments: ArgumentsHash::of(&[b"arguments"]),
+            attempt: AttemptId::random(),
+            ttl: Ttl::from_stored(TTL_MS),
+            wait_ms: 0,
+            owner: Owner {
+                id: format!("caller-{number}"),
+                ..Owner::default()
+            },
+            rejoin: false,
+        }
+    }
+
+    /// A new call that waits in line.
+    pub fn waiting(&self) -> Acquire {
+        self.waiting_for(LONG_MS)
+    }
+
+    /// A new call that waits in line for so long.
+    pub fn waiting_for(&self, wait_ms: u64) -> Acquire {
+        Acquire {
+            wait_ms,
+            ..self.call()
+        }
+    }
+
+    /// Acquires by broker `n`.
+    pub async fn acquire(&self, n: usize, call: &Acquire) -> Acquired {
+        self.store(n).acquire(call).await.expect("acquire")
+    }
+
+    /// Acquires by broker `n`, which must succeed at once.
+    pub async fn granted(&self, n: usize, call: &Acquire) -> LeaseRef {
+        let reply = self.acquire(n, call).await;
+        let Acquired::Granted(grant) = reply else {
+            panic!("{reply:?} instead of a grant");
+        };
+        lease(call, grant.fencing_token)
+    }
+
+    /// Acquires by broker `n`, which must join the line; returns `next_event_ms`.
+    pub async fn queued(&self, n: usize, call: &Acquire) -> u64 {
+        let reply = self.acquire(n, call).await;
+        let Acquired::Queued { next_event_ms } = reply else {
+            panic!("{reply:?} instead of a place in line");
+        };
+        next_event_ms
+    }
+
+    /// A holder at broker `n` who stays for the longest ttl.
+    pub async fn held_by(&self, n: usize) -> LeaseRef {
+        self.granted(n, &with_ttl(self.call(), TTL_MAX_MS)).await
+    }
+
+    /// Renews with the present ttl.
+    pub async fn renew(&self, n: usize, lease: &LeaseRef) -> Renewed {
+        self.store(n).renew(lease, None).await.expect("renew")
+    }
+
+    /// Renews, which must succeed.
+    pub async fn renewed(&self, n: usize, lease: &LeaseRef) {
+        let reply = self.renew(n, lease).await;
+        assert!(matches!(reply, Renewed::Extended(_)), "{reply:?}");
+    }
+
+    /// Releases.
+    pub async fn release(&self, n: usize, lease: &LeaseRef) -> Released {
+        self.store(n).release(lease).await.expect("release")
+    }
+
+    /// Cancels this attempt of the call.
+    pub async fn cancel(&self, n: usize, call: &Acquire) -> Cancelled {
+        let reply = self.store(n).cancel(&call.lock, call.request, call.attempt);
+        reply.await.expect("cancel")
+    }
+
+    /// Touches the lock.
+    pub async fn touch(&self, n: usize) -> Touched {
+        self.store(n).touch(&self.lock).await.expect("touch")
+    }
+
+    /// Looks at the lock.
+    pub async fn get(&self) -> Option<LockState> {
+        self.store(0).get(&self.lock).await.expect("get")
+    }
+
+    /// Looks at a lock that is known.
+    pub async fn state(&self) -> LockState {
+        self.get().await.expect("the lock is known")
+    }
+
+    /// The next hand-off that broker `n` is told of, which must be to this call.
+    pub async fn hand_off(&self, n: usize, call: &Acquire) -> HandOff {
+        let mut events = self.brokers[n].events.lock().await;
+        loop {
+            let event = timeout(EVENT_LIMIT, events.recv()).await;
+            match event.expect("told in time").expect("events go on") {
+                Event::HandOff(lock, hand_off) => {
+                    assert_eq!((&lock, hand_off.request), (&call.lock, call.request));
+                    assert_eq!(hand_off.broker, self.broker(n));
+                    return hand_off;
+                }
+                Event::Resync => {}
+            }
+        }
+    }
+
+    /// The lease of a waiter that was handed the lock, claimed where it must be.
+    pub async fn handed(&self, n: usize, call: &Acquire) -> LeaseRef {
+        let hand_off = self.hand_off(n, call).await;
+        let lease = lease(call, hand_off.fencing_token);
+        if hand_off.provisional {
+            self.renewed(n, &lease).await;
+        }
+        lease
+    }
+
+    /// Lets time go by in steps in each of which these brokers touch the lock.
+    pub async fn pass_ms(&self, ms: u64, touching: &[usize]) {
+        for _ in 0..ms / 1_500 {
+            self.advance_ms(1_500).await;
+            for &n in touching {
+                self.touch(n).await;
+            }
+        }
+    }
+}
+
+/// The lease that a grant of this token made of the call.
+pub fn lease(call: &Acquire, fencing_token: FencingToken) -> LeaseRef {
+    LeaseRef {
+        lock: call.lock.clone(),
+        lease_id: call.lease_id,
+        fencing_token,
+    }
+}
+
+/// Another attempt of the same call.
+pub fn again(call: &Acquire) -> Acquire {
+    Acquire {
+        attempt: AttemptId::random(),
+        ..call.clone()
+    }
+}
+
+/// The call with another ttl.
+pub fn with_ttl(call: Acquire, ttl_ms: u64) -> Acquire {
+    Acquire {
+        ttl: Ttl::from_stored(ttl_ms),
+        ..call
+    }
+}
+
+/// A lock of that name.
+pub fn lock_named(namespace: &str, name: &str) -> LockKey {
+    LockKey::new(
+        Namespace::parse(namespace).expect("a legal namespace"),
+        LockName::parse(name).expect("a legal name"),
+    )
+}
+
+/// That a store in recovery refused a call, and for how long.
+pub fn recovering_ms(refused: Result<Acquired, StoreError>) -> u64 {
+    let Err(StoreError::Recovering { retry_after_ms }) = refused else {
+        panic!("{refused:?} instead of recovering");
+    };
+    retry_after_ms
+}
+
+/// Asserts that a time left is what it was set to, less what the commands since then took.
+pub fn assert_left(left_ms: u64, set_ms: u64) {
+    assert!(
+        left_ms <= set_ms && left_ms + SLACK_MS >= set_ms,
+        "{left_ms} ms left of {set_ms} ms"
+    );
+}

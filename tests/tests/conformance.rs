@@ -1,0 +1,187 @@
+//! Runs every behaviour of `leasehold_tests::conformance` on every store.
+
+use leasehold_tests::{
+    conformance::{
+        attempts, hand_offs, inspection, leases, line, recovery, repeats, seeds, silence, traps,
+    },
+    world::{Start, World},
+};
+
+macro_rules! on_every_store {
+    ($($start:ident $theme:ident { $($behaviour:ident)* })*) => {
+        mod memory {
+            use super::*;
+            $($(
+                #[tokio::test(start_paused = true)]
+                async fn $behaviour() {
+                    World::memory(Start::$start, $theme::$behaviour).await;
+                }
+            )*)*
+        }
+
+        mod redis {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $behaviour() {
+                    World::redis(Start::$start, $theme::$behaviour).await;
+                }
+            )*)*
+        }
+    };
+}
+
+on_every_store! {
+    Trusted repeats {
+        a_repeat_of_a_held_call_renews_the_lease
+        a_repeat_at_another_broker_gets_the_same_grant
+        a_repeat_of_a_held_call_with_other_arguments_is_refused
+        a_repeat_of_a_waiting_call_with_other_arguments_is_refused
+        a_repeat_by_another_caller_is_refused
+        a_repeat_of_a_waiting_call_keeps_its_place
+        a_repeat_at_another_broker_moves_the_waiter_there
+        a_repeat_of_a_waiting_call_extends_its_wait
+        a_repeat_of_a_waiting_call_never_shortens_its_wait
+        a_repeat_that_does_not_wait_leaves_the_waiter_in_line
+        a_repeat_after_the_hand_off_gets_the_grant
+        a_repeat_of_a_waiting_call_is_granted_a_lock_that_became_free
+        a_repeat_after_the_release_is_told_that_the_lease_is_over
+        a_repeat_after_the_expiry_is_told_that_the_lease_is_over
+        an_expired_lease_is_remembered_for_a_minute
+        a_released_lease_is_remembered_for_two_seconds_however_many_follow
+        the_last_sixteen_released_leases_are_remembered_however_old
+    }
+    Trusted attempts {
+        cancelling_an_older_attempt_keeps_the_newer_in_line
+        cancelling_the_newest_attempt_gives_the_waiter_back_to_the_older
+        cancelling_one_attempt_of_a_holder_keeps_the_lock
+        cancelling_the_last_attempt_of_a_holder_hands_the_lock_on
+        cancelling_the_last_attempt_of_a_waiter_empties_its_place
+        cancelling_twice_takes_back_once
+        an_attempt_that_arrives_twice_counts_once
+        an_attempt_cancelled_before_it_arrived_is_refused
+        an_attempt_cancelled_before_it_arrived_does_not_join_the_line
+        a_tombstone_refuses_its_own_attempt_only
+        a_tombstone_stands_for_two_seconds
+        the_newest_eight_attempts_of_a_call_are_kept
+        a_cancelled_call_may_come_again
+    }
+    Trusted leases {
+        a_renewal_extends_by_the_present_ttl
+        a_renewal_changes_the_ttl_from_then_on
+        a_renewal_never_shortens
+        a_renewal_keeps_the_time_of_the_grant
+        any_broker_may_renew_and_release
+        a_lease_that_the_lock_never_knew_is_not_found
+        a_repeated_release_is_told_so
+        a_release_after_the_expiry_is_told_that_it_was_late
+        a_release_after_the_expiry_hands_the_lock_on
+        a_released_lock_is_free_at_once
+        tokens_rise_over_release_expiry_and_cancel
+        tokens_rise_when_the_clock_steps_back
+        tokens_rise_past_one_that_was_burnt
+        locks_count_their_tokens_apart
+    }
+    Trusted line {
+        waiters_of_all_brokers_stand_in_one_line
+        a_call_that_leaves_does_not_change_the_order_of_the_others
+        a_call_that_does_not_wait_finds_a_free_lock_with_a_line_held
+        a_free_lock_without_a_line_is_granted_at_once_to_who_would_wait
+        a_waiter_is_told_when_the_lock_may_become_free
+        a_waiter_behind_a_provisional_grant_is_told_when_that_lapses
+        a_holder_that_expires_is_followed_by_the_first_in_line
+        waiters_past_their_time_make_room_for_others
+        t37_the_line_has_an_end_and_a_full_one_refuses
+        a_waiter_is_not_granted_at_the_end_of_its_wait
+    }
+    Trusted hand_offs {
+        a_hand_off_within_a_broker_is_final
+        a_hand_off_to_another_broker_is_provisional
+        a_claim_makes_a_hand_off_final
+        a_repeat_of_the_call_claims_the_hand_off
+        an_unclaimed_hand_off_lapses_after_three_seconds
+        a_hand_off_with_a_short_ttl_lapses_with_it
+        an_unclaimed_waiter_keeps_its_place_and_is_passed_over
+        an_unclaimed_waiter_is_granted_again_once_its_broker_touches
+        an_unclaimed_waiter_is_granted_again_once_its_call_is_repeated
+        an_unclaimed_hand_off_is_no_ended_lease
+        a_claim_may_name_another_ttl
+        cancelling_a_provisional_hand_off_hands_the_lock_on
+        releasing_a_provisional_hand_off_hands_the_lock_on
+        a_touch_tells_of_a_final_grant_that_was_missed
+        a_touch_tells_of_a_provisional_grant_that_was_missed
+        a_touch_grants_a_lock_that_became_free
+        a_touch_tells_when_to_touch_again
+    }
+    Trusted silence {
+        waiters_of_a_silent_broker_are_passed_over_and_keep_their_place
+        a_broker_that_touches_is_not_silent
+        a_silent_broker_is_told_to_join_again
+        a_broker_without_a_place_in_line_is_told_to_join_again
+        a_waiter_that_was_dropped_joins_again_at_the_tail
+        a_repeat_at_a_live_broker_saves_the_place_of_a_silent_one
+        a_stall_of_the_store_makes_nobody_silent
+        a_lock_that_expired_in_a_stall_goes_to_the_first_in_line
+        a_call_of_a_silent_broker_itself_is_granted
+    }
+    Trusted inspection {
+        an_unknown_lock_is_unknown
+        a_holder_is_shown_with_owner_token_and_times
+        waiters_are_shown_in_order_with_their_times
+        a_waiter_keeps_the_time_at_which_it_joined
+        at_most_a_hundred_waiters_are_shown_and_all_are_counted
+        an_expired_holder_is_not_shown
+        a_refused_call_is_told_the_holder_and_the_length_of_the_line
+        looking_grants_nothing
+    }
+    Recovering recovery {
+        a_recovering_store_grants_nothing_and_says_for_how_long
+        a_recovering_store_grants_when_the_time_is_over
+        a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards
+        a_waiter_leaves_a_recovering_store
+        a_recovering_store_answers_renewals_and_releases
+        a_recovering_store_refuses_a_call_that_would_not_wait
+    }
+    Trusted seeds {
+        seed_try_lock_takes_lock_and_expiry_in_one_step
+        seed_try_lock_of_a_held_lock_fails_at_once_and_names_the_holder
+        seed_blocking_lock_is_granted_when_the_holder_releases
+        seed_blocking_lock_is_granted_nothing_after_its_time_out
+        seed_lock_time_out_frees_the_lock
+        seed_lock_extension_moves_the_time_out
+        seed_lock_without_ttl_is_healed
+        seed_getset_race_for_an_expired_lock_has_one_winner
+        seed_unlock_only_by_its_holder
+        seed_automatic_renewal_holds_the_lock_for_any_time
+        seed_is_locking_is_a_look_that_changes_nothing
+        seed_hand_off_grants_in_the_release_and_then_tells
+    }
+    Trusted traps {
+        t01_a_lease_of_another_lock_releases_nothing
+        t02_a_late_release_leaves_the_next_holder_alone
+        t02_an_old_token_of_the_same_lease_releases_nothing
+        t03_renewal_never_creates_a_lock
+        t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_lock
+        t03_renewal_never_extends_the_lease_of_another
+        t04_a_renewal_after_the_release_is_told_so
+        t04_renewal_and_release_at_once_leave_the_lock_free
+        t05_a_cancelled_waiter_is_never_granted
+        t05_a_grant_that_nobody_receives_goes_to_the_next_waiter
+        t07_a_repeat_after_a_lost_reply_gets_the_same_grant
+        t08_a_waiter_past_its_time_is_not_granted_but_the_next_is
+        t09_waiters_of_a_dead_broker_do_not_stay_in_line
+        t10_waiters_of_a_live_broker_are_never_purged
+        t10_a_broker_whose_waiters_were_dropped_is_told
+        t11_each_waiter_has_its_own_deadline
+        t12_all_times_are_those_of_the_store
+        t13_a_newcomer_never_passes_a_waiter
+        t13_the_first_in_line_gets_an_expired_lock_whoever_notices
+        t27_a_token_belongs_to_a_grant_and_repeats_do_not_change_it
+        t28_a_former_holder_never_learns_the_token_of_the_next
+        t35_an_idle_lock_is_forgotten
+        t35_an_abandoned_line_is_forgotten
+        t35_commands_that_find_nothing_leave_nothing
+        t36_a_command_sees_its_own_lock_only
+        t38_names_that_look_like_keys_do_not_collide
+    }
+}
