@@ -10,8 +10,8 @@ use leasehold_proto::v1::{
 use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
-    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockError,
-    LockKey, Owner, RequestId, Ttl,
+    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey,
+    Owner, RequestId, Ttl,
 };
 
 /// A repeat of a request id must share the lock, the mode, the owner's id and the ttl granted. It
@@ -143,7 +143,7 @@ fn proven(fields: Fields, lease: Option<ShownLease>) -> Result<ShownLease, Refus
     let lock = lease.reference.lock.clone();
     fields.finish()?;
     if lease.token.lease_id() != lease.reference.lease_id {
-        return Err(Refused::Lock(LockError::NotHolder, lock));
+        return Err(Refused::NotHolder(lock));
     }
     Ok(lease)
 }

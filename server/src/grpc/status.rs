@@ -30,8 +30,8 @@ pub(super) enum Refused {
     Invalid(Vec<Violation>),
     /// It uses something that is not in this release.
     NotYet(&'static str),
-    /// It contradicts itself about this lock.
-    Lock(LockError, LockKey),
+    /// Its lease_token does not prove its lease_id, for this lock.
+    NotHolder(LockKey),
 }
 
 impl From<Refused> for Status {
@@ -39,7 +39,7 @@ impl From<Refused> for Status {
         match refused {
             Refused::Invalid(violations) => invalid(violations),
             Refused::NotYet(what) => not_yet(what),
-            Refused::Lock(error, lock) => of(&error, &lock),
+            Refused::NotHolder(lock) => of(&LockError::NotHolder, &lock),
         }
     }
 }
@@ -49,22 +49,23 @@ pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
     if matches!(error, LockError::Internal) {
         tracing::error!(%lock, "a call failed by a fault of the broker");
     }
-    let row = row(error);
+    let (code, reason) = kind(error);
+    let retry_after_ms = retry_after_ms(error);
     let mut metadata = named(lock);
     if let LockError::StaleToken { newest } = error {
         metadata.push(("newest_fencing_token".to_owned(), newest.to_string()));
     }
-    let mut details = vec![info(row.reason, metadata)];
-    if let Some(retry_after_ms) = row.retry_after_ms {
+    let mut details = vec![info(reason, metadata)];
+    if let Some(retry_after_ms) = retry_after_ms {
         let retry_delay = Some(encode::duration(retry_after_ms));
         details.push(any("google.rpc.RetryInfo", &rpc::RetryInfo { retry_delay }));
     }
     if let LockError::Held(in_the_way) | LockError::WaitTimeout(in_the_way) = error {
-        let contention = contention(in_the_way, lock, row.retry_after_ms);
+        let contention = contention(in_the_way, lock, retry_after_ms);
         details.push(any("leasehold.v1.Contention", &contention));
     }
-    let message = format!("{}: {error}; {}", shown(lock), row.next);
-    status(row.code, message, details)
+    let message = format!("{}: {error}; {}", shown(lock), next(error));
+    status(code, message, details)
 }
 
 /// The status of a look at a lock that nobody holds or waits for.
@@ -79,95 +80,59 @@ pub(super) fn not_yet(what: &str) -> Status {
     Status::unimplemented(format!("{what} is not in this release of the broker"))
 }
 
-struct Row {
-    code: Code,
-    reason: pb::ErrorReason,
-    retry_after_ms: Option<u64>,
-    /// What the caller should do now.
-    next: &'static str,
+/// The table.
+fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
+    use pb::ErrorReason as Reason;
+    match error {
+        LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
+        LockError::WaitTimeout(_) => (Code::Aborted, Reason::WaitTimeout),
+        LockError::LeaseExpired => (Code::Aborted, Reason::LeaseExpired),
+        LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound),
+        LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
+        LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
+        LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
+        LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
+        LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
+        LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
+        LockError::Draining => (Code::Unavailable, Reason::Draining),
+        LockError::Internal => (Code::Internal, Reason::Internal),
+    }
 }
 
-fn row(error: &LockError) -> Row {
-    use pb::ErrorReason as R;
-    let (code, reason, retry_after_ms, next) = match error {
-        LockError::Held(contention) => (
-            Code::Aborted,
-            R::LockHeld,
-            remaining_ms(contention),
-            "try again later, or set wait_timeout to wait in line",
-        ),
-        LockError::WaitTimeout(contention) => (
-            Code::Aborted,
-            R::WaitTimeout,
-            remaining_ms(contention),
-            "the call has left the queue; acquire again to join its end",
-        ),
-        LockError::LeaseExpired => (
-            Code::Aborted,
-            R::LeaseExpired,
-            None,
-            "stop the work it guarded, and acquire again with a new request_id",
-        ),
-        LockError::LeaseNotFound => (
-            Code::NotFound,
-            R::LeaseNotFound,
-            None,
-            "treat it as lost, and acquire again",
-        ),
-        LockError::NotHolder => (
-            Code::FailedPrecondition,
-            R::NotHolder,
-            None,
-            "hand the lease back exactly as Acquire returned it",
-        ),
-        LockError::StaleToken { .. } => (
-            Code::Aborted,
-            R::StaleToken,
-            None,
-            "refuse the work that came with it",
-        ),
-        LockError::RequestIdReused => (
-            Code::InvalidArgument,
-            R::RequestIdReused,
-            None,
-            "use a fresh UUID for every acquire, and the same one only to repeat the same call",
-        ),
-        LockError::QueueFull => (
-            Code::ResourceExhausted,
-            R::QueueFull,
-            None,
-            "try again when fewer wait",
-        ),
-        LockError::StoreUnavailable => (
-            Code::Unavailable,
-            R::StoreUnavailable,
-            Some(STORE_RETRY_MS),
-            "the outcome is unknown: repeat the call with the same request_id",
-        ),
-        LockError::StoreRecovering { retry_after_ms } => (
-            Code::Unavailable,
-            R::StoreRecovering,
-            Some(*retry_after_ms),
-            "grants resume when every lease that it may have forgotten is over: repeat the call then",
-        ),
-        LockError::Draining => (
-            Code::Unavailable,
-            R::Draining,
-            Some(0),
-            "repeat the call with the same request_id on another replica; its place in line is kept",
-        ),
-        LockError::Internal => (
-            Code::Internal,
-            R::Internal,
-            None,
-            "the broker's log has the details; repeat the call with the same request_id",
-        ),
-    };
-    Row {
-        code,
-        reason,
-        retry_after_ms,
-        next,
+/// When to try again, where that is worth while.
+fn retry_after_ms(error: &LockError) -> Option<u64> {
+    match error {
+        LockError::Held(contention) | LockError::WaitTimeout(contention) => {
+            contention.holder.as_ref().map(|holder| holder.remaining_ms)
+        }
+        LockError::StoreUnavailable => Some(STORE_RETRY_MS),
+        LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
+        LockError::Draining => Some(0),
+        LockError::LeaseExpired
+        | LockError::LeaseNotFound
+        | LockError::NotHolder
+        | LockError::StaleToken { .. }
+        | LockError::RequestIdReused
+        | LockError::QueueFull
+        | LockError::Internal => None,
+    }
+}
+
+/// What the caller should do now.
+fn next(error: &LockError) -> &'static str {
+    match error {
+        LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
+        LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
+        LockError::LeaseExpired => "stop the work it guarded, and acquire with a new request_id",
+        LockError::LeaseNotFound => "treat it as lost, and acquire again",
+        LockError::NotHolder => "hand the lease back exactly as it was received",
+        LockError::StaleToken { .. } => "refuse the work that came with it",
+        LockError::RequestIdReused => "use a fresh UUID for every acquire",
+        LockError::QueueFull => "try again when fewer wait",
+        LockError::StoreUnavailable => "repeat the call with the same request_id",
+        LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",
+        LockError::Draining => "repeat the call with the same request_id on another replica",
+        LockError::Internal => "the log of the broker has the details",
     }
 }
 
@@ -236,11 +201,6 @@ fn named(lock: &LockKey) -> Vec<(String, String)> {
 
 fn shown(lock: &LockKey) -> String {
     format!("lock {}/{}", lock.namespace(), cut(lock.name()))
-}
-
-/// Shortest time until a present lease runs out unless renewed.
-fn remaining_ms(contention: &Contention) -> Option<u64> {
-    contention.holder.as_ref().map(|holder| holder.remaining_ms)
 }
 
 fn contention(
