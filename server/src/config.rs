@@ -1,0 +1,239 @@
+//! Configuration: defaults < file < environment < flags, every problem reported at once.
+
+mod cli;
+mod reader;
+mod store;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+pub use cli::{Cli, Command, Flags};
+pub use store::{RedisSettings, Secret, StoreSettings};
+
+use self::reader::Reader;
+use crate::lock::{DeploymentKey, Limits, expiry_ms};
+
+const TTL_LEAST: Duration = Duration::from_millis(100);
+const TTL_MOST: Duration = Duration::from_secs(3_600);
+const WAIT_MOST: Duration = Duration::from_secs(3_600);
+const LOCK_DELAY_MOST: Duration = Duration::from_secs(60);
+const KEY_PREFIX_MAX_BYTES: usize = 64;
+
+/// What a broker is to do, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `dev`: one embedded store that grants at once, and the admin service on the API port.
+    pub dev: bool,
+    /// The address of the API.
+    pub listen: SocketAddr,
+    /// The address of health and the admin service.
+    pub admin_listen: SocketAddr,
+    /// The longest time that a stop may take.
+    pub drain_timeout: Duration,
+    /// Bounds of what callers may ask for.
+    pub limits: Limits,
+    /// The longest lock_delay.
+    pub lock_delay_max: Duration,
+    /// Where locks are kept.
+    pub store: StoreSettings,
+    /// What is logged.
+    pub log: LogConfig,
+}
+
+/// What is logged, to stderr.
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// Directives of tracing-subscriber's `EnvFilter`.
+    pub filter: String,
+    /// One JSON object a line.
+    pub json: bool,
+}
+
+impl Config {
+    /// Reads the file, the environment and the flags of `serve`, or of `dev`.
+    ///
+    /// # Errors
+    /// Every problem, one sentence each.
+    pub fn load(flags: &Flags, dev: bool) -> Result<Self, Vec<String>> {
+        let mut reader = Reader::open(flags);
+        let config = Self::read(&mut reader, dev);
+        let problems = reader.finish();
+        if problems.is_empty() {
+            return Ok(config);
+        }
+        Err(problems)
+    }
+
+    /// How long a store that lost its data grants nothing:
+    /// `Q = E(ttl_max) + lock_delay_max + replica_lag_max + 1 s`.
+    pub fn quarantine(&self) -> Duration {
+        let replica_lag_max = match &self.store {
+            StoreSettings::Memory => Duration::ZERO,
+            StoreSettings::Redis(redis) => redis.replica_lag_max,
+        };
+        Duration::from_millis(expiry_ms(self.limits.ttl_max_ms))
+            + self.lock_delay_max
+            + replica_lag_max
+            + Duration::from_secs(1)
+    }
+
+    fn read(reader: &mut Reader, dev: bool) -> Self {
+        let listen = reader.parse("server.listen", "127.0.0.1:7070", address);
+        let admin_listen = reader.parse("server.admin_listen", "127.0.0.1:7071", address);
+        if listen == admin_listen && listen.port() != 0 {
+            reader.problem("server.admin_listen", "must differ from server.listen");
+        }
+        let log = LogConfig {
+            filter: reader.parse("log.filter", "info", filter),
+            json: reader.parse("log.format", "text", log_format),
+        };
+        Self {
+            dev,
+            listen,
+            admin_listen,
+            drain_timeout: reader.parse("server.drain_timeout", "10s", duration),
+            limits: limits(reader),
+            lock_delay_max: at_most(reader, "limits.lock_delay_max", "10s", LOCK_DELAY_MOST),
+            store: store_settings(reader, dev),
+            log,
+        }
+    }
+}
+
+fn limits(reader: &mut Reader) -> Limits {
+    let ttl_min = reader.parse("limits.ttl_min", "1s", duration);
+    let ttl_max = at_most(reader, "limits.ttl_max", "60s", TTL_MOST);
+    let wait_max = at_most(reader, "limits.wait_max", "1h", WAIT_MOST);
+    if ttl_min < TTL_LEAST {
+        reader.problem("limits.ttl_min", "must be at least 100ms");
+    }
+    if ttl_max < ttl_min {
+        reader.problem("limits.ttl_max", "must not be below limits.ttl_min");
+    }
+    let ttl_default = if reader.is_set("limits.ttl_default") {
+        reader.parse("limits.ttl_default", "10s", duration)
+    } else {
+        Duration::from_secs(10).min(ttl_max).max(ttl_min)
+    };
+    if ttl_default < ttl_min || (ttl_default > ttl_max && ttl_max >= ttl_min) {
+        let between = "must lie between limits.ttl_min and limits.ttl_max";
+        reader.problem("limits.ttl_default", between);
+    }
+    Limits {
+        ttl_min_ms: millis(ttl_min),
+        ttl_max_ms: millis(ttl_max),
+        ttl_default_ms: millis(ttl_default),
+        wait_max_ms: millis(wait_max),
+    }
+}
+
+fn store_settings(reader: &mut Reader, dev: bool) -> StoreSettings {
+    if !dev && !reader.is_set("store.url") {
+        let required = "is required: `memory`, or `redis://host:port/db` (flag --store)";
+        reader.problem("store.url", required);
+    }
+    let mut settings = reader.parse("store.url", "memory", StoreSettings::parse);
+    let key_prefix = reader.parse("store.key_prefix", "leasehold:", key_prefix);
+    let replica_lag_max = reader.parse("store.replica_lag_max", "12s", duration);
+    let password = secret_file(reader, "store.password_file", |text| {
+        let password = text.trim_end_matches(['\r', '\n']);
+        Ok(Secret::new(password.to_owned()))
+    });
+    let deployment_key = secret_file(reader, "store.deployment_key_file", |text| {
+        DeploymentKey::parse(text).ok_or("the file must hold 64 hexadecimal digits".to_owned())
+    });
+    let trust_empty_store = reader.parse("store.trust_empty_store", "false", boolean);
+    let wait_for_store = reader.parse("store.wait_for_store", "false", boolean);
+    let allow_unsafe_redis = reader.parse("store.allow_unsafe_redis", "false", boolean);
+    if let StoreSettings::Redis(redis) = &mut settings {
+        redis.key_prefix = key_prefix;
+        redis.replica_lag_max = replica_lag_max;
+        redis.deployment_key = deployment_key;
+        redis.trust_empty_store = trust_empty_store;
+        redis.wait_for_store = wait_for_store;
+        redis.allow_unsafe_redis = allow_unsafe_redis;
+        if redis.password.is_some() && password.is_some() {
+            let twice = "the password stands in store.url, too: keep only one of them";
+            reader.problem("store.password_file", twice);
+        }
+        redis.password = redis.password.take().or(password);
+    }
+    settings
+}
+
+fn secret_file<T>(
+    reader: &mut Reader,
+    key: &'static str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Option<T> {
+    reader.parse(key, "", |path| {
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let path = PathBuf::from(path);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        parse(&text).map(Some)
+    })
+}
+
+fn at_most(
+    reader: &mut Reader,
+    key: &'static str,
+    default: &'static str,
+    most: Duration,
+) -> Duration {
+    reader.parse(key, default, |text| match duration(text)? {
+        value if value <= most => Ok(value),
+        _ => Err(format!(
+            "must be at most {}",
+            humantime::format_duration(most)
+        )),
+    })
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no IP address with a port, such as 127.0.0.1:7070"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| format!("{text:?} is no duration, such as 10s or 500ms"))
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
+fn log_format(text: &str) -> Result<bool, String> {
+    match text {
+        "json" => Ok(true),
+        "text" => Ok(false),
+        _ => Err(format!("{text:?} is neither text nor json")),
+    }
+}
+
+fn filter(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{text:?} is no log filter: {error}")),
+    }
+}
+
+fn key_prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > KEY_PREFIX_MAX_BYTES {
+        return Err("must be 1 to 64 bytes".to_owned());
+    }
+    if text
+        .chars()
+        .any(|c| c.is_control() || "{}*?[]\\".contains(c))
+    {
+        return Err("must not contain { } * ? [ ] \\ or control characters".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,166 @@
+//! Requests to domain types. Every violation of a request is listed; nothing runs before all are gone.
+
+mod fields;
+
+use leasehold_proto::v1::{
+    AcquireRequest, CheckFencingTokenRequest, GetLockRequest, Lease, LockTarget, ReleaseRequest,
+    RenewRequest,
+};
+
+use self::fields::Fields;
+use super::status::Refused;
+use crate::lock::{
+    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey,
+    Owner, RequestId, Ttl,
+};
+
+/// A repeat of a request id must share the lock, the mode, the owner's id and the ttl granted. It
+/// may differ in `wait_timeout`, the owner's reason and labels: they change between attempts and
+/// decide nothing.
+pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
+    let mut fields = Fields::default();
+    let lock = fields.required("target", request.target, |fields, target| {
+        target_of(fields, "target", &target)
+    });
+    let owner = fields.required("owner", request.owner, fields::owner);
+    let ttl_ms = fields.ttl("ttl", request.ttl);
+    let wait_ms = fields.wait("wait_timeout", request.wait_timeout);
+    let request_id = fields.request_id("request_id", &request.request_id);
+    fields.lacks(request.under.is_some(), "under: a lock added to a lease");
+    fields.lacks(request.max_hold.is_some(), "max_hold");
+    fields.lacks(request.lock_delay.is_some(), "lock_delay");
+    fields.lacks(request.disconnect_grace.is_some(), "disconnect_grace");
+    let (Some(lock), Some(owner)) = (lock, owner) else {
+        return Err(fields.refused());
+    };
+    fields.finish()?;
+    let ttl = limits.ttl(ttl_ms);
+    Ok(AcquireCall {
+        arguments: arguments(&lock, &owner, ttl),
+        lock,
+        owner,
+        ttl,
+        wait_ms: limits.wait_ms(wait_ms),
+        request_id: request_id.unwrap_or_else(RequestId::random),
+    })
+}
+
+/// A lease of one lock is released as a whole by naming that lock, too.
+pub(super) fn release(request: ReleaseRequest) -> Result<LeaseRef, Refused> {
+    let mut fields = Fields::default();
+    let lock = request
+        .lock
+        .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
+    fields.lacks(
+        !request.request_id.is_empty(),
+        "request_id: the release of one entry",
+    );
+    let lease = lease_of(&mut fields, request.lease);
+    if let (Some(lock), Some(lease)) = (lock, &lease)
+        && lock != lease.reference.lock
+    {
+        fields.violation("lock", "must be a lock of the lease");
+    }
+    Ok(proven(fields, lease)?.reference)
+}
+
+pub(super) fn renew(
+    request: RenewRequest,
+    limits: &Limits,
+) -> Result<(LeaseRef, LeaseToken, Option<Ttl>), Refused> {
+    let mut fields = Fields::default();
+    let ttl_ms = fields.ttl("ttl", request.ttl);
+    let lease = lease_of(&mut fields, request.lease);
+    let lease = proven(fields, lease)?;
+    let ttl = ttl_ms.map(|ttl_ms| limits.ttl(Some(ttl_ms)));
+    Ok((lease.reference, lease.token, ttl))
+}
+
+pub(super) fn check_fencing_token(
+    request: CheckFencingTokenRequest,
+) -> Result<(LockKey, FencingToken), Refused> {
+    let mut fields = Fields::default();
+    let lock = fields.required("lock", request.lock, |fields, lock| {
+        fields.lock("lock", &lock.namespace, &lock.name)
+    });
+    let token = fields.fencing_token("fencing_token", request.fencing_token);
+    match (lock, token) {
+        (Some(lock), Some(token)) => fields.finish().map(|()| (lock, token)),
+        _ => Err(fields.refused()),
+    }
+}
+
+pub(super) fn get_lock(request: GetLockRequest) -> Result<LockKey, Refused> {
+    let mut fields = Fields::default();
+    let lock = fields.lock("", &request.namespace, &request.name);
+    lock.ok_or_else(|| fields.refused())
+}
+
+struct ShownLease {
+    reference: LeaseRef,
+    token: LeaseToken,
+}
+
+fn lease_of(fields: &mut Fields, lease: Option<Lease>) -> Option<ShownLease> {
+    fields.required("lease", lease, |fields, lease| {
+        let lease_id = LeaseId::parse(&lease.lease_id);
+        if lease_id.is_none() {
+            fields.violation(
+                "lease.lease_id",
+                "must be the id of a lease as it was received",
+            );
+        }
+        if lease.lease_token.is_empty() {
+            fields.violation("lease.lease_token", "must not be empty");
+        }
+        fields.lacks(
+            lease.grants.len() > 1,
+            "lease.grants: a lease of several locks",
+        );
+        let Some(grant) = lease.grants.into_iter().next() else {
+            fields.violation("lease.grants", "must hold the grants as they were received");
+            return None;
+        };
+        let lock = fields.required("lease.grants[0].target", grant.target, |fields, target| {
+            target_of(fields, "lease.grants[0].target", &target)
+        });
+        let token = fields.fencing_token("lease.grants[0].fencing_token", grant.fencing_token);
+        Some(ShownLease {
+            reference: LeaseRef {
+                lock: lock?,
+                lease_id: lease_id?,
+                fencing_token: token?,
+            },
+            token: LeaseToken::from_caller(lease.lease_token),
+        })
+    })
+}
+
+fn proven(fields: Fields, lease: Option<ShownLease>) -> Result<ShownLease, Refused> {
+    let Some(lease) = lease else {
+        return Err(fields.refused());
+    };
+    let lock = lease.reference.lock.clone();
+    fields.finish()?;
+    if lease.token.lease_id() != lease.reference.lease_id {
+        return Err(Refused::NotHolder(lock));
+    }
+    Ok(lease)
+}
+
+fn target_of(fields: &mut Fields, path: &'static str, target: &LockTarget) -> Option<LockKey> {
+    fields.mode(path, target.mode);
+    fields.lacks(target.permits != 0, "target.permits: semaphores");
+    fields.lacks(target.limit != 0, "target.limit: semaphores");
+    fields.lock(path, &target.namespace, &target.name)
+}
+
+fn arguments(lock: &LockKey, owner: &Owner, ttl: Ttl) -> ArgumentsHash {
+    ArgumentsHash::of(&[
+        lock.namespace().as_bytes(),
+        lock.name().as_bytes(),
+        b"exclusive",
+        owner.id.as_bytes(),
+        &ttl.as_millis().to_be_bytes(),
+    ])
+}

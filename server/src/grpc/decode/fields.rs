@@ -1,0 +1,201 @@
+//! One field each: what is legal, and the sentence that says so.
+
+use leasehold_proto::v1::{self as pb, LockMode};
+use prost::Message as _;
+use prost_types::Duration;
+
+use crate::{
+    grpc::status::{Refused, Violation},
+    lock::{FencingToken, LockKey, LockName, Namespace, Owner, RequestId},
+};
+
+const LABELS_MAX: usize = 16;
+const LABEL_KEY_MAX_BYTES: usize = 63;
+const OWNER_ID_MAX_BYTES: usize = 256;
+const REASON_MAX_BYTES: usize = 512;
+const OWNER_MAX_BYTES: usize = 1_024;
+/// The range of `google.protobuf.Duration`: about 10,000 years.
+const SECONDS_MAX: i64 = 315_576_000_000;
+const NANOS_MAX: i32 = 999_999_999;
+
+/// What is wrong with the request that is being read.
+#[derive(Default)]
+pub(super) struct Fields {
+    violations: Vec<Violation>,
+    not_yet: Vec<&'static str>,
+}
+
+impl Fields {
+    /// Notes a violation.
+    pub(super) fn violation(&mut self, field: impl Into<String>, description: &'static str) {
+        self.violations.push(Violation {
+            field: field.into(),
+            description,
+        });
+    }
+
+    /// Notes that the request uses something that is not in this release.
+    pub(super) fn lacks(&mut self, used: bool, what: &'static str) {
+        if used {
+            self.not_yet.push(what);
+        }
+    }
+
+    /// The way on if nothing was noted.
+    pub(super) fn finish(self) -> Result<(), Refused> {
+        if self.violations.is_empty() && self.not_yet.is_empty() {
+            return Ok(());
+        }
+        Err(self.refused())
+    }
+
+    /// What was noted. Violations go first: they stay wrong in every release.
+    pub(super) fn refused(self) -> Refused {
+        match self.not_yet.first() {
+            Some(what) if self.violations.is_empty() => Refused::NotYet(what),
+            _ => Refused::Invalid(self.violations),
+        }
+    }
+
+    pub(super) fn required<T, R>(
+        &mut self,
+        field: &'static str,
+        value: Option<T>,
+        read: impl FnOnce(&mut Self, T) -> Option<R>,
+    ) -> Option<R> {
+        let Some(value) = value else {
+            self.violation(field, "is required");
+            return None;
+        };
+        read(self, value)
+    }
+
+    pub(super) fn lock(&mut self, path: &str, namespace: &str, name: &str) -> Option<LockKey> {
+        let at = |field: &str| match path {
+            "" => field.to_owned(),
+            path => format!("{path}.{field}"),
+        };
+        let namespace =
+            Namespace::parse(namespace).map_err(|why| self.violation(at("namespace"), why));
+        let name = LockName::parse(name).map_err(|why| self.violation(at("name"), why));
+        Some(LockKey::new(namespace.ok()?, name.ok()?))
+    }
+
+    pub(super) fn mode(&mut self, path: &str, mode: i32) {
+        match LockMode::try_from(mode) {
+            Ok(LockMode::Unspecified | LockMode::Exclusive) => {}
+            Ok(LockMode::Shared) => self.lacks(true, "target.mode SHARED: shared locks"),
+            Ok(LockMode::Semaphore) => self.lacks(true, "target.mode SEMAPHORE: semaphores"),
+            Err(_) => self.violation(format!("{path}.mode"), "must be a known LockMode"),
+        }
+    }
+
+    /// Milliseconds; `None` where unset or wrong.
+    pub(super) fn ttl(&mut self, field: &'static str, ttl: Option<Duration>) -> Option<u64> {
+        let nanos = self.nanos(field, ttl?)?;
+        if nanos <= 0 {
+            self.violation(field, "must be more than 0");
+            return None;
+        }
+        Some(millis(nanos))
+    }
+
+    /// Milliseconds; 0 where unset or wrong.
+    pub(super) fn wait(&mut self, field: &'static str, wait: Option<Duration>) -> u64 {
+        let Some(nanos) = wait.and_then(|wait| self.nanos(field, wait)) else {
+            return 0;
+        };
+        if nanos < 0 {
+            self.violation(field, "must not be negative");
+        }
+        millis(nanos)
+    }
+
+    pub(super) fn request_id(&mut self, field: &'static str, text: &str) -> Option<RequestId> {
+        if text.is_empty() {
+            return None;
+        }
+        let id = RequestId::parse(text);
+        if id.is_none() {
+            self.violation(field, "must be a UUID");
+        }
+        id
+    }
+
+    pub(super) fn fencing_token(
+        &mut self,
+        field: &'static str,
+        token: i64,
+    ) -> Option<FencingToken> {
+        let token = u64::try_from(token).ok().and_then(FencingToken::new);
+        if token.is_none() {
+            self.violation(field, "must be 1 to 9007199254740991");
+        }
+        token
+    }
+
+    fn nanos(&mut self, field: &'static str, duration: Duration) -> Option<i128> {
+        let Duration { seconds, nanos } = duration;
+        let before = self.violations.len();
+        if !(-SECONDS_MAX..=SECONDS_MAX).contains(&seconds) {
+            self.violation(
+                field,
+                "seconds must be within -315576000000 and 315576000000",
+            );
+        }
+        if !(-NANOS_MAX..=NANOS_MAX).contains(&nanos) {
+            self.violation(field, "nanos must be within -999999999 and 999999999");
+        } else if seconds.signum() * i64::from(nanos.signum()) < 0 {
+            self.violation(field, "nanos must have the sign of seconds");
+        }
+        let legal = self.violations.len() == before;
+        legal.then(|| i128::from(seconds) * 1_000_000_000 + i128::from(nanos))
+    }
+}
+
+/// Reads an owner; `None` if anything is wrong with it.
+pub(super) fn owner(fields: &mut Fields, owner: pb::Owner) -> Option<Owner> {
+    let before = fields.violations.len();
+    match owner.id.len() {
+        0 => fields.violation("owner.id", "must not be empty"),
+        1..=OWNER_ID_MAX_BYTES => {}
+        _ => fields.violation("owner.id", "must be at most 256 bytes"),
+    }
+    if owner.reason.len() > REASON_MAX_BYTES {
+        fields.violation("owner.reason", "must be at most 512 bytes");
+    }
+    if owner.encoded_len() > OWNER_MAX_BYTES {
+        fields.violation("owner", "must be at most 1024 bytes in all");
+    }
+    let mut labels: Vec<_> = owner.labels.into_iter().collect();
+    labels.sort();
+    label_keys(fields, &labels);
+    let legal = fields.violations.len() == before;
+    legal.then_some(Owner {
+        id: owner.id,
+        reason: owner.reason,
+        labels,
+    })
+}
+
+/// Past the legal number of labels their keys are not looked at: the list must stay short.
+fn label_keys(fields: &mut Fields, labels: &[(String, String)]) {
+    if labels.len() > LABELS_MAX {
+        fields.violation("owner.labels", "must be at most 16");
+        return;
+    }
+    for (key, _) in labels {
+        if !(1..=LABEL_KEY_MAX_BYTES).contains(&key.len()) {
+            let shown = &key[..key.floor_char_boundary(LABEL_KEY_MAX_BYTES)];
+            fields.violation(
+                format!("owner.labels[{shown:?}]"),
+                "keys must be 1 to 63 bytes",
+            );
+        }
+    }
+}
+
+/// Rounded up: a wish above 0 stays above 0.
+fn millis(nanos: i128) -> u64 {
+    u64::try_from(nanos.max(0).unsigned_abs().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

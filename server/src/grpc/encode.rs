@@ -1,0 +1,140 @@
+//! Domain types to replies.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leasehold_proto::v1 as pb;
+use prost_types::{Duration, Timestamp};
+
+use crate::lock::{Grant, Holder, Lease, LeaseRef, LeaseToken, LockKey, LockState, Owner, Waiting};
+
+/// Heartbeats in one validity.
+const HEARTBEATS_PER_TTL: u64 = 3;
+
+pub(super) fn lease(lease: &Lease) -> pb::Lease {
+    let reference = LeaseRef {
+        lock: lease.lock.clone(),
+        lease_id: lease.lease_id,
+        fencing_token: lease.grant.fencing_token,
+    };
+    renewed(&reference, lease.lease_token.clone(), lease.grant)
+}
+
+/// A lease of one lock, with the validity that now runs.
+pub(super) fn renewed(lease: &LeaseRef, token: LeaseToken, grant: Grant) -> pb::Lease {
+    let ttl_ms = grant.ttl.as_millis();
+    pb::Lease {
+        lease_id: lease.lease_id.to_string(),
+        lease_token: token.expose().to_owned(),
+        grants: vec![pb::Grant {
+            target: Some(target(&lease.lock)),
+            fencing_token: signed(grant.fencing_token.get()),
+            acquire_time: Some(timestamp(grant.acquired_ms)),
+            hold_count: 1,
+        }],
+        ttl: Some(duration(ttl_ms)),
+        heartbeat_interval: Some(duration(ttl_ms / HEARTBEATS_PER_TTL)),
+        expire_time: Some(timestamp(now_ms().saturating_add(ttl_ms))),
+    }
+}
+
+/// A lease of one lock has one entry, so none is left.
+pub(super) fn released(already_released: bool) -> pb::ReleaseResponse {
+    pb::ReleaseResponse {
+        already_released,
+        hold_count: 0,
+    }
+}
+
+pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
+    let holders: Vec<_> = state.holder.iter().map(|held| holder(lock, held)).collect();
+    let lock_state = match holders.is_empty() {
+        false => pb::lock::State::Held,
+        true => pb::lock::State::Granting,
+    };
+    pb::Lock {
+        target: Some(target(lock)),
+        state: lock_state.into(),
+        holder_count: count(holders.len()),
+        holders,
+        waiters: state
+            .waiters
+            .iter()
+            .map(|waits| waiter(lock, waits))
+            .collect(),
+        queue_length: i32::try_from(state.queue_length).unwrap_or(i32::MAX),
+        last_fencing_token: signed(state.last_fencing_token),
+    }
+}
+
+pub(super) fn holder(lock: &LockKey, holder: &Holder) -> pb::Holder {
+    pb::Holder {
+        lease_id: holder.lease_id.to_string(),
+        owner: Some(owner(&holder.owner)),
+        target: Some(target(lock)),
+        fencing_token: signed(holder.fencing_token.get()),
+        since_time: Some(timestamp(holder.since_ms)),
+        remaining: Some(duration(holder.remaining_ms)),
+    }
+}
+
+pub(super) fn duration(ms: u64) -> Duration {
+    Duration {
+        seconds: signed(ms / 1_000),
+        nanos: sub_second(ms),
+    }
+}
+
+fn waiter(lock: &LockKey, waiting: &Waiting) -> pb::Holder {
+    pb::Holder {
+        lease_id: String::new(),
+        owner: Some(owner(&waiting.owner)),
+        target: Some(target(lock)),
+        fencing_token: 0,
+        since_time: Some(timestamp(waiting.since_ms)),
+        remaining: Some(duration(waiting.remaining_ms)),
+    }
+}
+
+fn owner(owner: &Owner) -> pb::Owner {
+    pb::Owner {
+        id: owner.id.clone(),
+        reason: owner.reason.clone(),
+        labels: owner.labels.iter().cloned().collect(),
+    }
+}
+
+fn target(lock: &LockKey) -> pb::LockTarget {
+    pb::LockTarget {
+        namespace: lock.namespace().to_owned(),
+        name: lock.name().to_owned(),
+        mode: pb::LockMode::Exclusive.into(),
+        permits: 0,
+        limit: 0,
+    }
+}
+
+fn timestamp(ms: u64) -> Timestamp {
+    Timestamp {
+        seconds: signed(ms / 1_000),
+        nanos: sub_second(ms),
+    }
+}
+
+fn sub_second(ms: u64) -> i32 {
+    i32::try_from(ms % 1_000 * 1_000_000).unwrap_or_default()
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn count(len: usize) -> i32 {
+    i32::try_from(len).unwrap_or(i32::MAX)
+}
+
+fn now_ms() -> u64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}

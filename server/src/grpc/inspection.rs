@@ -1,0 +1,52 @@
+//! InspectionService: looking, without touching.
+
+use futures::stream::Empty;
+use leasehold_proto::v1::{
+    GetLockRequest, GetLockResponse, ListLocksRequest, ListLocksResponse, WatchLocksRequest,
+    WatchLocksResponse, inspection_service_server::InspectionService,
+};
+use tonic::{Request, Response, Status};
+
+use super::{decode, encode, status};
+use crate::broker::Broker;
+
+pub(super) struct Inspection {
+    broker: Broker,
+}
+
+impl Inspection {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+#[tonic::async_trait]
+impl InspectionService for Inspection {
+    type WatchLocksStream = Empty<Result<WatchLocksResponse, Status>>;
+
+    async fn get_lock(
+        &self,
+        request: Request<GetLockRequest>,
+    ) -> Result<Response<GetLockResponse>, Status> {
+        let lock = decode::get_lock(request.into_inner())?;
+        let state = self.broker.get(&lock).await;
+        let state = state.map_err(|error| status::of(&error, &lock))?;
+        let state = state.ok_or_else(|| status::idle_lock(&lock))?;
+        let lock = Some(encode::lock(&lock, &state));
+        Ok(Response::new(GetLockResponse { lock }))
+    }
+
+    async fn list_locks(
+        &self,
+        _: Request<ListLocksRequest>,
+    ) -> Result<Response<ListLocksResponse>, Status> {
+        Err(status::not_yet("ListLocks"))
+    }
+
+    async fn watch_locks(
+        &self,
+        _: Request<WatchLocksRequest>,
+    ) -> Result<Response<Self::WatchLocksStream>, Status> {
+        Err(status::not_yet("WatchLocks"))
+    }
+}

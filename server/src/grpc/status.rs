@@ -1,0 +1,237 @@
+//! The one table from a refusal to the wire: code, reason, details and the sentence for people.
+
+use leasehold_proto::v1 as pb;
+use prost::Message;
+use prost_types::Any;
+use tonic::{Code, Status};
+use tonic_types::pb as rpc;
+
+use super::encode;
+use crate::lock::{Contention, LockError, LockKey};
+
+const DOMAIN: &str = "leasehold.dev";
+/// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB.
+const SHOWN_MAX_BYTES: usize = 128;
+const HOLDERS_SHOWN: usize = 5;
+const VIOLATIONS_IN_MESSAGE: usize = 3;
+const STORE_RETRY_MS: u64 = 1_000;
+
+/// One field of a request that is not legal.
+pub(super) struct Violation {
+    /// The path of the field.
+    pub(super) field: String,
+    /// What would be legal.
+    pub(super) description: &'static str,
+}
+
+/// Why a request did not get to the broker.
+pub(super) enum Refused {
+    /// These fields are wrong.
+    Invalid(Vec<Violation>),
+    /// It uses something that is not in this release.
+    NotYet(&'static str),
+    /// Its lease_token does not prove its lease_id, for this lock.
+    NotHolder(LockKey),
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Invalid(violations) => invalid(violations),
+            Refused::NotYet(what) => not_yet(what),
+            Refused::NotHolder(lock) => of(&LockError::NotHolder, &lock),
+        }
+    }
+}
+
+/// The status of a call about `lock` that failed.
+pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
+    if matches!(error, LockError::Internal) {
+        tracing::error!(%lock, "a call failed by a fault of the broker");
+    }
+    let (code, reason) = kind(error);
+    let retry_after_ms = retry_after_ms(error);
+    let mut metadata = named(lock);
+    if let LockError::StaleToken { newest } = error {
+        metadata.push(("newest_fencing_token".to_owned(), newest.to_string()));
+    }
+    let mut details = vec![info(reason, metadata)];
+    if let Some(retry_after_ms) = retry_after_ms {
+        let retry_delay = Some(encode::duration(retry_after_ms));
+        details.push(any("google.rpc.RetryInfo", &rpc::RetryInfo { retry_delay }));
+    }
+    if let LockError::Held(in_the_way) | LockError::WaitTimeout(in_the_way) = error {
+        let contention = contention(in_the_way, lock, retry_after_ms);
+        details.push(any("leasehold.v1.Contention", &contention));
+    }
+    let message = format!("{}: {error}; {}", shown(lock), next(error));
+    status(code, message, details)
+}
+
+/// The status of a look at a lock that nobody holds or waits for.
+pub(super) fn idle_lock(lock: &LockKey) -> Status {
+    let details = vec![info(pb::ErrorReason::LeaseNotFound, named(lock))];
+    let message = format!("{}: nobody holds this lock or waits for it", shown(lock));
+    status(Code::NotFound, message, details)
+}
+
+/// The status of a call that needs something of a later release.
+pub(super) fn not_yet(what: &str) -> Status {
+    Status::unimplemented(format!("{what} is not in this release of the broker"))
+}
+
+/// The table.
+fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
+    use pb::ErrorReason as Reason;
+    match error {
+        LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
+        LockError::WaitTimeout(_) => (Code::Aborted, Reason::WaitTimeout),
+        LockError::LeaseExpired => (Code::Aborted, Reason::LeaseExpired),
+        LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound),
+        LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
+        LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
+        LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
+        LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
+        LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
+        LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
+        LockError::Draining => (Code::Unavailable, Reason::Draining),
+        LockError::Internal => (Code::Internal, Reason::Internal),
+    }
+}
+
+/// When to try again, where that is worth while.
+fn retry_after_ms(error: &LockError) -> Option<u64> {
+    match error {
+        LockError::Held(contention) | LockError::WaitTimeout(contention) => {
+            contention.holder.as_ref().map(|holder| holder.remaining_ms)
+        }
+        LockError::StoreUnavailable => Some(STORE_RETRY_MS),
+        LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
+        LockError::Draining => Some(0),
+        LockError::LeaseExpired
+        | LockError::LeaseNotFound
+        | LockError::NotHolder
+        | LockError::StaleToken { .. }
+        | LockError::RequestIdReused
+        | LockError::QueueFull
+        | LockError::Internal => None,
+    }
+}
+
+/// What the caller should do now.
+fn next(error: &LockError) -> &'static str {
+    match error {
+        LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
+        LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
+        LockError::LeaseExpired => "stop the work it guarded, and acquire with a new request_id",
+        LockError::LeaseNotFound => "treat it as lost, and acquire again",
+        LockError::NotHolder => "hand the lease back exactly as it was received",
+        LockError::StaleToken { .. } => "refuse the work that came with it",
+        LockError::RequestIdReused => "use a fresh UUID for every acquire",
+        LockError::QueueFull => "try again when fewer wait",
+        LockError::StoreUnavailable => "repeat the call with the same request_id",
+        LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",
+        LockError::Draining => "repeat the call with the same request_id on another replica",
+        LockError::Internal => "the log of the broker has the details",
+    }
+}
+
+fn invalid(violations: Vec<Violation>) -> Status {
+    let shown: Vec<_> = violations
+        .iter()
+        .take(VIOLATIONS_IN_MESSAGE)
+        .map(|violation| format!("{} {}", violation.field, violation.description))
+        .collect();
+    let mut message = format!("invalid request: {}", shown.join("; "));
+    if violations.len() > shown.len() {
+        message += &format!("; and {} more", violations.len() - shown.len());
+    }
+    let field_violations = violations
+        .into_iter()
+        .map(|violation| rpc::bad_request::FieldViolation {
+            field: violation.field,
+            description: violation.description.to_owned(),
+            ..Default::default()
+        })
+        .collect();
+    let details = vec![
+        info(pb::ErrorReason::InvalidField, vec![]),
+        any(
+            "google.rpc.BadRequest",
+            &rpc::BadRequest { field_violations },
+        ),
+    ];
+    status(Code::InvalidArgument, message, details)
+}
+
+fn status(code: Code, message: String, details: Vec<Any>) -> Status {
+    let details = rpc::Status {
+        code: code.into(),
+        message: message.clone(),
+        details,
+    };
+    Status::with_details(code, message, details.encode_to_vec().into())
+}
+
+fn info(reason: pb::ErrorReason, metadata: Vec<(String, String)>) -> Any {
+    let reason = reason.as_str_name();
+    any(
+        "google.rpc.ErrorInfo",
+        &rpc::ErrorInfo {
+            reason: reason.trim_start_matches("ERROR_REASON_").to_owned(),
+            domain: DOMAIN.to_owned(),
+            metadata: metadata.into_iter().collect(),
+        },
+    )
+}
+
+fn any(name: &str, message: &impl Message) -> Any {
+    Any {
+        type_url: format!("type.googleapis.com/{name}"),
+        value: message.encode_to_vec(),
+    }
+}
+
+fn named(lock: &LockKey) -> Vec<(String, String)> {
+    vec![
+        ("namespace".to_owned(), lock.namespace().to_owned()),
+        ("lock".to_owned(), cut(lock.name())),
+    ]
+}
+
+fn shown(lock: &LockKey) -> String {
+    format!("lock {}/{}", lock.namespace(), cut(lock.name()))
+}
+
+fn contention(
+    in_the_way: &Contention,
+    lock: &LockKey,
+    retry_after_ms: Option<u64>,
+) -> pb::Contention {
+    let shorten = |held| {
+        let mut holder = encode::holder(lock, held);
+        if let Some(owner) = &mut holder.owner {
+            owner.id = cut(&owner.id);
+            owner.reason = cut(&owner.reason);
+            owner.labels.clear();
+        }
+        if let Some(target) = &mut holder.target {
+            target.name = cut(&target.name);
+        }
+        holder
+    };
+    pb::Contention {
+        holders: in_the_way
+            .holder
+            .iter()
+            .take(HOLDERS_SHOWN)
+            .map(shorten)
+            .collect(),
+        queue_length: i32::try_from(in_the_way.queue_length).unwrap_or(i32::MAX),
+        retry_after: retry_after_ms.map(encode::duration),
+    }
+}
+
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(SHOWN_MAX_BYTES)].to_owned()
+}

@@ -1,0 +1,181 @@
+//! Runs a broker on sockets that the caller owns, until the caller says stop.
+
+mod health;
+mod listeners;
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use leasehold_proto::FILE_DESCRIPTOR_SET;
+use thiserror::Error;
+use tokio::{
+    net::TcpListener,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{
+    Server,
+    server::{Router, TcpIncoming},
+};
+
+use self::health::Health;
+pub use self::listeners::Listeners;
+use crate::{
+    broker::Broker,
+    config::{Config, StoreSettings},
+    grpc,
+    lock::BrokerId,
+    store::{Store, memory::Memory},
+};
+
+const READY_PROBE: Duration = Duration::from_millis(100);
+const STREAMS_PER_CONNECTION: u32 = 1_000;
+const LOCAL_ERROR_RESETS_MAX: usize = 1_024;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a broker did not start, or ended by itself.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// A socket could not be bound.
+    #[error("cannot listen on {address}: {why}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The store cannot be used.
+    #[error("{0}")]
+    Store(String),
+    /// The server ended by itself.
+    #[error("the server ended: {0}")]
+    Server(#[from] tonic::transport::Error),
+    /// The API's own description cannot be read: the build is broken.
+    #[error("cannot offer reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// Serves until `shutdown` ends, then drains: waiting calls are answered `DRAINING` and keep their
+/// place in line, other calls are finished, within `drain_timeout`.
+///
+/// # Errors
+/// If the store cannot be used, or the server ends by itself.
+pub async fn run(
+    config: Config,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    let health = Health::starting().await;
+    let stop = CancellationToken::new();
+    let _stop_with_this_future = stop.clone().drop_guard();
+    let admin = admin_router(&health).serve_with_incoming_shutdown(
+        TcpIncoming::from(listeners.admin).with_nodelay(Some(true)),
+        stop.clone().cancelled_owned(),
+    );
+    let api = serve_api(&config, listeners.api, &health, shutdown);
+    tokio::select! {
+        ended = api => ended,
+        ended = admin => ended.map_err(RunError::from),
+    }
+}
+
+async fn serve_api(
+    config: &Config,
+    listener: TcpListener,
+    health: &Health,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    tokio::pin!(shutdown);
+    let store = tokio::select! {
+        store = build_store(config) => store?,
+        () = &mut shutdown => return Ok(()),
+    };
+    let broker = Broker::new(Arc::clone(&store));
+    let stop = CancellationToken::new();
+    let _stop_with_this_future = stop.clone().drop_guard();
+    let server = api_router(config, &broker, health)?.serve_with_incoming_shutdown(
+        TcpIncoming::from(listener).with_nodelay(Some(true)),
+        stop.clone().cancelled_owned(),
+    );
+    tokio::pin!(server);
+    let ready_then_stop = async {
+        tokio::select! {
+            () = ready(store.as_ref(), health) => shutdown.await,
+            () = &mut shutdown => {}
+        }
+    };
+    tokio::select! {
+        ended = &mut server => return Ok(ended?),
+        () = ready_then_stop => {}
+    }
+    tracing::info!("draining");
+    health.stopping().await;
+    broker.drain();
+    stop.cancel();
+    let drained = async {
+        server.await?;
+        broker.idle().await;
+        Ok(())
+    };
+    timeout(config.drain_timeout, drained)
+        .await
+        .unwrap_or_else(|_| {
+            tracing::warn!("drain_timeout has passed: connections that are still open are cut");
+            Ok(())
+        })
+}
+
+async fn build_store(config: &Config) -> Result<Arc<dyn Store>, RunError> {
+    match &config.store {
+        StoreSettings::Memory => {
+            let quarantine = if config.dev {
+                Duration::ZERO
+            } else {
+                config.quarantine()
+            };
+            Ok(Arc::new(
+                Memory::new(quarantine).connect(BrokerId::random()),
+            ))
+        }
+        StoreSettings::Redis(_) => Err(RunError::Store("not connected yet".to_owned())),
+    }
+}
+
+/// Ends when the store has answered for the first time.
+async fn ready(store: &dyn Store, health: &Health) {
+    while let Err(error) = store.deployment_key().await {
+        tracing::debug!(%error, "the store is not ready yet");
+        sleep(READY_PROBE).await;
+    }
+    health.serving().await;
+    tracing::info!("serving");
+}
+
+fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Router, RunError> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    Ok(server()
+        .add_service(health.api())
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .add_service(grpc::lock_service(broker.clone(), config.limits))
+        .add_service(grpc::inspection_service(broker.clone()))
+        .add_optional_service(config.dev.then(grpc::admin_service)))
+}
+
+fn admin_router(health: &Health) -> Router {
+    server()
+        .add_service(health.admin())
+        .add_service(grpc::admin_service())
+}
+
+fn server() -> Server {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_max_local_error_reset_streams(Some(LOCAL_ERROR_RESETS_MAX))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
