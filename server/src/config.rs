@@ -7,10 +7,13 @@ mod store;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 pub use cli::{Cli, Command, Flags};
-pub use store::{RedisSettings, Secret, StoreSettings};
+pub use store::StoreSettings;
 
 use self::reader::Reader;
-use crate::lock::{DeploymentKey, Limits, expiry_ms};
+use crate::{
+    lock::{DeploymentKey, Limits},
+    store::redis::era::EraBounds,
+};
 
 const TTL_LEAST: Duration = Duration::from_millis(100);
 const TTL_MOST: Duration = Duration::from_secs(3_600);
@@ -31,8 +34,6 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Bounds of what callers may ask for.
     pub limits: Limits,
-    /// The longest lock_delay.
-    pub lock_delay_max: Duration,
     /// Where locks are kept.
     pub store: StoreSettings,
     /// What is logged.
@@ -63,19 +64,6 @@ impl Config {
         Err(problems)
     }
 
-    /// How long a store that lost its data grants nothing:
-    /// `Q = E(ttl_max) + lock_delay_max + replica_lag_max + 1 s`.
-    pub fn quarantine(&self) -> Duration {
-        let replica_lag_max = match &self.store {
-            StoreSettings::Memory => Duration::ZERO,
-            StoreSettings::Redis(redis) => redis.replica_lag_max,
-        };
-        Duration::from_millis(expiry_ms(self.limits.ttl_max_ms))
-            + self.lock_delay_max
-            + replica_lag_max
-            + Duration::from_secs(1)
-    }
-
     fn read(reader: &mut Reader, dev: bool) -> Self {
         let listen = reader.parse("server.listen", "127.0.0.1:7070", address);
         let admin_listen = reader.parse("server.admin_listen", "127.0.0.1:7071", address);
@@ -86,14 +74,20 @@ impl Config {
             filter: reader.parse("log.filter", "info", filter),
             json: reader.parse("log.format", "text", log_format),
         };
+        let limits = limits(reader);
+        let lock_delay_max = at_most(reader, "limits.lock_delay_max", "10s", LOCK_DELAY_MOST);
+        let bounds = EraBounds {
+            ttl_max_ms: limits.ttl_max_ms,
+            lock_delay_max_ms: millis(lock_delay_max),
+            replica_lag_max_ms: millis(reader.parse("store.replica_lag_max", "12s", duration)),
+        };
         Self {
             dev,
             listen,
             admin_listen,
             drain_timeout: reader.parse("server.drain_timeout", "10s", duration),
-            limits: limits(reader),
-            lock_delay_max: at_most(reader, "limits.lock_delay_max", "10s", LOCK_DELAY_MOST),
-            store: store_settings(reader, dev),
+            limits,
+            store: store_settings(reader, dev, bounds),
             log,
         }
     }
@@ -126,17 +120,24 @@ fn limits(reader: &mut Reader) -> Limits {
     }
 }
 
-fn store_settings(reader: &mut Reader, dev: bool) -> StoreSettings {
+fn store_settings(reader: &mut Reader, dev: bool, bounds: EraBounds) -> StoreSettings {
     if !dev && !reader.is_set("store.url") {
         let required = "is required: `memory`, or `redis://host:port/db` (flag --store)";
         reader.problem("store.url", required);
     }
     let mut settings = reader.parse("store.url", "memory", StoreSettings::parse);
+    if let StoreSettings::Memory { quarantine } = &mut settings
+        && !dev
+    {
+        let unreplicated = EraBounds {
+            replica_lag_max_ms: 0,
+            ..bounds
+        };
+        *quarantine = Duration::from_millis(unreplicated.quarantine_ms());
+    }
     let key_prefix = reader.parse("store.key_prefix", "leasehold:", key_prefix);
-    let replica_lag_max = reader.parse("store.replica_lag_max", "12s", duration);
     let password = secret_file(reader, "store.password_file", |text| {
-        let password = text.trim_end_matches(['\r', '\n']);
-        Ok(Secret::new(password.to_owned()))
+        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
     });
     let deployment_key = secret_file(reader, "store.deployment_key_file", |text| {
         DeploymentKey::parse(text).ok_or("the file must hold 64 hexadecimal digits".to_owned())
@@ -146,11 +147,11 @@ fn store_settings(reader: &mut Reader, dev: bool) -> StoreSettings {
     let allow_unsafe_redis = reader.parse("store.allow_unsafe_redis", "false", boolean);
     if let StoreSettings::Redis(redis) = &mut settings {
         redis.key_prefix = key_prefix;
-        redis.replica_lag_max = replica_lag_max;
+        redis.bounds = bounds;
         redis.deployment_key = deployment_key;
         redis.trust_empty_store = trust_empty_store;
         redis.wait_for_store = wait_for_store;
-        redis.allow_unsafe_redis = allow_unsafe_redis;
+        redis.allow_unsafe = allow_unsafe_redis;
         if redis.password.is_some() && password.is_some() {
             let twice = "the password stands in store.url, too: keep only one of them";
             reader.problem("store.password_file", twice);

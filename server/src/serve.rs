@@ -11,7 +11,7 @@ use tokio::{
     net::TcpListener,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::{
     Server,
     server::{Router, TcpIncoming},
@@ -24,7 +24,11 @@ use crate::{
     config::{Config, StoreSettings},
     grpc,
     lock::BrokerId,
-    store::{Store, memory::Memory},
+    store::{
+        Store,
+        memory::Memory,
+        redis::{RedisStore, connection::NodeError, scripts::Scripts},
+    },
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
@@ -45,8 +49,8 @@ pub enum RunError {
         why: String,
     },
     /// The store cannot be used.
-    #[error("{0}")]
-    Store(String),
+    #[error(transparent)]
+    Store(#[from] NodeError),
     /// The server ended by itself.
     #[error("the server ended: {0}")]
     Server(#[from] tonic::transport::Error),
@@ -86,16 +90,19 @@ async fn serve_api(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     tokio::pin!(shutdown);
+    let stop = CancellationToken::new();
+    let _stop_with_this_future = stop.clone().drop_guard();
+    let tasks = TaskTracker::new();
+    let store_stop = stop.child_token();
     let store = tokio::select! {
-        store = build_store(config) => store?,
+        store = build_store(config.store.clone(), &tasks, store_stop.clone()) => store?,
         () = &mut shutdown => return Ok(()),
     };
     let broker = Broker::new(Arc::clone(&store));
-    let stop = CancellationToken::new();
-    let _stop_with_this_future = stop.clone().drop_guard();
+    let draining = stop.child_token();
     let server = api_router(config, &broker, health)?.serve_with_incoming_shutdown(
         TcpIncoming::from(listener).with_nodelay(Some(true)),
-        stop.clone().cancelled_owned(),
+        draining.clone().cancelled_owned(),
     );
     tokio::pin!(server);
     let ready_then_stop = async {
@@ -111,10 +118,13 @@ async fn serve_api(
     tracing::info!("draining");
     health.stopping().await;
     broker.drain();
-    stop.cancel();
+    draining.cancel();
     let drained = async {
         server.await?;
         broker.idle().await;
+        store_stop.cancel();
+        tasks.close();
+        tasks.wait().await;
         Ok(())
     };
     timeout(config.drain_timeout, drained)
@@ -125,20 +135,18 @@ async fn serve_api(
         })
 }
 
-async fn build_store(config: &Config) -> Result<Arc<dyn Store>, RunError> {
-    match &config.store {
-        StoreSettings::Memory => {
-            let quarantine = if config.dev {
-                Duration::ZERO
-            } else {
-                config.quarantine()
-            };
-            Ok(Arc::new(
-                Memory::new(quarantine).connect(BrokerId::random()),
-            ))
+async fn build_store(
+    settings: StoreSettings,
+    tasks: &TaskTracker,
+    stop: CancellationToken,
+) -> Result<Arc<dyn Store>, RunError> {
+    let broker = BrokerId::random();
+    Ok(match settings {
+        StoreSettings::Memory { quarantine } => Arc::new(Memory::new(quarantine).connect(broker)),
+        StoreSettings::Redis(redis) => {
+            Arc::new(RedisStore::start(redis, broker, Scripts::standard(), tasks, stop).await?)
         }
-        StoreSettings::Redis(_) => Err(RunError::Store("not connected yet".to_owned())),
-    }
+    })
 }
 
 /// Ends when the store has answered for the first time.

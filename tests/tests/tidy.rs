@@ -73,7 +73,7 @@ const HOMES: [(&str, &[&str]); 7] = [
 ];
 
 /// Where gRPC is spoken.
-const EDGE: &[&str] = &["grpc", "status", "auth", "admin", "serve", "lib", "main"];
+const EDGE: &[&str] = &["grpc", "serve", "auth", "admin"];
 
 /// Words that this project does not use, in halves so that this list does not find itself.
 /// Those in the first list are names with a settled other term; matched without case.

@@ -69,6 +69,13 @@ pub struct Flags {
     pub log: Option<String>,
 }
 
+impl Cli {
+    /// The arguments of this process. Wrong ones end it with a usage text.
+    pub fn of_process() -> Self {
+        Self::parse()
+    }
+}
+
 impl Flags {
     /// Key, value and name of each flag that was given.
     pub(super) fn given(&self) -> Vec<(&'static str, String, &'static str)> {

@@ -1,8 +1,8 @@
 //! Where locks are kept: the store's URL and what goes with it.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use crate::lock::DeploymentKey;
+use crate::store::redis::{connection::RedisConfig, era::EraBounds};
 
 const REDIS_PORT: u16 = 6379;
 
@@ -10,58 +10,12 @@ const REDIS_PORT: u16 = 6379;
 #[derive(Debug, Clone)]
 pub enum StoreSettings {
     /// In this process.
-    Memory,
+    Memory {
+        /// How long it grants nothing at first: the process before it may have granted leases.
+        quarantine: Duration,
+    },
     /// One Redis node.
-    Redis(RedisSettings),
-}
-
-/// How to reach a Redis node, and what to believe of it.
-#[derive(Debug, Clone)]
-pub struct RedisSettings {
-    /// Name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Number of the database.
-    pub database: u8,
-    /// For ACL users.
-    pub username: Option<String>,
-    /// From the URL or from `store.password_file`.
-    pub password: Option<Secret>,
-    /// What every key begins with.
-    pub key_prefix: String,
-    /// The key of the deployment, if the store does not keep it.
-    pub deployment_key: Option<DeploymentKey>,
-    /// The longest lag of a replica that may be promoted.
-    pub replica_lag_max: Duration,
-    /// Grant at once in a store without an era.
-    pub trust_empty_store: bool,
-    /// Wait for a store that cannot be reached yet.
-    pub wait_for_store: bool,
-    /// Run on a Redis that may lose locks.
-    pub allow_unsafe_redis: bool,
-}
-
-/// Text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Hides `text`.
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// The text itself, for the server that asks for it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
+    Redis(RedisConfig),
 }
 
 impl StoreSettings {
@@ -69,7 +23,8 @@ impl StoreSettings {
     /// may hold a password.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         if url == "memory" {
-            return Ok(Self::Memory);
+            let quarantine = Duration::ZERO;
+            return Ok(Self::Memory { quarantine });
         }
         match url.split_once("://") {
             Some(("redis", rest)) => redis(rest).map(Self::Redis),
@@ -81,7 +36,8 @@ impl StoreSettings {
     }
 }
 
-fn redis(rest: &str) -> Result<RedisSettings, String> {
+/// The rest of the settings stand in keys of their own.
+fn redis(rest: &str) -> Result<RedisConfig, String> {
     let (user_info, place) = match rest.rsplit_once('@') {
         Some((user_info, place)) => (Some(user_info), place),
         None => (None, rest),
@@ -96,7 +52,7 @@ fn redis(rest: &str) -> Result<RedisSettings, String> {
         Some(text) => user_and_password(text)?,
         None => (None, None),
     };
-    Ok(RedisSettings {
+    Ok(RedisConfig {
         host,
         port,
         database,
@@ -104,10 +60,10 @@ fn redis(rest: &str) -> Result<RedisSettings, String> {
         password,
         key_prefix: String::new(),
         deployment_key: None,
-        replica_lag_max: Duration::ZERO,
+        bounds: EraBounds::default(),
         trust_empty_store: false,
+        allow_unsafe: false,
         wait_for_store: false,
-        allow_unsafe_redis: false,
     })
 }
 
@@ -134,13 +90,13 @@ fn host_and_port(authority: &str) -> Result<(String, u16), String> {
     Ok((host.to_owned(), port))
 }
 
-fn user_and_password(user_info: &str) -> Result<(Option<String>, Option<Secret>), String> {
+fn user_and_password(user_info: &str) -> Result<(Option<String>, Option<String>), String> {
     let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
     let present = |text: &str| {
         let text = percent_decoded(text)?;
         Ok::<_, String>(Some(text).filter(|text| !text.is_empty()))
     };
-    Ok((present(user)?, present(password)?.map(Secret::new)))
+    Ok((present(user)?, present(password)?))
 }
 
 fn percent_decoded(text: &str) -> Result<String, String> {
@@ -165,7 +121,7 @@ fn percent_decoded(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn redis_of(url: &str) -> RedisSettings {
+    fn redis_of(url: &str) -> RedisConfig {
         match StoreSettings::parse(url) {
             Ok(StoreSettings::Redis(redis)) => redis,
             other => panic!("{url}: {other:?}"),
@@ -176,7 +132,7 @@ mod tests {
     fn every_part_of_the_url_is_read() {
         let redis = redis_of("redis://al%40ice:p%2Fs:s@[::1]:7000/3");
         assert_eq!(redis.username.as_deref(), Some("al@ice"));
-        assert_eq!(redis.password.unwrap().expose(), "p/s:s");
+        assert_eq!(redis.password.as_deref(), Some("p/s:s"));
         assert_eq!(
             (redis.host.as_str(), redis.port, redis.database),
             ("::1", 7000, 3)
