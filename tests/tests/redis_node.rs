@@ -413,6 +413,22 @@ async fn messages_come_after_ready() {
 }
 
 #[tokio::test]
+async fn a_burst_of_messages_is_not_lost() {
+    const BURST: usize = 20_000;
+    let server = RedisServer::start().await;
+    let mut broker = Broker::start(config(&server)).await;
+    assert_eq!(broker.event().await, NodeEvent::Ready);
+    let text = "for i = 1, ARGV[1] do redis.call('PUBLISH', KEYS[1], i) end";
+    let mut raw = server.connect().await;
+    let burst = BURST.to_string();
+    raw.must(&["EVAL", text, "1", "lh:channel", &burst]).await;
+    for i in 1..=BURST {
+        let message = NodeEvent::Message(Bytes::from(i.to_string()));
+        assert_eq!(broker.event().await, message);
+    }
+}
+
+#[tokio::test]
 async fn an_absent_server_is_named_or_waited_for() {
     let mut server = RedisServer::start().await;
     server.kill().await;

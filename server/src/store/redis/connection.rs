@@ -18,8 +18,9 @@ use crate::lock::DeploymentKey;
 
 /// Commands that may be in flight on one connection.
 const IN_FLIGHT_MAX: usize = 65_536;
-/// Messages that fred keeps for a reader that is behind.
-const MESSAGES_MAX: usize = 65_536;
+/// fred allocates several channels of this size for every connection at once; it tells itself of
+/// its own connection through one of them.
+const MESSAGES_UNUSED: usize = 32;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
@@ -119,6 +120,14 @@ impl fmt::Debug for RedisConfig {
 impl Connection {
     /// Connects, authenticates and selects the database.
     pub(super) async fn open(config: &RedisConfig) -> Result<Self, NodeError> {
+        Self::open_for_messages(config, MESSAGES_UNUSED).await
+    }
+
+    /// `open`, with room for `messages_max` messages that were not yet read.
+    pub(super) async fn open_for_messages(
+        config: &RedisConfig,
+        messages_max: usize,
+    ) -> Result<Self, NodeError> {
         // RESP2: fred writes a RESP3 HELLO as plain text, in which a space ends the password.
         let mut builder = Builder::from_config(Config {
             server: ServerConfig::new_centralized(&config.host, config.port),
@@ -142,7 +151,7 @@ impl Connection {
         });
         builder.with_performance_config(|performance| {
             performance.default_command_timeout = COMMAND_TIMEOUT;
-            performance.broadcast_channel_capacity = MESSAGES_MAX;
+            performance.broadcast_channel_capacity = messages_max;
         });
         let client = builder.build().map_err(|e| config.unreachable(&e))?;
         let router = client.init().await.map_err(|e| config.unreachable(&e))?;
