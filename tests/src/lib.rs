@@ -18,6 +18,7 @@ pub mod port;
 pub mod process;
 pub mod proxy;
 pub mod redis_connection;
+pub mod redis_node;
 pub mod redis_server;
 pub mod scale;
 pub mod shared_redis;

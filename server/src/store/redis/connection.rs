@@ -18,11 +18,9 @@ use crate::lock::DeploymentKey;
 
 /// Commands that may be in flight on one connection.
 const IN_FLIGHT_MAX: usize = 65_536;
-/// Messages that fred keeps for a reader that is behind. It sets the room aside at once, several
-/// times over, so only the connection that subscribes has much.
-pub(super) const MESSAGES_MAX: usize = 65_536;
-/// The room of a connection that does not subscribe.
-pub(super) const NO_MESSAGES: usize = 16;
+/// fred allocates several channels of this size for every connection at once; it tells itself of
+/// its own connection through one of them.
+const MESSAGES_UNUSED: usize = 32;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
@@ -121,7 +119,15 @@ impl fmt::Debug for RedisConfig {
 
 impl Connection {
     /// Connects, authenticates and selects the database.
-    pub(super) async fn open(config: &RedisConfig, messages_max: usize) -> Result<Self, NodeError> {
+    pub(super) async fn open(config: &RedisConfig) -> Result<Self, NodeError> {
+        Self::open_for_messages(config, MESSAGES_UNUSED).await
+    }
+
+    /// `open`, with room for `messages_max` messages that were not yet read.
+    pub(super) async fn open_for_messages(
+        config: &RedisConfig,
+        messages_max: usize,
+    ) -> Result<Self, NodeError> {
         // RESP2: fred writes a RESP3 HELLO as plain text, in which a space ends the password.
         let mut builder = Builder::from_config(Config {
             server: ServerConfig::new_centralized(&config.host, config.port),
