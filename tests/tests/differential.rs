@@ -10,7 +10,7 @@ use leasehold_tests::{
         mutants::{MUTANTS, Mutant},
         tally::Tally,
     },
-    scale,
+    scale::{count, figures},
     shared_redis::shared_redis,
 };
 
@@ -40,9 +40,9 @@ const MUST_OCCUR: [&str; 15] = [
 
 #[test]
 fn the_scripts_answer_like_the_specification() {
-    let sequences = scale::count(SEQUENCES, 1_000) as u64;
+    let sequences = count(SEQUENCES, 1_000) as u64;
     let first: u64 = rand::random::<u32>().into();
-    println!("seeds {first} to {}", first + sequences - 1);
+    figures(&format!("differential: seeds {first} to {}", first + sequences - 1));
     let run = |thread| {
         let mut machine = Machine::new(shared_redis(), str::to_owned);
         let mut tally = Tally::default();
@@ -62,7 +62,7 @@ fn the_scripts_answer_like_the_specification() {
             tally.add(&thread.join().expect("no difference"));
         }
     });
-    println!("{sequences} sequences, 0 differences\n{tally}");
+    figures(&format!("differential: {sequences} sequences, 0 differences\n{tally}"));
     let least = OCCUR as u64 * sequences / SEQUENCES as u64;
     for outcome in MUST_OCCUR {
         assert!(
@@ -74,14 +74,16 @@ fn the_scripts_answer_like_the_specification() {
 
 #[test]
 fn every_mutant_is_found() {
-    let mut survivors = Vec::new();
+    let (mut survivors, mut most) = (Vec::new(), 0);
     for mutant in &MUTANTS {
         match found_after(mutant) {
-            Some(sequences) => println!("{sequences:>6} sequences find: {}", mutant.name),
+            Some(sequences) => most = most.max(sequences),
             None => survivors.push(mutant.name),
         }
     }
     assert!(survivors.is_empty(), "not found: {survivors:?}");
+    let mutants = MUTANTS.len();
+    figures(&format!("differential: {mutants} mutants, each found within {most} sequences"));
 }
 
 fn found_after(mutant: &Mutant) -> Option<u64> {

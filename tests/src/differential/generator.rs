@@ -278,9 +278,14 @@ fn due(step: &Step, next_event_ms: u64) -> Option<u64> {
     (next_event_ms > 0).then_some(step.now_us / 1_000 + next_event_ms)
 }
 
+/// 60 random bits, as long as ids of that kind are.
 fn id(rng: &mut StdRng, len: usize) -> String {
     const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    (0..len)
-        .map(|_| char::from(DIGITS[rng.gen_range(0..32)]))
-        .collect()
+    let mut bits: u64 = rng.r#gen();
+    let digits = (0..len).map(|_| {
+        let digit = DIGITS[usize::try_from(bits % 32).expect("below 32")];
+        bits /= 32;
+        char::from(digit)
+    });
+    digits.collect()
 }
