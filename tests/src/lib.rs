@@ -12,6 +12,7 @@ pub mod clock;
 pub mod conformance;
 pub mod crowd;
 pub mod deployment;
+pub mod differential;
 pub mod faults;
 pub mod load;
 pub mod port;

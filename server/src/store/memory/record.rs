@@ -106,16 +106,9 @@ impl Record {
     /// See [`Store::release`](crate::store::Store::release).
     pub fn release(&mut self, context: &Context, lease: &LeaseRef) -> Outcome<Released> {
         let now = context.now();
-        let had_expired = self.holds(lease) && self.expire(now);
-        if had_expired {
-            return self.advance(context, self.ended(lease, now));
-        }
+        self.expire(now);
         if !self.holds(lease) {
-            self.expire(now);
-            return Outcome {
-                reply: self.ended(lease, now),
-                hand_offs: Vec::new(),
-            };
+            return self.advance(context, self.ended(lease, now));
         }
         self.free();
         self.released.remember(lease.lease_id, now);

@@ -7,16 +7,19 @@ if now > not_after then return { 'LATE', now } end
 local place, was_released, was_expired, tombstones = load('r:' .. request, 'z:' .. lease, 'e:' .. lease, 'a')
 expire()
 
-local function reply(tag, ...) return { tag, now, more, hand_offs, ... } end
+-- Whatever the answer is, an expiry that was noticed stays noticed.
+local function reply(tag, ...)
+  if next(changed) or touched_queue then save() end
+  return { tag, now, more, hand_offs, ... }
+end
 
 local function granted()
   if hand_offs[1] == request then hand_offs = {} end
-  save()
   return reply('GRANTED', holder.token, holder.ttl, holder.since)
 end
 
 local function held_or_queued()
-  save()
+  changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
   if wait > 0 then return reply('QUEUED', next_event()) end
   if not holder or holder.place then return reply('HELD', queue.n) end
   return reply('HELD', queue.n, holder.lease, holder.token, holder.since, holder.expires - now, holder.owner)
@@ -51,8 +54,10 @@ if place then
 end
 
 local closed = grants_in()
-if closed < 0 then return { 'NOERA', now } end
-if closed > 0 and not (rejoin and wait > 0) then return { 'RECOVERING', now, closed } end
+if closed < 0 or closed > 0 and not (rejoin and wait > 0) then
+  if next(changed) then save() end
+  return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
+end
 local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now,
   until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
 if closed == 0 then
@@ -62,10 +67,7 @@ if closed == 0 then
     return granted()
   end
 end
-if wait > 0 and queue.n >= cap then
-  save()
-  return reply('FULL')
-end
+if wait > 0 and queue.n >= cap then return reply('FULL') end
 if wait > 0 then
   touch_queue()
   join(w)

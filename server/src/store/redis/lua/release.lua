@@ -3,24 +3,18 @@
 local lease, token = ARGV[4], tonumber(ARGV[5])
 local was_released, was_expired = load('z:' .. lease, 'e:' .. lease)
 local tag = 'NOTFOUND'
-if holder and holder.lease == lease and holder.token == token then
-  if expire() then
-    if remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then tag = 'EXPIRED' end
-  else
+expire()
+if holder and holder.lease == lease then
+  if holder.token == token then
     tag = 'NOW'
     free()
     remember('z', released, lease, now, kept_released)
   end
-  advance()
-  save()
-  return { tag, now, more, hand_offs }
-end
-expire()
-if holder and holder.lease == lease then
-  tag = 'NOTFOUND'
 elseif remembered(was_released, released, kept_released) then
   tag = 'ALREADY'
 elseif remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
   tag = 'EXPIRED'
 end
+advance()
+if next(changed) or touched_queue then save() end
 return { tag, now, more, hand_offs }

@@ -17,4 +17,5 @@ elseif remembered(was_released, released, kept_released) then
 elseif remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
   tag = 'EXPIRED'
 end
+if next(changed) then save() end
 return { tag, now, more, hand_offs }

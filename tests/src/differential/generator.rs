@@ -1,0 +1,291 @@
+//! Draws the next step of a sequence from what the steps so far have left behind.
+
+use leasehold_server::{
+    lock::{
+        Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef, LockKey,
+        LockName, Namespace, Owner, RequestHash, Ttl,
+    },
+    store::Acquired,
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
+
+use super::steps::{Answer, BEGIN_MS, Era, Step, Verb};
+
+const BROKERS: usize = 3;
+/// One holds, [`super::steps::WAITERS_MAX`] wait, and one is too many.
+const CALLS: usize = 5;
+const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
+const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
+const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
+/// None is a time that leases are remembered for: what was forgotten does not come back when the
+/// clock steps back.
+const LEAPS_MS: [u64; 5] = [1_450, 3_000, 6_001, 13_000, 61_234];
+const STEADY_MS: [u64; 6] = [0, 500, 1_500, 2_500, 3_000, 3_001];
+const ARGUMENTS: [&[u8]; 2] = [b"these", b"those"];
+
+/// One sequence.
+pub struct Generator {
+    rng: StdRng,
+    lock: LockKey,
+    brokers: [BrokerId; BROKERS],
+    now_us: u64,
+    /// In these sequences one broker touches the lock all the time and the others seldom.
+    steady: bool,
+    era: Era,
+    /// The calls under way; each is replaced by a new one now and then.
+    calls: Vec<Acquire>,
+    /// Attempts that were sent, or cancelled before they were.
+    attempts: Vec<Acquire>,
+    leases: Vec<LeaseRef>,
+    next_event_ms: Option<u64>,
+}
+
+impl Generator {
+    /// The sequence of this seed.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let brokers = [(); BROKERS].map(|()| BrokerId::parse(&id(&mut rng, 16)).expect("an id"));
+        let begin_ms = BEGIN_MS + [0, 0, 25_000][rng.gen_range(0..3)];
+        let mut generator = Self {
+            lock: LockKey::new(
+                Namespace::parse("default").expect("legal"),
+                LockName::parse("differential").expect("legal"),
+            ),
+            brokers,
+            now_us: begin_ms * 1_000 + rng.gen_range(0..1_000),
+            steady: rng.gen_bool(0.3),
+            era: [Era::Verified, Era::Verified, Era::Verified, Era::Recovering]
+                [rng.gen_range(0..4)],
+            calls: Vec::new(),
+            attempts: Vec::new(),
+            leases: Vec::new(),
+            next_event_ms: None,
+            rng,
+        };
+        for _ in 0..CALLS {
+            let call = generator.new_call();
+            generator.calls.push(call);
+        }
+        generator
+    }
+
+    /// The next step.
+    pub fn step(&mut self) -> Step {
+        self.pass_time();
+        let now_ms = self.now_us / 1_000;
+        let era = match self.rng.gen_range(0..100) {
+            0 => Era::Absent,
+            1 => Era::Other,
+            _ => self.era,
+        };
+        let verb = self.verb();
+        let broker = match (self.steady, &verb) {
+            (true, Verb::Touch) if self.rng.gen_bool(0.9) => 0,
+            (true, _) if self.rng.gen_bool(0.3) => 0,
+            _ => self.rng.gen_range(0..BROKERS),
+        };
+        Step {
+            now_us: self.now_us,
+            lock: self.lock.clone(),
+            broker: self.brokers[broker],
+            not_after_ms: match self.rng.gen_range(0..40) {
+                0 => now_ms - 1,
+                1 => now_ms,
+                _ => now_ms + 800,
+            },
+            era,
+            verb,
+        }
+    }
+
+    /// Takes note of what an answer tells those who asked.
+    pub fn learn(&mut self, step: &Step, answer: &Answer) {
+        let mut told = answer.hand_offs().to_vec();
+        match answer {
+            Answer::Acquire(Ok(outcome)) => self.learn_acquired(step, &outcome.reply),
+            Answer::Touch(Ok(outcome)) => {
+                self.next_event_ms = due(step, outcome.reply.next_event_ms);
+                told.extend(outcome.reply.held.clone());
+            }
+            Answer::Renew(_) | Answer::Release(_) | Answer::Cancel(_) => self.next_event_ms = None,
+            Answer::Acquire(Err(_))
+            | Answer::Touch(Err(_))
+            | Answer::Get(_)
+            | Answer::Failed(_) => {}
+        }
+        for hand_off in told {
+            let call = self
+                .attempts
+                .iter()
+                .find(|call| call.request == hand_off.request);
+            let lease_id = call.expect("only calls are granted").lease_id;
+            self.remember(lease_id, hand_off.fencing_token);
+        }
+    }
+
+    fn learn_acquired(&mut self, step: &Step, acquired: &Acquired) {
+        let Verb::Acquire(acquire) = &step.verb else {
+            return;
+        };
+        if let Acquired::Granted(grant) = acquired {
+            self.remember(acquire.lease_id, grant.fencing_token);
+        }
+        if let Acquired::Queued { next_event_ms } = acquired {
+            self.next_event_ms = due(step, *next_event_ms);
+        }
+    }
+
+    fn remember(&mut self, lease_id: LeaseId, fencing_token: FencingToken) {
+        let lease = LeaseRef {
+            lock: self.lock.clone(),
+            lease_id,
+            fencing_token,
+        };
+        if !self.leases.contains(&lease) {
+            self.leases.push(lease);
+        }
+    }
+
+    fn pass_time(&mut self) {
+        if let Some(due_ms) = self.next_event_ms.filter(|_| self.rng.gen_bool(0.1)) {
+            let exact_ms = due_ms + self.rng.gen_range(0..3) - 1;
+            self.now_us = self.now_us.max(exact_ms * 1_000);
+            return;
+        }
+        if self.rng.gen_bool(0.02) {
+            self.now_us -= self.rng.gen_range(0..20_000);
+            return;
+        }
+        let choice = if self.rng.gen_bool(0.05) {
+            &LEAPS_MS[..]
+        } else if self.steady {
+            &STEADY_MS[..]
+        } else {
+            &MIXED_MS[..]
+        };
+        let ms = choice.choose(&mut self.rng).expect("some");
+        self.now_us += ms * 1_000 + self.rng.gen_range(0..300);
+    }
+
+    fn verb(&mut self) -> Verb {
+        let touches = if self.steady { 45 } else { 15 };
+        match self.rng.gen_range(0..85 + touches) {
+            0..35 => Verb::Acquire(self.acquire()),
+            35..50 => {
+                let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
+                let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
+                Verb::Renew(self.lease(), ttl)
+            }
+            50..67 => Verb::Release(self.lease()),
+            67..81 => self.cancel(),
+            81..85 => Verb::Get,
+            _ => Verb::Touch,
+        }
+    }
+
+    fn acquire(&mut self) -> Acquire {
+        let slot = self.rng.gen_range(0..CALLS);
+        if self.rng.gen_bool(0.2) {
+            self.calls[slot] = self.new_call();
+        }
+        let mut call = self.calls[slot].clone();
+        match self.rng.gen_range(0..100) {
+            0..3 => call.arguments = ArgumentsHash::of(&[ARGUMENTS[1]]),
+            3..5 => call.lease_id = LeaseId::parse(&id(&mut self.rng, 26)).expect("an id"),
+            // The same attempt once more, or one that was cancelled before it was sent.
+            5..30 if !self.attempts.is_empty() => {
+                let newest = self.attempts.len().saturating_sub(6);
+                call = self.attempts[newest..]
+                    .choose(&mut self.rng)
+                    .expect("some")
+                    .clone();
+            }
+            _ => {}
+        }
+        if !self
+            .attempts
+            .iter()
+            .any(|sent| sent.attempt == call.attempt)
+            || self.rng.gen_bool(0.1)
+        {
+            call.attempt = AttemptId::parse(&id(&mut self.rng, 13)).expect("an id");
+        }
+        call.wait_ms = *WAITS_MS.choose(&mut self.rng).expect("some");
+        call.rejoin = self.rng.gen_bool(0.3);
+        self.attempts.push(call.clone());
+        call
+    }
+
+    fn lease(&mut self) -> LeaseRef {
+        let newest = self.leases.len().saturating_sub(2);
+        let mut lease = match self.rng.gen_range(0..10) {
+            0 => self.leases.choose(&mut self.rng),
+            _ => self.leases[newest..].choose(&mut self.rng),
+        }
+        .cloned()
+        .unwrap_or_else(|| LeaseRef {
+            lock: self.lock.clone(),
+            lease_id: self.calls[0].lease_id,
+            fencing_token: FencingToken::new(1).expect("a token"),
+        });
+        match self.rng.gen_range(0..40) {
+            0 => lease.lease_id = self.calls[0].lease_id,
+            1 => {
+                let token = lease.fencing_token.get() + 1;
+                lease.fencing_token = FencingToken::new(token).expect("a token");
+            }
+            _ => {}
+        }
+        lease
+    }
+
+    fn cancel(&mut self) -> Verb {
+        if self.attempts.is_empty() || self.rng.gen_bool(0.2) {
+            let call = self.calls.choose(&mut self.rng).expect("some").clone();
+            self.attempts.push(Acquire {
+                attempt: AttemptId::parse(&id(&mut self.rng, 13)).expect("an id"),
+                ..call
+            });
+        }
+        let newest = self.attempts.len().saturating_sub(5);
+        let call = self.attempts[newest..].choose(&mut self.rng).expect("some");
+        Verb::Cancel(call.request, call.attempt)
+    }
+
+    fn new_call(&mut self) -> Acquire {
+        let rng = &mut self.rng;
+        let request = RequestHash::parse(&id(rng, 26)).expect("an id");
+        let reason = ["", "a|b", "\"ä,\n%\\"][rng.gen_range(0..3)];
+        Acquire {
+            lock: self.lock.clone(),
+            lease_id: LeaseId::parse(&id(rng, 26)).expect("an id"),
+            request,
+            arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),
+            attempt: AttemptId::parse(&id(rng, 13)).expect("an id"),
+            ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(0..3)]),
+            wait_ms: 0,
+            owner: Owner {
+                id: request.to_string(),
+                reason: reason.to_owned(),
+                labels: vec![("key".to_owned(), reason.to_owned())],
+            },
+            rejoin: false,
+        }
+    }
+}
+
+fn due(step: &Step, next_event_ms: u64) -> Option<u64> {
+    (next_event_ms > 0).then_some(step.now_us / 1_000 + next_event_ms)
+}
+
+/// 60 random bits, as long as ids of that kind are.
+fn id(rng: &mut StdRng, len: usize) -> String {
+    const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut bits: u64 = rng.r#gen();
+    let digits = (0..len).map(|_| {
+        let digit = DIGITS[usize::try_from(bits % 32).expect("below 32")];
+        bits /= 32;
+        char::from(digit)
+    });
+    digits.collect()
+}

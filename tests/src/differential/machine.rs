@@ -1,0 +1,158 @@
+//! Runs the steps of a sequence on the scripts, in one go.
+
+use std::{cell::RefCell, net::SocketAddr};
+
+use fred::types::Value;
+use leasehold_server::store::{
+    StoreError,
+    redis::{
+        decode,
+        scripts::{self, Command, Preamble, Scripts},
+    },
+};
+
+use super::{
+    pipeline::Pipeline,
+    steps::{Answer, Era, RECOVERED_MS, Step, Verb, WAITERS_MAX},
+};
+
+const ERA_ID: &str = "theverifiedera";
+/// The line of the scripts that reads the clock, and the one that takes the time of the step.
+const CLOCK: [&str; 2] = [
+    "local t = redis.call('TIME')\n",
+    "local t = { ARGV[#ARGV - 1], ARGV[#ARGV] }\n",
+];
+
+/// The scripts under injected time, and keys of their own.
+pub struct Machine {
+    pipeline: Pipeline,
+    /// In the order of the verbs.
+    digests: Vec<String>,
+    prefix: String,
+}
+
+impl Machine {
+    /// Loads the scripts after `edit`, which may break them.
+    pub fn new(addr: SocketAddr, edit: impl Fn(&str) -> String) -> Self {
+        let mut pipeline = Pipeline::connect(addr);
+        let texts = RefCell::new(Vec::new());
+        Scripts::edited(|_, text| {
+            assert_eq!(
+                text.matches(CLOCK[0]).count(),
+                1,
+                "the clock is read in one line"
+            );
+            let edited = edit(&text.replace(CLOCK[0], CLOCK[1]));
+            texts.borrow_mut().push(edited.clone());
+            edited
+        });
+        let digests = texts.into_inner();
+        let digests = digests
+            .iter()
+            .map(|text| pipeline.command(&["SCRIPT", "LOAD", text]));
+        let digests = digests
+            .map(|digest| digest.into_string().expect("a digest"))
+            .collect();
+        let prefix = format!("{}:", uuid::Uuid::new_v4());
+        let mut machine = Self {
+            pipeline,
+            digests,
+            prefix,
+        };
+        for (era, value) in [
+            (Era::Verified, format!("{ERA_ID}|0|")),
+            (Era::Recovering, format!("{ERA_ID}|{RECOVERED_MS}|")),
+            (Era::Other, "another|0|".to_owned()),
+        ] {
+            let key = machine.era_key(era);
+            machine.pipeline.command(&["SET", &key, &value]);
+        }
+        machine
+    }
+
+    /// The scripts' answers, and the record's PTTL after them: -2 if there is none.
+    pub fn run<'a>(&mut self, steps: impl Iterator<Item = &'a Step> + Clone) -> (Vec<Answer>, i64) {
+        let mut key = String::new();
+        for step in steps.clone() {
+            let (verb, mut command) = self.command(step);
+            command.keys[1] = self.era_key(step.era);
+            key.clone_from(&command.keys[0]);
+            let time = [step.now_us / 1_000_000, step.now_us % 1_000_000];
+            self.push(verb, &command, time);
+        }
+        self.pipeline.push(["PTTL", &key].iter());
+        self.pipeline.push(["DEL", &key].iter());
+        let mut replies = self.pipeline.replies().into_iter();
+        let answers = steps.map(|step| answer(step, replies.next().expect("one for each")));
+        let answers = answers.collect();
+        let pttl = replies.next().and_then(|pttl| pttl.as_i64());
+        (answers, pttl.expect("PTTL answers a number"))
+    }
+
+    fn command(&self, step: &Step) -> (scripts::Verb, Command) {
+        let preamble = Preamble {
+            key_prefix: &self.prefix,
+            broker: step.broker,
+            not_after_ms: step.not_after_ms,
+            era_id: ERA_ID,
+        };
+        match &step.verb {
+            Verb::Acquire(acquire) => (
+                scripts::Verb::Acquire,
+                preamble.acquire(acquire, WAITERS_MAX),
+            ),
+            Verb::Renew(lease, ttl) => (scripts::Verb::Renew, preamble.renew(lease, *ttl)),
+            Verb::Release(lease) => (scripts::Verb::Release, preamble.release(lease)),
+            Verb::Cancel(request, attempt) => (
+                scripts::Verb::Cancel,
+                preamble.cancel(&step.lock, *request, *attempt),
+            ),
+            Verb::Touch => (scripts::Verb::Touch, preamble.touch(&step.lock)),
+            Verb::Get => (scripts::Verb::Get, preamble.get(&step.lock)),
+        }
+    }
+
+    fn push(&mut self, verb: scripts::Verb, command: &Command, time: [u64; 2]) {
+        let text = |value: &Value| {
+            value
+                .as_bytes_str()
+                .expect("arguments are text")
+                .to_string()
+        };
+        let mut words = vec!["EVALSHA".to_owned(), self.digests[verb as usize].clone()];
+        words.push(command.keys.len().to_string());
+        words.extend(command.keys.iter().cloned());
+        words.extend(command.args.iter().map(text));
+        words.extend(time.map(|part| part.to_string()));
+        self.pipeline.push(words.iter());
+    }
+
+    fn era_key(&self, era: Era) -> String {
+        format!("{}{era:?}", self.prefix)
+    }
+}
+
+fn answer(step: &Step, reply: Value) -> Answer {
+    if let Value::String(error) = &reply {
+        return Answer::Failed(error.to_string());
+    }
+    let failed = |error: StoreError| Answer::Failed(error.to_string());
+    let me = step.broker;
+    match &step.verb {
+        Verb::Acquire(_) => decode::acquired(reply, me)
+            .map_or_else(failed, |answer| Answer::Acquire(answer.outcome)),
+        Verb::Renew(..) => {
+            decode::renewed(reply, me).map_or_else(failed, |answer| Answer::Renew(answer.outcome))
+        }
+        Verb::Release(_) => decode::released(reply, me)
+            .map_or_else(failed, |answer| Answer::Release(answer.outcome)),
+        Verb::Cancel(..) => decode::cancelled(reply, me)
+            .map_or_else(failed, |answer| Answer::Cancel(answer.outcome)),
+        Verb::Touch => {
+            decode::touched(reply, me).map_or_else(failed, |answer| Answer::Touch(answer.outcome))
+        }
+        Verb::Get => {
+            decode::state(reply, me).map_or_else(failed, |answer| Answer::Get(answer.outcome))
+        }
+    }
+}

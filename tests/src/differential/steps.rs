@@ -1,0 +1,145 @@
+//! A step of a sequence: one command with all that decides its answer, and what the specification
+//! answers to it.
+
+use leasehold_server::{
+    lock::{Acquire, AttemptId, BrokerId, LeaseRef, LockKey, LockState, RequestHash, Ttl},
+    store::{
+        Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched,
+        memory::{
+            context::{Context, Grants},
+            record::Record,
+        },
+    },
+};
+
+/// The sequences' time begins here, in milliseconds since 1970.
+pub const BEGIN_MS: u64 = 1_800_000_000_000;
+/// Eras of [`Era::Recovering`] grant nothing before this time.
+pub const RECOVERED_MS: u64 = BEGIN_MS + 20_000;
+/// The queue's limit in these tests: near enough to be met.
+pub const WAITERS_MAX: u32 = 3;
+
+/// The era that the store holds at a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// The one that the broker verified.
+    Verified,
+    /// The one that the broker verified, with no grants before [`RECOVERED_MS`].
+    Recovering,
+    /// Another.
+    Other,
+    /// None.
+    Absent,
+}
+
+/// One command.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The store's clock.
+    pub now_us: u64,
+    /// The lock.
+    pub lock: LockKey,
+    /// Who sends it.
+    pub broker: BrokerId,
+    /// Until when it may be executed.
+    pub not_after_ms: u64,
+    /// What the store holds.
+    pub era: Era,
+    /// What it asks.
+    pub verb: Verb,
+}
+
+/// What a command asks.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the methods of the trait Store")]
+pub enum Verb {
+    Acquire(Acquire),
+    Renew(LeaseRef, Option<Ttl>),
+    Release(LeaseRef),
+    Cancel(RequestHash, AttemptId),
+    Touch,
+    Get,
+}
+
+/// What a store answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the methods of the trait Store")]
+pub enum Answer {
+    Acquire(Done<Acquired>),
+    Renew(Done<Renewed>),
+    Release(Done<Released>),
+    Cancel(Done<Cancelled>),
+    Touch(Done<Touched>),
+    Get(Done<Option<LockState>>),
+    /// Not an answer: a script failed.
+    Failed(String),
+}
+
+type Done<T> = Result<Outcome<T>, Refused>;
+
+impl Answer {
+    /// The grants that the command made to waiters.
+    pub fn hand_offs(&self) -> &[HandOff] {
+        match self {
+            Self::Acquire(Ok(outcome)) => &outcome.hand_offs,
+            Self::Release(Ok(outcome)) => &outcome.hand_offs,
+            Self::Cancel(Ok(outcome)) => &outcome.hand_offs,
+            Self::Touch(Ok(outcome)) => &outcome.hand_offs,
+            Self::Acquire(Err(_)) | Self::Release(Err(_)) | Self::Cancel(Err(_)) => &[],
+            Self::Touch(Err(_)) | Self::Renew(_) | Self::Get(_) | Self::Failed(_) => &[],
+        }
+    }
+
+    /// Why the command was not executed.
+    pub fn refused(&self) -> Option<&Refused> {
+        match self {
+            Self::Acquire(done) => done.as_ref().err(),
+            Self::Renew(done) => done.as_ref().err(),
+            Self::Release(done) => done.as_ref().err(),
+            Self::Cancel(done) => done.as_ref().err(),
+            Self::Touch(done) => done.as_ref().err(),
+            Self::Get(done) => done.as_ref().err(),
+            Self::Failed(_) => None,
+        }
+    }
+}
+
+impl Step {
+    /// What the specification answers.
+    pub fn apply(&self, record: &mut Record) -> Answer {
+        let context = Context {
+            now_us: self.now_us,
+            broker: self.broker,
+            not_after_ms: self.not_after_ms,
+            grants: match self.era {
+                Era::Verified => Grants::NotBefore(0),
+                Era::Recovering => Grants::NotBefore(RECOVERED_MS),
+                Era::Other | Era::Absent => Grants::Never,
+            },
+            waiters_max: WAITERS_MAX,
+        };
+        match &self.verb {
+            Verb::Acquire(acquire) => Answer::Acquire(record.acquire(&context, acquire)),
+            Verb::Renew(lease, ttl) => {
+                Answer::Renew(record.renew(&context, lease, *ttl).map(silent))
+            }
+            Verb::Release(lease) => Answer::Release(Ok(record.release(&context, lease))),
+            Verb::Cancel(request, attempt) => {
+                Answer::Cancel(Ok(record.cancel(&context, *request, *attempt)))
+            }
+            Verb::Touch => Answer::Touch(record.touch(&context)),
+            Verb::Get => {
+                let state = record.get(self.now_us);
+                let known = state.last_fencing_token > 0 || state.queue_length > 0;
+                Answer::Get(Ok(silent(known.then_some(state))))
+            }
+        }
+    }
+}
+
+fn silent<T>(reply: T) -> Outcome<T> {
+    Outcome {
+        reply,
+        hand_offs: Vec::new(),
+    }
+}

@@ -1,0 +1,283 @@
+//! Counts what happened in the sequences, so that a run that met too little is red.
+
+use std::{collections::BTreeMap, fmt};
+
+use leasehold_server::{
+    lock::{Acquire, CLAIM_MS, FencingToken, LockState, expiry_ms},
+    store::{Acquired, Cancelled, HandOff, Refused, Released, Renewed},
+};
+
+use super::steps::{Answer, Step, Verb};
+
+/// How often each outcome occurred.
+#[derive(Debug, Default)]
+pub struct Tally(BTreeMap<&'static str, u64>);
+
+/// What the tally knows of the sequence under way.
+#[derive(Debug, Default)]
+pub struct Watch {
+    calls: Vec<Acquire>,
+    provisional: Option<(FencingToken, u64)>,
+    held_until_ms: Option<u64>,
+}
+
+impl Tally {
+    /// How often that outcome occurred.
+    pub fn of(&self, outcome: &str) -> u64 {
+        self.0.get(outcome).copied().unwrap_or(0)
+    }
+
+    /// Adds another tally.
+    pub fn add(&mut self, other: &Self) {
+        for (outcome, count) in &other.0 {
+            *self.0.entry(outcome).or_default() += count;
+        }
+    }
+
+    /// Counts a step: the lock before and after it as a look at the step's time shows it.
+    pub fn count(
+        &mut self,
+        watch: &mut Watch,
+        step: &Step,
+        answer: &Answer,
+        seen: [&LockState; 2],
+    ) {
+        if let Verb::Acquire(acquire) = &step.verb {
+            watch.calls.push(acquire.clone());
+        }
+        let touched_nothing = match answer.refused() {
+            Some(Refused::Late) => true,
+            Some(Refused::NoEra) => matches!(answer, Answer::Touch(_)),
+            Some(Refused::Recovering { .. }) | None => matches!(answer, Answer::Get(_)),
+        };
+        if !touched_nothing {
+            self.count_lapses(watch, step);
+        }
+        self.count_line(step, answer, seen);
+        match answer {
+            Answer::Acquire(Ok(done)) => self.count_acquired(watch, step, &done.reply, seen[0]),
+            Answer::Renew(Ok(done)) => self.count_renewed(watch, step, done.reply),
+            Answer::Release(Ok(done)) => self.count_released(done.reply),
+            Answer::Cancel(Ok(done)) => self.count_cancelled(done.reply),
+            Answer::Touch(Ok(done)) => {
+                self.count_if(done.reply.rejoin, "touch: rejoin");
+                self.count_if(done.reply.held.is_some(), "touch: grant told");
+            }
+            Answer::Get(_) => self.one("get"),
+            Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) => {}
+            Answer::Release(_) | Answer::Cancel(_) | Answer::Failed(_) => {}
+        }
+        if let Some(refused) = answer.refused() {
+            self.one(match refused {
+                Refused::Late => "late",
+                Refused::NoEra => "no era",
+                Refused::Recovering { .. } => "recovering",
+            });
+        }
+        for hand_off in answer.hand_offs() {
+            self.count_hand_off(watch, step, hand_off);
+        }
+        watch.settle(step, seen[1]);
+    }
+
+    fn count_released(&mut self, released: Released) {
+        self.one(match released {
+            Released::Now => "release: now",
+            Released::Already => "release: already",
+            Released::Expired => "release: expired",
+            Released::NotFound => "release: not found",
+        });
+    }
+
+    fn count_cancelled(&mut self, cancelled: Cancelled) {
+        self.count_if(cancelled != Cancelled::Unknown, "cancel");
+        self.one(match cancelled {
+            Cancelled::Dequeued => "cancel: dequeued",
+            Cancelled::Freed => "cancel: freed",
+            Cancelled::Kept => "cancel: kept",
+            Cancelled::Unknown => "cancel: unknown",
+        });
+    }
+
+    fn count_lapses(&mut self, watch: &mut Watch, step: &Step) {
+        let now_ms = step.now_us / 1_000;
+        if watch
+            .provisional
+            .is_some_and(|(_, until_ms)| until_ms <= now_ms)
+        {
+            self.one("fall-back");
+            watch.provisional = None;
+        }
+        if watch
+            .held_until_ms
+            .is_some_and(|until_ms| until_ms <= now_ms)
+        {
+            self.one("expiry");
+            watch.held_until_ms = None;
+        }
+    }
+
+    /// Waiters that were passed over, and those that were dropped because their broker was silent.
+    fn count_line(&mut self, step: &Step, answer: &Answer, [before, after]: [&LockState; 2]) {
+        let ids = |state: &LockState| -> Vec<String> {
+            state
+                .waiters
+                .iter()
+                .map(|waiting| waiting.owner.id.clone())
+                .collect()
+        };
+        let (before_ids, after_ids) = (ids(before), ids(after));
+        let held = match answer {
+            Answer::Touch(Ok(outcome)) => outcome.reply.held.as_ref(),
+            Answer::Touch(_) | Answer::Acquire(_) | Answer::Renew(_) | Answer::Get(_) => None,
+            Answer::Release(_) | Answer::Cancel(_) | Answer::Failed(_) => None,
+        };
+        let hand_off = answer.hand_offs().first().or(held);
+        let Some(granted) = hand_off.map(|hand_off| hand_off.request.to_string()) else {
+            return;
+        };
+        let Some(place) = before_ids.iter().position(|id| *id == granted) else {
+            return;
+        };
+        let acting = match &step.verb {
+            Verb::Acquire(acquire) => acquire.request.to_string(),
+            Verb::Cancel(request, _) => request.to_string(),
+            Verb::Release(_) | Verb::Renew(..) | Verb::Touch | Verb::Get => String::new(),
+        };
+        for passed in before_ids[..place].iter().filter(|id| **id != acting) {
+            self.one(if after_ids.contains(passed) {
+                "passed over"
+            } else {
+                "dropped"
+            });
+        }
+    }
+
+    fn count_acquired(
+        &mut self,
+        watch: &mut Watch,
+        step: &Step,
+        reply: &Acquired,
+        before: &LockState,
+    ) {
+        let Verb::Acquire(acquire) = &step.verb else {
+            return;
+        };
+        let held = before
+            .holder
+            .as_ref()
+            .is_some_and(|held| held.lease_id == acquire.lease_id);
+        let waits = before
+            .waiters
+            .iter()
+            .any(|waiting| waiting.owner == acquire.owner);
+        self.count_if(
+            (held || waits) && matches!(reply, Acquired::Granted(_) | Acquired::Queued { .. }),
+            "repeat",
+        );
+        self.one(match reply {
+            Acquired::Granted(_) if held => "acquire: held already",
+            Acquired::Granted(grant) if watch.is_provisional(grant.fencing_token) => {
+                "acquire: claimed"
+            }
+            Acquired::Granted(_) if waits => "acquire: waited and granted",
+            Acquired::Granted(_) => "acquire: granted at once",
+            Acquired::Queued { .. } if waits => "acquire: queued already",
+            Acquired::Queued { .. } => "acquire: queued",
+            Acquired::Held(_) => "acquire: held by another",
+            Acquired::QueueFull => "full",
+            Acquired::RequestIdReused => "acquire: id reused",
+            Acquired::Ended => "acquire: ended",
+            Acquired::Cancelled => "tombstone",
+        });
+        if let Acquired::Granted(grant) = reply {
+            watch.claim(grant.fencing_token);
+        }
+    }
+
+    fn count_renewed(&mut self, watch: &mut Watch, step: &Step, renewed: Renewed) {
+        let Verb::Renew(lease, _) = &step.verb else {
+            return;
+        };
+        let claims = watch.is_provisional(lease.fencing_token);
+        self.one(match renewed {
+            Renewed::Extended(_) if claims => "renew: claimed",
+            Renewed::Extended(_) => "renew: extended",
+            Renewed::Expired => "renew: expired",
+            Renewed::Released => "renew: released",
+            Renewed::NotFound => "renew: not found",
+        });
+        if matches!(renewed, Renewed::Extended(_)) {
+            watch.claim(lease.fencing_token);
+        }
+    }
+
+    fn count_hand_off(&mut self, watch: &mut Watch, step: &Step, hand_off: &HandOff) {
+        self.one(if hand_off.provisional {
+            "remote hand-off"
+        } else {
+            "local hand-off"
+        });
+        let call = watch
+            .calls
+            .iter()
+            .find(|call| call.request == hand_off.request);
+        let ttl_ms = call.map_or(0, |call| call.ttl.as_millis());
+        if hand_off.provisional {
+            let until_ms = step.now_us / 1_000 + expiry_ms(ttl_ms).min(CLAIM_MS);
+            watch.provisional = Some((hand_off.fencing_token, until_ms));
+        }
+    }
+
+    fn count_if(&mut self, occurred: bool, outcome: &'static str) {
+        if occurred {
+            self.one(outcome);
+        }
+    }
+
+    fn one(&mut self, outcome: &'static str) {
+        *self.0.entry(outcome).or_default() += 1;
+    }
+}
+
+impl Watch {
+    fn is_provisional(&self, token: FencingToken) -> bool {
+        self.provisional
+            .is_some_and(|(provisional, _)| provisional == token)
+    }
+
+    fn claim(&mut self, token: FencingToken) {
+        if self.is_provisional(token) {
+            self.provisional = None;
+        }
+    }
+
+    fn settle(&mut self, step: &Step, after: &LockState) {
+        let holder = after.holder.as_ref();
+        self.held_until_ms = match holder {
+            Some(holder) => Some(step.now_us / 1_000 + holder.remaining_ms),
+            // A holder past its time is not shown although no command has noticed yet.
+            None if matches!(step.verb, Verb::Release(_) | Verb::Cancel(..)) => None,
+            None => self.held_until_ms,
+        };
+        let newest = after.last_fencing_token;
+        let released =
+            matches!(step.verb, Verb::Release(_) | Verb::Cancel(..)) && after.waiters.is_empty();
+        if released
+            || self
+                .provisional
+                .is_some_and(|(token, _)| token.get() < newest)
+        {
+            self.provisional = None;
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (outcome, count) in &self.0 {
+            writeln!(f, "{count:>10}  {outcome}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! The scripts do what the specification says, in every random sequence, and a script that is wrong
+//! in one line is found out.
+
+use std::thread;
+
+use leasehold_tests::{
+    differential::{
+        compare,
+        machine::Machine,
+        mutants::{MUTANTS, Mutant},
+        tally::Tally,
+    },
+    scale::{count, figures},
+    shared_redis::shared_redis,
+};
+
+const SEQUENCES: usize = 100_000;
+const THREADS: u64 = 2;
+/// Sequences within which a mutant must be found.
+const MUTANT_SEQUENCES: u64 = 5_000;
+/// At full scale each of these occurs at least so often.
+const OCCUR: usize = 500;
+const MUST_OCCUR: [&str; 15] = [
+    "local hand-off",
+    "remote hand-off",
+    "expiry",
+    "cancel",
+    "repeat",
+    "late",
+    "tombstone",
+    "full",
+    "recovering",
+    "no era",
+    "fall-back",
+    "renew: claimed",
+    "passed over",
+    "dropped",
+    "touch: rejoin",
+];
+
+#[test]
+fn the_scripts_answer_like_the_specification() {
+    let sequences = count(SEQUENCES, 1_000) as u64;
+    let first: u64 = rand::random::<u32>().into();
+    figures(&format!("differential: seeds {first} to {}", first + sequences - 1));
+    let run = |thread| {
+        let mut machine = Machine::new(shared_redis(), str::to_owned);
+        let mut tally = Tally::default();
+        for seed in (first + thread..first + sequences).step_by(THREADS as usize) {
+            if let Some(difference) = compare(seed, &mut machine, &mut tally) {
+                panic!("{difference}");
+            }
+        }
+        tally
+    };
+    let mut tally = Tally::default();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || run(thread)))
+            .collect();
+        for thread in threads {
+            tally.add(&thread.join().expect("no difference"));
+        }
+    });
+    figures(&format!("differential: {sequences} sequences, 0 differences\n{tally}"));
+    let least = OCCUR as u64 * sequences / SEQUENCES as u64;
+    for outcome in MUST_OCCUR {
+        assert!(
+            tally.of(outcome) >= least,
+            "{outcome} occurred fewer than {least} times"
+        );
+    }
+}
+
+#[test]
+fn every_mutant_is_found() {
+    let (mut survivors, mut most) = (Vec::new(), 0);
+    for mutant in &MUTANTS {
+        match found_after(mutant) {
+            Some(sequences) => most = most.max(sequences),
+            None => survivors.push(mutant.name),
+        }
+    }
+    assert!(survivors.is_empty(), "not found: {survivors:?}");
+    let mutants = MUTANTS.len();
+    figures(&format!("differential: {mutants} mutants, each found within {most} sequences"));
+}
+
+fn found_after(mutant: &Mutant) -> Option<u64> {
+    let is_edited = std::cell::Cell::new(false);
+    let mut machine = Machine::new(shared_redis(), |text| {
+        is_edited.set(is_edited.get() || text.contains(mutant.right));
+        text.replace(mutant.right, mutant.wrong)
+    });
+    assert!(
+        is_edited.get(),
+        "the scripts no longer hold the text of: {}",
+        mutant.name
+    );
+    let mut tally = Tally::default();
+    let found = |seed: &u64| compare(*seed, &mut machine, &mut tally).is_some();
+    (0..MUTANT_SEQUENCES).find(found).map(|seed| seed + 1)
+}
