@@ -12,6 +12,7 @@ pub mod clock;
 pub mod crowd;
 pub mod deployment;
 pub mod faults;
+pub mod in_process;
 pub mod load;
 pub mod port;
 pub mod process;
