@@ -122,7 +122,7 @@ fn limits(reader: &mut Reader) -> Limits {
 
 fn store_settings(reader: &mut Reader, dev: bool, bounds: EraBounds) -> StoreSettings {
     if !dev && !reader.is_set("store.url") {
-        let required = "is required: `memory`, or `redis://host:port/db` (flag --store)";
+        let required = "required: memory, or redis://host:port/db (flag --store)";
         reader.problem("store.url", required);
     }
     let mut settings = reader.parse("store.url", "memory", StoreSettings::parse);

@@ -4,6 +4,7 @@ pub mod broker;
 pub mod config;
 pub mod grpc;
 pub mod lock;
+pub mod prepare;
 mod serve;
 pub mod shutdown;
 pub mod store;

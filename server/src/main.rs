@@ -8,10 +8,9 @@ use std::{
 
 use leasehold_server::{
     Listeners,
-    config::{Cli, Command, Config, Flags, StoreSettings},
-    run,
+    config::{Cli, Command, Config, Flags},
+    prepare, run,
     shutdown::Signals,
-    store::redis::init::{check_store, init_store},
     telemetry,
 };
 use tokio_util::sync::CancellationToken;
@@ -21,8 +20,10 @@ async fn main() -> ExitCode {
     let done = match Cli::of_process().command {
         Command::Dev(flags) => serve(&flags, true).await,
         Command::Serve(flags) => serve(&flags, false).await,
-        Command::CheckConfig { flags, connect } => check(&flags, connect).await,
-        Command::InitStore(flags) => init(&flags).await,
+        Command::CheckConfig { flags, connect } => {
+            prepare::check(&flags, connect).await.and_then(say)
+        }
+        Command::InitStore(flags) => prepare::init_store(&flags).await.and_then(say),
     };
     let Err(problems) = done else {
         return ExitCode::SUCCESS;
@@ -46,23 +47,7 @@ async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     }
 }
 
-async fn check(flags: &Flags, connect: bool) -> Result<(), Vec<String>> {
-    let config = Config::load(flags, false)?;
-    if connect && let StoreSettings::Redis(redis) = config.store {
-        check_store(redis).await?;
-    }
-    say("the configuration is valid")
-}
-
-async fn init(flags: &Flags) -> Result<(), Vec<String>> {
-    let config = Config::load(flags, false)?;
-    let StoreSettings::Redis(redis) = config.store else {
-        return say("the memory store needs no first era");
-    };
-    say(&init_store(redis).await.map_err(sentence)?)
-}
-
-fn say(line: &str) -> Result<(), Vec<String>> {
+fn say(line: String) -> Result<(), Vec<String>> {
     writeln!(io::stdout(), "{line}").map_err(sentence)
 }
 

@@ -14,6 +14,7 @@ pub mod crowd;
 pub mod deployment;
 pub mod differential;
 pub mod faults;
+pub mod in_process;
 pub mod load;
 pub mod port;
 pub mod process;

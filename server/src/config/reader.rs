@@ -57,7 +57,8 @@ impl Reader {
     }
 
     /// Whether anybody gave the key.
-    pub(super) fn is_set(&self, key: &str) -> bool {
+    pub(super) fn is_set(&mut self, key: &'static str) -> bool {
+        self.known.insert(key);
         self.given.contains_key(key)
     }
 

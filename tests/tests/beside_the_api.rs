@@ -1,0 +1,136 @@
+//! What answers beside the API: health, reflection, and the library where it cannot read a message.
+
+use http::uri::PathAndQuery;
+use leasehold_proto::v1::{
+    AcquireResponse, GetLockRequest, Heartbeat, inspection_service_client::InspectionServiceClient,
+};
+use leasehold_tests::{client::channel, in_process::InProcess};
+use tonic::{Code, Request, client::Grpc, transport::Channel};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_prost::ProstCodec;
+use tonic_reflection::pb::{v1, v1alpha};
+
+const NAMES: [&str; 2] = ["", "leasehold.v1.LockService"];
+
+/// Waits until health says `wanted`.
+async fn awaits(channel: Channel, name: &str, wanted: ServingStatus) {
+    let request = HealthCheckRequest {
+        service: name.to_owned(),
+    };
+    let watch = HealthClient::new(channel).watch(request).await;
+    let mut watch = watch.expect("health answers").into_inner();
+    loop {
+        let now = watch
+            .message()
+            .await
+            .expect("the watch lives")
+            .expect("a status");
+        if now.status() == wanted {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn health_answers_on_both_listeners() {
+    let broker = InProcess::start().await;
+    for address in [broker.api, broker.admin] {
+        for name in NAMES {
+            awaits(channel(address), name, ServingStatus::Serving).await;
+        }
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_is_told_to_watches_and_waits_for_none() {
+    let broker = InProcess::start().await;
+    let request = HealthCheckRequest {
+        service: String::new(),
+    };
+    let mut health = HealthClient::new(channel(broker.api));
+    let mut watch = health
+        .watch(request)
+        .await
+        .expect("health answers")
+        .into_inner();
+    awaits(channel(broker.api), "", ServingStatus::Serving).await;
+    broker.begin_stop();
+    let mut last = None;
+    while let Some(now) = watch.message().await.expect("an orderly end") {
+        last = Some(now.status());
+    }
+    assert_eq!(last, Some(ServingStatus::NotServing));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    let broker = InProcess::start().await;
+    let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
+    let request = v1::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(list),
+    };
+    let mut client = v1::server_reflection_client::ServerReflectionClient::new(broker.channel());
+    let answers = client
+        .server_reflection_info(tokio_stream::once(request))
+        .await;
+    let answer = answers.expect("v1 answers").into_inner().message().await;
+    let answer = format!("{:?}", answer.expect("no error").expect("one answer"));
+    assert!(answer.contains("leasehold.v1.LockService"), "{answer}");
+    assert!(
+        answer.contains("leasehold.v1.InspectionService"),
+        "{answer}"
+    );
+    let list = v1alpha::server_reflection_request::MessageRequest::ListServices(String::new());
+    let request = v1alpha::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(list),
+    };
+    let mut client =
+        v1alpha::server_reflection_client::ServerReflectionClient::new(broker.channel());
+    let answers = client
+        .server_reflection_info(tokio_stream::once(request))
+        .await;
+    let answer = answers
+        .expect("v1alpha answers")
+        .into_inner()
+        .message()
+        .await;
+    let answer = format!("{:?}", answer.expect("no error").expect("one answer"));
+    assert!(answer.contains("leasehold.v1.LockService"), "{answer}");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_decoded_is_the_librarys_internal_error() {
+    let broker = InProcess::start().await;
+    let mut grpc = Grpc::new(broker.channel());
+    grpc.ready().await.expect("a connection");
+    let path = PathAndQuery::from_static("/leasehold.v1.LockService/Acquire");
+    // Field 1 is a number here and a message there.
+    let codec = ProstCodec::<Heartbeat, AcquireResponse>::default();
+    let sent = Request::new(Heartbeat { sequence: 7 });
+    let status = grpc
+        .unary(sent, path, codec)
+        .await
+        .expect_err("undecodable");
+    assert_eq!(status.code(), Code::Internal, "{status:?}");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_over_64_kib_is_refused_unread() {
+    let broker = InProcess::start().await;
+    let mut inspection = InspectionServiceClient::new(broker.channel());
+    let request = GetLockRequest {
+        name: "x".repeat(65 * 1_024),
+        ..GetLockRequest::default()
+    };
+    let status = inspection.get_lock(request).await.expect_err("too large");
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+    broker.stop().await;
+}

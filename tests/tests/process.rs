@@ -1,0 +1,216 @@
+//! The binary as a process: what it prints, how it ends, what it logs.
+
+use std::{path::PathBuf, process::Stdio, time::Duration};
+
+use leasehold_proto::v1::{
+    AcquireRequest, LockTarget, Owner, ReleaseRequest, lock_service_client::LockServiceClient,
+};
+use leasehold_tests::{binary::leasehold_server, client::channel, temp_dir::TempDir};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    net::TcpListener,
+    process::{Child, ChildStdout, Command},
+    time::timeout,
+};
+
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+const ANY_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+
+struct Dev {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+    _dir: TempDir,
+}
+
+impl Dev {
+    fn start(args: &[&str]) -> Self {
+        let dir = TempDir::new("dev");
+        let log = dir.path().join("stderr.log");
+        let mut child = Command::new(leasehold_server())
+            .arg("dev")
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(&log).expect("a log file"))
+            .kill_on_drop(true)
+            .spawn()
+            .expect("start the broker");
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        Self {
+            child,
+            lines,
+            log,
+            _dir: dir,
+        }
+    }
+
+    async fn line(&mut self) -> String {
+        self.lines
+            .next_line()
+            .await
+            .expect("stdout")
+            .expect("one more line")
+    }
+
+    async fn ends_by(&mut self, signal: Signal) {
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
+        kill_process(pid.expect("it runs"), signal).expect("signal the broker");
+        let ended = timeout(DRAIN_LIMIT, self.child.wait()).await;
+        let status = ended.expect("it ends in time").expect("its status");
+        assert_eq!(status.code(), Some(0), "{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log")
+    }
+}
+
+/// Runs to the end: exit code, stdout, stderr.
+async fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    let command = Command::new(leasehold_server())
+        .args(args)
+        .kill_on_drop(true)
+        .output();
+    let output = timeout(DRAIN_LIMIT, command)
+        .await
+        .expect("it ends")
+        .expect("its output");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[tokio::test]
+async fn dev_prints_where_it_listens_and_what_to_try() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut dev = Dev::start(&ANY_PORTS);
+        let line = dev.line().await;
+        let api = line
+            .strip_prefix("listening on 127.0.0.1:")
+            .expect("the first line")
+            .to_owned();
+        assert_ne!(api, "0");
+        assert!(
+            dev.line()
+                .await
+                .starts_with("admin listening on 127.0.0.1:")
+        );
+        let try_it = dev.line().await;
+        assert!(try_it.starts_with("grpcurl "), "{try_it}");
+        let call = format!("127.0.0.1:{api} leasehold.v1.LockService/Acquire");
+        assert!(try_it.ends_with(&call), "{try_it}");
+        dev.ends_by(signal).await;
+        assert_eq!(dev.lines.next_line().await.expect("stdout"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_port_is_named() {
+    let busy = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = busy.local_addr().expect("its address").to_string();
+    let (code, _, stderr) = run(&["dev", "--listen", &address]).await;
+    assert_eq!(code, Some(1));
+    let named = format!("cannot listen on {address}: address already in use");
+    assert!(stderr.contains(&named), "{stderr}");
+}
+
+#[tokio::test]
+async fn check_config_names_every_problem_and_no_secret() {
+    let dir = TempDir::new("config");
+    let file = dir.path().join("leasehold.toml");
+    let path = file.to_str().expect("UTF-8");
+    let wrong = "[server]\nlisten = 'nowhere'\nlissten = 1\n[limits]\nttl_max = 'long'\n\
+                 [store]\nurl = 'rediss://:canary@h:1'\n";
+    std::fs::write(&file, wrong).expect("write the file");
+    let (code, stdout, stderr) = run(&["check-config", "--config", path, "--log", "a=b=c"]).await;
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    for key in [
+        "server.listen ",
+        "server.lissten ",
+        "limits.ttl_max ",
+        "store.url ",
+        "log.filter ",
+    ] {
+        assert!(
+            stderr.lines().any(|line| line.starts_with(key)),
+            "{key}: {stderr}"
+        );
+    }
+    assert!(!stderr.contains("canary"), "{stderr}");
+    std::fs::write(&file, "[store]\nurl = 'memory'\n").expect("write the file");
+    let (code, stdout, stderr) = run(&["check-config", "--config", path]).await;
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+}
+
+#[tokio::test]
+async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
+    let port = leasehold_tests::port::free_port();
+    let url = format!("redis://:canary@127.0.0.1:{port}/0");
+    let args = [&["serve", "--store", &url][..], &ANY_PORTS].concat();
+    let (code, _, stderr) = run(&args).await;
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.contains(&format!("Redis at 127.0.0.1:{port} cannot be reached")),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("canary"), "{stderr}");
+}
+
+#[tokio::test]
+async fn the_log_holds_no_secret() {
+    let mut dev = Dev::start(&[&ANY_PORTS[..], &["--log", "debug"]].concat());
+    let line = dev.line().await;
+    let api = line.strip_prefix("listening on ").expect("the first line");
+    let mut locks = LockServiceClient::new(channel(api.parse().expect("an address")));
+    let request_id = "cafe0000-dead-4bee-8000-c0ffeec0ffee";
+    let request = AcquireRequest {
+        target: Some(LockTarget {
+            name: "a-lock".to_owned(),
+            ..LockTarget::default()
+        }),
+        owner: Some(Owner {
+            id: "worker-1".to_owned(),
+            ..Owner::default()
+        }),
+        request_id: request_id.to_owned(),
+        ..AcquireRequest::default()
+    };
+    let lease = locks
+        .acquire(request)
+        .await
+        .expect("a free lock")
+        .into_inner()
+        .lease;
+    let lease_token = lease.clone().expect("a lease").lease_token;
+    let release = ReleaseRequest {
+        lease: lease.clone(),
+        ..ReleaseRequest::default()
+    };
+    locks.release(release).await.expect("the holder");
+    let mut forged = lease.expect("a lease");
+    forged.lease_token = "canary-of-a-token".to_owned();
+    let release = ReleaseRequest {
+        lease: Some(forged),
+        ..ReleaseRequest::default()
+    };
+    let status = locks.release(release).await.expect_err("a forged token");
+    assert!(!format!("{status:?}").contains("canary-of-a-token"));
+    dev.ends_by(Signal::TERM).await;
+    let log = dev.log();
+    assert!(log.contains("draining"), "{log}");
+    for secret in [
+        request_id,
+        "c0ffeec0ffee",
+        &lease_token,
+        "canary-of-a-token",
+    ] {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
+}

@@ -1,0 +1,158 @@
+//! What is not in this release says so, and names itself.
+
+use leasehold_proto::v1::{
+    AcquireAllRequest, AcquireRequest, ForceReleaseLeaseRequest, Grant, HoldRequest, Lease,
+    ListLocksRequest, LockMode, LockTarget, Owner, ReleaseRequest, SetLockLimitRequest,
+    WatchLocksRequest, admin_service_client::AdminServiceClient,
+    inspection_service_client::InspectionServiceClient, lock_service_client::LockServiceClient,
+};
+use leasehold_tests::in_process::InProcess;
+use tonic::{Code, Status, transport::Channel};
+use uuid::Uuid;
+
+type Locks = LockServiceClient<Channel>;
+
+fn duration(seconds: i64, nanos: i32) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos })
+}
+
+fn valid(name: &str) -> AcquireRequest {
+    AcquireRequest {
+        target: Some(LockTarget {
+            name: name.to_owned(),
+            ..LockTarget::default()
+        }),
+        owner: Some(Owner {
+            id: "worker-1".to_owned(),
+            ..Owner::default()
+        }),
+        ..AcquireRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn fields_that_later_releases_bring_are_named() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let unset = AcquireRequest::default;
+    let other = |change: AcquireRequest| AcquireRequest {
+        target: valid("x").target,
+        owner: valid("x").owner,
+        ..change
+    };
+    let moded = |mode: LockMode| AcquireRequest {
+        target: Some(LockTarget {
+            mode: mode.into(),
+            ..valid("x").target.unwrap_or_default()
+        }),
+        ..valid("x")
+    };
+    let fields = [
+        ("shared locks", moded(LockMode::Shared)),
+        ("semaphores", moded(LockMode::Semaphore)),
+        (
+            "under",
+            other(AcquireRequest {
+                under: Some(Lease::default()),
+                ..unset()
+            }),
+        ),
+        (
+            "max_hold",
+            other(AcquireRequest {
+                max_hold: duration(1, 0),
+                ..unset()
+            }),
+        ),
+        (
+            "lock_delay",
+            other(AcquireRequest {
+                lock_delay: duration(1, 0),
+                ..unset()
+            }),
+        ),
+        (
+            "disconnect_grace",
+            other(AcquireRequest {
+                disconnect_grace: duration(1, 0),
+                ..unset()
+            }),
+        ),
+    ];
+    for (name, request) in fields {
+        not_yet(name, locks.acquire(request).await);
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn calls_that_later_releases_bring_are_named() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let lease = locks
+        .acquire(valid("x"))
+        .await
+        .expect("a free lock")
+        .into_inner()
+        .lease;
+    let mut several = lease.clone().expect("a lease");
+    several.grants.push(Grant::default());
+    let request = ReleaseRequest {
+        lease: Some(several),
+        ..ReleaseRequest::default()
+    };
+    not_yet("several locks", locks.release(request).await);
+    let request_id = Uuid::new_v4().to_string();
+    not_yet(
+        "request_id",
+        locks
+            .release(ReleaseRequest {
+                lease,
+                lock: None,
+                request_id,
+            })
+            .await,
+    );
+    not_yet(
+        "AcquireAll",
+        locks.acquire_all(AcquireAllRequest::default()).await,
+    );
+    not_yet(
+        "Hold",
+        locks.hold(tokio_stream::empty::<HoldRequest>()).await,
+    );
+    let mut inspection = InspectionServiceClient::new(broker.channel());
+    not_yet(
+        "ListLocks",
+        inspection.list_locks(ListLocksRequest::default()).await,
+    );
+    not_yet(
+        "WatchLocks",
+        inspection.watch_locks(WatchLocksRequest::default()).await,
+    );
+    for address in [broker.api, broker.admin] {
+        let mut admin = AdminServiceClient::new(leasehold_tests::client::channel(address));
+        let force = ForceReleaseLeaseRequest::default();
+        not_yet("ForceReleaseLease", admin.force_release_lease(force).await);
+        not_yet(
+            "SetLockLimit",
+            admin.set_lock_limit(SetLockLimitRequest::default()).await,
+        );
+    }
+    broker.stop().await;
+}
+
+fn not_yet<T>(name: &str, answer: Result<T, Status>) {
+    let status = answer.err().unwrap_or_else(|| panic!("{name} is refused"));
+    assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
+    assert!(
+        status.message().contains(name),
+        "{name}: {}",
+        status.message()
+    );
+    assert!(
+        status.message().contains("not in this release"),
+        "{}",
+        status.message()
+    );
+}
