@@ -44,4 +44,4 @@ fix: ## Repair what formatting and lints can repair by themselves
 
 bench: setup ## Measure the broker beside its limits; prints one table
 	cargo build --release --workspace --bins
-	cargo bench -p leasehold-tests --bench broker
+	cargo bench --workspace --bench broker
