@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use leasehold_server::store::redis::{connection::RedisConfig, era::EraBounds};
+
 use crate::port::free_port;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -27,6 +29,24 @@ pub fn shared_redis() -> SocketAddr {
         answer.expect("redis-server must be installed and start");
         SocketAddr::from(([127, 0, 0, 1], port))
     })
+}
+
+/// How a store of its own key prefix reaches it.
+pub fn redis_config(key_prefix: &str, trust_empty_store: bool) -> RedisConfig {
+    let addr = shared_redis();
+    RedisConfig {
+        host: addr.ip().to_string(),
+        port: addr.port(),
+        database: 0,
+        username: None,
+        password: None,
+        key_prefix: key_prefix.to_owned(),
+        deployment_key: None,
+        bounds: EraBounds::default(),
+        trust_empty_store,
+        allow_unsafe: false,
+        wait_for_store: false,
+    }
 }
 
 fn serve(port: u16, ready: &mpsc::Sender<()>) {

@@ -134,23 +134,10 @@ impl World {
 
     /// A new call that does not wait.
     pub fn call(&self) -> Acquire {
-        let request = RequestId::random();
-        let token = LeaseToken::from_caller(AttemptId::random().to_string());
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        Acquire {
-            lock: self.lock.clone(),
-            lease_id: token.lease_id(),
-            request: request.hash(),
-            arguments: ArgumentsHash::of(&[b"arguments"]),
-            attempt: AttemptId::random(),
-            ttl: Ttl::from_stored(TTL_MS),
-            wait_ms: 0,
-            owner: Owner {
-                id: format!("caller-{number}"),
-                ..Owner::default()
-            },
-            rejoin: false,
-        }
+        let mut call = new_call(&self.lock);
+        call.owner.id = format!("caller-{number}");
+        call
     }
 
     /// A new call that waits in line.
@@ -265,6 +252,22 @@ impl World {
                 self.touch(n).await;
             }
         }
+    }
+}
+
+/// A new call for a lock, which does not wait.
+pub fn new_call(lock: &LockKey) -> Acquire {
+    let token = LeaseToken::from_caller(AttemptId::random().to_string());
+    Acquire {
+        lock: lock.clone(),
+        lease_id: token.lease_id(),
+        request: RequestId::random().hash(),
+        arguments: ArgumentsHash::of(&[b"arguments"]),
+        attempt: AttemptId::random(),
+        ttl: Ttl::from_stored(TTL_MS),
+        wait_ms: 0,
+        owner: Owner::default(),
+        rejoin: false,
     }
 }
 

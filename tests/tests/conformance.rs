@@ -91,6 +91,8 @@ on_every_store! {
         a_waiter_behind_a_provisional_grant_is_told_when_that_lapses
         a_holder_that_expires_is_followed_by_the_first_in_line
         waiters_past_their_time_make_room_for_others
+        a_release_reaches_a_waiter_behind_hundreds_past_their_time
+        an_expiry_reaches_a_waiter_behind_hundreds_past_their_time
         t37_the_line_has_an_end_and_a_full_one_refuses
         a_waiter_is_not_granted_at_the_end_of_its_wait
     }

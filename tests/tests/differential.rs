@@ -42,7 +42,10 @@ const MUST_OCCUR: [&str; 15] = [
 fn the_scripts_answer_like_the_specification() {
     let sequences = count(SEQUENCES, 1_000) as u64;
     let first: u64 = rand::random::<u32>().into();
-    figures(&format!("differential: seeds {first} to {}", first + sequences - 1));
+    figures(&format!(
+        "differential: seeds {first} to {}",
+        first + sequences - 1
+    ));
     let run = |thread| {
         let mut machine = Machine::new(shared_redis(), str::to_owned);
         let mut tally = Tally::default();
@@ -62,7 +65,9 @@ fn the_scripts_answer_like_the_specification() {
             tally.add(&thread.join().expect("no difference"));
         }
     });
-    figures(&format!("differential: {sequences} sequences, 0 differences\n{tally}"));
+    figures(&format!(
+        "differential: {sequences} sequences, 0 differences\n{tally}"
+    ));
     let least = OCCUR as u64 * sequences / SEQUENCES as u64;
     for outcome in MUST_OCCUR {
         assert!(
@@ -83,7 +88,9 @@ fn every_mutant_is_found() {
     }
     assert!(survivors.is_empty(), "not found: {survivors:?}");
     let mutants = MUTANTS.len();
-    figures(&format!("differential: {mutants} mutants, each found within {most} sequences"));
+    figures(&format!(
+        "differential: {mutants} mutants, each found within {most} sequences"
+    ));
 }
 
 fn found_after(mutant: &Mutant) -> Option<u64> {

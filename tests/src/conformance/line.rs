@@ -86,6 +86,35 @@ pub async fn waiters_past_their_time_make_room_for_others(world: &World) {
     assert_eq!(world.state().await.queue_length, 0);
 }
 
+pub async fn a_release_reaches_a_waiter_behind_hundreds_past_their_time(world: &World) {
+    let lease = world.held_by(0).await;
+    for _ in 0..600 {
+        world.queued(1, &world.waiting_for(30_000)).await;
+    }
+    let (far, near) = (world.waiting(), world.waiting());
+    world.queued(1, &far).await;
+    world.queued(0, &near).await;
+    world.advance_ms(30_000).await;
+    world.release(0, &lease).await;
+    let lease = world.handed(1, &far).await;
+    assert_eq!(world.state().await.queue_length, 1);
+    world.release(1, &lease).await;
+    world.handed(0, &near).await;
+}
+
+pub async fn an_expiry_reaches_a_waiter_behind_hundreds_past_their_time(world: &World) {
+    world.granted(0, &world.call()).await;
+    for _ in 0..600 {
+        world.queued(1, &world.waiting_for(expiry_ms(TTL_MS))).await;
+    }
+    let waiter = world.waiting();
+    world.queued(0, &waiter).await;
+    world.advance_ms(expiry_ms(TTL_MS) + SLACK_MS).await;
+    world.touch(0).await;
+    let holder = world.state().await.holder.expect("granted by the touch");
+    assert_eq!(holder.lease_id, waiter.lease_id);
+}
+
 pub async fn t37_the_line_has_an_end_and_a_full_one_refuses(world: &World) {
     let lease = world.held_by(0).await;
     let first = world.waiting();

@@ -76,6 +76,7 @@ impl Generator {
         let era = match self.rng.gen_range(0..100) {
             0 => Era::Absent,
             1 => Era::Other,
+            2..7 => Era::Recovering,
             _ => self.era,
         };
         let verb = self.verb();

@@ -68,8 +68,8 @@ pub const MUTANTS: [Mutant; 20] = [
     ),
     mutant(
         "silence is not noticed",
-        "elseif silent <= SILENT and",
-        "elseif",
+        "not gone and silent <= SILENT and",
+        "not gone and",
     ),
     mutant(
         "silent brokers keep their place for ever",

@@ -8,14 +8,17 @@ use leasehold_server::{
     lock::{BrokerId, LockKey},
     store::{
         Store,
-        redis::{RedisStore, connection::RedisConfig, era::EraBounds, scripts::Scripts},
+        redis::{RedisStore, era::EraBounds, scripts::Scripts},
     },
 };
 use tokio::sync::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Backend, Start};
-use crate::{redis_connection::RedisConnection, shared_redis::shared_redis};
+use crate::{
+    redis_connection::RedisConnection,
+    shared_redis::{redis_config, shared_redis},
+};
 
 const CLOCK: &str = "local t = redis.call('TIME')\n";
 /// Redis' own expiry does not know the skew: time that goes by is taken off every record's TTL.
@@ -71,20 +74,7 @@ not_after = not_after + skew
 #[async_trait]
 impl Backend for OnRedis {
     async fn connect(&self, broker: BrokerId) -> Arc<dyn Store> {
-        let addr = shared_redis();
-        let config = RedisConfig {
-            host: addr.ip().to_string(),
-            port: addr.port(),
-            database: 0,
-            username: None,
-            password: None,
-            key_prefix: self.prefix.clone(),
-            deployment_key: None,
-            bounds: EraBounds::default(),
-            trust_empty_store: self.trust_empty_store,
-            allow_unsafe: false,
-            wait_for_store: false,
-        };
+        let config = redis_config(&self.prefix, self.trust_empty_store);
         let stop = self.stop.clone();
         let store = RedisStore::start(config, broker, self.scripts(), &self.tasks, stop).await;
         Arc::new(store.expect("a Redis that can keep locks"))

@@ -41,11 +41,8 @@ local function next_waiter()
         return w, place
       else
         local touched_ms, silent = last_touch(broker)
-        if not touched_ms or silent > 2 * SILENT then
-          gone = true
-        elseif silent <= SILENT and touched_ms >= w.passed then
-          return w, place
-        end
+        gone = not touched_ms or silent > 2 * SILENT
+        if not gone and silent <= SILENT and touched_ms >= w.passed then return w, place end
       end
       if gone then drop(place, w.request) end
       if queue.n == 0 then return nil end

@@ -1,0 +1,235 @@
+//! What a hand-off costs Redis: the same number of commands however many wait.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use leasehold_server::{
+    lock::{Acquire, BrokerId, LeaseRef},
+    store::{
+        Acquired, Event, HandOff, Released, Renewed, Store,
+        redis::{RedisStore, scripts::Scripts},
+    },
+};
+use leasehold_tests::{
+    redis_connection::RedisConnection,
+    scale::figures,
+    shared_redis::{redis_config, shared_redis},
+    world::{LONG_MS, TTL_MAX_MS, lease, lock_named, new_call, with_ttl},
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+const LINES: [usize; 4] = [10, 100, 1_000, 10_000];
+/// A multiple of the four kinds of hand-off, and of the eight releases after which old ones are
+/// forgotten.
+const HAND_OFFS: usize = 200;
+const TOLD_LIMIT: Duration = Duration::from_secs(10);
+const SENT_MAX: f64 = 2.0;
+const INNER_MAX: f64 = 10.0;
+
+/// Two brokers, whose calls take turns in pairs: from one broker to itself, to the other, and back.
+struct Line {
+    brokers: [Broker; 2],
+    name: String,
+    waiters: VecDeque<(usize, Acquire)>,
+    joined: usize,
+}
+
+struct Broker {
+    store: Arc<dyn Store>,
+    events: mpsc::Receiver<Event>,
+}
+
+/// Commands that were executed, by name.
+type Counts = BTreeMap<String, u64>;
+
+/// Commands that brokers sent per hand-off, and the calls that the scripts made for them.
+#[derive(Debug)]
+struct Cost {
+    sent: f64,
+    inner: f64,
+}
+
+#[tokio::test]
+async fn a_hand_off_costs_the_same_however_many_wait() {
+    let tasks = TaskTracker::new();
+    let stop = CancellationToken::new();
+    let mut redis = RedisConnection::open(shared_redis())
+        .await
+        .expect("connect to Redis");
+    let mut costs = Vec::new();
+    for waiters in LINES {
+        let mut line = Line {
+            brokers: [connect(&tasks, &stop).await, connect(&tasks, &stop).await],
+            name: format!("{waiters} wait"),
+            waiters: VecDeque::new(),
+            joined: 0,
+        };
+        let [release, claim] = line.hand_off_costs(&mut redis, waiters).await;
+        let touch = line.touch_cost(&mut redis).await;
+        let sent = release.sent + claim.sent;
+        figures(&format!(
+            "cost: {waiters:>6} wait: {sent:.2} commands per hand-off; calls within a release that \
+             hands over {:.2}, within a claim {:.2}; apart from these within a touch {:.2}",
+            release.inner_each(),
+            claim.inner_each(),
+            touch.inner_each()
+        ));
+        assert!(sent <= SENT_MAX, "{sent} commands per hand-off");
+        assert!(release.inner_each() <= INNER_MAX && claim.inner_each() <= INNER_MAX);
+        costs.push([release, claim]);
+    }
+    for cost in &costs {
+        for (one, first) in cost.iter().zip(&costs[0]) {
+            let apart = (one.inner - first.inner).abs();
+            assert!(one.sent == first.sent && apart < 0.1, "{costs:?}");
+        }
+    }
+    let counts = counts(&mut redis).await;
+    let searches: Vec<_> = ["keys", "scan", "hgetall", "hscan"]
+        .iter()
+        .filter(|name| counts.contains_key(**name))
+        .collect();
+    assert!(searches.is_empty(), "{searches:?} were called");
+    stop.cancel();
+}
+
+impl Cost {
+    /// Calls within one command.
+    fn inner_each(&self) -> f64 {
+        self.inner / self.sent
+    }
+}
+
+impl Line {
+    /// Of the releases, and of the claims.
+    async fn hand_off_costs(&mut self, redis: &mut RedisConnection, waiters: usize) -> [Cost; 2] {
+        let (mut at, mut holder) = self.first().await;
+        while self.waiters.len() < waiters {
+            self.join().await;
+        }
+        let (mut releases, mut claims) = (Counts::new(), Counts::new());
+        for _ in 0..HAND_OFFS {
+            let before = counts(redis).await;
+            let released = self.brokers[at].store.release(&holder).await;
+            assert_eq!(released, Ok(Released::Now));
+            let between = counts(redis).await;
+            (at, holder) = self.take_over(at).await;
+            let after = counts(redis).await;
+            add(&mut releases, &before, &between);
+            add(&mut claims, &between, &after);
+            self.join().await;
+        }
+        [cost(&releases, HAND_OFFS), cost(&claims, HAND_OFFS)]
+    }
+
+    /// What a broker sends about every second for a lock that its calls wait for.
+    async fn touch_cost(&mut self, redis: &mut RedisConnection) -> Cost {
+        let lock = self.waiters[0].1.lock.clone();
+        let before = counts(redis).await;
+        self.brokers[0].store.touch(&lock).await.expect("touch");
+        let mut touch = Counts::new();
+        add(&mut touch, &before, &counts(redis).await);
+        cost(&touch, 1)
+    }
+
+    fn call(&self) -> Acquire {
+        let call = new_call(&lock_named("default", &self.name));
+        with_ttl(
+            Acquire {
+                wait_ms: LONG_MS,
+                ..call
+            },
+            TTL_MAX_MS,
+        )
+    }
+
+    async fn first(&mut self) -> (usize, LeaseRef) {
+        let call = self.call();
+        let Ok(Acquired::Granted(grant)) = self.brokers[0].store.acquire(&call).await else {
+            panic!("the lock is not free");
+        };
+        (0, lease(&call, grant.fencing_token))
+    }
+
+    async fn join(&mut self) {
+        let (n, call) = (self.joined / 2 % 2, self.call());
+        let reply = self.brokers[n].store.acquire(&call).await;
+        assert!(matches!(reply, Ok(Acquired::Queued { .. })), "{reply:?}");
+        self.joined += 1;
+        self.waiters.push_back((n, call));
+    }
+
+    /// The first in line takes over from a holder at broker `at`.
+    async fn take_over(&mut self, at: usize) -> (usize, LeaseRef) {
+        let (n, call) = self.waiters.pop_front().expect("somebody waits");
+        let told = self.brokers[n].told().await;
+        assert_eq!((told.request, told.provisional), (call.request, n != at));
+        let lease = lease(&call, told.fencing_token);
+        if told.provisional {
+            let claimed = self.brokers[n].store.renew(&lease, None).await;
+            assert!(matches!(claimed, Ok(Renewed::Extended(_))), "{claimed:?}");
+        }
+        (n, lease)
+    }
+}
+
+impl Broker {
+    async fn told(&mut self) -> HandOff {
+        loop {
+            let event = timeout(TOLD_LIMIT, self.events.recv()).await;
+            if let Event::HandOff(_, hand_off) = event.expect("told in time").expect("events go on")
+            {
+                return hand_off;
+            }
+        }
+    }
+}
+
+async fn connect(tasks: &TaskTracker, stop: &CancellationToken) -> Broker {
+    let config = redis_config("cost:", true);
+    let broker = BrokerId::random();
+    let store = RedisStore::start(config, broker, Scripts::standard(), tasks, stop.clone()).await;
+    let store = Arc::new(store.expect("a Redis that can keep locks"));
+    Broker {
+        events: store.events(),
+        store,
+    }
+}
+
+async fn counts(redis: &mut RedisConnection) -> Counts {
+    let reply = redis.must(&["INFO", "commandstats"]).await;
+    let line = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse().ok()?;
+        Some((name.to_owned(), calls))
+    };
+    reply.text().lines().filter_map(line).collect()
+}
+
+fn add(sum: &mut Counts, before: &Counts, after: &Counts) {
+    for (name, calls) in after {
+        *sum.entry(name.clone()).or_default() += calls - before.get(name).unwrap_or(&0);
+    }
+}
+
+/// Brokers send EVALSHA; their probes, which PING once each, send TIME and GET besides.
+fn cost(spent: &Counts, times: usize) -> Cost {
+    let of = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| spent.get(*name).unwrap_or(&0))
+            .sum::<u64>()
+    };
+    let inner = of(&[
+        "time", "get", "hget", "hmget", "hset", "hdel", "pexpire", "publish",
+    ]);
+    let per_time = |calls: u64| calls as f64 / times as f64;
+    Cost {
+        sent: per_time(of(&["evalsha"])),
+        inner: per_time(inner - (2 * of(&["ping"])).min(inner)),
+    }
+}
