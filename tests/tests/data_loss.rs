@@ -166,12 +166,14 @@ impl Seen {
 async fn deployment() -> Deployment {
     let redis = RedisServer::start().await;
     let mut options = BrokerOptions::on(redis.url());
-    options.args = vec!["--ttl-max=4s".to_owned()];
-    for bound in ["LOCK_DELAY_MAX", "REPLICA_LAG_MAX"] {
-        options
-            .env
-            .push((format!("LEASEHOLD__STORE__{bound}"), "1s".to_owned()));
-    }
+    let bounds = [
+        ("LIMITS__TTL_MAX", "4s"),
+        ("LIMITS__LOCK_DELAY_MAX", "1s"),
+        ("STORE__REPLICA_LAG_MAX", "1s"),
+    ];
+    options.env = bounds
+        .map(|(key, value)| (format!("LEASEHOLD__{key}"), value.to_owned()))
+        .to_vec();
     Deployment::start_on(redis, &options, BROKERS).await
 }
 
