@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(4);
 /// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s, with 1 s for each of the two bounds.
 const QUARANTINE: Duration = Duration::from_millis(5050 + 1000 + 1000 + 1000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
-const SETTLED: Duration = Duration::from_secs(3);
+const SETTLED: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 const RIVAL_WAIT: Duration = Duration::from_secs(3);
 const RIVAL_PAUSE: Duration = Duration::from_secs(1);
@@ -90,15 +90,13 @@ async fn survive(loss: Loss) {
         AbortOnDropHandle::new(tokio::spawn(take_over(client, lock, Arc::clone(&seen))))
     });
     let rivals: Vec<_> = rivals.collect();
-    sleep(SETTLED).await;
+    seen.all_renewed().await;
     let before = (seen.rival_grants.lock().unwrap().len(), seen.lost());
     assert_eq!(
         before,
         (0, 0),
         "rivals' grants and lost leases before the loss"
     );
-    let renewals = seen.renewals.load(Ordering::Relaxed);
-    assert!(renewals >= LOCKS, "holders keep renewing: {renewals}");
 
     let lost_at = lose(&mut deployment, loss).await;
     sleep((lost_at + QUARANTINE + RESUMED_WITHIN).saturating_sub(boottime())).await;
@@ -156,6 +154,16 @@ impl Seen {
             rival_grants: std::sync::Mutex::default(),
             stop: CancellationToken::new(),
         }
+    }
+
+    /// Holders keep renewing: as many renewals as locks, and a bit more time for rivals to try.
+    async fn all_renewed(&self) {
+        let give_up = boottime() + 10 * SETTLED;
+        while self.renewals.load(Ordering::Relaxed) < LOCKS {
+            assert!(boottime() < give_up, "holders do not renew");
+            sleep(PAUSE).await;
+        }
+        sleep(SETTLED).await;
     }
 
     fn lost(&self) -> usize {
