@@ -17,14 +17,12 @@ const API: &str = "listening on ";
 const ADMIN: &str = "admin listening on ";
 const INIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// How to start brokers: the store and what differs from the defaults.
+/// How to start brokers: on which store, and what differs from the defaults.
 #[derive(Debug, Clone, Default)]
 pub struct BrokerOptions {
     /// What `--store` takes.
     pub store: String,
-    /// Further arguments of `serve`.
-    pub args: Vec<String>,
-    /// Environment variables, of `init-store` too.
+    /// Settings, as environment variables; `init-store` gets them too.
     pub env: Vec<(String, String)>,
 }
 
@@ -131,7 +129,6 @@ async fn launch(options: &BrokerOptions, addr: SocketAddr, dir: &TempDir) -> Tes
         "--admin-listen",
         "127.0.0.1:0",
     ]);
-    command.args(&options.args);
     let log = dir.path().join("stderr.log");
     let (process, lines) = TestProcess::start(command, &log, &[ADMIN, API]).await;
     let [_, api] = lines.as_slice() else {

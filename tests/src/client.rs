@@ -26,6 +26,7 @@ const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 const REPEAT_LIMIT: Duration = Duration::from_secs(10);
 const REPEAT_PAUSE: Duration = Duration::from_millis(50);
+const REPEAT_PAUSE_MOST: Duration = Duration::from_secs(2);
 const MARGIN_LEAST: Duration = Duration::from_millis(500);
 
 /// One connection, opened at the first call and again after a break.
@@ -169,7 +170,7 @@ impl Client {
 
     /// Acquires, repeating while the outcome is unknown.
     pub async fn acquire(&self, call: &AcquireCall) -> Result<Held, Status> {
-        let repeats = self.repeats(call.wait);
+        let mut repeats = self.repeats(call.wait);
         let mut held = loop {
             if let Some(result) = repeats.judge(self.acquire_at(repeats.at(), call)).await {
                 break result?;
@@ -183,7 +184,7 @@ impl Client {
 
     /// Renews, repeating while the outcome is unknown; on success validity counts anew.
     pub async fn renew(&self, held: &mut Held) -> Result<(), Status> {
-        let repeats = self.repeats(Duration::ZERO);
+        let mut repeats = self.repeats(Duration::ZERO);
         loop {
             if let Some(result) = repeats.judge(self.renew_at(repeats.at(), held)).await {
                 *held = result?;
@@ -194,7 +195,7 @@ impl Client {
 
     /// Releases, repeating while the outcome is unknown.
     pub async fn release(&self, held: &Held) -> Result<ReleaseResponse, Status> {
-        let repeats = self.repeats(Duration::ZERO);
+        let mut repeats = self.repeats(Duration::ZERO);
         loop {
             if let Some(result) = repeats.judge(self.release_at(repeats.at(), held)).await {
                 return result;
@@ -204,7 +205,7 @@ impl Client {
 
     /// What the brokers know of a lock; `None` if nobody holds it or waits for it.
     pub async fn get_lock(&self, name: &str) -> Result<Option<Lock>, Status> {
-        let repeats = self.repeats(Duration::ZERO);
+        let mut repeats = self.repeats(Duration::ZERO);
         loop {
             match repeats.judge(self.get_lock_at(repeats.at(), name)).await {
                 Some(Ok(lock)) => return Ok(Some(lock)),
@@ -294,6 +295,7 @@ impl Client {
         Repeats {
             client: self,
             limit: wait + CALL_LIMIT,
+            pause: REPEAT_PAUSE,
             give_up: boottime() + wait + REPEAT_LIMIT,
         }
     }
@@ -302,6 +304,7 @@ impl Client {
 struct Repeats<'a> {
     client: &'a Client,
     limit: Duration,
+    pause: Duration,
     give_up: Duration,
 }
 
@@ -312,7 +315,7 @@ impl Repeats<'_> {
 
     /// `None`: the outcome is unknown, repeat at the next endpoint.
     async fn judge<T>(
-        &self,
+        &mut self,
         attempt: impl Future<Output = Result<T, Status>>,
     ) -> Option<Result<T, Status>> {
         let outcome = tokio::time::timeout(self.limit, attempt).await;
@@ -329,7 +332,9 @@ impl Repeats<'_> {
             counters.transport_errors.fetch_add(1, Ordering::Relaxed);
         }
         self.client.at.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(REPEAT_PAUSE).await;
+        let jitter = rand::thread_rng().gen_range(0.5..1.5);
+        tokio::time::sleep(self.pause.mul_f64(jitter)).await;
+        self.pause = (self.pause * 2).min(REPEAT_PAUSE_MOST);
         None
     }
 }

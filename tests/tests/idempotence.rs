@@ -70,15 +70,17 @@ async fn repeats_after_lost_replies_make_one_lease_each() {
     let batches = count(10_000, 1_000)
         .div_ceil(BATCH * VERBS)
         .next_multiple_of(STOPPED_EVERY);
-    for batch in 0..batches.max(2 * STOPPED_EVERY) {
+    for batch in 0..batches {
         let locks: Vec<_> = (0..BATCH)
             .map(|index| format!("cut-{batch}-{index}"))
             .collect();
-        match batch % (2 * STOPPED_EVERY) {
-            0 => run.stopped_batch(&locks, Late::Answered).await,
-            STOPPED_EVERY => run.stopped_batch(&locks, Late::Dropped).await,
-            even if even % 2 == 0 => run.cut_batch(&locks, DIRECT).await,
-            _ => run.cut_batch(&locks, OTHER).await,
+        if batch % STOPPED_EVERY == 0 {
+            let (answered, dropped) = locks.split_at(BATCH / 2);
+            run.stopped_batch(answered, Late::Answered).await;
+            run.stopped_batch(dropped, Late::Dropped).await;
+        } else {
+            run.cut_batch(&locks, if batch % 2 == 0 { DIRECT } else { OTHER })
+                .await;
         }
     }
     let Run {
