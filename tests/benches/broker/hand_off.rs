@@ -16,26 +16,38 @@ use tonic::transport::Channel;
 use crate::grpc::{CHANNELS, acquire_request, release};
 use crate::pairs::Sample;
 
+/// What one round measured.
+pub(crate) struct Line {
+    /// While everybody who had a turn joined again: each hand-off beside an Acquire.
+    pub(crate) full: Sample,
+    /// While the line ran empty: hand-offs alone.
+    pub(crate) emptying: Sample,
+}
+
 /// How many stand in line.
 pub(crate) const WAITERS: usize = 1_000;
 const WARM_UP: Duration = Duration::from_millis(500);
 const MEASURED: Duration = Duration::from_secs(2);
+/// Until the last who joined again stand in line.
+const SETTLE: Duration = Duration::from_millis(50);
 const WAIT_SECONDS: i64 = 120;
 
 /// What all waiters of a round share.
 struct Round {
     lock: String,
     start: Instant,
-    begin: Instant,
     end: Instant,
     /// When the last release was sent, in nanoseconds after `start`. Only the holder writes it,
     /// so whoever is granted the lock next finds the release that made room.
     released_at: AtomicU64,
 }
 
+/// One grant: when it was received, and how long after the sending of the release.
+type HandOff = (Instant, Duration);
+
 /// Fills the line, lets the lock go round, and tells the time from the sending of a release to the
 /// next holder's receipt of its grant.
-pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Sample {
+pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
     let lock = format!("bench/hand-off/{round}");
     let waits: Vec<_> = brokers
         .iter()
@@ -55,20 +67,34 @@ pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Sample {
     line_is_full(releases[0].clone(), &lock).await;
     let start = Instant::now();
     let begin = start + WARM_UP;
+    let end = begin + MEASURED;
+    let released_at = AtomicU64::new(0);
     let round = Round {
         lock,
         start,
-        begin,
-        end: begin + MEASURED,
-        released_at: AtomicU64::new(0),
+        end,
+        released_at,
     };
     go.send_replace(Some(Arc::new(round)));
     release(&mut locks, first).await;
-    let mut latencies = Vec::new();
+    let mut hand_offs: Vec<HandOff> = Vec::new();
     while let Some(of_one) = tasks.join_next().await {
-        latencies.extend(of_one.expect("a waiter ends"));
+        hand_offs.extend(of_one.expect("a waiter ends"));
     }
-    Sample::of(latencies, MEASURED)
+    let last = hand_offs
+        .iter()
+        .map(|(at, _)| *at)
+        .max()
+        .expect("the line moves");
+    Line {
+        full: within(&hand_offs, begin, end),
+        emptying: within(&hand_offs, end + SETTLE, last),
+    }
+}
+
+fn within(hand_offs: &[HandOff], from: Instant, to: Instant) -> Sample {
+    let those = hand_offs.iter().filter(|(at, _)| (from..to).contains(at));
+    Sample::of(those.map(|(_, latency)| *latency).collect(), to - from)
 }
 
 /// Joins the line again after each turn, until the round is over: then the line runs empty.
@@ -77,8 +103,8 @@ async fn one_waiter(
     mut give_back: LockServiceClient<Channel>,
     lock: String,
     gone: tokio::sync::watch::Receiver<Option<Arc<Round>>>,
-) -> Vec<Duration> {
-    let mut latencies = Vec::new();
+) -> Vec<HandOff> {
+    let mut hand_offs = Vec::new();
     let mut lease = acquire(&mut wait, &lock).await;
     let round = gone
         .borrow()
@@ -87,14 +113,12 @@ async fn one_waiter(
     loop {
         let granted = Instant::now();
         let released_at = Duration::from_nanos(round.released_at.load(Ordering::Acquire));
-        if (round.begin..round.end).contains(&granted) {
-            latencies.push(granted - (round.start + released_at));
-        }
+        hand_offs.push((granted, granted - (round.start + released_at)));
         let now = u64::try_from(round.start.elapsed().as_nanos()).expect("a short run");
         round.released_at.store(now, Ordering::Release);
         release(&mut give_back, lease).await;
         if granted >= round.end {
-            return latencies;
+            return hand_offs;
         }
         lease = acquire(&mut wait, &round.lock).await;
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::hand_off::WAITERS;
+use crate::hand_off::{Line, WAITERS};
 use crate::pairs::Sample;
 
 /// The least share of the scripts' own rate, at 64 callers.
@@ -32,11 +32,18 @@ pub(crate) enum HandOffs {
     TwoBrokers,
 }
 
+/// What the line does meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Full,
+    Emptying,
+}
+
 /// Collects the rounds; shown, it is the table.
 pub(crate) struct Report {
     rounds: (usize, usize),
     pairs: BTreeMap<(Pairs, usize), Vec<Sample>>,
-    hand_offs: BTreeMap<HandOffs, Vec<Sample>>,
+    hand_offs: BTreeMap<(HandOffs, Phase), Vec<Sample>>,
 }
 
 impl Report {
@@ -56,8 +63,15 @@ impl Report {
             .push(sample);
     }
 
-    pub(crate) fn hand_offs(&mut self, target: HandOffs, sample: Sample) {
-        self.hand_offs.entry(target).or_default().push(sample);
+    pub(crate) fn hand_offs(&mut self, target: HandOffs, line: Line) {
+        self.hand_offs
+            .entry((target, Phase::Full))
+            .or_default()
+            .push(line.full);
+        self.hand_offs
+            .entry((target, Phase::Emptying))
+            .or_default()
+            .push(line.emptying);
     }
 
     fn pair_row(&self, target: Pairs, callers: usize, rounds: &[Sample]) -> String {
@@ -113,26 +127,30 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "| {:37} | {:>7} | {:>8} | {:>7} | {:>7} | {:>5} | {:>5} | aim |",
+            "| {:47} | {:>7} | {:>8} | {:>7} | {:>7} | {:>5} | {:>5} | aim |",
             "what", "callers", "per s", "p50 ms", "p99 ms", "÷ (a)", "÷ (b)"
         )?;
         writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
         for ((target, callers), rounds) in &self.pairs {
             writeln!(f, "{}", self.pair_row(*target, *callers, rounds))?;
         }
-        for (target, rounds) in &self.hand_offs {
-            writeln!(f, "{}", hand_off_row(*target, rounds))?;
+        for ((target, phase), rounds) in &self.hand_offs {
+            writeln!(f, "{}", hand_off_row(*target, *phase, rounds))?;
         }
         Ok(())
     }
 }
 
-fn hand_off_row(target: HandOffs, rounds: &[Sample]) -> String {
+fn hand_off_row(target: HandOffs, phase: Phase, rounds: &[Sample]) -> String {
     let sample = median(rounds);
-    let name = match target {
-        HandOffs::Memory => "hand-offs: broker, embedded store",
-        HandOffs::Redis => "hand-offs: broker on Redis",
-        HandOffs::TwoBrokers => "hand-offs: two brokers on Redis",
+    let of = match target {
+        HandOffs::Memory => "embedded store",
+        HandOffs::Redis => "Redis",
+        HandOffs::TwoBrokers => "Redis, two brokers",
+    };
+    let name = match phase {
+        Phase::Full => format!("hand-offs: {of}, all join again"),
+        Phase::Emptying => format!("hand-offs: {of}, line runs empty"),
     };
     let aim = match target {
         HandOffs::Memory | HandOffs::Redis => {
@@ -145,13 +163,13 @@ fn hand_off_row(target: HandOffs, rounds: &[Sample]) -> String {
         }
         HandOffs::TwoBrokers => String::new(),
     };
-    row(name, WAITERS, sample, &[String::new(), String::new(), aim])
+    row(&name, WAITERS, sample, &[String::new(), String::new(), aim])
 }
 
 fn row(name: &str, callers: usize, sample: Sample, rest: &[String; 3]) -> String {
     let [to_scripts, to_echo, aim] = rest;
     format!(
-        "| {name:37} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {to_scripts:>5} | {to_echo:>5} | {aim} |",
+        "| {name:47} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {to_scripts:>5} | {to_echo:>5} | {aim} |",
         sample.per_second,
         ms(sample.p50),
         ms(sample.p99),
