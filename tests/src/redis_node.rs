@@ -30,7 +30,7 @@ pub const SOON: Duration = Duration::from_secs(10);
 /// What a caller waits for the store at most.
 pub const PROMPT: Duration = Duration::from_secs(1);
 
-/// A script without keys, and one that appends ARGV[1] to a list.
+/// A script without keys, and one that appends `ARGV[1]` to a list.
 pub static SCRIPTS: LazyLock<Arc<[Script]>> = LazyLock::new(|| {
     Arc::from([
         Script::new("answer", "#!lua\nreturn 42"),

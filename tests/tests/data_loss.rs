@@ -20,6 +20,7 @@ use leasehold_tests::redis_server::RedisServer;
 use leasehold_tests::scale::figures;
 use leasehold_tests::status::unknown_outcome;
 use leasehold_tests::witness::{Visit, Witness};
+use rand::Rng;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -27,15 +28,16 @@ use tokio_util::task::AbortOnDropHandle;
 const LOCKS: usize = 500;
 const BROKERS: usize = 2;
 const CONNECTIONS: usize = 4;
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(6);
 /// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s, with 1 s for each of the two bounds.
-const QUARANTINE: Duration = Duration::from_millis(5050 + 1000 + 1000 + 1000);
+const QUARANTINE: Duration = Duration::from_millis(7450 + 1000 + 1000 + 1000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(1);
-const RIVAL_WAIT: Duration = Duration::from_secs(3);
-const RIVAL_PAUSE: Duration = Duration::from_secs(1);
+const RIVAL_WAIT: Duration = Duration::from_secs(8);
+const RIVAL_PAUSE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_millis(400);
 
 /// A case on its own keeps two cores busy: side by side, holders would miss their renewals.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -158,7 +160,7 @@ impl Seen {
 
     /// Holders keep renewing: as many renewals as locks, and a bit more time for rivals to try.
     async fn all_renewed(&self) {
-        let give_up = boottime() + 10 * SETTLED;
+        let give_up = boottime() + 30 * SETTLED;
         while self.renewals.load(Ordering::Relaxed) < LOCKS {
             assert!(boottime() < give_up, "holders do not renew");
             sleep(PAUSE).await;
@@ -175,7 +177,7 @@ async fn deployment() -> Deployment {
     let redis = RedisServer::start().await;
     let mut options = BrokerOptions::on(redis.url());
     let bounds = [
-        ("LIMITS__TTL_MAX", "4s"),
+        ("LIMITS__TTL_MAX", "6s"),
         ("LIMITS__LOCK_DELAY_MAX", "1s"),
         ("STORE__REPLICA_LAG_MAX", "1s"),
     ];
@@ -233,9 +235,10 @@ async fn hold(client: Client, lock: usize, mut held: Held, seen: Arc<Seen>) {
     let token = held.token();
     let mut at = lock;
     let ended = loop {
-        let next = held.sent + held.ttl() / 3;
+        // At a third of the ttl, but not all at the same moment; after a failure soon again.
+        let next = held.sent + spread(held.ttl() / 3);
         tokio::select! {
-            () = sleep(next.saturating_sub(boottime()).max(PAUSE)) => {}
+            () = sleep(next.saturating_sub(boottime()).max(spread(AGAIN))) => {}
             () = seen.stop.cancelled() => {
                 let ended = boottime().min(held.valid_until());
                 // What became of the lease is the rivals' business now.
@@ -275,13 +278,14 @@ async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
         Duration::ZERO
     };
     let mut at = lock;
+    sleep(spread(RIVAL_PAUSE)).await;
     let held = loop {
         let call = call(lock, wait);
         if let Ok(Ok(held)) = timeout(wait + CALL_LIMIT, client.acquire_at(at, &call)).await {
             break held;
         }
         at += 1;
-        sleep(RIVAL_PAUSE).await;
+        sleep(spread(RIVAL_PAUSE)).await;
     };
     let entered = boottime();
     seen.rival_grants.lock().unwrap().push(entered);
@@ -292,6 +296,11 @@ async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
         ended: held.valid_until(),
     };
     seen.witness.record(visit);
+}
+
+/// A time give or take a half.
+fn spread(time: Duration) -> Duration {
+    time.mul_f64(rand::thread_rng().gen_range(0.5..1.5))
 }
 
 fn call(lock: usize, wait: Duration) -> AcquireCall {

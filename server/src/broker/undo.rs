@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::Instant,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
@@ -15,6 +18,9 @@ use crate::{
 /// line or its lock is given up.
 const GRACE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(8);
+/// Undos at the store at the same time: a store that is slow already gets no flood of them.
+const AT_ONCE: usize = 16;
 
 /// Where attempts to take back are sent; sending never waits, so that a `Drop` can do it.
 #[derive(Debug, Clone)]
@@ -40,6 +46,7 @@ impl Undo {
     ) -> Self {
         let (sender, mut attempts) = mpsc::unbounded_channel::<Attempt>();
         let tracker = tasks.clone();
+        let slots = Arc::new(Semaphore::new(AT_ONCE));
         tasks.spawn(async move {
             loop {
                 let attempt = tokio::select! {
@@ -47,7 +54,7 @@ impl Undo {
                     () = draining.cancelled() => return,
                 };
                 let Some(attempt) = attempt else { return };
-                tracker.spawn(attempt.take_back(Arc::clone(&store)));
+                tracker.spawn(attempt.take_back(Arc::clone(&store), Arc::clone(&slots)));
             }
         });
         Self(sender)
@@ -71,10 +78,14 @@ impl Attempt {
         }
     }
 
-    async fn take_back(self, store: Arc<dyn Store>) {
+    async fn take_back(self, store: Arc<dyn Store>, slots: Arc<Semaphore>) {
         tokio::time::sleep(GRACE).await;
         let give_up = Instant::now() + self.gone_after;
+        let mut retry = RETRY;
         while Instant::now() < give_up {
+            let Ok(slot) = slots.acquire().await else {
+                return;
+            };
             match store.cancel(&self.lock, self.request, self.attempt).await {
                 Ok(done) => {
                     debug!(lock = %self.lock, ?done, "took back an attempt");
@@ -82,7 +93,9 @@ impl Attempt {
                 }
                 Err(error) => debug!(lock = %self.lock, %error, "could not take back an attempt"),
             }
-            tokio::time::sleep(RETRY).await;
+            drop(slot);
+            tokio::time::sleep(retry).await;
+            retry = (retry * 2).min(RETRY_MAX);
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct Flags {
     /// Address of health and the admin service, such as 127.0.0.1:7071
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
-    /// Where locks are kept: memory, or redis://[user:password@]host:port/db
+    /// Where locks are kept: memory, or redis://user:password@host:port/db
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
     /// What the keys in the store begin with
