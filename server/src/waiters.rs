@@ -38,7 +38,7 @@ pub struct Waiters {
 /// One lock's calls.
 #[derive(Debug, Default)]
 struct Line {
-    calls: Vec<WaitingCall>,
+    calls: HashMap<RequestHash, Vec<WaitingCall>>,
     /// When to touch the lock next; `None` while nobody is known to be queued.
     touch_at: Option<Instant>,
     changed: Arc<Notify>,
@@ -46,7 +46,6 @@ struct Line {
 
 #[derive(Debug)]
 struct WaitingCall {
-    request: RequestHash,
     attempt: AttemptId,
     signals: mpsc::Sender<Signal>,
 }
@@ -56,6 +55,7 @@ struct WaitingCall {
 pub struct Registration {
     waiters: Arc<Waiters>,
     lock: LockKey,
+    request: RequestHash,
     attempt: AttemptId,
     signals: mpsc::Receiver<Signal>,
 }
@@ -70,7 +70,6 @@ impl Waiters {
     ) -> Registration {
         let (sender, signals) = mpsc::channel(SIGNALS_MAX);
         let call = WaitingCall {
-            request,
             attempt,
             signals: sender,
         };
@@ -78,10 +77,13 @@ impl Waiters {
             .entry(lock.clone())
             .or_default()
             .calls
+            .entry(request)
+            .or_default()
             .push(call);
         Registration {
             waiters: Arc::clone(self),
             lock: lock.clone(),
+            request,
             attempt,
             signals,
         }
@@ -89,17 +91,17 @@ impl Waiters {
 
     /// Tells every attempt of a request.
     pub fn hand_off(&self, lock: &LockKey, request: RequestHash, signal: Signal) {
-        if let Some(line) = self.lines().get(lock) {
-            for call in line.calls.iter().filter(|call| call.request == request) {
-                let _ = call.signals.try_send(signal);
-            }
+        let lines = self.lines();
+        let calls = lines.get(lock).and_then(|line| line.calls.get(&request));
+        for call in calls.into_iter().flatten() {
+            let _ = call.signals.try_send(signal);
         }
     }
 
     /// Tells every call of a lock to ask the store again.
     pub fn rejoin(&self, lock: &LockKey) {
         if let Some(line) = self.lines().get(lock) {
-            for call in &line.calls {
+            for call in line.calls.values().flatten() {
                 let _ = call.signals.try_send(Signal::Rejoin);
             }
         }
@@ -180,7 +182,12 @@ impl Drop for Registration {
         let Some(line) = lines.get_mut(&self.lock) else {
             return;
         };
-        line.calls.retain(|call| call.attempt != self.attempt);
+        if let Some(calls) = line.calls.get_mut(&self.request) {
+            calls.retain(|call| call.attempt != self.attempt);
+            if calls.is_empty() {
+                line.calls.remove(&self.request);
+            }
+        }
         if !line.calls.is_empty() {
             return;
         }
