@@ -1,6 +1,7 @@
 //! The Redis store: each verb is one script, run on the one verified node.
 
 mod answers;
+mod batch;
 pub mod connection;
 pub mod decide;
 pub mod era;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
+    batch::Batch,
     era::{Era, ServerIdentity},
     script::{Script, condemns, is_noscript, store_error},
 };
@@ -26,6 +27,7 @@ use crate::{
 pub(super) struct Verified {
     pub(super) address: String,
     pub(super) client: Client,
+    pub(super) batch: Batch,
     pub(super) scripts: Arc<[Script]>,
     pub(super) server: ServerIdentity,
     pub(super) era: Era,
@@ -69,11 +71,13 @@ impl Node {
         if let Some(why) = self.why.get() {
             return Err(StoreError::Unavailable(why.clone()));
         }
-        let client = &self.verified.client;
-        let first = script.run(client, keys.clone(), args.clone()).await;
+        let batch = &self.verified.batch;
+        let first = batch
+            .evalsha(script.sha(), keys.clone(), args.clone())
+            .await;
         let result = match first {
             Err(error) if is_noscript(&error) => match self.load_scripts().await {
-                Ok(()) => script.run(client, keys, args).await,
+                Ok(()) => batch.evalsha(script.sha(), keys, args).await,
                 Err(error) => Err(error),
             },
             result => result,

@@ -42,7 +42,12 @@ impl Script {
         Ok(())
     }
 
-    /// EVALSHA; the error is the server's.
+    /// What the server called it when it was loaded; empty before, which no server knows.
+    pub(super) fn sha(&self) -> Str {
+        self.sha.get().cloned().unwrap_or_default()
+    }
+
+    /// EVALSHA by itself; the error is the server's.
     pub(super) async fn run(
         &self,
         client: &Client,
@@ -52,8 +57,7 @@ impl Script {
         if self.sha.get().is_none() {
             self.load(client).await?;
         }
-        let sha = self.sha.get().cloned().unwrap_or_default();
-        client.evalsha(sha, keys, args).await
+        client.evalsha(self.sha(), keys, args).await
     }
 }
 

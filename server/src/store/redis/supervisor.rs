@@ -159,11 +159,13 @@ impl Keeper {
         self.current.send_replace(Some(Arc::clone(&node)));
         let Links {
             mut command,
+            sending,
             probe: mut prober,
             mut subscriber,
             messages,
         } = links;
         let era_key = self.plan.config.era_key();
+        let client = command.client().clone();
         let (probe_client, subscribed) = (prober.client().clone(), subscriber.client().clone());
         let why = select! {
             () = node.ended() => None,
@@ -171,6 +173,7 @@ impl Keeper {
             why = prober.broken() => Some(why),
             why = subscriber.broken() => Some(why),
             why = probe(&node, probe_client, subscribed, era_key) => Some(why),
+            never = sending.run(&client) => match never {},
             never = self.forward(messages) => match never {},
         };
         if let Some(why) = why {
