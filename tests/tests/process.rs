@@ -157,7 +157,9 @@ async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
     let (code, _, stderr) = run(&args).await;
     assert_eq!(code, Some(1));
     assert!(
-        stderr.contains(&format!("Redis at 127.0.0.1:{port} cannot be reached")),
+        stderr.contains(&format!(
+            "Redis at 127.0.0.1:{port} cannot be reached: Connection refused. Start it"
+        )),
         "{stderr}"
     );
     assert!(!stderr.contains("canary"), "{stderr}");

@@ -198,6 +198,12 @@ pub(super) fn plain(error: &fred::error::Error) -> String {
         Some((text, _)) => text,
         None => error.details(),
     };
+    // fred gives errors of the system in their debug form.
+    let of_system = text.split_once("message: \"");
+    let text = match of_system.and_then(|(_, rest)| rest.split_once('"')) {
+        Some((text, _)) => text,
+        None => text,
+    };
     let text: String = text.chars().take(160).collect();
     text.trim_end_matches('.').to_owned()
 }
