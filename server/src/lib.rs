@@ -1,4 +1,4 @@
-//! The Leasehold lock broker. Modules in the order to read them.
+//! The Leasehold lock broker. To read it: `lock`, `store`, `store::memory`, `waiters`, `broker`, `grpc`.
 
 pub mod broker;
 pub mod config;
