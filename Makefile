@@ -43,5 +43,5 @@ fix: ## Repair what formatting and lints can repair by themselves
 	cargo fmt --all
 
 bench: setup ## Measure the broker beside its limits; prints one table
-	cargo build --release --workspace --bins
-	cargo bench --workspace --bench broker
+	cargo build --profile dist --workspace --bins
+	cargo bench --profile dist --workspace --bench broker

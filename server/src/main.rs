@@ -9,14 +9,20 @@ use std::{
 use leasehold_server::{
     Listeners,
     config::{Cli, Command, Config, Flags},
-    prepare, run,
+    prepare, run, runtime,
     shutdown::Signals,
     telemetry,
 };
 use tokio_util::sync::CancellationToken;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    runtime::start().block_on(run_command())
+}
+
+async fn run_command() -> ExitCode {
     let done = match Cli::of_process().command {
         Command::Dev(flags) => serve(&flags, true).await,
         Command::Serve(flags) => serve(&flags, false).await,
@@ -28,9 +34,7 @@ async fn main() -> ExitCode {
     let Err(problems) = done else {
         return ExitCode::SUCCESS;
     };
-    for problem in problems {
-        let _ = writeln!(io::stderr(), "{problem}");
-    }
+    let _ = writeln!(io::stderr(), "{}", problems.join("\n"));
     ExitCode::FAILURE
 }
 
