@@ -40,7 +40,10 @@ impl Broker {
             tasks,
             draining,
         };
-        broker.tasks.spawn(broker.clone().listen());
+        let waiters = Arc::clone(&broker.waiters);
+        broker
+            .store
+            .listen(Arc::new(move |event| pass_on(&waiters, event)));
         broker
     }
 
@@ -116,27 +119,19 @@ impl Broker {
     pub async fn idle(&self) {
         self.tasks.wait().await;
     }
+}
 
-    /// Passes on what the store tells unasked.
-    async fn listen(self) {
-        let mut events = self.store.events();
-        loop {
-            let event = tokio::select! {
-                event = events.recv() => event,
-                () = self.draining.cancelled() => return,
+/// Passes on what the store tells unasked.
+fn pass_on(waiters: &Waiters, event: Event) {
+    match event {
+        Event::HandOff(lock, hand_off) => {
+            let signal = Signal::HandOff {
+                fencing_token: hand_off.fencing_token,
+                provisional: hand_off.provisional,
             };
-            match event {
-                Some(Event::HandOff(lock, hand_off)) => {
-                    let signal = Signal::HandOff {
-                        fencing_token: hand_off.fencing_token,
-                        provisional: hand_off.provisional,
-                    };
-                    self.waiters.hand_off(&lock, hand_off.request, signal);
-                }
-                Some(Event::Resync) => self.waiters.touch_all(),
-                None => return,
-            }
+            waiters.hand_off(&lock, hand_off.request, signal);
         }
+        Event::Resync => waiters.touch_all(),
     }
 }
 

@@ -3,9 +3,10 @@
 pub mod memory;
 pub mod redis;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use thiserror::Error;
-use tokio::sync::mpsc;
 
 use crate::lock::{
     Acquire, AttemptId, BrokerId, Contention, DeploymentKey, FencingToken, Grant, LeaseRef,
@@ -49,10 +50,13 @@ pub trait Store: Send + Sync + 'static {
     /// The key from which this deployment's lease tokens are derived.
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
 
-    /// Hand-offs to this broker's waiters, and reconnections. Hints: they may be lost or repeated.
-    /// The stream can be taken once; later calls return a closed one.
-    fn events(&self) -> mpsc::Receiver<Event>;
+    /// Has hand-offs to this broker's waiters, and reconnections, told to `listener` from now on.
+    /// Hints: they may be lost or repeated. Only the first listener is told.
+    fn listen(&self, listener: Listener);
 }
+
+/// Is told of events where they are noticed: it must neither block nor call the store.
+pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Reply of [`Store::acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use fred::types::Value;
 use leasehold_server::store::{
     StoreError,
     redis::{
@@ -12,7 +13,8 @@ use leasehold_server::store::{
         era::{Era, EraBounds},
         node::Node,
         script::Script,
-        supervisor::{NodeEvent, Supervisor},
+        scripts::Command,
+        supervisor::{NodeEvent, Subscription, Supervisor},
     },
 };
 use tokio::{
@@ -44,7 +46,7 @@ pub static SCRIPTS: LazyLock<Arc<[Script]>> = LazyLock::new(|| {
 /// What a broker does with a Redis store, without the rest of it.
 pub struct Broker {
     pub supervisor: Supervisor,
-    events: mpsc::Receiver<NodeEvent>,
+    events: mpsc::UnboundedReceiver<NodeEvent>,
     stop: CancellationToken,
 }
 
@@ -60,8 +62,11 @@ impl Broker {
         let tasks = TaskTracker::new();
         let scripts = Arc::clone(&SCRIPTS);
         let channel = format!("{PREFIX}channel");
-        let (supervisor, events) =
-            Supervisor::start(config, scripts, channel, &tasks, stop.clone()).await?;
+        let (sender, events) = mpsc::unbounded_channel();
+        let tell = Box::new(move |event| drop(sender.send(event)));
+        let subscription = Subscription { channel, tell };
+        let supervisor =
+            Supervisor::start(config, scripts, subscription, &tasks, stop.clone()).await?;
         Ok(Self {
             supervisor,
             events,
@@ -110,9 +115,17 @@ pub fn config(server: &RedisServer) -> RedisConfig {
     }
 }
 
+/// A command for one of the scripts.
+pub fn command<const K: usize, const A: usize>(keys: [&str; K], args: [&str; A]) -> Command {
+    Command {
+        keys: keys.map(str::to_owned).to_vec(),
+        args: args.map(Value::from).to_vec(),
+    }
+}
+
 /// Runs a script.
 pub async fn answer(node: &Node) -> Result<u64, StoreError> {
-    let reply = node.eval(&SCRIPTS[0], Vec::new(), Vec::new()).await?;
+    let reply = node.eval(&SCRIPTS[0], || command([], [])).await?;
     Ok(reply.convert().expect("a number"))
 }
 

@@ -70,7 +70,14 @@ trait Backend: Send + Sync {
 struct Broker {
     id: BrokerId,
     store: Arc<dyn Store>,
-    events: Mutex<mpsc::Receiver<Event>>,
+    events: Mutex<mpsc::UnboundedReceiver<Event>>,
+}
+
+/// What the store tells a broker, in order.
+pub fn events(store: &dyn Store) -> mpsc::UnboundedReceiver<Event> {
+    let (sender, events) = mpsc::unbounded_channel();
+    store.listen(Arc::new(move |event| drop(sender.send(event))));
+    events
 }
 
 impl World {
@@ -89,7 +96,7 @@ impl World {
         for _ in 0..BROKERS {
             let id = BrokerId::random();
             let store = backend.connect(id).await;
-            let events = Mutex::new(store.events());
+            let events = Mutex::new(events(&*store));
             brokers.push(Broker { id, store, events });
         }
         let world = Self {

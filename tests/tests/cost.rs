@@ -17,7 +17,7 @@ use leasehold_tests::{
     redis_connection::RedisConnection,
     scale::figures,
     shared_redis::{redis_config, shared_redis},
-    world::{LONG_MS, TTL_MAX_MS, lease, lock_named, new_call, with_ttl},
+    world::{LONG_MS, TTL_MAX_MS, events, lease, lock_named, new_call, with_ttl},
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -40,7 +40,7 @@ struct Line {
 
 struct Broker {
     store: Arc<dyn Store>,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::UnboundedReceiver<Event>,
 }
 
 /// Commands that were executed, by name.
@@ -195,7 +195,7 @@ async fn connect(tasks: &TaskTracker, stop: &CancellationToken) -> Broker {
     let store = RedisStore::start(config, broker, Scripts::standard(), tasks, stop.clone()).await;
     let store = Arc::new(store.expect("a Redis that can keep locks"));
     Broker {
-        events: store.events(),
+        events: events(&*store),
         store,
     }
 }

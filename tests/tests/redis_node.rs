@@ -8,7 +8,7 @@ use leasehold_server::store::{
     redis::{init::check_store, supervisor::NodeEvent},
 };
 use leasehold_tests::{
-    redis_node::{Broker, PROMPT, SCRIPTS, answer, config, ended, sentence},
+    redis_node::{Broker, PROMPT, SCRIPTS, answer, command, config, ended, sentence},
     redis_server::RedisServer,
 };
 use tokio::time::Instant;
@@ -53,8 +53,8 @@ async fn a_demoted_master_ends_its_node() {
     let port = other.addr().port().to_string();
     let mut raw = server.connect().await;
     raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
-    let key = vec!["lh:list".into()];
-    let refused = node.eval(&SCRIPTS[1], key, vec!["x".into()]).await;
+    let append = || command(["lh:list"], ["x"]);
+    let refused = node.eval(&SCRIPTS[1], append).await;
     assert!(
         matches!(refused, Err(StoreError::Unavailable(_))),
         "{refused:?}"
@@ -105,8 +105,8 @@ async fn a_foreign_key_is_corruption() {
     let broker = Broker::start(config(&server)).await;
     let node = broker.node().await;
     server.connect().await.must(&["SET", "lh:list", "x"]).await;
-    let key = vec!["lh:list".into()];
-    let reply = node.eval(&SCRIPTS[1], key, vec!["x".into()]).await;
+    let append = || command(["lh:list"], ["x"]);
+    let reply = node.eval(&SCRIPTS[1], append).await;
     assert!(matches!(reply, Err(StoreError::Corrupt(_))), "{reply:?}");
     assert!(!node.is_ended());
 }

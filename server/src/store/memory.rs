@@ -15,23 +15,21 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 
 use self::{
     context::{Context, Grants},
     record::Record,
 };
 use super::{
-    Acquired, Cancelled, Event, HandOff, Outcome, Refused, Released, Renewed, Store, StoreError,
-    Touched,
+    Acquired, Cancelled, Event, HandOff, Listener, Outcome, Refused, Released, Renewed, Store,
+    StoreError, Touched,
 };
 use crate::lock::{
     Acquire, AttemptId, BrokerId, DeploymentKey, KEEP_MS, LeaseRef, LockKey, LockState,
     RequestHash, Ttl, WAITERS_MAX,
 };
 
-/// Hand-offs that a broker may fall behind; more are lost, and found again by touch.
-const EVENTS_MAX: usize = 65_536;
 /// Records are swept after so many commands, so that idle locks cost nothing.
 const SWEEP_EVERY: u64 = 65_536;
 
@@ -47,7 +45,7 @@ pub struct Memory {
 #[derive(Default)]
 struct State {
     records: HashMap<LockKey, Kept>,
-    brokers: HashMap<BrokerId, mpsc::Sender<Event>>,
+    listeners: HashMap<BrokerId, Listener>,
     commands: u64,
 }
 
@@ -62,7 +60,6 @@ struct Kept {
 pub struct MemoryStore {
     memory: Arc<Memory>,
     broker: BrokerId,
-    events: Mutex<Option<mpsc::Receiver<Event>>>,
 }
 
 impl Memory {
@@ -85,12 +82,9 @@ impl Memory {
 
     /// Connects a broker.
     pub fn connect(self: &Arc<Self>, broker: BrokerId) -> MemoryStore {
-        let (sender, receiver) = mpsc::channel(EVENTS_MAX);
-        self.state().brokers.insert(broker, sender);
         MemoryStore {
             memory: Arc::clone(self),
             broker,
-            events: Mutex::new(Some(receiver)),
         }
     }
 
@@ -116,9 +110,8 @@ impl State {
 
     fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>) {
         for hand_off in hand_offs {
-            if let Some(events) = self.brokers.get(&hand_off.broker) {
-                // A full or closed channel loses the message; touch finds the grant again.
-                let _ = events.try_send(Event::HandOff(lock.clone(), hand_off));
+            if let Some(listener) = self.listeners.get(&hand_off.broker) {
+                listener(Event::HandOff(lock.clone(), hand_off));
             }
         }
     }
@@ -212,15 +205,15 @@ impl Store for MemoryStore {
         Ok(self.memory.key.clone())
     }
 
-    fn events(&self) -> mpsc::Receiver<Event> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.take().unwrap_or_else(|| mpsc::channel(1).1)
+    fn listen(&self, listener: Listener) {
+        let mut state = self.memory.state();
+        state.listeners.entry(self.broker).or_insert(listener);
     }
 }
 
 impl Drop for MemoryStore {
     fn drop(&mut self) {
-        self.memory.state().brokers.remove(&self.broker);
+        self.memory.state().listeners.remove(&self.broker);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The Redis store: each verb is one script, run on the one verified node.
 
 mod answers;
-mod batch;
 pub mod connection;
 pub mod decide;
 pub mod era;
@@ -17,13 +16,13 @@ pub mod supervisor;
 mod verify;
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use fred::types::Value;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::answers::Answer;
@@ -31,11 +30,11 @@ use self::{
     connection::{NodeError, RedisConfig},
     node::Node,
     scripts::{Command, Preamble, Scripts, Verb},
-    supervisor::{NodeEvent, Supervisor},
+    supervisor::{NodeEvent, Subscription, Supervisor},
 };
 use super::{
-    Acquired, Cancelled, Event, HandOff, Outcome, Refused, Released, Renewed, Store, StoreError,
-    Touched,
+    Acquired, Cancelled, Event, HandOff, Listener, Outcome, Refused, Released, Renewed, Store,
+    StoreError, Touched,
 };
 use crate::lock::{
     Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey, LockState,
@@ -47,8 +46,6 @@ pub mod decode {
     pub use super::answers::{acquired, cancelled, released, renewed, state, touched};
 }
 
-/// Hand-offs that the broker may fall behind; more are lost, and found again by touch.
-const EVENTS_MAX: usize = 65_536;
 /// A call is answered within a second, whatever the store does.
 const WITHIN: Duration = Duration::from_millis(900);
 
@@ -58,8 +55,7 @@ pub struct RedisStore {
     key_prefix: String,
     scripts: Scripts,
     supervisor: Supervisor,
-    sender: mpsc::Sender<Event>,
-    events: Mutex<Option<mpsc::Receiver<Event>>>,
+    listener: Arc<OnceLock<Listener>>,
 }
 
 impl RedisStore {
@@ -72,24 +68,16 @@ impl RedisStore {
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
         let key_prefix = config.key_prefix.clone();
-        let channel = format!("{key_prefix}b:{broker}");
         let all = scripts.all();
-        let (supervisor, node_events) =
-            Supervisor::start(config, all, channel, tasks, stop).await?;
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
-        tasks.spawn(listen(
-            node_events,
-            sender.clone(),
-            key_prefix.clone(),
-            broker,
-        ));
+        let listener = Arc::new(OnceLock::new());
+        let subscription = subscription(Arc::clone(&listener), key_prefix.clone(), broker);
+        let supervisor = Supervisor::start(config, all, subscription, tasks, stop).await?;
         Ok(Self {
             broker,
             key_prefix,
             scripts,
             supervisor,
-            sender,
-            events: Mutex::new(Some(events)),
+            listener,
         })
     }
 
@@ -124,14 +112,15 @@ impl RedisStore {
         command: impl Fn(&Preamble<'_>) -> Command,
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
     ) -> Result<Answer<T>, StoreError> {
-        let Command { keys, args } = command(&Preamble {
-            key_prefix: &self.key_prefix,
-            broker: self.broker,
-            not_after_ms: node.not_after_ms(),
-            era_id: node.era_id(),
-        });
-        let keys = keys.into_iter().map(Into::into).collect();
-        let value = node.eval(self.scripts.get(verb), keys, args).await?;
+        let command = || {
+            command(&Preamble {
+                key_prefix: &self.key_prefix,
+                broker: self.broker,
+                not_after_ms: node.not_after_ms(),
+                era_id: node.era_id(),
+            })
+        };
+        let value = node.eval(self.scripts.get(verb), command).await?;
         let answer = decode(value, self.broker)?;
         node.saw_time(answer.now_ms);
         Ok(answer)
@@ -173,10 +162,12 @@ impl RedisStore {
     }
 
     fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>) {
+        let Some(listener) = self.listener.get() else {
+            return;
+        };
         for hand_off in hand_offs {
             if hand_off.broker == self.broker {
-                // A full channel loses the message; touch finds the grant again.
-                let _ = self.sender.try_send(Event::HandOff(lock.clone(), hand_off));
+                listener(Event::HandOff(lock.clone(), hand_off));
             }
         }
     }
@@ -227,28 +218,28 @@ impl Store for RedisStore {
         Ok(self.supervisor.node(WITHIN).await?.deployment_key())
     }
 
-    fn events(&self) -> mpsc::Receiver<Event> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.take().unwrap_or_else(|| mpsc::channel(1).1)
+    fn listen(&self, listener: Listener) {
+        let _ = self.listener.set(listener);
     }
 }
 
-/// Turns messages of the node into events.
-async fn listen(
-    mut node_events: mpsc::Receiver<NodeEvent>,
-    events: mpsc::Sender<Event>,
+/// Turns what a node tells into events.
+fn subscription(
+    listener: Arc<OnceLock<Listener>>,
     key_prefix: String,
     broker: BrokerId,
-) {
-    while let Some(event) = node_events.recv().await {
+) -> Subscription {
+    let channel = format!("{key_prefix}b:{broker}");
+    let tell = Box::new(move |event| {
         let event = match event {
             NodeEvent::Ready => Some(Event::Resync),
             NodeEvent::Message(payload) => hand_off(&payload, &key_prefix, broker),
         };
-        if let Some(event) = event {
-            let _ = events.try_send(event);
+        if let (Some(listener), Some(event)) = (listener.get(), event) {
+            listener(event);
         }
-    }
+    });
+    Subscription { channel, tell }
 }
 
 /// Reads `key \n request \n token`, as the hand-off in the scripts publishes it.

@@ -5,18 +5,15 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use fred::{
-    clients::Client,
-    types::{Key, Value},
-};
+use fred::{clients::Client, types::Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    batch::Batch,
     era::{Era, ServerIdentity},
     script::{Script, condemns, is_noscript, store_error},
+    scripts::Command,
 };
 use crate::{
     lock::{DeploymentKey, NOT_AFTER_MS},
@@ -27,7 +24,6 @@ use crate::{
 pub(super) struct Verified {
     pub(super) address: String,
     pub(super) client: Client,
-    pub(super) batch: Batch,
     pub(super) scripts: Arc<[Script]>,
     pub(super) server: ServerIdentity,
     pub(super) era: Era,
@@ -61,23 +57,21 @@ impl Node {
         }
     }
 
-    /// Runs a script once. After `Unavailable` it may or may not have been executed.
+    /// Runs a script once, with what `command` makes when it is sent. After `Unavailable` it may or
+    /// may not have been executed.
     pub async fn eval(
         &self,
         script: &Script,
-        keys: Vec<Key>,
-        args: Vec<Value>,
+        command: impl Fn() -> Command,
     ) -> Result<Value, StoreError> {
         if let Some(why) = self.why.get() {
             return Err(StoreError::Unavailable(why.clone()));
         }
-        let batch = &self.verified.batch;
-        let first = batch
-            .evalsha(script.sha(), keys.clone(), args.clone())
-            .await;
+        let client = &self.verified.client;
+        let first = script.run(client, command()).await;
         let result = match first {
             Err(error) if is_noscript(&error) => match self.load_scripts().await {
-                Ok(()) => batch.evalsha(script.sha(), keys, args).await,
+                Ok(()) => script.run(client, command()).await,
                 Err(error) => Err(error),
             },
             result => result,

@@ -10,7 +10,6 @@ use fred::{
 use tokio::{sync::broadcast, try_join};
 
 use super::{
-    batch::{Sending, batch},
     connection::{Connection, NodeError, RedisConfig},
     decide::Known,
     era::ServerIdentity,
@@ -34,7 +33,6 @@ pub(super) struct Plan {
 /// The connections of a node. Dropping them ends every call that is under way.
 pub(super) struct Links {
     pub(super) command: Connection,
-    pub(super) sending: Sending,
     pub(super) probe: Connection,
     pub(super) subscriber: Connection,
     pub(super) messages: broadcast::Receiver<Message>,
@@ -98,11 +96,9 @@ pub(super) async fn open(plan: &Plan, known: &mut Known) -> Result<Opened, NodeE
     // The subscription is confirmed only by the reply to a later command on the same connection.
     subscribing.ping::<()>(None).await.map_err(failed)?;
     let now_ms = time_ms(client).await.map_err(failed)?;
-    let (batch, sending) = batch();
     let node = Arc::new(Node::new(Verified {
         address: config.address(),
         client: client.clone(),
-        batch,
         scripts: Arc::clone(&plan.scripts),
         server: checked.server,
         era: settled.era,
@@ -113,7 +109,6 @@ pub(super) async fn open(plan: &Plan, known: &mut Known) -> Result<Opened, NodeE
         node,
         links: Links {
             command: checked.connection,
-            sending,
             probe,
             subscriber,
             messages,

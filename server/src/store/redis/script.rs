@@ -7,10 +7,10 @@ use fred::{
     clients::Client,
     error::{Error, ErrorKind},
     interfaces::LuaInterface as _,
-    types::{Key, Value},
+    types::Value,
 };
 
-use super::connection::plain;
+use super::{connection::plain, scripts::Command};
 use crate::store::StoreError;
 
 /// A script. Servers name its SHA-1 when it is loaded.
@@ -42,22 +42,13 @@ impl Script {
         Ok(())
     }
 
-    /// What the server called it when it was loaded; empty before, which no server knows.
-    pub(super) fn sha(&self) -> Str {
-        self.sha.get().cloned().unwrap_or_default()
-    }
-
-    /// EVALSHA by itself; the error is the server's.
-    pub(super) async fn run(
-        &self,
-        client: &Client,
-        keys: Vec<Key>,
-        args: Vec<Value>,
-    ) -> Result<Value, Error> {
+    /// EVALSHA; the error is the server's.
+    pub(super) async fn run(&self, client: &Client, command: Command) -> Result<Value, Error> {
         if self.sha.get().is_none() {
             self.load(client).await?;
         }
-        client.evalsha(self.sha(), keys, args).await
+        let sha = self.sha.get().cloned().unwrap_or_default();
+        client.evalsha(sha, command.keys, command.args).await
     }
 }
 

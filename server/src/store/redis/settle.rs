@@ -14,6 +14,7 @@ use super::{
     decide::{Decision, Found, Known, Own, Write, decide},
     era::{Era, ServerIdentity},
     script::Script,
+    scripts::Command,
 };
 use crate::lock::DeploymentKey;
 
@@ -131,9 +132,9 @@ async fn put(
         write.era.no_grants_before_ms.to_string().into(),
         key.into(),
     ];
-    let keys = vec![config.era_key().into(), config.deployment_key_key().into()];
+    let keys = vec![config.era_key(), config.deployment_key_key()];
     ERA.load(client).await.map_err(|e| config.unreachable(&e))?;
-    let reply = ERA.run(client, keys, args).await;
+    let reply = ERA.run(client, Command { keys, args }).await;
     let (written, text, now_ms) = reply
         .and_then(<(u64, String, u64)>::from_value)
         .map_err(|e| config.unreachable(&e))?;

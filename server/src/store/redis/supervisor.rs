@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{
     select,
-    sync::{broadcast::error::RecvError, mpsc, watch},
+    sync::{broadcast::error::RecvError, watch},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -23,7 +23,6 @@ use crate::store::StoreError;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-const EVENTS_MAX: usize = 1_024;
 
 /// What a node tells unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +31,14 @@ pub enum NodeEvent {
     Message(Bytes),
     /// A node is new, or messages came too fast: some may have been lost.
     Ready,
+}
+
+/// What nodes listen to, and who is told of it.
+pub struct Subscription {
+    /// The broker's channel.
+    pub channel: String,
+    /// Must not block.
+    pub tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
 }
 
 /// The one node of a store, whichever it is at the moment.
@@ -43,7 +50,7 @@ struct Keeper {
     plan: Plan,
     known: Known,
     current: watch::Sender<Option<Arc<Node>>>,
-    events: mpsc::Sender<NodeEvent>,
+    tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
     stop: CancellationToken,
     warned: Vec<String>,
     failed: Option<NodeError>,
@@ -55,12 +62,11 @@ impl Supervisor {
     pub async fn start(
         config: RedisConfig,
         scripts: Arc<[Script]>,
-        channel: String,
+        Subscription { channel, tell }: Subscription,
         tasks: &TaskTracker,
         stop: CancellationToken,
-    ) -> Result<(Self, mpsc::Receiver<NodeEvent>), NodeError> {
+    ) -> Result<Self, NodeError> {
         let (sender, current) = watch::channel(None);
-        let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let wait = config.wait_for_store;
         let mut keeper = Keeper {
             plan: Plan {
@@ -70,7 +76,7 @@ impl Supervisor {
             },
             known: Known::default(),
             current: sender,
-            events,
+            tell,
             stop,
             warned: Vec::new(),
             failed: None,
@@ -84,12 +90,15 @@ impl Supervisor {
             Err(error) => return Err(error),
         };
         tasks.spawn(keeper.keep(first));
-        Ok((Self { current }, receiver))
+        Ok(Self { current })
     }
 
     /// The present node; waits for one at most `within`.
     pub async fn node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
         let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| !n.is_ended());
+        if let Some(node) = self.current.borrow().as_ref().filter(|n| !n.is_ended()) {
+            return Ok(Arc::clone(node));
+        }
         let mut current = self.current.clone();
         let found = timeout(within, current.wait_for(serves)).await;
         match found {
@@ -159,13 +168,11 @@ impl Keeper {
         self.current.send_replace(Some(Arc::clone(&node)));
         let Links {
             mut command,
-            sending,
             probe: mut prober,
             mut subscriber,
             messages,
         } = links;
         let era_key = self.plan.config.era_key();
-        let client = command.client().clone();
         let (probe_client, subscribed) = (prober.client().clone(), subscriber.client().clone());
         let why = select! {
             () = node.ended() => None,
@@ -173,7 +180,6 @@ impl Keeper {
             why = prober.broken() => Some(why),
             why = subscriber.broken() => Some(why),
             why = probe(&node, probe_client, subscribed, era_key) => Some(why),
-            never = sending.run(&client) => match never {},
             never = self.forward(messages) => match never {},
         };
         if let Some(why) = why {
@@ -188,10 +194,7 @@ impl Keeper {
     ) -> Infallible {
         let mut event = NodeEvent::Ready;
         loop {
-            if self.events.send(event).await.is_err() {
-                // Nobody listens any more; the node may still serve calls.
-                std::future::pending().await
-            }
+            (self.tell)(event);
             event = match messages.recv().await {
                 Ok(message) => NodeEvent::Message(message.value.convert().unwrap_or_default()),
                 Err(RecvError::Lagged(_)) => NodeEvent::Ready,
