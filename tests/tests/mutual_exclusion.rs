@@ -18,7 +18,7 @@ const CLIENTS: usize = 64;
 const BROKERS: usize = 3;
 const LOCKS: usize = 10;
 const FULL: Duration = Duration::from_secs(60);
-const ROTATION: Duration = Duration::from_secs(20);
+const ROTATION: Duration = Duration::from_secs(16);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 
@@ -116,8 +116,8 @@ fn report(
         "too little happened to prove anything: {per_second} grants/s"
     );
     assert!(
-        done * 4 >= not_done,
-        "less than a fifth was done during faults"
+        done * 5 >= granted && done * 4 >= not_done,
+        "less than a fifth of all calls, or of the calls open then, was done during faults"
     );
 }
 
