@@ -110,6 +110,12 @@ impl FencingToken {
         (1..=Self::MAX).contains(&value).then_some(Self(value))
     }
 
+    /// The token of a grant at this time, in microseconds since 1970, after one of token `last` (0:
+    /// none): above all earlier ones even if the clock was set back, or the record was lost.
+    pub fn after(last: u64, now_us: u64) -> Self {
+        Self(now_us.max(last + 1))
+    }
+
     /// The number.
     pub const fn get(self) -> u64 {
         self.0

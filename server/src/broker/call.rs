@@ -26,10 +26,13 @@ pub(super) struct Call {
 /// A granted lease on its way to the caller. Dropped on the way, it is given back.
 #[derive(Debug)]
 pub(super) struct Offer {
-    lease: Option<Lease>,
-    undo: Undo,
-    attempt: Attempt,
+    lease: Lease,
+    undelivered: Undelivered,
 }
+
+/// Takes an attempt back when dropped.
+#[derive(Debug)]
+struct Undelivered(Option<(Undo, Attempt)>);
 
 /// How the wait ended.
 enum Wait {
@@ -78,11 +81,8 @@ impl Call {
                     grant,
                 };
                 // An offer that cannot be sent is dropped, and undone by that.
-                let _ = reply.send(Ok(Offer {
-                    lease: Some(lease),
-                    undo,
-                    attempt,
-                }));
+                let undelivered = Undelivered(Some((undo, attempt)));
+                let _ = reply.send(Ok(Offer { lease, undelivered }));
             }
             Ok(None) => undo.later(attempt),
             Err(error) => {
@@ -216,16 +216,15 @@ impl Call {
 impl Offer {
     /// Takes delivery: the caller knows its lease.
     pub(super) fn accept(mut self) -> Lease {
+        self.undelivered.0 = None;
         self.lease
-            .take()
-            .expect("an offer is accepted once, and made with a lease")
     }
 }
 
-impl Drop for Offer {
+impl Drop for Undelivered {
     fn drop(&mut self) {
-        if self.lease.is_some() {
-            self.undo.later(self.attempt.clone());
+        if let Some((undo, attempt)) = self.0.take() {
+            undo.later(attempt);
         }
     }
 }

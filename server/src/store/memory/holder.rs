@@ -1,9 +1,9 @@
 //! The holder, and what a record shows of itself.
 
-use super::{attempts::Attempts, record::Record};
+use super::{attempts::Attempts, queue::Queue, record::Record};
 use crate::lock::{
-    ArgumentsHash, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Owner, RequestHash,
-    SHOWN_MAX, Ttl, Waiting,
+    ArgumentsHash, Contention, FencingToken, Grant, Holder, LeaseId, LeaseRef, LockState, Owner,
+    RequestHash, SHOWN_MAX, Ttl, Waiting, expiry_ms,
 };
 
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Held {
     pub(super) arguments: ArgumentsHash,
     pub(super) attempts: Attempts,
     pub(super) owner: Owner,
-    pub(super) fencing_token: u64,
+    pub(super) fencing_token: FencingToken,
     pub(super) ttl_ms: u64,
     pub(super) acquired_ms: u64,
     pub(super) expires_ms: u64,
@@ -22,9 +22,23 @@ pub(super) struct Held {
 }
 
 impl Held {
+    pub(super) fn is(&self, lease: &LeaseRef) -> bool {
+        (self.lease_id, self.fencing_token) == (lease.lease_id, lease.fencing_token)
+    }
+
+    /// Renews, and claims a provisional hand-off, which gives up its place in line. Never shortens.
+    pub(super) fn extend(&mut self, queue: &mut Queue, now: u64, ttl: Option<Ttl>) -> Grant {
+        if self.place.take().is_some() {
+            queue.remove(self.request);
+        }
+        self.ttl_ms = ttl.map_or(self.ttl_ms, Ttl::as_millis);
+        self.expires_ms = self.expires_ms.max(now + expiry_ms(self.ttl_ms));
+        self.grant()
+    }
+
     pub(super) fn grant(&self) -> Grant {
         Grant {
-            fencing_token: FencingToken::new(self.fencing_token).expect("tokens start above 0"),
+            fencing_token: self.fencing_token,
             ttl: Ttl::from_stored(self.ttl_ms),
             acquired_ms: self.acquired_ms,
         }
@@ -57,7 +71,7 @@ impl Record {
         let holder = held.map(|held| Holder {
             lease_id: held.lease_id,
             owner: held.owner.clone(),
-            fencing_token: held.grant().fencing_token,
+            fencing_token: held.fencing_token,
             since_ms: held.acquired_ms,
             remaining_ms: held.expires_ms - now,
         });

@@ -41,12 +41,11 @@ struct Touch {
     heard_ms: u64,
 }
 
-/// What [`Queue::next`] found.
-pub(super) enum Verdict {
-    /// This waiter is next.
-    Grant { place: u64, provisional: bool },
-    /// Nobody waits whose broker is known to live.
-    Nobody,
+/// The waiter whose turn it is.
+pub(super) struct Next {
+    pub(super) waiter: Waiter,
+    /// Set if another broker must claim it: it keeps this place in line until then.
+    pub(super) place: Option<u64>,
 }
 
 impl Waiter {
@@ -80,10 +79,6 @@ impl Queue {
         self.waiters.get_mut(self.places.get(&request)?)
     }
 
-    pub(super) fn at(&self, place: u64) -> &Waiter {
-        &self.waiters[&place]
-    }
-
     /// Joins at the tail. The broker has touched before.
     pub(super) fn join(&mut self, waiter: Waiter) {
         self.tail += 1;
@@ -102,16 +97,13 @@ impl Queue {
         self.until_ms = self.until_ms.max(until_ms);
     }
 
-    pub(super) fn take(&mut self, place: u64) -> Waiter {
-        let waiter = self
-            .waiters
-            .remove(&place)
-            .expect("the caller found it here");
+    fn take(&mut self, place: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&place)?;
         self.places.remove(&waiter.request);
         if self.waiters.is_empty() {
             *self = Self::default();
         }
-        waiter
+        Some(waiter)
     }
 
     pub(super) fn remove(&mut self, request: RequestHash) {
@@ -146,8 +138,9 @@ impl Queue {
         self.silent_ms(broker, now).is_none_or(|ms| ms > SILENT_MS)
     }
 
-    /// Drops waiters that are past their time, and finds the first that can be granted the lock.
-    pub(super) fn next(&mut self, me: BrokerId, now: u64) -> Verdict {
+    /// Drops waiters that are past their time, and finds the first that can be granted the lock:
+    /// `None` if nobody waits whose broker is known to live. A waiter of this broker leaves the line.
+    pub(super) fn next(&mut self, me: BrokerId, now: u64) -> Option<Next> {
         let mut from = 0;
         while let Some((&place, waiter)) = self.waiters.range(from..).next() {
             from = place + 1;
@@ -156,10 +149,11 @@ impl Queue {
             if until_ms <= now {
                 self.take(place);
             } else if broker == me {
-                return Verdict::Grant {
-                    place,
-                    provisional: false,
-                };
+                let waiter = self.take(place)?;
+                return Some(Next {
+                    waiter,
+                    place: None,
+                });
             } else {
                 match self.silent_ms(broker, now) {
                     None => drop(self.take(place)),
@@ -167,15 +161,15 @@ impl Queue {
                     Some(ms) if ms > SILENT_MS => {}
                     Some(_) if self.brokers[&broker].ms < passed_ms => {}
                     Some(_) => {
-                        return Verdict::Grant {
-                            place,
-                            provisional: true,
-                        };
+                        return Some(Next {
+                            waiter: waiter.clone(),
+                            place: Some(place),
+                        });
                     }
                 }
             }
         }
-        Verdict::Nobody
+        None
     }
 
     /// The clock of silence: a gap between touches above [`STALL_MS`] does not count.

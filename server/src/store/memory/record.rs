@@ -63,7 +63,7 @@ impl Record {
                 return reply(Acquired::RequestIdReused);
             }
             held.attempts.add(acquire.attempt, context.broker);
-            return reply(Acquired::Granted(self.extend(now, None)));
+            return reply(Acquired::Granted(held.extend(&mut self.queue, now, None)));
         }
         if self
             .released
@@ -93,8 +93,8 @@ impl Record {
         context.check_late()?;
         let now = context.now();
         self.expire(now);
-        if self.holds(lease) {
-            return Ok(Renewed::Extended(self.extend(now, ttl)));
+        if let Some(held) = self.holder.as_mut().filter(|held| held.is(lease)) {
+            return Ok(Renewed::Extended(held.extend(&mut self.queue, now, ttl)));
         }
         Ok(match self.ended(lease, now) {
             Released::Already => Renewed::Released,
@@ -107,7 +107,7 @@ impl Record {
     pub fn release(&mut self, context: &Context, lease: &LeaseRef) -> Outcome<Released> {
         let now = context.now();
         self.expire(now);
-        if !self.holds(lease) {
+        if !self.holder.as_ref().is_some_and(|held| held.is(lease)) {
             return self.advance(context, self.ended(lease, now));
         }
         self.free();
@@ -177,7 +177,7 @@ impl Record {
         let held = held.map(|held| HandOff {
             broker: context.broker,
             request: held.request,
-            fencing_token: held.grant().fencing_token,
+            fencing_token: held.fencing_token,
             provisional: held.place.is_some(),
         });
         outcome.hand_offs.retain(|h| held.as_ref() != Some(h));
@@ -292,12 +292,6 @@ impl Record {
             (None, Grants::NotBefore(ms)) => ms.saturating_sub(context.now()),
             (None, Grants::Never) => 0,
         }
-    }
-
-    fn holds(&self, lease: &LeaseRef) -> bool {
-        self.holder.as_ref().is_some_and(|held| {
-            held.lease_id == lease.lease_id && held.fencing_token == lease.fencing_token.get()
-        })
     }
 
     /// How a lease that does not hold the lock ended, as far as it is remembered.
