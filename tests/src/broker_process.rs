@@ -103,6 +103,16 @@ impl BrokerProcess {
         &self.process
     }
 
+    /// Asks it to stop.
+    pub fn terminate(&self) {
+        self.process.terminate();
+    }
+
+    /// Its exit code, once it has ended by itself.
+    pub async fn ended(&mut self) -> Option<i32> {
+        self.process.ended().await
+    }
+
     /// SIGKILL; returns once it is gone.
     pub async fn kill(&mut self) {
         self.process.kill().await;

@@ -265,7 +265,9 @@ impl Client {
         response.lock.ok_or_else(|| Status::data_loss("no lock"))
     }
 
-    fn acquire_request(&self, call: &AcquireCall) -> AcquireRequest {
+    /// The request of a call, as this client sends it.
+    #[must_use]
+    pub fn acquire_request(&self, call: &AcquireCall) -> AcquireRequest {
         let target = LockTarget {
             name: call.lock.clone(),
             ..LockTarget::default()

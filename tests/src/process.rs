@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
+const END_LIMIT: Duration = Duration::from_secs(30);
 const LOG_TAIL_LINES: usize = 60;
 
 /// Killed when dropped; its log is shown when the test fails.
@@ -70,6 +71,17 @@ impl TestProcess {
     /// SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Its exit code, once it has ended by itself; `None` if a signal ended it.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let ended = tokio::time::timeout(END_LIMIT, self.child.wait()).await;
+        ended.expect("it ends in time").expect("its status").code()
     }
 
     /// SIGKILL, unless it is gone already; returns once it is.

@@ -11,7 +11,14 @@ use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     net::TcpListener,
     process::{Child, ChildStdout, Command},
-    time::timeout,
+    time::{Instant, timeout},
+};
+use tokio_stream::StreamExt as _;
+use tonic::{Streaming, transport::Channel};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, ServerReflectionResponse,
+    server_reflection_client::ServerReflectionClient, server_reflection_request::MessageRequest,
 };
 
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -26,11 +33,16 @@ struct Dev {
 
 impl Dev {
     fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
         let dir = TempDir::new("dev");
         let log = dir.path().join("stderr.log");
         let mut child = Command::new(leasehold_server())
             .arg("dev")
             .args(args)
+            .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(&log).expect("a log file"))
             .kill_on_drop(true)
@@ -54,14 +66,28 @@ impl Dev {
     }
 
     async fn ends_by(&mut self, signal: Signal) {
+        self.signal(signal);
+        assert_eq!(self.ended().await, Some(0), "{}", self.log());
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = self
             .child
             .id()
             .and_then(|id| Pid::from_raw(id.cast_signed()));
         kill_process(pid.expect("it runs"), signal).expect("signal the broker");
+    }
+
+    async fn ended(&mut self) -> Option<i32> {
         let ended = timeout(DRAIN_LIMIT, self.child.wait()).await;
-        let status = ended.expect("it ends in time").expect("its status");
-        assert_eq!(status.code(), Some(0), "{}", self.log());
+        ended.expect("it ends in time").expect("its status").code()
+    }
+
+    /// The API, from the first line that it prints.
+    async fn api(&mut self) -> Channel {
+        let line = self.line().await;
+        let api = line.strip_prefix("listening on ").expect("the first line");
+        channel(api.parse().expect("an address"))
     }
 
     fn log(&self) -> String {
@@ -71,8 +97,13 @@ impl Dev {
 
 /// Runs to the end: exit code, stdout, stderr.
 async fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    run_with(args, &[]).await
+}
+
+async fn run_with(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let command = Command::new(leasehold_server())
         .args(args)
+        .envs(env.iter().copied())
         .kill_on_drop(true)
         .output();
     let output = timeout(DRAIN_LIMIT, command)
@@ -150,6 +181,36 @@ async fn check_config_names_every_problem_and_no_secret() {
 }
 
 #[tokio::test]
+async fn flags_win_over_the_environment_and_that_over_the_file() {
+    const ENV: &str = "LEASEHOLD__SERVER__LISTEN";
+    let dir = TempDir::new("config");
+    let file = dir.path().join("leasehold.toml");
+    let path = file.to_str().expect("UTF-8");
+    std::fs::write(&file, "[server]\nlisten = 'of the file'\n").expect("write the file");
+    let check = ["check-config", "--store", "memory", "--config", path];
+    let flagged = |listen| [&check[..], &["--listen", listen]].concat();
+    let (env, legal) = ([(ENV, "of the environment")], "127.0.0.1:7070");
+    for (args, env, named) in [
+        (check.to_vec(), &[][..], Some(path)),
+        (check.to_vec(), &env, Some(ENV)),
+        (check.to_vec(), &[(ENV, legal)], None),
+        (flagged("of the flag"), &[(ENV, legal)], Some("--listen")),
+        (flagged(legal), &env, None),
+    ] {
+        let (code, _, stderr) = run_with(&args, env).await;
+        let problems: Vec<_> = stderr.lines().collect();
+        match named {
+            Some(origin) => {
+                let begin = format!("server.listen (from {origin}): ");
+                assert!(problems[0].starts_with(&begin), "{origin}: {stderr}");
+                assert_eq!((code, problems.len()), (Some(1), 1), "{stderr}");
+            }
+            None => assert_eq!((code, stderr.as_str()), (Some(0), "")),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
     let port = leasehold_tests::port::free_port();
     let url = format!("redis://:canary@127.0.0.1:{port}/0");
@@ -165,12 +226,84 @@ async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
     assert!(!stderr.contains("canary"), "{stderr}");
 }
 
+/// Opens a stream that the broker cannot end by itself.
+async fn stay(api: Channel) -> Streaming<ServerReflectionResponse> {
+    let list = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(list),
+    };
+    let requests = tokio_stream::once(request).chain(tokio_stream::pending());
+    let mut client = ServerReflectionClient::new(api);
+    let answers = client.server_reflection_info(requests).await;
+    let mut answers = answers.expect("reflection answers").into_inner();
+    answers
+        .message()
+        .await
+        .expect("no error")
+        .expect("one answer");
+    answers
+}
+
+#[tokio::test]
+async fn a_drain_ends_with_drain_timeout() {
+    let env = [("LEASEHOLD__SERVER__DRAIN_TIMEOUT", "500ms")];
+    let mut dev = Dev::start_with(&ANY_PORTS, &env);
+    let mut open = stay(dev.api().await).await;
+    let started = Instant::now();
+    dev.ends_by(Signal::TERM).await;
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(dev.log().contains("drain_timeout has passed"));
+    open.message().await.expect_err("it was cut");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_a_drain() {
+    for second in [Signal::TERM, Signal::INT] {
+        let mut dev = Dev::start(&ANY_PORTS);
+        let api = dev.api().await;
+        let _open = stay(api.clone()).await;
+        let mut health = HealthClient::new(api);
+        let watch = health.watch(HealthCheckRequest::default()).await;
+        let mut watch = watch.expect("health answers").into_inner();
+        let started = Instant::now();
+        dev.signal(Signal::TERM);
+        // A drain ends the watch.
+        while watch.message().await.expect("an orderly end").is_some() {}
+        dev.signal(second);
+        assert_eq!(dev.ended().await, Some(1));
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "before the drain_timeout"
+        );
+        let log = dev.log();
+        assert!(
+            log.ends_with("ended before the drain was complete\n"),
+            "{log}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_log_can_be_json() {
+    let env = [("LEASEHOLD__LOG__FORMAT", "json")];
+    let mut dev = Dev::start_with(&ANY_PORTS, &env);
+    dev.line().await;
+    dev.ends_by(Signal::TERM).await;
+    let log = dev.log();
+    assert!(log.lines().count() > 0);
+    for line in log.lines() {
+        let is_object = line.starts_with('{') && line.ends_with('}');
+        assert!(is_object && line.contains(r#""level":"INFO""#), "{line}");
+    }
+}
+
 #[tokio::test]
 async fn the_log_holds_no_secret() {
     let mut dev = Dev::start(&[&ANY_PORTS[..], &["--log", "debug"]].concat());
-    let line = dev.line().await;
-    let api = line.strip_prefix("listening on ").expect("the first line");
-    let mut locks = LockServiceClient::new(channel(api.parse().expect("an address")));
+    let mut locks = LockServiceClient::new(dev.api().await);
     let request_id = "cafe0000-dead-4bee-8000-c0ffeec0ffee";
     let request = AcquireRequest {
         target: Some(LockTarget {

@@ -1,0 +1,224 @@
+//! Every refusal as a caller sees it through gRPC: its code and reason, and when to try again.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a waiting call is a task of the test"
+)]
+
+use std::time::Duration;
+
+use leasehold_proto::v1::{
+    CheckFencingTokenRequest, ErrorReason, LockRef, lock_service_client::LockServiceClient,
+};
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    client::{AcquireCall, Client, Held},
+    deployment::Deployment,
+    in_process::InProcess,
+    redis_server::RedisServer,
+    status::reason,
+};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+type Waiting = AbortOnDropHandle<Result<Held, Status>>;
+
+const LOCK: &str = "a-lock";
+const TTL: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
+/// What a caller waits for a store that does not answer.
+const PROMPT: Duration = Duration::from_secs(1);
+
+fn now(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::ZERO)
+}
+
+fn waiting(client: &Client, at: usize, call: &AcquireCall) -> Waiting {
+    let (client, call) = (client.clone(), call.clone());
+    AbortOnDropHandle::new(tokio::spawn(
+        async move { client.acquire_at(at, &call).await },
+    ))
+}
+
+/// Returns once so many calls wait for [`LOCK`].
+async fn queued(client: &Client, at: usize, length: i32) {
+    loop {
+        let lock = client.get_lock_at(at, LOCK).await.expect("it is held");
+        if lock.queue_length == length {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What a program reads of a refusal: code, reason, when to try again.
+fn read(status: &Status) -> (Code, Option<ErrorReason>, Option<Duration>) {
+    let retry = status.get_details_retry_info();
+    let retry = retry.map(|info| info.retry_delay.expect("a delay"));
+    (status.code(), reason(status), retry)
+}
+
+fn refused<T>(answer: Result<T, Status>) -> (Code, Option<ErrorReason>, Option<Duration>) {
+    read(&answer.err().expect("a refusal"))
+}
+
+#[tokio::test]
+async fn how_a_lease_ended_is_told() {
+    let broker = InProcess::start().await;
+    let client = Client::new("worker-1", &[broker.api], 0);
+    let ended = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    client.release_at(0, &ended).await.expect("the holder");
+    let expired = (Code::Aborted, Some(ErrorReason::LeaseExpired), None);
+    assert_eq!(refused(client.renew_at(0, &ended).await), expired);
+
+    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let mut unknown = held.clone();
+    unknown.lease.grants[0].fencing_token += 1;
+    let not_found = (Code::NotFound, Some(ErrorReason::LeaseNotFound), None);
+    assert_eq!(refused(client.renew_at(0, &unknown).await), not_found);
+    assert_eq!(refused(client.release_at(0, &unknown).await), not_found);
+
+    let mut locks = LockServiceClient::new(broker.channel());
+    let check = |name: &str, fencing_token| CheckFencingTokenRequest {
+        lock: Some(LockRef {
+            name: name.to_owned(),
+            ..LockRef::default()
+        }),
+        fencing_token,
+    };
+    let live = locks.check_fencing_token(check(LOCK, held.token())).await;
+    assert!(
+        live.expect("the newest token")
+            .get_ref()
+            .remaining
+            .is_some()
+    );
+    let nobody = check("nobody-s", held.token());
+    assert_eq!(refused(locks.check_fencing_token(nobody).await), not_found);
+    let stale = locks.check_fencing_token(check(LOCK, ended.token())).await;
+    let stale = stale.expect_err("a later grant was made");
+    let aborted = (Code::Aborted, Some(ErrorReason::StaleToken), None);
+    assert_eq!(read(&stale), aborted);
+    let metadata = stale
+        .get_details_error_info()
+        .expect("an ErrorInfo")
+        .metadata;
+    assert_eq!(metadata["newest_fencing_token"], held.token().to_string());
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_line_is_full_at_ten_thousand() {
+    const FULL: i32 = 10_000;
+    const ON_ONE_CONNECTION: usize = 1_000;
+    let broker = InProcess::start().await;
+    let endpoints = vec![broker.api; 11];
+    let client = Client::new("worker-1", &endpoints, 0);
+    let held = client.acquire_at(10, &now(LOCK)).await.expect("it is free");
+    let mut line = Vec::new();
+    for index in 0..FULL as usize {
+        let call = AcquireCall::new(LOCK, TTL, WAIT);
+        line.push(waiting(&client, index / ON_ONE_CONNECTION, &call));
+    }
+    queued(&client, 10, FULL).await;
+    let surplus = AcquireCall::new(LOCK, TTL, WAIT);
+    let surplus = client.acquire_at(10, &surplus).await;
+    let full = (Code::ResourceExhausted, Some(ErrorReason::QueueFull), None);
+    assert_eq!(refused(surplus), full);
+    let (code, reason, retry) = refused(client.acquire_at(10, &now(LOCK)).await);
+    assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
+    assert!(retry.is_some_and(|after| after <= 2 * TTL), "{retry:?}");
+    drop(line);
+    queued(&client, 10, 0).await;
+    client.release_at(10, &held).await.expect("the holder");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_drained_call_finds_its_place_at_another_broker() {
+    let mut deployment = Deployment::start(2).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    let held = client.acquire_at(1, &now(LOCK)).await.expect("it is free");
+    let call = AcquireCall::new(LOCK, TTL, WAIT);
+    let drained = waiting(&client, 0, &call);
+    queued(&client, 1, 1).await;
+    let later = waiting(&client, 1, &AcquireCall::new(LOCK, TTL, WAIT));
+    queued(&client, 1, 2).await;
+    deployment.brokers[0].terminate();
+    let draining = (
+        Code::Unavailable,
+        Some(ErrorReason::Draining),
+        Some(Duration::ZERO),
+    );
+    assert_eq!(refused(drained.await.expect("no panic")), draining);
+    assert_eq!(deployment.brokers[0].ended().await, Some(0));
+    queued(&client, 1, 2).await;
+    let again = waiting(&client, 1, &call);
+    client.release_at(1, &held).await.expect("the holder");
+    let first = again.await.expect("no panic").expect("its turn");
+    assert!(!later.is_finished(), "the later call waits behind it");
+    client.release_at(1, &first).await.expect("the holder");
+    let second = later.await.expect("no panic").expect("its turn");
+    assert!(first.token() < second.token());
+}
+
+#[tokio::test]
+async fn a_store_that_may_have_lost_leases_says_when_to_come_again() {
+    let redis = RedisServer::start().await;
+    let broker = BrokerProcess::start(&BrokerOptions::on(redis.url())).await;
+    let client = Client::new("worker-1", &[broker.addr()], 0);
+    let refusals = [
+        client.acquire(&now(LOCK)).await,
+        client
+            .acquire_at(0, &AcquireCall::new(LOCK, TTL, WAIT))
+            .await,
+    ];
+    for refusal in refusals {
+        let (code, reason, retry) = refused(refusal);
+        let recovering = (Code::Unavailable, Some(ErrorReason::StoreRecovering));
+        assert_eq!((code, reason), recovering);
+        let after = retry.expect("when to come again");
+        assert!(after > TTL && after < 3 * WAIT, "{after:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
+    let deployment = Deployment::start(1).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let in_line = waiting(&client, 0, &AcquireCall::new(LOCK, TTL, WAIT));
+    queued(&client, 0, 1).await;
+    deployment.redis.process().pause().await;
+    let unavailable = (
+        Code::Unavailable,
+        Some(ErrorReason::StoreUnavailable),
+        Some(PROMPT),
+    );
+    // The first calls meet a connection that seems to live, the later ones none.
+    for _ in 0..2 {
+        let started = Instant::now();
+        let (no_wait, waits) = (now("another"), AcquireCall::new(LOCK, TTL, WAIT));
+        let (acquire, wait, renew, release, look) = tokio::join!(
+            client.acquire_at(0, &no_wait),
+            client.acquire_at(0, &waits),
+            client.renew_at(0, &held),
+            client.release_at(0, &held),
+            client.get_lock_at(0, LOCK),
+        );
+        let took = started.elapsed();
+        assert_eq!(refused(acquire), unavailable);
+        assert_eq!(refused(wait), unavailable);
+        assert_eq!(refused(renew), unavailable);
+        assert_eq!(refused(release), unavailable);
+        assert_eq!(refused(look), unavailable);
+        assert!(took < PROMPT, "{took:?}");
+    }
+    assert!(!in_line.is_finished(), "a waiter stays in line");
+    deployment.redis.process().resume();
+    // The first release may have been read by the store when it went on.
+    client.release(&held).await.expect("the holder");
+    in_line.await.expect("no panic").expect("its turn");
+}

@@ -1,0 +1,149 @@
+//! Callers, replies and brokers that vanish at the worst moment: no ghost in line, no lock that nobody
+//! knows of, no hand-off announced that had lapsed.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a waiting call is a task of the test"
+)]
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures::future::join_all;
+use leasehold_proto::v1::{ErrorReason, lock_service_client::LockServiceClient};
+use leasehold_tests::{
+    client::{AcquireCall, Client, Held, channel},
+    clock::boottime,
+    deployment::Deployment,
+    proxy::Proxy,
+    scale::figures,
+    status::reason,
+};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Status, transport::Endpoint};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+type Waiting = AbortOnDropHandle<Result<Held, Status>>;
+
+const LOCK: &str = "a-lock";
+const TTL: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(60);
+/// Much less than the 60 s after which the store frees a lock by itself.
+const SOON: Duration = Duration::from_secs(10);
+
+fn now(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::ZERO)
+}
+
+fn waiting(client: &Client, at: usize) -> Waiting {
+    let client = client.clone();
+    let call = AcquireCall::new(LOCK, TTL, WAIT);
+    AbortOnDropHandle::new(tokio::spawn(
+        async move { client.acquire_at(at, &call).await },
+    ))
+}
+
+async fn queue_length(client: &Client, at: usize) -> i32 {
+    let lock = client.get_lock_at(at, LOCK).await.expect("it is held");
+    lock.queue_length
+}
+
+async fn queued(client: &Client, at: usize, length: i32) {
+    let give_up = boottime() + SOON;
+    while queue_length(client, at).await != length {
+        assert!(boottime() < give_up, "{length} calls should wait");
+    }
+}
+
+async fn holder(client: &Client, at: usize) -> Option<i64> {
+    let lock = client.get_lock_at(at, LOCK).await.expect("it is held");
+    lock.holders.first().map(|holder| holder.fencing_token)
+}
+
+/// Returns after the broker has read what came before: health is answered without the store.
+async fn settle(broker: SocketAddr) {
+    let mut health = HealthClient::new(channel(broker));
+    for _ in 0..3 {
+        let check = health.check(HealthCheckRequest::default()).await;
+        check.expect("it serves");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_timed_out_has_left_the_line() {
+    let deployment = Deployment::start(1).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let short = AcquireCall::new(LOCK, TTL, Duration::from_millis(300));
+    let status = client.acquire_at(0, &short).await.expect_err("it is held");
+    assert_eq!(reason(&status), Some(ErrorReason::WaitTimeout));
+    assert_eq!(queue_length(&client, 0).await, 0);
+    client.release_at(0, &held).await.expect("the holder");
+}
+
+#[tokio::test]
+async fn locks_granted_to_callers_that_are_gone_are_given_back() {
+    const CALLERS: usize = 50;
+    let deployment = Deployment::start(1).await;
+    let proxy = Proxy::start(deployment.addrs()[0]).await;
+    let client = Client::new("worker-1", &[proxy.addr(), deployment.addrs()[0]], 0);
+    let locks: Vec<_> = (0..CALLERS).map(|index| format!("gone-{index}")).collect();
+    let probe = client.get_lock_at(0, "nobody-s").await;
+    probe.expect_err("connected, and nobody holds it");
+    let redis = deployment.redis.process();
+    redis.pause().await;
+    let before = proxy.requests();
+    let calls = locks.iter().map(|lock| {
+        let (client, call) = (client.clone(), now(lock));
+        tokio::spawn(async move { client.acquire_at(0, &call).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    proxy.wait_for_requests(before + CALLERS).await;
+    settle(deployment.addrs()[0]).await;
+    proxy.cut().await;
+    for call in calls {
+        call.await.expect("no panic").expect_err("it was cut");
+    }
+    settle(deployment.addrs()[0]).await;
+    redis.resume();
+    let look = || join_all(locks.iter().map(|lock| client.get_lock_at(1, lock)));
+    let granted = look().await.iter().filter(|lock| lock.is_ok()).count();
+    assert!(granted > 0, "Redis granted locks to callers that were gone");
+    let resumed_at = boottime();
+    while look().await.iter().any(Result::is_ok) {
+        assert!(boottime() < resumed_at + SOON, "locks that nobody knows of");
+    }
+    figures(&format!(
+        "vanished: callers={CALLERS} granted={granted} all_given_back_after={}ms",
+        (boottime() - resumed_at).as_millis()
+    ));
+}
+
+#[tokio::test]
+async fn a_hand_off_that_lapsed_is_not_announced() {
+    let deployment = Deployment::start(2).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    let first = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    // A caller that does not notice that its broker is stopped.
+    let patient = Endpoint::from_shared(format!("http://{}", deployment.addrs()[1]));
+    let mut patient = LockServiceClient::new(patient.expect("an address").connect_lazy());
+    let call = client.acquire_request(&AcquireCall::new(LOCK, TTL, WAIT));
+    let stalled = tokio::spawn(async move { patient.acquire(call).await });
+    queued(&client, 0, 1).await;
+    let behind = waiting(&client, 0);
+    queued(&client, 0, 2).await;
+    let broker = deployment.brokers[1].process();
+    broker.pause().await;
+    client.release_at(0, &first).await.expect("the holder");
+    // The hand-off to the stopped broker lapses, and the lock goes to the next in line.
+    let next = behind.await.expect("no panic").expect("its turn");
+    assert_eq!(holder(&client, 0).await, Some(next.token()));
+    broker.resume();
+    // Its broker reads of the old hand-off before it can answer this.
+    assert_eq!(queue_length(&client, 1).await, 1);
+    assert_eq!(holder(&client, 1).await, Some(next.token()));
+    assert!(!stalled.is_finished(), "somebody else holds the lock");
+    client.release_at(0, &next).await.expect("the holder");
+    let last = stalled.await.expect("no panic").expect("its turn");
+    let last = last.into_inner().lease.expect("a lease").grants[0].fencing_token;
+    assert!(first.token() < next.token() && next.token() < last);
+}
