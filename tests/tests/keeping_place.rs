@@ -20,6 +20,8 @@ const LOCK: &str = "place";
 const WAITERS: usize = 40;
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(60);
+/// What the slowest caller takes until it comes again.
+const REPEATED_AFTER: Duration = Duration::from_millis(600);
 const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,6 +91,7 @@ async fn wait(client: Client, index: usize) -> Result<(Held, Option<Duration>), 
     let call = AcquireCall::new(LOCK, TTL, WAIT);
     let (held, repeated_at) = match client.acquire_at(index, &call).await {
         Err(status) if transport_error(&status) => {
+            tokio::time::sleep(REPEATED_AFTER.mul_f64(rand::random())).await;
             let repeated_at = boottime();
             (client.acquire_at(1, &call).await?, Some(repeated_at))
         }

@@ -6,10 +6,10 @@
     reason = "a waiting call is a task of the test"
 )]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
 use futures::future::join_all;
-use leasehold_proto::v1::{ErrorReason, lock_service_client::LockServiceClient};
+use leasehold_proto::v1::{ErrorReason, Lock, lock_service_client::LockServiceClient};
 use leasehold_tests::{
     client::{AcquireCall, Client, Held, channel},
     clock::boottime,
@@ -19,7 +19,7 @@ use leasehold_tests::{
     status::reason,
 };
 use tokio_util::task::AbortOnDropHandle;
-use tonic::{Status, transport::Endpoint};
+use tonic::{Code, Status, transport::Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 type Waiting = AbortOnDropHandle<Result<Held, Status>>;
@@ -116,6 +116,47 @@ async fn locks_granted_to_callers_that_are_gone_are_given_back() {
         "vanished: callers={CALLERS} granted={granted} all_given_back_after={}ms",
         (boottime() - resumed_at).as_millis()
     ));
+}
+
+#[tokio::test]
+async fn a_lock_granted_after_the_broker_gave_up_is_given_back() {
+    const BUSY: &str =
+        "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end
+        local begin = now()
+        while now() < begin + 1.5 do end";
+    let deployment = Deployment::start(1).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    let probe = client.get_lock_at(0, LOCK).await;
+    probe.expect_err("connected, and nobody holds it");
+    let mut raw = deployment.redis.connect().await;
+    let redis = deployment.redis.process();
+    redis.pause().await;
+    let unheard = AbortOnDropHandle::new(tokio::spawn({
+        let client = client.clone();
+        async move { client.acquire_at(0, &now(LOCK)).await }
+    }));
+    settle(deployment.addrs()[0]).await;
+    // Redis reads the acquire and this in one go, and sends the replies after both.
+    let mut busy = pin!(raw.command(&["EVAL", BUSY, "0"]));
+    assert!(futures::poll!(&mut busy).is_pending());
+    redis.resume();
+    let status = unheard.await.expect("no panic").expect_err("no answer");
+    assert_eq!(reason(&status), Some(ErrorReason::StoreUnavailable));
+    busy.await.expect("Redis goes on");
+    let answered_at = boottime();
+    let mut seen = 0;
+    let held = |look: Result<_, Status>| look.is_ok_and(|lock: Lock| lock.holders.len() == 1);
+    loop {
+        match client.get_lock_at(0, LOCK).await {
+            Err(status) if status.code() == Code::NotFound => break,
+            look => seen += usize::from(held(look)),
+        }
+        assert!(
+            boottime() < answered_at + SOON,
+            "a lock that nobody knows of"
+        );
+    }
+    assert!(seen > 0, "Redis granted the lock");
 }
 
 #[tokio::test]
