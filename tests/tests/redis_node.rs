@@ -1,6 +1,11 @@
 //! The Redis node against real servers: verification, and what ends a node.
 
-use std::time::Duration;
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a forwarder is a task of the test"
+)]
+
+use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use leasehold_server::store::{
@@ -11,7 +16,11 @@ use leasehold_tests::{
     redis_node::{Broker, PROMPT, SCRIPTS, answer, command, config, ended, sentence},
     redis_server::RedisServer,
 };
-use tokio::time::Instant;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
 
 #[tokio::test]
 async fn an_evicting_server_is_refused_unless_allowed() {
@@ -173,6 +182,29 @@ async fn an_absent_server_is_named_or_waited_for() {
     assert!(broker.supervisor.node(Duration::ZERO).await.is_err());
     server.restart().await;
     assert_eq!(answer(&*broker.node().await).await, Ok(42));
+}
+
+/// A port that leads to one server, then to the other, by turns.
+async fn by_turns(servers: [SocketAddr; 2]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    tokio::spawn(async move {
+        for server in servers.into_iter().cycle() {
+            let (mut from, _) = listener.accept().await.expect("a connection");
+            let mut to = TcpStream::connect(server).await.expect("it listens");
+            tokio::spawn(async move { copy_bidirectional(&mut from, &mut to).await });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn an_address_of_several_servers_is_refused() {
+    let (one, other) = (RedisServer::start().await, RedisServer::start().await);
+    let mut balanced = config(&one);
+    balanced.port = by_turns([one.addr(), other.addr()]).await;
+    let refused = sentence(Broker::try_start(balanced).await);
+    assert!(refused.contains("leads to different servers"), "{refused}");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use leasehold_proto::v1::{
 };
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client, Held},
+    client::{AcquireCall, Client, Held, channel},
     deployment::Deployment,
     in_process::InProcess,
     redis_server::RedisServer,
@@ -64,6 +64,16 @@ fn refused<T>(answer: Result<T, Status>) -> (Code, Option<ErrorReason>, Option<D
     read(&answer.err().expect("a refusal"))
 }
 
+fn check(name: &str, fencing_token: i64) -> CheckFencingTokenRequest {
+    CheckFencingTokenRequest {
+        lock: Some(LockRef {
+            name: name.to_owned(),
+            ..LockRef::default()
+        }),
+        fencing_token,
+    }
+}
+
 #[tokio::test]
 async fn how_a_lease_ended_is_told() {
     let broker = InProcess::start().await;
@@ -81,13 +91,6 @@ async fn how_a_lease_ended_is_told() {
     assert_eq!(refused(client.release_at(0, &unknown).await), not_found);
 
     let mut locks = LockServiceClient::new(broker.channel());
-    let check = |name: &str, fencing_token| CheckFencingTokenRequest {
-        lock: Some(LockRef {
-            name: name.to_owned(),
-            ..LockRef::default()
-        }),
-        fencing_token,
-    };
     let live = locks.check_fencing_token(check(LOCK, held.token())).await;
     assert!(
         live.expect("the newest token")
@@ -218,6 +221,16 @@ async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
     }
     assert!(!in_line.is_finished(), "a waiter stays in line");
     deployment.redis.process().resume();
+    let mut locks = LockServiceClient::new(channel(deployment.addrs()[0]));
+    let late = loop {
+        let any_grant = check("another", 1);
+        let refusal = refused(locks.check_fencing_token(any_grant).await);
+        if refusal != unavailable {
+            break refusal;
+        }
+    };
+    let never_granted = (Code::NotFound, Some(ErrorReason::LeaseNotFound), None);
+    assert_eq!(late, never_granted, "what came late did nothing");
     // The first release may have been read by the store when it went on.
     client.release(&held).await.expect("the holder");
     in_line.await.expect("no panic").expect("its turn");
