@@ -11,13 +11,16 @@ use std::{net::SocketAddr, pin::pin, time::Duration};
 use futures::future::join_all;
 use leasehold_proto::v1::{ErrorReason, Lock, lock_service_client::LockServiceClient};
 use leasehold_tests::{
+    broker_process::BrokerOptions,
     client::{AcquireCall, Client, Held, channel},
     clock::boottime,
     deployment::Deployment,
     proxy::Proxy,
+    redis_server::RedisServer,
     scale::figures,
     status::reason,
 };
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, transport::Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -157,6 +160,53 @@ async fn a_lock_granted_after_the_broker_gave_up_is_given_back() {
         );
     }
     assert!(seen > 0, "Redis granted the lock");
+}
+
+#[tokio::test]
+async fn a_holder_that_vanished_is_followed_when_its_lease_has_expired() {
+    const SHORT: Duration = Duration::from_secs(1);
+    let deployment = Deployment::start(2).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    let short = AcquireCall::new(LOCK, SHORT, Duration::ZERO);
+    let held = client.acquire_at(0, &short).await.expect("it is free");
+    let next = waiting(&client, 1).await.expect("no panic");
+    let next = next.expect("its turn");
+    let after = boottime() - held.sent;
+    figures(&format!(
+        "vanished: ttl=1000ms followed_after={}ms",
+        after.as_millis()
+    ));
+    assert!(next.token() > held.token());
+    // E(1 s) is 1,450 ms.
+    let in_time = Duration::from_millis(1_450)..Duration::from_millis(2_450);
+    assert!(in_time.contains(&after), "{after:?}");
+}
+
+#[tokio::test]
+async fn waiters_whose_line_was_lost_join_again() {
+    let redis = RedisServer::start().await;
+    let mut options = BrokerOptions::on(redis.url());
+    // Q is E(2 s) and 1 s.
+    for (key, value) in [
+        ("LIMITS__TTL_MAX", "2s"),
+        ("LIMITS__TTL_DEFAULT", "2s"),
+        ("LIMITS__LOCK_DELAY_MAX", "0s"),
+        ("STORE__REPLICA_LAG_MAX", "0s"),
+    ] {
+        let (key, value) = (format!("LEASEHOLD__{key}"), value.to_owned());
+        options.env.push((key, value));
+    }
+    let deployment = Deployment::start_on(redis, &options, 2).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let waiters = [waiting(&client, 0), waiting(&client, 1)];
+    queued(&client, 0, 2).await;
+    let mut raw = deployment.redis.connect().await;
+    raw.must(&["FLUSHALL"]).await;
+    for waiter in waiters {
+        let granted = timeout(2 * SOON, waiter).await.expect("in time");
+        granted.expect("no panic").expect("its turn");
+    }
 }
 
 #[tokio::test]
