@@ -13,6 +13,7 @@ use leasehold_proto::v1::{
     ReleaseResponse, RenewRequest,
 };
 use rand::Rng;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use uuid::Uuid;
@@ -27,7 +28,11 @@ const CALL_LIMIT: Duration = Duration::from_secs(2);
 const REPEAT_LIMIT: Duration = Duration::from_secs(10);
 const REPEAT_PAUSE: Duration = Duration::from_millis(50);
 const REPEAT_PAUSE_MOST: Duration = Duration::from_secs(2);
+const QUEUE_LIMIT: Duration = Duration::from_secs(20);
 const MARGIN_LEAST: Duration = Duration::from_millis(500);
+
+/// A call under way; dropping it drops the call.
+pub type Open = AbortOnDropHandle<Result<Held, Status>>;
 
 /// One connection, opened at the first call and again after a break.
 #[must_use]
@@ -227,6 +232,13 @@ impl Client {
         Ok(Held { lease, sent })
     }
 
+    /// [`Client::acquire_at`] in a task of its own.
+    pub fn open_at(&self, at: usize, call: &AcquireCall) -> Open {
+        let (client, call) = (self.clone(), call.clone());
+        let open = tokio::spawn(async move { client.acquire_at(at, &call).await });
+        AbortOnDropHandle::new(open)
+    }
+
     /// One attempt at one endpoint.
     pub async fn renew_at(&self, at: usize, held: &Held) -> Result<Held, Status> {
         let sent = boottime();
@@ -263,6 +275,18 @@ impl Client {
         let mut inspection = InspectionServiceClient::new(self.channel(at));
         let response = inspection.get_lock(request).await?.into_inner();
         response.lock.ok_or_else(|| Status::data_loss("no lock"))
+    }
+
+    /// Returns once that many calls wait for a lock that somebody holds.
+    pub async fn queued_at(&self, at: usize, lock: &str, length: usize) {
+        let give_up = boottime() + QUEUE_LIMIT;
+        loop {
+            let state = self.get_lock_at(at, lock).await.expect("it is held");
+            if usize::try_from(state.queue_length) == Ok(length) {
+                return;
+            }
+            assert!(boottime() < give_up, "{length} should wait: {state:?}");
+        }
     }
 
     /// The request of a call, as this client sends it.

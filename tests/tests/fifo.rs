@@ -1,12 +1,11 @@
 //! Strict FIFO over several brokers, with waiters that give up and waiters that repeat their call.
 
-#![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use std::time::Duration;
 
 use futures::future::{join_all, select_ok};
-use leasehold_tests::client::{AcquireCall, Client, Held};
+use leasehold_tests::client::{AcquireCall, Client, Open};
 use leasehold_tests::clock::boottime;
 use leasehold_tests::deployment::Deployment;
 use leasehold_tests::scale::figures;
@@ -20,13 +19,11 @@ const WAIT: Duration = Duration::from_secs(120);
 const QUEUE_LIMIT: Duration = Duration::from_secs(20);
 const CONNECTIONS: usize = 4;
 
-type Call = AbortOnDropHandle<Result<Held, Status>>;
-
 struct Waiter {
     index: usize,
     client: Client,
     call: AcquireCall,
-    open: Vec<Call>,
+    open: Vec<Open>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +70,7 @@ async fn line_up(client: &Client) -> Vec<Waiter> {
     for index in 0..WAITERS {
         let client = client.named(&owner(index), index);
         let call = AcquireCall::new(LOCK, TTL, WAIT);
-        let open = vec![attempt(&client, index, &call)];
+        let open = vec![client.open_at(index, &call)];
         waiters.push(Waiter {
             index,
             client,
@@ -92,7 +89,7 @@ async fn repeat_some(client: &Client, waiters: &mut [Waiter]) -> usize {
     for waiter in waiters.iter_mut().filter(|waiter| waiter.index % 10 == 7) {
         waiter
             .open
-            .push(attempt(&waiter.client, waiter.index + 1, &waiter.call));
+            .push(waiter.client.open_at(waiter.index + 1, &waiter.call));
         settle(client, waiter.index + 1).await;
         if repeats % 2 == 0 {
             drop(waiter.open.remove(0));
@@ -158,13 +155,6 @@ async fn wait_for_queue(client: &Client, length: usize) {
         }
         assert!(boottime() < give_up, "{queued} wait, {length} should");
     }
-}
-
-fn attempt(client: &Client, at: usize, call: &AcquireCall) -> Call {
-    let (client, call) = (client.clone(), call.clone());
-    AbortOnDropHandle::new(tokio::spawn(
-        async move { client.acquire_at(at, &call).await },
-    ))
 }
 
 fn owner(index: usize) -> String {

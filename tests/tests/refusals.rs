@@ -1,10 +1,5 @@
 //! Every refusal as a caller sees it through gRPC: its code and reason, and when to try again.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a waiting call is a task of the test"
-)]
-
 use std::time::Duration;
 
 use leasehold_proto::v1::{
@@ -12,18 +7,15 @@ use leasehold_proto::v1::{
 };
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client, Held, channel},
+    client::{AcquireCall, Client, channel},
     deployment::Deployment,
     in_process::InProcess,
     redis_server::RedisServer,
     status::reason,
 };
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
-
-type Waiting = AbortOnDropHandle<Result<Held, Status>>;
 
 const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(30);
@@ -35,22 +27,8 @@ fn now(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn waiting(client: &Client, at: usize, call: &AcquireCall) -> Waiting {
-    let (client, call) = (client.clone(), call.clone());
-    AbortOnDropHandle::new(tokio::spawn(
-        async move { client.acquire_at(at, &call).await },
-    ))
-}
-
-/// Returns once so many calls wait for [`LOCK`].
-async fn queued(client: &Client, at: usize, length: i32) {
-    loop {
-        let lock = client.get_lock_at(at, LOCK).await.expect("it is held");
-        if lock.queue_length == length {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
+fn in_line() -> AcquireCall {
+    AcquireCall::new(LOCK, TTL, WAIT)
 }
 
 /// What a program reads of a refusal: code, reason, when to try again.
@@ -114,19 +92,19 @@ async fn how_a_lease_ended_is_told() {
 
 #[tokio::test]
 async fn the_line_is_full_at_ten_thousand() {
-    const FULL: i32 = 10_000;
+    const FULL: usize = 10_000;
     const ON_ONE_CONNECTION: usize = 1_000;
     let broker = InProcess::start().await;
     let endpoints = vec![broker.api; 11];
     let client = Client::new("worker-1", &endpoints, 0);
     let held = client.acquire_at(10, &now(LOCK)).await.expect("it is free");
     let mut line = Vec::new();
-    for index in 0..FULL as usize {
-        let call = AcquireCall::new(LOCK, TTL, WAIT);
-        line.push(waiting(&client, index / ON_ONE_CONNECTION, &call));
+    for index in 0..FULL {
+        let call = in_line();
+        line.push(client.open_at(index / ON_ONE_CONNECTION, &call));
     }
-    queued(&client, 10, FULL).await;
-    let surplus = AcquireCall::new(LOCK, TTL, WAIT);
+    client.queued_at(10, LOCK, FULL).await;
+    let surplus = in_line();
     let surplus = client.acquire_at(10, &surplus).await;
     let full = (Code::ResourceExhausted, Some(ErrorReason::QueueFull), None);
     assert_eq!(refused(surplus), full);
@@ -134,7 +112,7 @@ async fn the_line_is_full_at_ten_thousand() {
     assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
     assert!(retry.is_some_and(|after| after <= 2 * TTL), "{retry:?}");
     drop(line);
-    queued(&client, 10, 0).await;
+    client.queued_at(10, LOCK, 0).await;
     client.release_at(10, &held).await.expect("the holder");
     broker.stop().await;
 }
@@ -144,11 +122,11 @@ async fn a_drained_call_finds_its_place_at_another_broker() {
     let mut deployment = Deployment::start(2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     let held = client.acquire_at(1, &now(LOCK)).await.expect("it is free");
-    let call = AcquireCall::new(LOCK, TTL, WAIT);
-    let drained = waiting(&client, 0, &call);
-    queued(&client, 1, 1).await;
-    let later = waiting(&client, 1, &AcquireCall::new(LOCK, TTL, WAIT));
-    queued(&client, 1, 2).await;
+    let call = in_line();
+    let drained = client.open_at(0, &call);
+    client.queued_at(1, LOCK, 1).await;
+    let later = client.open_at(1, &in_line());
+    client.queued_at(1, LOCK, 2).await;
     deployment.brokers[0].terminate();
     let draining = (
         Code::Unavailable,
@@ -157,8 +135,8 @@ async fn a_drained_call_finds_its_place_at_another_broker() {
     );
     assert_eq!(refused(drained.await.expect("no panic")), draining);
     assert_eq!(deployment.brokers[0].ended().await, Some(0));
-    queued(&client, 1, 2).await;
-    let again = waiting(&client, 1, &call);
+    client.queued_at(1, LOCK, 2).await;
+    let again = client.open_at(1, &call);
     client.release_at(1, &held).await.expect("the holder");
     let first = again.await.expect("no panic").expect("its turn");
     assert!(!later.is_finished(), "the later call waits behind it");
@@ -174,9 +152,7 @@ async fn a_store_that_may_have_lost_leases_says_when_to_come_again() {
     let client = Client::new("worker-1", &[broker.addr()], 0);
     let refusals = [
         client.acquire(&now(LOCK)).await,
-        client
-            .acquire_at(0, &AcquireCall::new(LOCK, TTL, WAIT))
-            .await,
+        client.acquire_at(0, &in_line()).await,
     ];
     for refusal in refusals {
         let (code, reason, retry) = refused(refusal);
@@ -192,8 +168,8 @@ async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
     let deployment = Deployment::start(1).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
-    let in_line = waiting(&client, 0, &AcquireCall::new(LOCK, TTL, WAIT));
-    queued(&client, 0, 1).await;
+    let waiter = client.open_at(0, &in_line());
+    client.queued_at(0, LOCK, 1).await;
     deployment.redis.process().pause().await;
     let unavailable = (
         Code::Unavailable,
@@ -203,7 +179,7 @@ async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
     // The first calls meet a connection that seems to live, the later ones none.
     for _ in 0..4 {
         let started = Instant::now();
-        let (no_wait, waits) = (now("another"), AcquireCall::new(LOCK, TTL, WAIT));
+        let (no_wait, waits) = (now("another"), in_line());
         let (acquire, wait, renew, release, look) = tokio::join!(
             client.acquire_at(0, &no_wait),
             client.acquire_at(0, &waits),
@@ -219,7 +195,7 @@ async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
         assert_eq!(refused(look), unavailable);
         assert!(took < PROMPT, "{took:?}");
     }
-    assert!(!in_line.is_finished(), "a waiter stays in line");
+    assert!(!waiter.is_finished(), "a waiter stays in line");
     deployment.redis.process().resume();
     let mut locks = LockServiceClient::new(channel(deployment.addrs()[0]));
     let late = loop {
@@ -233,5 +209,5 @@ async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
     assert_eq!(late, never_granted, "what came late did nothing");
     // The first release may have been read by the store when it went on.
     client.release(&held).await.expect("the holder");
-    in_line.await.expect("no panic").expect("its turn");
+    waiter.await.expect("no panic").expect("its turn");
 }

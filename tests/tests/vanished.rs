@@ -12,7 +12,7 @@ use futures::future::join_all;
 use leasehold_proto::v1::{ErrorReason, Lock, lock_service_client::LockServiceClient};
 use leasehold_tests::{
     broker_process::BrokerOptions,
-    client::{AcquireCall, Client, Held, channel},
+    client::{AcquireCall, Client, channel},
     clock::boottime,
     deployment::Deployment,
     proxy::Proxy,
@@ -21,11 +21,8 @@ use leasehold_tests::{
     status::reason,
 };
 use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, transport::Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-
-type Waiting = AbortOnDropHandle<Result<Held, Status>>;
 
 const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(60);
@@ -37,24 +34,13 @@ fn now(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn waiting(client: &Client, at: usize) -> Waiting {
-    let client = client.clone();
-    let call = AcquireCall::new(LOCK, TTL, WAIT);
-    AbortOnDropHandle::new(tokio::spawn(
-        async move { client.acquire_at(at, &call).await },
-    ))
+fn in_line() -> AcquireCall {
+    AcquireCall::new(LOCK, TTL, WAIT)
 }
 
 async fn queue_length(client: &Client, at: usize) -> i32 {
     let lock = client.get_lock_at(at, LOCK).await.expect("it is held");
     lock.queue_length
-}
-
-async fn queued(client: &Client, at: usize, length: i32) {
-    let give_up = boottime() + SOON;
-    while queue_length(client, at).await != length {
-        assert!(boottime() < give_up, "{length} calls should wait");
-    }
 }
 
 async fn holder(client: &Client, at: usize) -> Option<i64> {
@@ -95,10 +81,7 @@ async fn locks_granted_to_callers_that_are_gone_are_given_back() {
     let redis = deployment.redis.process();
     redis.pause().await;
     let before = proxy.requests();
-    let calls = locks.iter().map(|lock| {
-        let (client, call) = (client.clone(), now(lock));
-        tokio::spawn(async move { client.acquire_at(0, &call).await })
-    });
+    let calls = locks.iter().map(|lock| client.open_at(0, &now(lock)));
     let calls: Vec<_> = calls.collect();
     proxy.wait_for_requests(before + CALLERS).await;
     settle(deployment.addrs()[0]).await;
@@ -134,10 +117,7 @@ async fn a_lock_granted_after_the_broker_gave_up_is_given_back() {
     let mut raw = deployment.redis.connect().await;
     let redis = deployment.redis.process();
     redis.pause().await;
-    let unheard = AbortOnDropHandle::new(tokio::spawn({
-        let client = client.clone();
-        async move { client.acquire_at(0, &now(LOCK)).await }
-    }));
+    let unheard = client.open_at(0, &now(LOCK));
     settle(deployment.addrs()[0]).await;
     // Redis reads the acquire and this in one go, and sends the replies after both.
     let mut busy = pin!(raw.command(&["EVAL", BUSY, "0"]));
@@ -169,7 +149,7 @@ async fn a_holder_that_vanished_is_followed_when_its_lease_has_expired() {
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     let short = AcquireCall::new(LOCK, SHORT, Duration::ZERO);
     let held = client.acquire_at(0, &short).await.expect("it is free");
-    let next = waiting(&client, 1).await.expect("no panic");
+    let next = client.open_at(1, &in_line()).await.expect("no panic");
     let next = next.expect("its turn");
     let after = boottime() - held.sent;
     figures(&format!(
@@ -199,8 +179,8 @@ async fn waiters_whose_line_was_lost_join_again() {
     let deployment = Deployment::start_on(redis, &options, 2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     client.acquire_at(0, &now(LOCK)).await.expect("it is free");
-    let waiters = [waiting(&client, 0), waiting(&client, 1)];
-    queued(&client, 0, 2).await;
+    let waiters = [client.open_at(0, &in_line()), client.open_at(1, &in_line())];
+    client.queued_at(0, LOCK, 2).await;
     let mut raw = deployment.redis.connect().await;
     raw.must(&["FLUSHALL"]).await;
     for waiter in waiters {
@@ -217,11 +197,11 @@ async fn a_hand_off_that_lapsed_is_not_announced() {
     // A caller that does not notice that its broker is stopped.
     let patient = Endpoint::from_shared(format!("http://{}", deployment.addrs()[1]));
     let mut patient = LockServiceClient::new(patient.expect("an address").connect_lazy());
-    let call = client.acquire_request(&AcquireCall::new(LOCK, TTL, WAIT));
+    let call = client.acquire_request(&in_line());
     let stalled = tokio::spawn(async move { patient.acquire(call).await });
-    queued(&client, 0, 1).await;
-    let behind = waiting(&client, 0);
-    queued(&client, 0, 2).await;
+    client.queued_at(0, LOCK, 1).await;
+    let behind = client.open_at(0, &in_line());
+    client.queued_at(0, LOCK, 2).await;
     let broker = deployment.brokers[1].process();
     broker.pause().await;
     client.release_at(0, &first).await.expect("the holder");
