@@ -198,10 +198,11 @@ async fn a_hand_off_that_lapsed_is_not_announced() {
     let patient = Endpoint::from_shared(format!("http://{}", deployment.addrs()[1]));
     let mut patient = LockServiceClient::new(patient.expect("an address").connect_lazy());
     let call = client.acquire_request(&in_line());
-    let stalled = tokio::spawn(async move { patient.acquire(call).await });
+    let mut stalled = tokio::spawn(async move { patient.acquire(call).await });
     client.queued_at(0, LOCK, 1).await;
     let behind = client.open_at(0, &in_line());
     client.queued_at(0, LOCK, 2).await;
+    settle(deployment.addrs()[1]).await;
     let broker = deployment.brokers[1].process();
     broker.pause().await;
     client.release_at(0, &first).await.expect("the holder");
@@ -212,7 +213,8 @@ async fn a_hand_off_that_lapsed_is_not_announced() {
     // Its broker reads of the old hand-off before it can answer this.
     assert_eq!(queue_length(&client, 1).await, 1);
     assert_eq!(holder(&client, 1).await, Some(next.token()));
-    assert!(!stalled.is_finished(), "somebody else holds the lock");
+    let answer = futures::poll!(&mut stalled);
+    assert!(answer.is_pending(), "somebody else holds it: {answer:?}");
     client.release_at(0, &next).await.expect("the holder");
     let last = stalled.await.expect("no panic").expect("its turn");
     let last = last.into_inner().lease.expect("a lease").grants[0].fencing_token;
