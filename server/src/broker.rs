@@ -94,9 +94,10 @@ impl Broker {
         let Some(state) = self.store.get(lock).await? else {
             return Err(LockError::LeaseNotFound);
         };
-        match state.holder {
-            Some(holder) if holder.fencing_token == token => Ok(holder.remaining_ms),
-            _ => Err(LockError::StaleToken {
+        let mut holders = state.holders.into_iter();
+        match holders.find(|holder| holder.fencing_token == token) {
+            Some(holder) => Ok(holder.remaining_ms),
+            None => Err(LockError::StaleToken {
                 newest: state.last_fencing_token,
             }),
         }
@@ -105,7 +106,7 @@ impl Broker {
     /// The lock, if anybody holds it or waits for it.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
-        Ok(state.filter(|state| state.holder.is_some() || state.queue_length > 0))
+        Ok(state.filter(|state| state.holder_count > 0 || state.queue_length > 0))
     }
 
     /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call

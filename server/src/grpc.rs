@@ -18,7 +18,10 @@ use leasehold_proto::v1::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{broker::Broker, lock::Limits};
+use crate::{
+    broker::Broker,
+    lock::{Lease, LeaseRef, Limits},
+};
 
 /// The largest message that a client may send. The largest legal one is far smaller.
 pub const MESSAGE_MAX_BYTES: usize = 64 * 1024;
@@ -90,10 +93,17 @@ impl LockService for Locks {
         &self,
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
-        let (lease, token, ttl) = decode::renew(request.into_inner(), &self.limits)?;
-        let grant = self.broker.renew(&lease, ttl).await;
-        let grant = grant.map_err(|error| status::of(&error, &lease.lock))?;
-        let lease = Some(encode::renewed(&lease, token, grant));
+        let (shown, ttl) = decode::renew(request.into_inner(), &self.limits)?;
+        let LeaseRef { lock, lease_id, .. } = &shown.reference;
+        let grant = self.broker.renew(&shown.reference, ttl).await;
+        let lease = Lease {
+            grant: grant.map_err(|error| status::of(&error, lock))?,
+            lock: lock.clone(),
+            mode: shown.mode,
+            lease_id: *lease_id,
+            lease_token: shown.token,
+        };
+        let lease = Some(encode::lease(&lease));
         Ok(Response::new(RenewResponse { lease }))
     }
 

@@ -2,18 +2,24 @@
 
 mod error;
 mod identity;
+mod mode;
 mod name;
 
 pub use error::LockError;
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
 };
+pub use mode::{HOLDERS_MAX, Mode, PERMITS_MAX, WHOLE};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace};
 
 /// Waiters of one lock; one more is `QUEUE_FULL`.
 pub const WAITERS_MAX: u32 = 10_000;
 /// How many holders or waiters an inspection shows at most.
 pub const SHOWN_MAX: usize = 100;
+/// How many holders a refused call is told of at most, out of the first [`HELD_SLOTS`] slots.
+pub const HELD_SHOWN: usize = 5;
+/// How far a refused call looks for holders.
+pub const HELD_SLOTS: usize = 16;
 /// How long a hand-off to another broker stands before it must be claimed.
 pub const CLAIM_MS: u64 = 3_000;
 /// A broker that has not touched a lock for so long, while others did, is silent.
@@ -138,6 +144,8 @@ pub struct Owner {
 pub struct AcquireCall {
     /// The lock.
     pub lock: LockKey,
+    /// How to hold it.
+    pub mode: Mode,
     /// Who asks.
     pub owner: Owner,
     /// Validity.
@@ -155,6 +163,8 @@ pub struct AcquireCall {
 pub struct Acquire {
     /// The lock.
     pub lock: LockKey,
+    /// How to hold it.
+    pub mode: Mode,
     /// The lease that a grant makes.
     pub lease_id: LeaseId,
     /// Digest of the call's request id.
@@ -200,6 +210,8 @@ pub struct Grant {
 pub struct Lease {
     /// The lock.
     pub lock: LockKey,
+    /// How it is held.
+    pub mode: Mode,
     /// The public name.
     pub lease_id: LeaseId,
     /// The secret proof.
@@ -215,6 +227,8 @@ pub struct Holder {
     pub lease_id: LeaseId,
     /// Who.
     pub owner: Owner,
+    /// How it holds the lock.
+    pub mode: Mode,
     /// Its token.
     pub fencing_token: FencingToken,
     /// When it was granted, in milliseconds since 1970.
@@ -228,6 +242,8 @@ pub struct Holder {
 pub struct Waiting {
     /// Who.
     pub owner: Owner,
+    /// How it wants to hold the lock.
+    pub mode: Mode,
     /// When it joined, in milliseconds since 1970.
     pub since_ms: u64,
     /// Time left to wait.
@@ -237,8 +253,8 @@ pub struct Waiting {
 /// What is in the way of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contention {
-    /// Who holds the lock; none while it is between two holders.
-    pub holder: Option<Holder>,
+    /// Some who hold the lock; none while it is between two holders.
+    pub holders: Vec<Holder>,
     /// How many wait.
     pub queue_length: u32,
 }
@@ -246,8 +262,10 @@ pub struct Contention {
 /// A lock as an inspection sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockState {
-    /// Who holds it.
-    pub holder: Option<Holder>,
+    /// Who holds it, in no order, at most [`SHOWN_MAX`].
+    pub holders: Vec<Holder>,
+    /// How many hold it in all.
+    pub holder_count: u32,
     /// The first waiters in order, at most [`SHOWN_MAX`].
     pub waiters: Vec<Waiting>,
     /// How many wait in all.

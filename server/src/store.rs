@@ -70,6 +70,11 @@ pub enum Acquired {
     },
     /// Held by someone else, and the request does not wait.
     Held(Contention),
+    /// The lock is in use with another limit, or the call wants more than all of it.
+    LimitMismatch {
+        /// The limit in use; 0 if the lock is not in use.
+        limit: u32,
+    },
     /// The queue is full.
     QueueFull,
     /// The request id was used with other arguments.
@@ -126,8 +131,8 @@ pub struct Touched {
     pub rejoin: bool,
     /// When the lock may become free by itself: touch it then. 0: nobody can tell.
     pub next_event_ms: u64,
-    /// The grant that belongs to a call at this broker, which may not have heard of it.
-    pub held: Option<HandOff>,
+    /// The grants that belong to calls at this broker, which may not have heard of them.
+    pub held: Vec<HandOff>,
 }
 
 /// A grant made to a waiter by a call that was not its own.

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseRef, LeaseToken, LockKey,
-        LockName, LockState, Namespace, Owner, RequestId, Ttl,
+        LockName, LockState, Mode, Namespace, Owner, RequestId, Ttl,
     },
     store::{Acquired, Cancelled, Event, HandOff, Released, Renewed, Store, StoreError, Touched},
 };
@@ -267,6 +267,7 @@ pub fn new_call(lock: &LockKey) -> Acquire {
     let token = LeaseToken::from_caller(AttemptId::random().to_string());
     Acquire {
         lock: lock.clone(),
+        mode: Mode::Exclusive,
         lease_id: token.lease_id(),
         request: RequestId::random().hash(),
         arguments: ArgumentsHash::of(&[b"arguments"]),
@@ -295,12 +296,23 @@ pub fn again(call: &Acquire) -> Acquire {
     }
 }
 
+/// The call in another mode.
+pub fn with_mode(call: Acquire, mode: Mode) -> Acquire {
+    Acquire { mode, ..call }
+}
+
 /// The call with another ttl.
 pub fn with_ttl(call: Acquire, ttl_ms: u64) -> Acquire {
     Acquire {
         ttl: Ttl::from_stored(ttl_ms),
         ..call
     }
+}
+
+/// The only one, if there is any.
+pub fn only<T: std::fmt::Debug>(mut list: Vec<T>) -> Option<T> {
+    assert!(list.len() <= 1, "more than one: {list:?}");
+    list.pop()
 }
 
 /// A lock of that name.

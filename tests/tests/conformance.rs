@@ -2,7 +2,8 @@
 
 use leasehold_tests::{
     conformance::{
-        attempts, hand_offs, inspection, leases, line, recovery, repeats, seeds, silence, traps,
+        attempts, hand_offs, inspection, leases, line, permits, recovery, repeats, seeds, sharing,
+        silence, traps,
     },
     world::{Start, World},
 };
@@ -157,6 +158,43 @@ on_every_store! {
         seed_automatic_renewal_holds_the_lock_for_any_time
         seed_is_locking_is_a_look_that_changes_nothing
         seed_hand_off_grants_in_the_release_and_then_tells
+    }
+    Trusted sharing {
+        readers_hold_together
+        a_writer_waits_for_the_last_reader
+        a_reader_waits_for_the_writer
+        t16_a_queued_writer_stops_later_readers
+        consecutive_readers_at_the_head_enter_together
+        readers_of_several_brokers_enter_together
+        a_reader_joins_readers_that_have_not_claimed_yet
+        a_reader_that_lapses_gives_its_weight_back
+        t15_each_reader_expires_by_itself
+        a_waiter_is_told_when_the_first_reader_may_expire
+        t17_a_writer_that_gives_up_stops_no_reader
+        t17_a_writer_whose_broker_is_silent_stops_no_reader
+        a_reader_releases_its_own_hold_only
+        a_repeat_of_a_reader_finds_its_own_lease
+        hundreds_of_readers_enter_in_one_release
+        a_thousand_hold_and_the_next_waits
+        readers_that_expire_together_are_all_remembered
+        waiters_are_shown_with_their_modes
+        seed_read_locks_admit_readers_and_keep_writers_out
+        seed_a_write_lock_keeps_readers_and_writers_out
+    }
+    Trusted permits {
+        permits_are_granted_up_to_the_limit
+        t25_a_heavy_call_at_the_head_is_passed_by_no_light_one
+        t25_one_release_admits_all_that_fit
+        t23_permits_of_a_dead_holder_come_back
+        t23_another_limit_is_a_mismatch
+        a_limit_of_zero_takes_the_one_in_use
+        a_limit_of_zero_needs_one_in_use
+        more_permits_than_the_limit_in_use_are_a_mismatch
+        a_lock_in_use_is_one_kind_of_lock
+        a_line_keeps_the_limit_in_use
+        a_repeat_never_checks_the_limit
+        renewals_keep_the_permits
+        slots_that_became_free_are_used_again
     }
     Trusted traps {
         t01_a_lease_of_another_lock_releases_nothing

@@ -8,8 +8,8 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{Broker, undo::Attempt, undo::Undo};
 use crate::{
     lock::{
-        Acquire, AcquireCall, AttemptId, Contention, FencingToken, Grant, Lease, LeaseRef,
-        LeaseToken, LockError,
+        Acquire, AcquireCall, AttemptId, Contention, FencingToken, Grant, HELD_SHOWN, Lease,
+        LeaseRef, LeaseToken, LockError,
     },
     store::{Acquired, Renewed, StoreError},
     waiters::{Registration, Signal},
@@ -47,6 +47,7 @@ impl Call {
     pub(super) fn new(broker: Broker, call: AcquireCall, token: LeaseToken) -> Self {
         let acquire = Acquire {
             lock: call.lock,
+            mode: call.mode,
             lease_id: token.lease_id(),
             request: call.request_id.hash(),
             arguments: call.arguments,
@@ -76,6 +77,7 @@ impl Call {
             Ok(Some(grant)) => {
                 let lease = Lease {
                     lock: self.acquire.lock,
+                    mode: self.acquire.mode,
                     lease_id: self.acquire.lease_id,
                     lease_token: self.token,
                     grant,
@@ -103,6 +105,7 @@ impl Call {
                 Err(LockError::Held(Contention::default()))
             }
             Acquired::Held(contention) => Err(LockError::Held(contention)),
+            Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
             Acquired::QueueFull => Err(LockError::QueueFull),
             Acquired::RequestIdReused => Err(LockError::RequestIdReused),
             Acquired::Ended | Acquired::Cancelled => Err(LockError::LeaseExpired),
@@ -196,7 +199,7 @@ impl Call {
         Wait::Failed(LockError::WaitTimeout(state.map_or_else(
             Contention::default,
             |state| Contention {
-                holder: state.holder,
+                holders: state.holders.into_iter().take(HELD_SHOWN).collect(),
                 queue_length: state.queue_length,
             },
         )))

@@ -38,7 +38,7 @@ impl Broker {
     }
 
     fn pass_on(&self, lock: &LockKey, touched: &Touched) {
-        if let Some(held) = &touched.held {
+        for held in &touched.held {
             let signal = Signal::HandOff {
                 fencing_token: held.fencing_token,
                 provisional: held.provisional,

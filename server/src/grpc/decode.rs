@@ -3,24 +3,23 @@
 mod fields;
 
 use leasehold_proto::v1::{
-    AcquireRequest, CheckFencingTokenRequest, GetLockRequest, Lease, LockTarget, ReleaseRequest,
-    RenewRequest,
+    AcquireRequest, CheckFencingTokenRequest, GetLockRequest, Lease, ReleaseRequest, RenewRequest,
 };
 
 use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
-    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey,
+    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey, Mode,
     Owner, RequestId, Ttl,
 };
 
-/// A repeat of a request id must share the lock, the mode, the owner's id and the ttl granted. It
-/// may differ in `wait_timeout`, the owner's reason and labels: they change between attempts and
+/// A repeat of a request id must share the lock, the mode, the permits, the owner's id and the ttl
+/// granted. It may differ in `limit`, since the lock has one already, in `wait_timeout`, the owner's reason and labels: they change between attempts and
 /// decide nothing.
 pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
-    let lock = fields.required("target", request.target, |fields, target| {
-        target_of(fields, "target", &target)
+    let target = fields.required("target", request.target, |fields, target| {
+        fields.target("target", &target)
     });
     let owner = fields.required("owner", request.owner, fields::owner);
     let ttl_ms = fields.ttl("ttl", request.ttl);
@@ -30,14 +29,15 @@ pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<Acquir
     fields.lacks(request.max_hold.is_some(), "max_hold");
     fields.lacks(request.lock_delay.is_some(), "lock_delay");
     fields.lacks(request.disconnect_grace.is_some(), "disconnect_grace");
-    let (Some(lock), Some(owner)) = (lock, owner) else {
+    let (Some((lock, mode)), Some(owner)) = (target, owner) else {
         return Err(fields.refused());
     };
     fields.finish()?;
     let ttl = limits.ttl(ttl_ms);
     Ok(AcquireCall {
-        arguments: arguments(&lock, &owner, ttl),
+        arguments: arguments(&lock, mode, &owner, ttl),
         lock,
+        mode,
         owner,
         ttl,
         wait_ms: limits.wait_ms(wait_ms),
@@ -67,13 +67,13 @@ pub(super) fn release(request: ReleaseRequest) -> Result<LeaseRef, Refused> {
 pub(super) fn renew(
     request: RenewRequest,
     limits: &Limits,
-) -> Result<(LeaseRef, LeaseToken, Option<Ttl>), Refused> {
+) -> Result<(ShownLease, Option<Ttl>), Refused> {
     let mut fields = Fields::default();
     let ttl_ms = fields.ttl("ttl", request.ttl);
     let lease = lease_of(&mut fields, request.lease);
     let lease = proven(fields, lease)?;
     let ttl = ttl_ms.map(|ttl_ms| limits.ttl(Some(ttl_ms)));
-    Ok((lease.reference, lease.token, ttl))
+    Ok((lease, ttl))
 }
 
 pub(super) fn check_fencing_token(
@@ -96,9 +96,11 @@ pub(super) fn get_lock(request: GetLockRequest) -> Result<LockKey, Refused> {
     lock.ok_or_else(|| fields.refused())
 }
 
-struct ShownLease {
-    reference: LeaseRef,
-    token: LeaseToken,
+/// A lease as its holder shows it.
+pub(super) struct ShownLease {
+    pub(super) reference: LeaseRef,
+    pub(super) mode: Mode,
+    pub(super) token: LeaseToken,
 }
 
 fn lease_of(fields: &mut Fields, lease: Option<Lease>) -> Option<ShownLease> {
@@ -121,13 +123,15 @@ fn lease_of(fields: &mut Fields, lease: Option<Lease>) -> Option<ShownLease> {
             fields.violation("lease.grants", "must hold the grants as they were received");
             return None;
         };
-        let lock = fields.required("lease.grants[0].target", grant.target, |fields, target| {
-            target_of(fields, "lease.grants[0].target", &target)
+        let target = fields.required("lease.grants[0].target", grant.target, |fields, target| {
+            fields.target("lease.grants[0].target", &target)
         });
         let token = fields.fencing_token("lease.grants[0].fencing_token", grant.fencing_token);
+        let (lock, mode) = target?;
         Some(ShownLease {
+            mode,
             reference: LeaseRef {
-                lock: lock?,
+                lock,
                 lease_id: lease_id?,
                 fencing_token: token?,
             },
@@ -148,18 +152,16 @@ fn proven(fields: Fields, lease: Option<ShownLease>) -> Result<ShownLease, Refus
     Ok(lease)
 }
 
-fn target_of(fields: &mut Fields, path: &'static str, target: &LockTarget) -> Option<LockKey> {
-    fields.mode(path, target.mode);
-    fields.lacks(target.permits != 0, "target.permits: semaphores");
-    fields.lacks(target.limit != 0, "target.limit: semaphores");
-    fields.lock(path, &target.namespace, &target.name)
-}
-
-fn arguments(lock: &LockKey, owner: &Owner, ttl: Ttl) -> ArgumentsHash {
+fn arguments(lock: &LockKey, mode: Mode, owner: &Owner, ttl: Ttl) -> ArgumentsHash {
     ArgumentsHash::of(&[
         lock.namespace().as_bytes(),
         lock.name().as_bytes(),
-        b"exclusive",
+        match mode {
+            Mode::Exclusive => b"exclusive",
+            Mode::Shared => b"shared",
+            Mode::Semaphore { .. } => b"semaphore",
+        },
+        &mode.weight().to_be_bytes(),
         owner.id.as_bytes(),
         &ttl.as_millis().to_be_bytes(),
     ])

@@ -5,28 +5,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leasehold_proto::v1 as pb;
 use prost_types::{Duration, Timestamp};
 
-use crate::lock::{Grant, Holder, Lease, LeaseRef, LeaseToken, LockKey, LockState, Owner, Waiting};
+use crate::lock::{Holder, Lease, LockKey, LockState, Mode, Owner, Waiting};
 
 /// Heartbeats in one validity.
 const HEARTBEATS_PER_TTL: u64 = 3;
 
-pub(super) fn lease(lease: &Lease) -> pb::Lease {
-    let reference = LeaseRef {
-        lock: lease.lock.clone(),
-        lease_id: lease.lease_id,
-        fencing_token: lease.grant.fencing_token,
-    };
-    renewed(&reference, lease.lease_token.clone(), lease.grant)
-}
-
 /// A lease of one lock, with the validity that now runs.
-pub(super) fn renewed(lease: &LeaseRef, token: LeaseToken, grant: Grant) -> pb::Lease {
+pub(super) fn lease(lease: &Lease) -> pb::Lease {
+    let grant = lease.grant;
     let ttl_ms = grant.ttl.as_millis();
     pb::Lease {
         lease_id: lease.lease_id.to_string(),
-        lease_token: token.expose().to_owned(),
+        lease_token: lease.lease_token.expose().to_owned(),
         grants: vec![pb::Grant {
-            target: Some(target(&lease.lock)),
+            target: Some(target(&lease.lock, lease.mode)),
             fencing_token: signed(grant.fencing_token.get()),
             acquire_time: Some(timestamp(grant.acquired_ms)),
             hold_count: 1,
@@ -46,22 +38,30 @@ pub(super) fn released(already_released: bool) -> pb::ReleaseResponse {
 }
 
 pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
-    let holders: Vec<_> = state.holder.iter().map(|held| holder(lock, held)).collect();
+    let holders = state.holders.iter().map(|held| holder(lock, held));
+    let holders: Vec<_> = holders.collect();
+    let mut modes = state.holders.iter().map(|held| held.mode);
+    let mode = modes
+        .next()
+        .or(state.waiters.first().map(|waits| waits.mode));
     let lock_state = match holders.is_empty() {
         false => pb::lock::State::Held,
         true => pb::lock::State::Granting,
     };
     pb::Lock {
-        target: Some(target(lock)),
+        target: Some(pb::LockTarget {
+            permits: 0,
+            ..target(lock, mode.unwrap_or(Mode::Exclusive))
+        }),
         state: lock_state.into(),
-        holder_count: count(holders.len()),
+        holder_count: signed_count(state.holder_count),
         holders,
         waiters: state
             .waiters
             .iter()
             .map(|waits| waiter(lock, waits))
             .collect(),
-        queue_length: i32::try_from(state.queue_length).unwrap_or(i32::MAX),
+        queue_length: signed_count(state.queue_length),
         last_fencing_token: signed(state.last_fencing_token),
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn holder(lock: &LockKey, holder: &Holder) -> pb::Holder {
     pb::Holder {
         lease_id: holder.lease_id.to_string(),
         owner: Some(owner(&holder.owner)),
-        target: Some(target(lock)),
+        target: Some(target(lock, holder.mode)),
         fencing_token: signed(holder.fencing_token.get()),
         since_time: Some(timestamp(holder.since_ms)),
         remaining: Some(duration(holder.remaining_ms)),
@@ -88,7 +88,7 @@ fn waiter(lock: &LockKey, waiting: &Waiting) -> pb::Holder {
     pb::Holder {
         lease_id: String::new(),
         owner: Some(owner(&waiting.owner)),
-        target: Some(target(lock)),
+        target: Some(target(lock, waiting.mode)),
         fencing_token: 0,
         since_time: Some(timestamp(waiting.since_ms)),
         remaining: Some(duration(waiting.remaining_ms)),
@@ -103,13 +103,18 @@ fn owner(owner: &Owner) -> pb::Owner {
     }
 }
 
-fn target(lock: &LockKey) -> pb::LockTarget {
+fn target(lock: &LockKey, mode: Mode) -> pb::LockTarget {
+    let (mode, permits, limit) = match mode {
+        Mode::Exclusive => (pb::LockMode::Exclusive, 0, 0),
+        Mode::Shared => (pb::LockMode::Shared, 0, 0),
+        Mode::Semaphore { permits, limit } => (pb::LockMode::Semaphore, permits, limit),
+    };
     pb::LockTarget {
         namespace: lock.namespace().to_owned(),
         name: lock.name().to_owned(),
-        mode: pb::LockMode::Exclusive.into(),
-        permits: 0,
-        limit: 0,
+        mode: mode.into(),
+        permits: signed_count(permits),
+        limit: signed_count(limit),
     }
 }
 
@@ -128,8 +133,8 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn count(len: usize) -> i32 {
-    i32::try_from(len).unwrap_or(i32::MAX)
+fn signed_count(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 fn now_ms() -> u64 {

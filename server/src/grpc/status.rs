@@ -12,7 +12,6 @@ use crate::lock::{Contention, LockError, LockKey};
 const DOMAIN: &str = "leasehold.dev";
 /// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB.
 const SHOWN_MAX_BYTES: usize = 128;
-const HOLDERS_SHOWN: usize = 5;
 const VIOLATIONS_IN_MESSAGE: usize = 3;
 const STORE_RETRY_MS: u64 = 1_000;
 
@@ -91,6 +90,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
         LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
         LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
+        LockError::LimitMismatch { .. } => (Code::FailedPrecondition, Reason::LimitMismatch),
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
         LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
         LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
@@ -103,7 +103,8 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
 fn retry_after_ms(error: &LockError) -> Option<u64> {
     match error {
         LockError::Held(contention) | LockError::WaitTimeout(contention) => {
-            contention.holder.as_ref().map(|holder| holder.remaining_ms)
+            let holders = contention.holders.iter();
+            holders.map(|holder| holder.remaining_ms).min()
         }
         LockError::StoreUnavailable => Some(STORE_RETRY_MS),
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
@@ -113,6 +114,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::NotHolder
         | LockError::StaleToken { .. }
         | LockError::RequestIdReused
+        | LockError::LimitMismatch { .. }
         | LockError::QueueFull
         | LockError::Internal => None,
     }
@@ -128,6 +130,9 @@ fn next(error: &LockError) -> &'static str {
         LockError::NotHolder => "hand the lease back exactly as it was received",
         LockError::StaleToken { .. } => "refuse the work that came with it",
         LockError::RequestIdReused => "use a fresh UUID for every acquire",
+        LockError::LimitMismatch { .. } => {
+            "ask for the limit in use (limit 0 takes it) and for no more permits than that"
+        }
         LockError::QueueFull => "try again when fewer wait",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
         LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",
@@ -221,12 +226,7 @@ fn contention(
         holder
     };
     pb::Contention {
-        holders: in_the_way
-            .holder
-            .iter()
-            .take(HOLDERS_SHOWN)
-            .map(shorten)
-            .collect(),
+        holders: in_the_way.holders.iter().map(shorten).collect(),
         queue_length: i32::try_from(in_the_way.queue_length).unwrap_or(i32::MAX),
         retry_after: retry_after_ms.map(encode::duration),
     }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::Contention;
+use super::{Contention, WHOLE};
 
 /// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -31,6 +31,12 @@ pub enum LockError {
     /// The request id came back with other arguments.
     #[error("request_id was used with other arguments for this lock")]
     RequestIdReused,
+    /// The lock is in use with another limit or mode, or the call wants more than all of it.
+    #[error("{}", limit_mismatch(*limit))]
+    LimitMismatch {
+        /// The limit in use, [`WHOLE`] for shared and exclusive locks; 0 if the lock is not in use.
+        limit: u32,
+    },
     /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,
@@ -49,4 +55,12 @@ pub enum LockError {
     /// A fault of the broker; its log has the details.
     #[error("internal error")]
     Internal,
+}
+
+fn limit_mismatch(limit: u32) -> String {
+    match limit {
+        0 => "no limit is in use on this semaphore".to_owned(),
+        WHOLE => "the lock is in use as a shared or exclusive lock".to_owned(),
+        limit => format!("the lock is in use as a semaphore of {limit} permits"),
+    }
 }

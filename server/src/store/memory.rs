@@ -4,7 +4,8 @@ mod attempts;
 pub mod context;
 mod ended;
 mod handoff;
-mod holder;
+mod holders;
+mod inspect;
 mod queue;
 pub mod record;
 
@@ -26,8 +27,8 @@ use super::{
     StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, DeploymentKey, KEEP_MS, LeaseRef, LockKey, LockState,
-    RequestHash, Ttl, WAITERS_MAX,
+    Acquire, AttemptId, BrokerId, DeploymentKey, HOLDERS_MAX, KEEP_MS, LeaseRef, LockKey,
+    LockState, RequestHash, Ttl, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -131,6 +132,7 @@ impl MemoryStore {
             not_after_ms: u64::MAX,
             grants: Grants::NotBefore(self.memory.no_grants_before_ms),
             waiters_max: WAITERS_MAX,
+            holders_max: HOLDERS_MAX as usize,
         };
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;

@@ -141,7 +141,6 @@ impl RedisStore {
                 return;
             };
             self.publish(lock, outcome.hand_offs);
-            self.publish(lock, outcome.reply.held.into_iter().collect());
             if !more {
                 return;
             }
@@ -231,28 +230,33 @@ fn subscription(
 ) -> Subscription {
     let channel = format!("{key_prefix}b:{broker}");
     let tell = Box::new(move |event| {
-        let event = match event {
-            NodeEvent::Ready => Some(Event::Resync),
-            NodeEvent::Message(payload) => hand_off(&payload, &key_prefix, broker),
+        let Some(listener) = listener.get() else {
+            return;
         };
-        if let (Some(listener), Some(event)) = (listener.get(), event) {
-            listener(event);
+        match event {
+            NodeEvent::Ready => listener(Event::Resync),
+            NodeEvent::Message(payload) => {
+                let hand_offs = hand_offs(&payload, &key_prefix, broker).into_iter();
+                hand_offs.flatten().for_each(&**listener);
+            }
         }
     });
     Subscription { channel, tell }
 }
 
-/// Reads `key \n request \n token`, as the hand-off in the scripts publishes it.
-fn hand_off(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Event> {
+/// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs.
+fn hand_offs(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
     let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
     let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
-    let request = RequestHash::parse(lines.next()?)?;
-    let fencing_token = FencingToken::new(lines.next()?.parse().ok()?)?;
-    let hand_off = HandOff {
-        broker,
-        request,
-        fencing_token,
-        provisional: true,
-    };
-    Some(Event::HandOff(lock, hand_off))
+    let mut events = Vec::new();
+    while let Some(request) = lines.next() {
+        let hand_off = HandOff {
+            broker,
+            request: RequestHash::parse(request)?,
+            fencing_token: FencingToken::new(lines.next()?.parse().ok()?)?,
+            provisional: true,
+        };
+        events.push(Event::HandOff(lock.clone(), hand_off));
+    }
+    Some(events)
 }

@@ -9,7 +9,7 @@ use fred::types::RespVersion;
 use fred::types::config::TcpConfig;
 use leasehold_server::lock::{
     Acquire, ArgumentsHash, AttemptId, BrokerId, LeaseId, LeaseRef, Limits, LockKey, LockName,
-    NOT_AFTER_MS, Namespace, Owner, RequestId, WAITERS_MAX,
+    Mode, NOT_AFTER_MS, Namespace, Owner, RequestId, WAITERS_MAX,
 };
 use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
 use leasehold_server::store::redis::{Answer, decode};
@@ -96,6 +96,7 @@ impl Pair for Caller {
         let request = RequestId::random().hash();
         let acquire = Acquire {
             lock: self.lock.clone(),
+            mode: Mode::Exclusive,
             lease_id: LeaseId::parse(request.as_str()).expect("both are 128 bits in base32"),
             request,
             arguments: ArgumentsHash::of(&[b"bench"]),

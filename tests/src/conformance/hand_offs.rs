@@ -5,7 +5,7 @@ use leasehold_server::{
     store::{Acquired, Cancelled, Released, Renewed},
 };
 
-use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, with_ttl};
+use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, only, with_ttl};
 
 pub async fn a_hand_off_within_a_broker_is_final(world: &World) {
     let held = world.held_by(0).await;
@@ -15,7 +15,10 @@ pub async fn a_hand_off_within_a_broker_is_final(world: &World) {
     assert!(!world.hand_off(0, &waiter).await.provisional);
     let state = world.state().await;
     assert_eq!(state.queue_length, 0);
-    assert_left(state.holder.expect("held").remaining_ms, expiry_ms(TTL_MS));
+    assert_left(
+        only(state.holders).expect("held").remaining_ms,
+        expiry_ms(TTL_MS),
+    );
 }
 
 pub async fn a_hand_off_to_another_broker_is_provisional(world: &World) {
@@ -25,7 +28,7 @@ pub async fn a_hand_off_to_another_broker_is_provisional(world: &World) {
     world.release(0, &held).await;
     assert!(world.hand_off(1, &waiter).await.provisional);
     let state = world.state().await;
-    assert_eq!((state.holder, state.queue_length), (None, 1));
+    assert_eq!((only(state.holders), state.queue_length), (None, 1));
 }
 
 pub async fn a_claim_makes_a_hand_off_final(world: &World) {
@@ -35,7 +38,7 @@ pub async fn a_claim_makes_a_hand_off_final(world: &World) {
     world.release(0, &held).await;
     let lease = world.handed(1, &waiter).await;
     let state = world.state().await;
-    let holder = state.holder.expect("claimed");
+    let holder = only(state.holders).expect("claimed");
     assert_eq!(holder.fencing_token, lease.fencing_token);
     assert_left(holder.remaining_ms, expiry_ms(TTL_MS));
     assert_eq!(state.queue_length, 0);
@@ -60,9 +63,9 @@ pub async fn an_unclaimed_hand_off_lapses_after_three_seconds(world: &World) {
     world.queued(2, &next).await;
     world.release(0, &held).await;
     world.advance_ms(CLAIM_MS - SLACK_MS).await;
-    assert_eq!(world.touch(2).await.held, None);
+    assert_eq!(only(world.touch(2).await.held), None);
     world.advance_ms(SLACK_MS).await;
-    let told = world.touch(2).await.held.expect("passed on to the next");
+    let told = only(world.touch(2).await.held).expect("passed on to the next");
     assert_eq!(told.request, next.request);
     assert!(!told.provisional);
 }
@@ -89,7 +92,7 @@ pub async fn an_unclaimed_waiter_keeps_its_place_and_is_passed_over(world: &Worl
     world.advance_ms(CLAIM_MS).await;
     world.touch(2).await;
     let state = world.state().await;
-    assert_eq!(state.holder.expect("the second").owner, second.owner);
+    assert_eq!(only(state.holders).expect("the second").owner, second.owner);
     let owners: Vec<_> = state
         .waiters
         .into_iter()
@@ -106,7 +109,7 @@ pub async fn an_unclaimed_waiter_is_granted_again_once_its_broker_touches(world:
     world.release(0, &held).await;
     let burnt = world.hand_off(1, &first).await;
     world.advance_ms(CLAIM_MS).await;
-    let told = world.touch(2).await.held.expect("the second");
+    let told = only(world.touch(2).await.held).expect("the second");
     world.touch(1).await;
     world.release(2, &lease(&second, told.fencing_token)).await;
     let lease = world.handed(1, &first).await;
@@ -145,7 +148,7 @@ pub async fn a_claim_may_name_another_ttl(world: &World) {
     let told = lease(&waiter, world.hand_off(1, &waiter).await.fencing_token);
     let reply = world.store(1).renew(&told, Some(Ttl::from_stored(20_000)));
     assert!(matches!(reply.await, Ok(Renewed::Extended(_))));
-    let holder = world.state().await.holder.expect("claimed");
+    let holder = only(world.state().await.holders).expect("claimed");
     assert_left(holder.remaining_ms, expiry_ms(20_000));
 }
 
@@ -179,13 +182,13 @@ pub async fn a_touch_tells_of_a_final_grant_that_was_missed(world: &World) {
     let waiter = world.waiting();
     world.queued(1, &waiter).await;
     world.release(1, &held).await;
-    let told = world.touch(1).await.held.expect("the grant");
+    let told = only(world.touch(1).await.held).expect("the grant");
     assert_eq!(
         (told.request, told.broker),
         (waiter.request, world.broker(1))
     );
     assert!(!told.provisional);
-    assert_eq!(world.touch(0).await.held, None);
+    assert_eq!(only(world.touch(0).await.held), None);
 }
 
 pub async fn a_touch_tells_of_a_provisional_grant_that_was_missed(world: &World) {
@@ -193,19 +196,23 @@ pub async fn a_touch_tells_of_a_provisional_grant_that_was_missed(world: &World)
     let waiter = world.waiting();
     world.queued(1, &waiter).await;
     world.release(0, &held).await;
-    let told = world.touch(1).await.held.expect("the grant");
+    let told = only(world.touch(1).await.held).expect("the grant");
     assert!(told.provisional);
     world.renewed(1, &lease(&waiter, told.fencing_token)).await;
-    assert!(!world.touch(1).await.held.expect("the lease").provisional);
+    assert!(
+        !only(world.touch(1).await.held)
+            .expect("the lease")
+            .provisional
+    );
 }
 
 pub async fn a_touch_grants_a_lock_that_became_free(world: &World) {
     world.granted(0, &world.call()).await;
     let waiter = world.waiting();
     world.queued(1, &waiter).await;
-    assert_eq!(world.touch(1).await.held, None);
+    assert_eq!(only(world.touch(1).await.held), None);
     world.advance_ms(expiry_ms(TTL_MS)).await;
-    let told = world.touch(1).await.held.expect("granted by the touch");
+    let told = only(world.touch(1).await.held).expect("granted by the touch");
     assert_eq!(told.request, waiter.request);
     assert!(!told.provisional);
 }

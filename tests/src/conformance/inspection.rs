@@ -5,7 +5,7 @@ use leasehold_server::{
     store::Acquired,
 };
 
-use crate::world::{LONG_MS, SLACK_MS, TTL_MS, World, assert_left};
+use crate::world::{LONG_MS, SLACK_MS, TTL_MS, World, assert_left, only};
 
 pub async fn an_unknown_lock_is_unknown(world: &World) {
     assert_eq!(world.get().await, None);
@@ -21,7 +21,7 @@ pub async fn a_holder_is_shown_with_owner_token_and_times(world: &World) {
     let Acquired::Granted(grant) = world.acquire(0, &call).await else {
         panic!("not granted");
     };
-    let holder = world.state().await.holder.expect("held");
+    let holder = only(world.state().await.holders).expect("held");
     assert_eq!(holder.owner, call.owner);
     assert_eq!(holder.lease_id, call.lease_id);
     assert_eq!(holder.fencing_token, grant.fencing_token);
@@ -37,7 +37,7 @@ pub async fn waiters_are_shown_in_order_with_their_times(world: &World) {
     }
     let state = world.state().await;
     assert_eq!(
-        state.holder.expect("held").fencing_token,
+        only(state.holders).expect("held").fencing_token,
         held.fencing_token
     );
     assert_eq!(state.queue_length, 3);
@@ -75,10 +75,10 @@ pub async fn at_most_a_hundred_waiters_are_shown_and_all_are_counted(world: &Wor
 pub async fn an_expired_holder_is_not_shown(world: &World) {
     let lease = world.granted(0, &world.call()).await;
     world.advance_ms(expiry_ms(TTL_MS) - SLACK_MS).await;
-    assert!(world.state().await.holder.is_some());
+    assert!(only(world.state().await.holders).is_some());
     world.advance_ms(SLACK_MS).await;
     let state = world.state().await;
-    assert_eq!(state.holder, None);
+    assert_eq!(only(state.holders), None);
     assert_eq!(state.last_fencing_token, lease.fencing_token.get());
 }
 
@@ -90,7 +90,7 @@ pub async fn a_refused_call_is_told_the_holder_and_the_length_of_the_line(world:
         panic!("not refused");
     };
     assert_eq!(contention.queue_length, 2);
-    let holder = contention.holder.expect("held");
+    let holder = only(contention.holders).expect("held");
     assert_eq!(holder.fencing_token, held.fencing_token);
 }
 

@@ -5,7 +5,7 @@ use leasehold_server::{
     store::{Acquired, Released, Renewed},
 };
 
-use crate::world::{TTL_MS, World, again, assert_left, lease, with_ttl};
+use crate::world::{TTL_MS, World, again, assert_left, lease, only, with_ttl};
 
 pub async fn a_renewal_extends_by_the_present_ttl(world: &World) {
     let lease = world.granted(0, &with_ttl(world.call(), 20_000)).await;
@@ -15,7 +15,7 @@ pub async fn a_renewal_extends_by_the_present_ttl(world: &World) {
     };
     assert_eq!(grant.ttl.as_millis(), 20_000);
     assert_eq!(grant.fencing_token, lease.fencing_token);
-    let holder = world.state().await.holder.expect("held");
+    let holder = only(world.state().await.holders).expect("held");
     assert_left(holder.remaining_ms, expiry_ms(20_000));
 }
 
@@ -34,7 +34,7 @@ pub async fn a_renewal_never_shortens(world: &World) {
     let lease = world.granted(0, &world.call()).await;
     let shorter = Some(Ttl::from_stored(1_000));
     world.store(0).renew(&lease, shorter).await.expect("renew");
-    let holder = world.state().await.holder.expect("held");
+    let holder = only(world.state().await.holders).expect("held");
     assert_left(holder.remaining_ms, expiry_ms(TTL_MS));
 }
 

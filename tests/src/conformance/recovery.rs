@@ -8,7 +8,7 @@ use leasehold_server::{
     store::{Cancelled, Released, Renewed},
 };
 
-use crate::world::{SLACK_MS, World, again, lease, recovering_ms};
+use crate::world::{SLACK_MS, World, again, lease, only, recovering_ms};
 
 pub async fn a_recovering_store_grants_nothing_and_says_for_how_long(world: &World) {
     let refused = world.store(0).acquire(&world.call()).await;
@@ -36,13 +36,9 @@ pub async fn a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards(w
         let next_event_ms = world.queued(n, waiter).await;
         assert!(next_event_ms > 0 && next_event_ms <= world.quarantine_ms());
     }
-    assert_eq!(world.touch(1).await.held, None);
+    assert_eq!(only(world.touch(1).await.held), None);
     world.advance_ms(world.quarantine_ms()).await;
-    let told = world
-        .touch(0)
-        .await
-        .held
-        .expect("granted when the time is over");
+    let told = only(world.touch(0).await.held).expect("granted when the time is over");
     assert_eq!(told.request, waiters[0].request);
     world
         .release(0, &lease(&waiters[0], told.fencing_token))

@@ -5,14 +5,14 @@ use leasehold_server::{
     store::{Acquired, Cancelled, Released},
 };
 
-use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left};
+use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, only};
 
 pub async fn a_repeat_of_a_held_call_renews_the_lease(world: &World) {
     let call = world.call();
     world.granted(0, &call).await;
     world.advance_ms(8_000).await;
     world.granted(0, &again(&call)).await;
-    let holder = world.state().await.holder.expect("held");
+    let holder = only(world.state().await.holders).expect("held");
     assert_left(holder.remaining_ms, expiry_ms(TTL_MS));
 }
 
@@ -132,7 +132,7 @@ pub async fn a_repeat_after_the_release_is_told_that_the_lease_is_over(world: &W
     let lease = world.granted(0, &call).await;
     world.release(0, &lease).await;
     assert_eq!(world.acquire(1, &again(&call)).await, Acquired::Ended);
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
 }
 
 pub async fn a_repeat_after_the_expiry_is_told_that_the_lease_is_over(world: &World) {
@@ -140,7 +140,7 @@ pub async fn a_repeat_after_the_expiry_is_told_that_the_lease_is_over(world: &Wo
     world.granted(0, &call).await;
     world.advance_ms(expiry_ms(TTL_MS)).await;
     assert_eq!(world.acquire(1, &again(&call)).await, Acquired::Ended);
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
 }
 
 pub async fn an_expired_lease_is_remembered_for_a_minute(world: &World) {

@@ -5,13 +5,13 @@ use leasehold_server::{
     store::{Acquired, Released, Renewed},
 };
 
-use crate::world::{SLACK_MS, TTL_MS, World, assert_left};
+use crate::world::{SLACK_MS, TTL_MS, World, assert_left, only};
 
 /// SETNX + EXPIRE: the holder and its expiry are set in one step.
 pub async fn seed_try_lock_takes_lock_and_expiry_in_one_step(world: &World) {
     let call = world.call();
     let lease = world.granted(0, &call).await;
-    let holder = world.state().await.holder.expect("held");
+    let holder = only(world.state().await.holders).expect("held");
     assert_eq!(holder.lease_id, call.lease_id);
     assert_eq!(holder.fencing_token, lease.fencing_token);
     assert_left(holder.remaining_ms, expiry_ms(TTL_MS));
@@ -24,7 +24,7 @@ pub async fn seed_try_lock_of_a_held_lock_fails_at_once_and_names_the_holder(wor
     let Acquired::Held(contention) = world.acquire(1, &world.call()).await else {
         panic!("two hold it");
     };
-    assert_eq!(contention.holder.expect("held").owner, first.owner);
+    assert_eq!(only(contention.holders).expect("held").owner, first.owner);
     assert_eq!(contention.queue_length, 0);
 }
 
@@ -44,7 +44,7 @@ pub async fn seed_blocking_lock_is_granted_nothing_after_its_time_out(world: &Wo
     world.queued(1, &world.waiting_for(5_000)).await;
     world.advance_ms(5_001).await;
     world.release(0, &lease).await;
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
     world.granted(2, &world.call()).await;
 }
 
@@ -103,10 +103,10 @@ pub async fn seed_unlock_only_by_its_holder(world: &World) {
     let lease = world.granted(0, &call).await;
     let stranger = crate::world::lease(&world.call(), lease.fencing_token);
     assert_eq!(world.release(1, &stranger).await, Released::NotFound);
-    let holder = world.state().await.holder.expect("still held");
+    let holder = only(world.state().await.holders).expect("still held");
     assert_eq!(holder.lease_id, call.lease_id);
     assert_eq!(world.release(0, &lease).await, Released::Now);
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
 }
 
 /// The watchdog: a lock renewed every third of its ttl is held for as long as that goes on.
@@ -124,10 +124,10 @@ pub async fn seed_automatic_renewal_holds_the_lock_for_any_time(world: &World) {
 pub async fn seed_is_locking_is_a_look_that_changes_nothing(world: &World) {
     assert_eq!(world.get().await, None);
     let lease = world.granted(0, &world.call()).await;
-    assert!(world.state().await.holder.is_some());
+    assert!(only(world.state().await.holders).is_some());
     world.release(0, &lease).await;
     let idle = world.state().await;
-    assert_eq!((idle.holder, idle.queue_length), (None, 0));
+    assert_eq!((only(idle.holders), idle.queue_length), (None, 0));
     assert_eq!(idle.last_fencing_token, lease.fencing_token.get());
 }
 
@@ -137,11 +137,7 @@ pub async fn seed_hand_off_grants_in_the_release_and_then_tells(world: &World) {
     let waiter = world.waiting();
     world.queued(0, &waiter).await;
     world.release(0, &lease).await;
-    let holder = world
-        .state()
-        .await
-        .holder
-        .expect("handed over in the release");
+    let holder = only(world.state().await.holders).expect("handed over in the release");
     assert_eq!(holder.lease_id, waiter.lease_id);
     let told = world.hand_off(0, &waiter).await;
     assert_eq!(told.fencing_token, holder.fencing_token);

@@ -5,7 +5,7 @@ use leasehold_server::{
     store::{Acquired, Cancelled, Released, Renewed},
 };
 
-use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, lock_named};
+use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, lock_named, only};
 
 pub async fn t01_a_lease_of_another_lock_releases_nothing(world: &World) {
     let lease = world.granted(0, &world.call()).await;
@@ -46,7 +46,7 @@ pub async fn t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_loc
     let lease = world.granted(0, &world.call()).await;
     world.advance_ms(expiry_ms(TTL_MS)).await;
     assert_eq!(world.renew(0, &lease).await, Renewed::Expired);
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
 }
 
 pub async fn t03_renewal_never_extends_the_lease_of_another(world: &World) {
@@ -55,7 +55,7 @@ pub async fn t03_renewal_never_extends_the_lease_of_another(world: &World) {
     world.granted(1, &world.call()).await;
     world.advance_ms(8_000).await;
     assert_eq!(world.renew(0, &old).await, Renewed::Expired);
-    let holder = world.state().await.holder.expect("held");
+    let holder = only(world.state().await.holders).expect("held");
     assert_left(holder.remaining_ms, expiry_ms(TTL_MS) - 8_000);
 }
 
@@ -63,7 +63,7 @@ pub async fn t04_a_renewal_after_the_release_is_told_so(world: &World) {
     let lease = world.granted(0, &world.call()).await;
     world.release(0, &lease).await;
     assert_eq!(world.renew(0, &lease).await, Renewed::Released);
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
 }
 
 pub async fn t04_renewal_and_release_at_once_leave_the_lock_free(world: &World) {
@@ -71,7 +71,7 @@ pub async fn t04_renewal_and_release_at_once_leave_the_lock_free(world: &World) 
         let lease = world.granted(0, &world.call()).await;
         let (_, released) = tokio::join!(world.renew(1, &lease), world.release(0, &lease));
         assert_eq!(released, Released::Now);
-        assert_eq!(world.state().await.holder, None);
+        assert_eq!(only(world.state().await.holders), None);
     }
 }
 
@@ -101,7 +101,7 @@ pub async fn t07_a_repeat_after_a_lost_reply_gets_the_same_grant(world: &World) 
     let first = world.granted(0, &call).await;
     assert_eq!(world.granted(0, &again(&call)).await, first);
     assert_eq!(world.release(0, &first).await, Released::Now);
-    assert_eq!(world.state().await.holder, None);
+    assert_eq!(only(world.state().await.holders), None);
 }
 
 pub async fn t08_a_waiter_past_its_time_is_not_granted_but_the_next_is(world: &World) {
@@ -278,7 +278,7 @@ pub async fn t36_a_command_sees_its_own_lock_only(world: &World) {
             .await
             .expect("get")
             .expect("known");
-        assert_eq!(state.holder.expect("held").lease_id, call.lease_id);
+        assert_eq!(only(state.holders).expect("held").lease_id, call.lease_id);
     }
 }
 

@@ -3,7 +3,7 @@
 use leasehold_server::{
     lock::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef, LockKey,
-        LockName, Namespace, Owner, RequestHash, Ttl,
+        LockName, Mode, Namespace, Owner, RequestHash, Ttl,
     },
     store::Acquired,
 };
@@ -12,8 +12,9 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use super::steps::{Answer, BEGIN_MS, Era, Step, Verb};
 
 const BROKERS: usize = 3;
-/// One holds, [`super::steps::WAITERS_MAX`] wait, and one is too many.
-const CALLS: usize = 5;
+/// Enough to hold, to wait, and to be one too many.
+const CALLS: usize = 8;
+const LIMIT: u32 = 3;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
 const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
@@ -23,6 +24,15 @@ const LEAPS_MS: [u64; 5] = [1_450, 3_000, 6_001, 13_000, 61_234];
 const STEADY_MS: [u64; 6] = [0, 500, 1_500, 2_500, 3_000, 3_001];
 const ARGUMENTS: [&[u8]; 2] = [b"these", b"those"];
 
+/// What the calls of a sequence ask for.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Exclusive,
+    SharedToo,
+    Semaphore,
+    Mixed,
+}
+
 /// One sequence.
 pub struct Generator {
     rng: StdRng,
@@ -31,6 +41,7 @@ pub struct Generator {
     now_us: u64,
     /// In these sequences one broker touches the lock all the time and the others seldom.
     steady: bool,
+    kind: Kind,
     era: Era,
     /// The calls under way; each is replaced by a new one now and then.
     calls: Vec<Acquire>,
@@ -54,6 +65,12 @@ impl Generator {
             brokers,
             now_us: begin_ms * 1_000 + rng.gen_range(0..1_000),
             steady: rng.gen_bool(0.3),
+            kind: [
+                Kind::Exclusive,
+                Kind::SharedToo,
+                Kind::Semaphore,
+                Kind::Mixed,
+            ][[0, 0, 0, 1, 1, 1, 2, 2, 2, 3][rng.gen_range(0..10)]],
             era: [Era::Verified, Era::Verified, Era::Verified, Era::Recovering]
                 [rng.gen_range(0..4)],
             calls: Vec::new(),
@@ -253,12 +270,33 @@ impl Generator {
         Verb::Cancel(call.request, call.attempt)
     }
 
+    fn mode(&mut self) -> Mode {
+        let shared = [Mode::Shared, Mode::Shared, Mode::Exclusive];
+        let permits = [1, 1, 1, 2, 3, LIMIT + 1][self.rng.gen_range(0..6)];
+        let limit = [LIMIT, LIMIT, LIMIT, LIMIT, LIMIT + 1, 0][self.rng.gen_range(0..6)];
+        let semaphore = Mode::Semaphore {
+            permits: match limit {
+                0 => permits,
+                limit => permits.min(limit),
+            },
+            limit,
+        };
+        match self.kind {
+            Kind::Exclusive => Mode::Exclusive,
+            Kind::SharedToo => shared[self.rng.gen_range(0..3)],
+            Kind::Semaphore => semaphore,
+            Kind::Mixed => [shared[self.rng.gen_range(0..3)], semaphore][self.rng.gen_range(0..2)],
+        }
+    }
+
     fn new_call(&mut self) -> Acquire {
+        let mode = self.mode();
         let rng = &mut self.rng;
         let request = RequestHash::parse(&id(rng, 26)).expect("an id");
         let reason = ["", "a|b", "\"ä,\n%\\"][rng.gen_range(0..3)];
         Acquire {
             lock: self.lock.clone(),
+            mode,
             lease_id: LeaseId::parse(&id(rng, 26)).expect("an id"),
             request,
             arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),

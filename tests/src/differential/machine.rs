@@ -13,7 +13,7 @@ use leasehold_server::store::{
 
 use super::{
     pipeline::Pipeline,
-    steps::{Answer, Era, RECOVERED_MS, Step, Verb, WAITERS_MAX},
+    steps::{Answer, Era, HOLDERS_MAX, RECOVERED_MS, Step, Verb, WAITERS_MAX},
 };
 
 const ERA_ID: &str = "theverifiedera";
@@ -22,6 +22,9 @@ const CLOCK: [&str; 2] = [
     "local t = redis.call('TIME')\n",
     "local t = { ARGV[#ARGV - 1], ARGV[#ARGV] }\n",
 ];
+
+/// The line of the scripts that bounds the holders.
+const HOLDERS: &str = "local HOLDERS_MAX = 1000\n";
 
 /// The scripts under injected time, and keys of their own.
 pub struct Machine {
@@ -42,7 +45,10 @@ impl Machine {
                 1,
                 "the clock is read in one line"
             );
-            let edited = edit(&text.replace(CLOCK[0], CLOCK[1]));
+            assert_eq!(text.matches(HOLDERS).count(), 1, "one bound");
+            let text = text.replace(CLOCK[0], CLOCK[1]);
+            let bound = format!("local HOLDERS_MAX = {HOLDERS_MAX}\n");
+            let edited = edit(&text.replace(HOLDERS, &bound));
             texts.borrow_mut().push(edited.clone());
             edited
         });

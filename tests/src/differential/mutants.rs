@@ -15,16 +15,16 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 20] = [
+pub const MUTANTS: [Mutant; 33] = [
     mutant(
         "anybody releases",
-        "if holder and holder.lease == lease then\n  if holder.token == token then",
-        "if holder then\n  if true then",
+        "local h = holder_of(lease, l)\nif h then\n  if h.token == token then",
+        "local h = holder_at(1)\nif h then\n  if true then",
     ),
     mutant(
         "a renewal does not compare the token",
-        "holder.lease == lease and holder.token == token then\n  extend(",
-        "holder.lease == lease then\n  extend(",
+        "if h and h.token == token then",
+        "if h then",
     ),
     mutant(
         "tokens follow the clock back",
@@ -33,8 +33,8 @@ pub const MUTANTS: [Mutant; 20] = [
     ),
     mutant(
         "a newcomer passes the line",
-        "  advance()\n  if not holder and more == 0",
-        "  if not holder and more == 0",
+        "if not blocked and fits(weight)",
+        "if fits(weight)",
     ),
     mutant(
         "any era will do",
@@ -43,23 +43,23 @@ pub const MUTANTS: [Mutant; 20] = [
     ),
     mutant(
         "tombstones are not read",
-        "if known == attempt and tonumber(until_ms) > now then return",
+        "if attempt_known == attempt and tonumber(until_ms) > now then return",
         "if false then return",
     ),
     mutant(
         "a claim leaves the grant provisional",
-        "    holder.place = nil\n",
+        "    h.place = nil\n",
         "",
     ),
     mutant(
         "an unclaimed waiter falls back to the tail",
-        "write_waiter(holder.place, w)",
-        "drop(holder.place, w.request) join(w)",
+        "write_waiter(h.place, w)\n      remove(h)",
+        "drop(h.place, w.request) join(w)\n      remove(h)",
     ),
     mutant(
         "a lease lives a millisecond longer",
-        "holder.expires > now then return false",
-        "holder.expires >= now then return false",
+        "h and h.expires > now then\n      earliest",
+        "h and h.expires >= now then\n      earliest",
     ),
     mutant(
         "a cancel takes all attempts back",
@@ -83,8 +83,8 @@ pub const MUTANTS: [Mutant; 20] = [
     ),
     mutant(
         "a renewal shortens",
-        "math.max(holder.expires, now + expiry(holder.ttl))",
-        "now + expiry(holder.ttl)",
+        "math.max(h.expires, now + expiry(h.ttl))",
+        "now + expiry(h.ttl)",
     ),
     mutant(
         "late commands are executed",
@@ -108,12 +108,77 @@ pub const MUTANTS: [Mutant; 20] = [
     ),
     mutant(
         "a hand-off to another broker is final",
-        "    grant(w, place)",
-        "    drop(place, w.request) grant(w)",
+        "    h = grant(w, place)",
+        "    drop(place, w.request) h = grant(w)",
     ),
     mutant(
         "arguments are not compared",
         "if w.lease ~= lease or w.arguments ~= arguments then",
         "if w.lease ~= lease then",
+    ),
+    mutant(
+        "a holder weighs nothing",
+        "all.n + 1, all.used + h.weight",
+        "all.n + 1, all.used",
+    ),
+    mutant(
+        "a holder's weight stays when it leaves",
+        "all.n - 1, all.used - h.weight,",
+        "all.n - 1, all.used,",
+    ),
+    mutant(
+        "another limit will do",
+        "if other or weight > holders.limit then",
+        "if weight > holders.limit then",
+    ),
+    mutant(
+        "one more than the limit fits",
+        "holders.used + weight <= holders.limit end",
+        "holders.used + weight <= holders.limit + 1 end",
+    ),
+    mutant(
+        "one holder too many",
+        "holders.n < HOLDERS_MAX and",
+        "holders.n <= HOLDERS_MAX and",
+    ),
+    mutant(
+        "light calls pass a heavy one",
+        "until not w or blocked or more == 1",
+        "    if blocked then place = place + 1 end\n  until not w or not fits(1) or more == 1",
+    ),
+    mutant(
+        "one waiter enters at a time",
+        "until not w or blocked or more == 1",
+        "  until true",
+    ),
+    mutant(
+        "a lease above the first slot is not found",
+        "changed['l:' .. h.lease] = fmt(h.slot)",
+        "known['l:' .. h.lease] = fmt(h.slot)",
+    ),
+    mutant(
+        "the first expiry of several is forgotten",
+        "math.min(all.earliest, h.expires)",
+        "math.max(all.earliest, h.expires)",
+    ),
+    mutant(
+        "a promised waiter is granted again",
+        "if w and not w.slot then",
+        "if w then",
+    ),
+    mutant(
+        "a lapsed waiter stays promised",
+        "w.attempts, w.passed, w.slot = h.attempts, h.expires, nil",
+        "w.attempts, w.passed = h.attempts, h.expires",
+    ),
+    mutant(
+        "a slot is taken twice",
+        "    all.spare = string.sub(all.spare, 1, -#slot - 2)\n",
+        "",
+    ),
+    mutant(
+        "any limit will do for an exclusive lock",
+        "(limit > 0 or holders.limit == WHOLE)",
+        "limit > 0",
     ),
 ];

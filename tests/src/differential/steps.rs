@@ -18,6 +18,8 @@ pub const BEGIN_MS: u64 = 1_800_000_000_000;
 pub const RECOVERED_MS: u64 = BEGIN_MS + 20_000;
 /// The queue's limit in these tests: near enough to be met.
 pub const WAITERS_MAX: u32 = 3;
+/// How many may hold at once in these tests.
+pub const HOLDERS_MAX: usize = 4;
 
 /// The era that the store holds at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +119,7 @@ impl Step {
                 Era::Other | Era::Absent => Grants::Never,
             },
             waiters_max: WAITERS_MAX,
+            holders_max: HOLDERS_MAX,
         };
         match &self.verb {
             Verb::Acquire(acquire) => Answer::Acquire(record.acquire(&context, acquire)),

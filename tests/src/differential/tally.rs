@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use leasehold_server::{
-    lock::{Acquire, CLAIM_MS, FencingToken, LockState, expiry_ms},
+    lock::{Acquire, CLAIM_MS, FencingToken, LeaseId, LockState, expiry_ms},
     store::{Acquired, Cancelled, HandOff, Refused, Released, Renewed},
 };
 
@@ -17,8 +17,10 @@ pub struct Tally(BTreeMap<&'static str, u64>);
 #[derive(Debug, Default)]
 pub struct Watch {
     calls: Vec<Acquire>,
-    provisional: Option<(FencingToken, u64)>,
-    held_until_ms: Option<u64>,
+    /// Requests that were handed the lock provisionally: the token, and when it lapses.
+    provisional: Vec<(String, FencingToken, u64)>,
+    /// Leases that hold the lock, and until when.
+    held: Vec<(LeaseId, u64)>,
 }
 
 impl Tally {
@@ -61,7 +63,7 @@ impl Tally {
             Answer::Cancel(Ok(done)) => self.count_cancelled(done.reply),
             Answer::Touch(Ok(done)) => {
                 self.count_if(done.reply.rejoin, "touch: rejoin");
-                self.count_if(done.reply.held.is_some(), "touch: grant told");
+                self.count_if(!done.reply.held.is_empty(), "touch: grant told");
             }
             Answer::Get(_) => self.one("get"),
             Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) => {}
@@ -74,6 +76,7 @@ impl Tally {
                 Refused::Recovering { .. } => "recovering",
             });
         }
+        self.count_if(answer.hand_offs().len() > 1, "several hand-offs at once");
         for hand_off in answer.hand_offs() {
             self.count_hand_off(watch, step, hand_off);
         }
@@ -101,19 +104,16 @@ impl Tally {
 
     fn count_lapses(&mut self, watch: &mut Watch, step: &Step) {
         let now_ms = step.now_us / 1_000;
-        if watch
+        let (provisional, held) = (watch.provisional.len(), watch.held.len());
+        watch
             .provisional
-            .is_some_and(|(_, until_ms)| until_ms <= now_ms)
-        {
+            .retain(|&(_, _, until_ms)| until_ms > now_ms);
+        watch.held.retain(|&(_, until_ms)| until_ms > now_ms);
+        for _ in watch.provisional.len()..provisional {
             self.one("fall-back");
-            watch.provisional = None;
         }
-        if watch
-            .held_until_ms
-            .is_some_and(|until_ms| until_ms <= now_ms)
-        {
+        for _ in watch.held.len()..held {
             self.one("expiry");
-            watch.held_until_ms = None;
         }
     }
 
@@ -128,7 +128,7 @@ impl Tally {
         };
         let (before_ids, after_ids) = (ids(before), ids(after));
         let held = match answer {
-            Answer::Touch(Ok(outcome)) => outcome.reply.held.as_ref(),
+            Answer::Touch(Ok(outcome)) => outcome.reply.held.first(),
             Answer::Touch(_) | Answer::Acquire(_) | Answer::Renew(_) | Answer::Get(_) => None,
             Answer::Release(_) | Answer::Cancel(_) | Answer::Failed(_) => None,
         };
@@ -163,10 +163,9 @@ impl Tally {
         let Verb::Acquire(acquire) = &step.verb else {
             return;
         };
-        let held = before
-            .holder
-            .as_ref()
-            .is_some_and(|held| held.lease_id == acquire.lease_id);
+        let mut holders = before.holders.iter();
+        let held = holders.any(|held| held.lease_id == acquire.lease_id);
+        let beside = !before.holders.is_empty();
         let waits = before
             .waiters
             .iter()
@@ -181,10 +180,12 @@ impl Tally {
                 "acquire: claimed"
             }
             Acquired::Granted(_) if waits => "acquire: waited and granted",
+            Acquired::Granted(_) if beside => "acquire: granted beside holders",
             Acquired::Granted(_) => "acquire: granted at once",
             Acquired::Queued { .. } if waits => "acquire: queued already",
             Acquired::Queued { .. } => "acquire: queued",
             Acquired::Held(_) => "acquire: held by another",
+            Acquired::LimitMismatch { .. } => "acquire: limit mismatch",
             Acquired::QueueFull => "full",
             Acquired::RequestIdReused => "acquire: id reused",
             Acquired::Ended => "acquire: ended",
@@ -225,7 +226,10 @@ impl Tally {
         let ttl_ms = call.map_or(0, |call| call.ttl.as_millis());
         if hand_off.provisional {
             let until_ms = step.now_us / 1_000 + expiry_ms(ttl_ms).min(CLAIM_MS);
-            watch.provisional = Some((hand_off.fencing_token, until_ms));
+            let request = hand_off.request.to_string();
+            watch
+                .provisional
+                .push((request, hand_off.fencing_token, until_ms));
         }
     }
 
@@ -243,33 +247,24 @@ impl Tally {
 impl Watch {
     fn is_provisional(&self, token: FencingToken) -> bool {
         self.provisional
-            .is_some_and(|(provisional, _)| provisional == token)
+            .iter()
+            .any(|provisional| provisional.1 == token)
     }
 
     fn claim(&mut self, token: FencingToken) {
-        if self.is_provisional(token) {
-            self.provisional = None;
-        }
+        self.provisional
+            .retain(|provisional| provisional.1 != token);
     }
 
     fn settle(&mut self, step: &Step, after: &LockState) {
-        let holder = after.holder.as_ref();
-        self.held_until_ms = match holder {
-            Some(holder) => Some(step.now_us / 1_000 + holder.remaining_ms),
-            // A holder past its time is not shown although no command has noticed yet.
-            None if matches!(step.verb, Verb::Release(_) | Verb::Cancel(..)) => None,
-            None => self.held_until_ms,
-        };
-        let newest = after.last_fencing_token;
-        let released =
-            matches!(step.verb, Verb::Release(_) | Verb::Cancel(..)) && after.waiters.is_empty();
-        if released
-            || self
-                .provisional
-                .is_some_and(|(token, _)| token.get() < newest)
-        {
-            self.provisional = None;
-        }
+        let now_ms = step.now_us / 1_000;
+        // A holder past its time is not shown although no command has noticed yet.
+        self.held.retain(|&(_, until_ms)| until_ms <= now_ms);
+        let holders = after.holders.iter();
+        self.held
+            .extend(holders.map(|holder| (holder.lease_id, now_ms + holder.remaining_ms)));
+        let waits = |request: &String| after.waiters.iter().any(|w| w.owner.id == *request);
+        self.provisional.retain(|(request, _, _)| waits(request));
     }
 }
 

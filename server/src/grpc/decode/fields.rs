@@ -1,12 +1,12 @@
 //! One field each: what is legal, and the sentence that says so.
 
-use leasehold_proto::v1::{self as pb, LockMode};
+use leasehold_proto::v1::{self as pb, LockMode, LockTarget};
 use prost::Message as _;
 use prost_types::Duration;
 
 use crate::{
     grpc::status::{Refused, Violation},
-    lock::{FencingToken, LockKey, LockName, Namespace, Owner, RequestId},
+    lock::{FencingToken, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX, RequestId},
 };
 
 const LABELS_MAX: usize = 16;
@@ -81,12 +81,42 @@ impl Fields {
         Some(LockKey::new(namespace.ok()?, name.ok()?))
     }
 
-    pub(super) fn mode(&mut self, path: &str, mode: i32) {
-        match LockMode::try_from(mode) {
-            Ok(LockMode::Unspecified | LockMode::Exclusive) => {}
-            Ok(LockMode::Shared) => self.lacks(true, "target.mode SHARED: shared locks"),
-            Ok(LockMode::Semaphore) => self.lacks(true, "target.mode SEMAPHORE: semaphores"),
-            Err(_) => self.violation(format!("{path}.mode"), "must be a known LockMode"),
+    /// A lock and how to hold it.
+    pub(super) fn target(&mut self, path: &str, target: &LockTarget) -> Option<(LockKey, Mode)> {
+        let mode = match LockMode::try_from(target.mode) {
+            Ok(LockMode::Unspecified | LockMode::Exclusive) => Some(Mode::Exclusive),
+            Ok(LockMode::Shared) => Some(Mode::Shared),
+            Ok(LockMode::Semaphore) => {
+                let permits = self.permits(path, "permits", target.permits);
+                let limit = self.permits(path, "limit", target.limit);
+                if limit > 0 && permits > limit {
+                    self.violation(format!("{path}.permits"), "must be at most limit");
+                }
+                let permits = permits.max(1);
+                Some(Mode::Semaphore { permits, limit })
+            }
+            Err(_) => {
+                self.violation(format!("{path}.mode"), "must be a known LockMode");
+                None
+            }
+        };
+        if matches!(mode, Some(Mode::Exclusive | Mode::Shared)) {
+            for (field, value) in [("permits", target.permits), ("limit", target.limit)] {
+                if value != 0 {
+                    self.violation(format!("{path}.{field}"), "is for mode SEMAPHORE only");
+                }
+            }
+        }
+        Some((self.lock(path, &target.namespace, &target.name)?, mode?))
+    }
+
+    fn permits(&mut self, path: &str, field: &str, value: i32) -> u32 {
+        match u32::try_from(value) {
+            Ok(value) if value <= PERMITS_MAX => value,
+            _ => {
+                self.violation(format!("{path}.{field}"), "must be 0 to 1000");
+                0
+            }
         }
     }
 

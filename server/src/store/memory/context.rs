@@ -15,6 +15,8 @@ pub struct Context {
     pub grants: Grants,
     /// Waiters that the queue takes.
     pub waiters_max: u32,
+    /// Holders that the lock takes.
+    pub holders_max: usize,
 }
 
 /// What the era says about new grants.

@@ -1,61 +1,90 @@
-//! Granting: who gets the lock when it is free, and how a holder's time ends.
+//! Granting: who gets the lock when there is room, and how a holder's time ends.
 
 use super::{
     context::Context,
-    holder::Held,
+    holders::Held,
     queue::{Next, Waiter},
     record::Record,
 };
 use crate::{
-    lock::{CLAIM_MS, EXPIRED_MAX, EXPIRED_MS, FencingToken, Grant, expiry_ms},
-    store::{HandOff, Outcome},
+    lock::{CLAIM_MS, EXPIRED_MAX, EXPIRED_MS, FencingToken, Grant, LeaseId, expiry_ms},
+    store::HandOff,
 };
 
+/// What came of letting the line move.
+pub(super) struct Advanced {
+    /// The grants made.
+    pub(super) hand_offs: Vec<HandOff>,
+    /// Somebody is next for whom there is no room.
+    pub(super) is_blocked: bool,
+}
+
 impl Record {
-    /// Takes the lock off a holder whose time is over. An unclaimed hand-off falls back to its place
-    /// in line, and nothing is remembered of it. True if there was one.
-    pub(super) fn expire(&mut self, now: u64) -> bool {
-        let Some(held) = self.holder.take_if(|held| held.expires_ms <= now) else {
-            return false;
-        };
-        match held.place {
-            Some(place) => self.queue.fall_back(place, held.attempts, held.expires_ms),
-            None => {
-                self.expired.remember(held.lease_id, held.expires_ms);
-                self.expired
-                    .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
+    /// Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place
+    /// in line, and nothing is remembered of it.
+    pub(super) fn expire(&mut self, now: u64) {
+        for held in self.holders.expire(now) {
+            match held.place {
+                Some(place) => self.queue.fall_back(place, held.attempts, held.expires_ms),
+                None => {
+                    self.expired.remember(held.lease_id, held.expires_ms);
+                    self.expired
+                        .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
+                }
             }
         }
-        true
     }
 
-    pub(super) fn free(&mut self) {
-        if let Some(held) = self.holder.take().filter(|held| held.place.is_some()) {
+    pub(super) fn free(&mut self, lease_id: LeaseId) {
+        let held = self.holders.remove(lease_id);
+        if let Some(held) = held.filter(|held| held.place.is_some()) {
             self.queue.remove(held.request);
         }
     }
 
-    /// Hands a free lock to the first waiter that can take it.
-    pub(super) fn advance<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
-        let mut hand_offs = Vec::new();
-        if self.holder.is_none()
-            && context.check_era().is_ok()
-            && let Some(next) = self.queue.next(context.broker, context.now())
-        {
-            hand_offs.push(self.hand_off(context, next));
-        }
-        Outcome { reply, hand_offs }
+    pub(super) fn fits(&self, context: &Context, weight: u32) -> bool {
+        self.holders.len() < context.holders_max && self.holders.used() + weight <= self.limit
     }
 
-    fn hand_off(&mut self, context: &Context, next: Next) -> HandOff {
-        let (request, broker) = (next.waiter.request, next.waiter.attempts.broker());
-        let grant = self.grant(context, next.waiter, next.place);
-        HandOff {
+    /// Grants the lock in the order of the line, as far as there is room.
+    pub(super) fn advance(&mut self, context: &Context) -> Advanced {
+        let mut advanced = Advanced {
+            hand_offs: Vec::new(),
+            is_blocked: self.queue.len() > 0,
+        };
+        if !advanced.is_blocked || context.check_era().is_err() {
+            return advanced;
+        }
+        let mut from = 0;
+        loop {
+            advanced.is_blocked = true;
+            if !self.fits(context, 1) {
+                return advanced;
+            }
+            let next = self.queue.next(from, context.broker, context.now());
+            advanced.is_blocked = next.is_some();
+            let Some(next) = next.filter(|next| self.fits(context, next.weight)) else {
+                return advanced;
+            };
+            from = next.place + 1;
+            advanced.hand_offs.extend(self.hand_off(context, &next));
+        }
+    }
+
+    fn hand_off(&mut self, context: &Context, next: &Next) -> Option<HandOff> {
+        let waiter = match next.is_provisional {
+            true => self.queue.promise(next.place)?,
+            false => self.queue.take(next.place)?,
+        };
+        let (request, broker) = (waiter.request, waiter.attempts.broker());
+        let place = next.is_provisional.then_some(next.place);
+        let grant = self.grant(context, waiter, place);
+        Some(HandOff {
             broker: broker.unwrap_or(context.broker),
             request,
             fencing_token: grant.fencing_token,
-            provisional: next.place.is_some(),
-        }
+            provisional: next.is_provisional,
+        })
     }
 
     /// The one place where a lock is granted.
@@ -64,23 +93,22 @@ impl Record {
         let expiry = expiry_ms(waiter.ttl_ms);
         let fencing_token = FencingToken::after(self.fence, context.now_us);
         self.fence = fencing_token.get();
-        let held = Held {
+        self.holders.add(Held {
             lease_id: waiter.lease_id,
             request: waiter.request,
             arguments: waiter.arguments,
             attempts: waiter.attempts,
             owner: waiter.owner,
+            weight: waiter.weight,
             fencing_token,
             ttl_ms: waiter.ttl_ms,
             acquired_ms: now,
             expires_ms: now
-                + if place.is_some() {
-                    expiry.min(CLAIM_MS)
-                } else {
-                    expiry
+                + match place {
+                    Some(_) => expiry.min(CLAIM_MS),
+                    None => expiry,
                 },
             place,
-        };
-        self.holder.insert(held).grant()
+        })
     }
 }

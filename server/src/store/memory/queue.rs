@@ -15,11 +15,14 @@ pub(super) struct Waiter {
     pub(super) arguments: ArgumentsHash,
     pub(super) attempts: Attempts,
     pub(super) owner: Owner,
+    pub(super) weight: u32,
     pub(super) ttl_ms: u64,
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
     /// When a hand-off to it lapsed unclaimed: passed over until its broker touches. 0: never.
     pub(super) passed_ms: u64,
+    /// Handed the lock, and not claimed it yet.
+    is_promised: bool,
 }
 
 /// The line. A provisional holder keeps its place in it.
@@ -43,9 +46,10 @@ struct Touch {
 
 /// The waiter whose turn it is.
 pub(super) struct Next {
-    pub(super) waiter: Waiter,
-    /// Set if another broker must claim it: it keeps this place in line until then.
-    pub(super) place: Option<u64>,
+    pub(super) place: u64,
+    pub(super) weight: u32,
+    /// Another broker must claim it: it keeps its place in line until then.
+    pub(super) is_provisional: bool,
 }
 
 impl Waiter {
@@ -58,10 +62,12 @@ impl Waiter {
             arguments: acquire.arguments,
             attempts,
             owner: acquire.owner.clone(),
+            weight: acquire.mode.weight(),
             ttl_ms: acquire.ttl.as_millis(),
             since_ms: now,
             until_ms: now + acquire.wait_ms,
             passed_ms: 0,
+            is_promised: false,
         }
     }
 }
@@ -97,13 +103,21 @@ impl Queue {
         self.until_ms = self.until_ms.max(until_ms);
     }
 
-    fn take(&mut self, place: u64) -> Option<Waiter> {
+    /// Takes a waiter out of the line.
+    pub(super) fn take(&mut self, place: u64) -> Option<Waiter> {
         let waiter = self.waiters.remove(&place)?;
         self.places.remove(&waiter.request);
         if self.waiters.is_empty() {
             *self = Self::default();
         }
         Some(waiter)
+    }
+
+    /// Hands a waiter the lock while it keeps its place.
+    pub(super) fn promise(&mut self, place: u64) -> Option<Waiter> {
+        let waiter = self.waiters.get_mut(&place)?;
+        waiter.is_promised = true;
+        Some(waiter.clone())
     }
 
     pub(super) fn remove(&mut self, request: RequestHash) {
@@ -117,6 +131,7 @@ impl Queue {
         if let Some(waiter) = self.waiters.get_mut(&place) {
             waiter.attempts = attempts;
             waiter.passed_ms = lapsed_ms;
+            waiter.is_promised = false;
         }
     }
 
@@ -138,34 +153,32 @@ impl Queue {
         self.silent_ms(broker, now).is_none_or(|ms| ms > SILENT_MS)
     }
 
-    /// Drops waiters that are past their time, and finds the first that can be granted the lock:
-    /// `None` if nobody waits whose broker is known to live. A waiter of this broker leaves the line.
-    pub(super) fn next(&mut self, me: BrokerId, now: u64) -> Option<Next> {
-        let mut from = 0;
+    /// Drops waiters that are past their time, and finds the first, at `from` or behind it, that can
+    /// be granted the lock: `None` if nobody waits whose broker is known to live.
+    pub(super) fn next(&mut self, mut from: u64, me: BrokerId, now: u64) -> Option<Next> {
         while let Some((&place, waiter)) = self.waiters.range(from..).next() {
             from = place + 1;
             let broker = waiter.attempts.broker().unwrap_or(me);
             let (until_ms, passed_ms) = (waiter.until_ms, waiter.passed_ms);
+            let next = Next {
+                place,
+                weight: waiter.weight,
+                is_provisional: broker != me,
+            };
+            if waiter.is_promised {
+                continue;
+            }
             if until_ms <= now {
                 self.take(place);
             } else if broker == me {
-                let waiter = self.take(place)?;
-                return Some(Next {
-                    waiter,
-                    place: None,
-                });
+                return Some(next);
             } else {
                 match self.silent_ms(broker, now) {
                     None => drop(self.take(place)),
                     Some(ms) if ms > 2 * SILENT_MS => drop(self.take(place)),
                     Some(ms) if ms > SILENT_MS => {}
                     Some(_) if self.brokers[&broker].ms < passed_ms => {}
-                    Some(_) => {
-                        return Some(Next {
-                            waiter: waiter.clone(),
-                            place: Some(place),
-                        });
-                    }
+                    Some(_) => return Some(next),
                 }
             }
         }

@@ -6,13 +6,14 @@
 use super::{
     context::{Context, Grants},
     ended::Ended,
-    holder::Held,
+    handoff::Advanced,
+    holders::{Held, Holders},
     queue::{Queue, Waiter},
 };
 use crate::{
     lock::{
-        Acquire, AttemptId, EXPIRED_MAX, EXPIRED_MS, LeaseRef, RELEASED_MAX, RequestHash,
-        TOMBSTONE_MS, Ttl,
+        Acquire, AttemptId, EXPIRED_MAX, EXPIRED_MS, Grant, LeaseId, LeaseRef, RELEASED_MAX,
+        RequestHash, TOMBSTONE_MS, Ttl, WHOLE,
     },
     store::{Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched},
 };
@@ -24,7 +25,9 @@ const TOMBSTONES_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub struct Record {
     pub(super) fence: u64,
-    pub(super) holder: Option<Held>,
+    /// What the holders' weights may add up to. Counts while somebody holds or waits.
+    pub(super) limit: u32,
+    pub(super) holders: Holders,
     pub(super) queue: Queue,
     released: Ended,
     pub(super) expired: Ended,
@@ -54,16 +57,14 @@ impl Record {
         {
             return reply(Acquired::Cancelled);
         }
-        if let Some(held) = self
-            .holder
-            .as_mut()
-            .filter(|h| h.request == acquire.request)
-        {
+        if let Some(held) = self.holders.by_request(acquire.request) {
             if (held.lease_id, held.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
             }
             held.attempts.add(acquire.attempt, context.broker);
-            return reply(Acquired::Granted(held.extend(&mut self.queue, now, None)));
+            if let Some(grant) = self.extend(acquire.lease_id, now, None) {
+                return reply(Acquired::Granted(grant));
+            }
         }
         if self
             .released
@@ -93,8 +94,10 @@ impl Record {
         context.check_late()?;
         let now = context.now();
         self.expire(now);
-        if let Some(held) = self.holder.as_mut().filter(|held| held.is(lease)) {
-            return Ok(Renewed::Extended(held.extend(&mut self.queue, now, ttl)));
+        if self.holds(lease)
+            && let Some(grant) = self.extend(lease.lease_id, now, ttl)
+        {
+            return Ok(Renewed::Extended(grant));
         }
         Ok(match self.ended(lease, now) {
             Released::Already => Renewed::Released,
@@ -107,14 +110,15 @@ impl Record {
     pub fn release(&mut self, context: &Context, lease: &LeaseRef) -> Outcome<Released> {
         let now = context.now();
         self.expire(now);
-        if !self.holder.as_ref().is_some_and(|held| held.is(lease)) {
-            return self.advance(context, self.ended(lease, now));
+        if !self.holds(lease) {
+            let ended = self.ended(lease, now);
+            return self.advanced(context, ended);
         }
-        self.free();
+        self.free(lease.lease_id);
         self.released.remember(lease.lease_id, now);
         self.released
             .forget(|seq, at, last| seq + RELEASED_MAX > last || at + TOMBSTONE_MS > now);
-        self.advance(context, Released::Now)
+        self.advanced(context, Released::Now)
     }
 
     /// See [`Store::cancel`](crate::store::Store::cancel).
@@ -130,7 +134,9 @@ impl Record {
             reply,
             hand_offs: Vec::new(),
         };
-        let attempts = match self.holder.as_mut().filter(|held| held.request == request) {
+        let held = self.holders.by_request(request);
+        let lease_id = held.as_ref().map(|held| held.lease_id);
+        let attempts = match held {
             Some(held) => Some(&mut held.attempts),
             None => self.queue.find(request).map(|waiter| &mut waiter.attempts),
         };
@@ -145,16 +151,12 @@ impl Record {
                 return kept(Cancelled::Unknown);
             }
         }
-        if self
-            .holder
-            .as_ref()
-            .is_some_and(|held| held.request == request)
-        {
-            self.free();
-            return self.advance(context, Cancelled::Freed);
+        if let Some(lease_id) = lease_id {
+            self.free(lease_id);
+            return self.advanced(context, Cancelled::Freed);
         }
         self.queue.remove(request);
-        self.advance(context, Cancelled::Dequeued)
+        self.advanced(context, Cancelled::Dequeued)
     }
 
     /// See [`Store::touch`](crate::store::Store::touch).
@@ -169,35 +171,26 @@ impl Record {
         if self.queue.knows(context.broker) {
             self.queue.touch(context.broker, now);
         }
-        let mut outcome = self.advance(context, ());
-        let held = self
-            .holder
-            .as_ref()
-            .filter(|h| h.attempts.broker() == Some(context.broker));
+        let hand_offs = self.advance(context).hand_offs;
+        let mine = |held: &&Held| held.attempts.broker() == Some(context.broker);
+        let held = self.holders.slots().flatten().filter(mine);
         let held = held.map(|held| HandOff {
             broker: context.broker,
             request: held.request,
             fencing_token: held.fencing_token,
             provisional: held.place.is_some(),
         });
-        outcome.hand_offs.retain(|h| held.as_ref() != Some(h));
         let reply = Touched {
             rejoin,
             next_event_ms: self.next_event_ms(context),
-            held,
+            held: held.collect(),
         };
-        Ok(Outcome {
-            reply,
-            hand_offs: outcome.hand_offs,
-        })
+        Ok(Outcome { reply, hand_offs })
     }
 
     /// Until when somebody may hold the lock or wait for it, in milliseconds since 1970.
     pub fn horizon_ms(&self) -> u64 {
-        self.holder
-            .as_ref()
-            .map_or(0, |held| held.expires_ms)
-            .max(self.queue.until_ms())
+        self.holders.latest_ms().max(self.queue.until_ms())
     }
 
     /// Nothing is known of the lock.
@@ -227,54 +220,85 @@ impl Record {
         acquire: &Acquire,
     ) -> Result<Outcome<Acquired>, Refused> {
         let now = context.now();
-        let mut hand_offs = Vec::new();
+        let mut advanced = Advanced {
+            hand_offs: Vec::new(),
+            is_blocked: true,
+        };
         match context.check_era() {
-            Ok(()) => {
-                hand_offs = self.advance(context, ()).hand_offs;
-                if self.holder.is_none() {
-                    let waiter = Waiter::new(context, acquire, now);
-                    let grant = self.grant(context, waiter, None);
-                    return Ok(Outcome {
-                        reply: Acquired::Granted(grant),
-                        hand_offs,
-                    });
-                }
-            }
+            Ok(()) => advanced = self.advance(context),
             Err(Refused::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
             Err(refused) => return Err(refused),
         }
-        if acquire.wait_ms > 0 && self.queue.len() >= context.waiters_max {
-            return Ok(Outcome {
-                reply: Acquired::QueueFull,
-                hand_offs,
-            });
-        }
-        if acquire.wait_ms > 0 {
-            self.queue.touch(context.broker, now);
-            self.queue.join(Waiter::new(context, acquire, now));
-        }
-        let reply = self.waiting_or_held(context, acquire);
+        let reply = match self.check_limit(acquire) {
+            Err(mismatch) => mismatch,
+            Ok(()) if !advanced.is_blocked && self.fits(context, acquire.mode.weight()) => {
+                let waiter = Waiter::new(context, acquire, now);
+                Acquired::Granted(self.grant(context, waiter, None))
+            }
+            Ok(()) if acquire.wait_ms > 0 && self.queue.len() >= context.waiters_max => {
+                Acquired::QueueFull
+            }
+            Ok(()) => {
+                if acquire.wait_ms > 0 {
+                    self.queue.touch(context.broker, now);
+                    self.queue.join(Waiter::new(context, acquire, now));
+                }
+                self.waiting_or_held(context, acquire)
+            }
+        };
+        let hand_offs = advanced.hand_offs;
         Ok(Outcome { reply, hand_offs })
+    }
+
+    /// A lock that nobody holds or waits for takes the limit of the call.
+    fn check_limit(&mut self, acquire: &Acquire) -> Result<(), Acquired> {
+        let (in_use, wanted) = (self.limit_in_use(), acquire.mode.limit());
+        if in_use == 0 {
+            self.limit = wanted;
+        }
+        let is_other = in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE);
+        if is_other || acquire.mode.weight() > self.limit {
+            return Err(Acquired::LimitMismatch { limit: in_use });
+        }
+        Ok(())
+    }
+
+    /// 0 while nobody holds the lock or waits for it.
+    pub(super) fn limit_in_use(&self) -> u32 {
+        match self.holders.len() > 0 || self.queue.len() > 0 {
+            true => self.limit,
+            false => 0,
+        }
     }
 
     /// Lets the queue move, then says how the request stands.
     fn answer(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
-        let mut outcome = self.advance(context, ());
-        let mine = self
-            .holder
-            .as_ref()
-            .filter(|held| held.request == acquire.request && held.place.is_none());
-        let reply = match mine.map(Held::grant) {
+        let mut hand_offs = self.advance(context).hand_offs;
+        let mine = self.holders.by_request(acquire.request);
+        let mine = mine.filter(|held| held.place.is_none());
+        let reply = match mine.map(|held| held.grant()) {
             Some(grant) => {
-                outcome.hand_offs.retain(|h| h.request != acquire.request);
+                hand_offs.retain(|h| h.request != acquire.request);
                 Acquired::Granted(grant)
             }
             None => self.waiting_or_held(context, acquire),
         };
-        Outcome {
-            reply,
-            hand_offs: outcome.hand_offs,
-        }
+        Outcome { reply, hand_offs }
+    }
+
+    /// Lets the queue move after what was done.
+    fn advanced<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
+        let hand_offs = self.advance(context).hand_offs;
+        Outcome { reply, hand_offs }
+    }
+
+    fn extend(&mut self, lease_id: LeaseId, now: u64, ttl: Option<Ttl>) -> Option<Grant> {
+        self.holders.extend(lease_id, &mut self.queue, now, ttl)
+    }
+
+    fn holds(&self, lease: &LeaseRef) -> bool {
+        let held = self.holders.by_lease(lease.lease_id);
+        held.is_some_and(|held| held.is(lease))
     }
 
     fn waiting_or_held(&self, context: &Context, acquire: &Acquire) -> Acquired {
@@ -287,20 +311,16 @@ impl Record {
     }
 
     fn next_event_ms(&self, context: &Context) -> u64 {
-        match (&self.holder, context.grants) {
-            (Some(held), _) => held.expires_ms.saturating_sub(context.now()),
-            (None, Grants::NotBefore(ms)) => ms.saturating_sub(context.now()),
-            (None, Grants::Never) => 0,
+        match (self.holders.len(), context.grants) {
+            (1.., _) => self.holders.earliest_ms().saturating_sub(context.now()),
+            (0, Grants::NotBefore(ms)) => ms.saturating_sub(context.now()),
+            (0, Grants::Never) => 0,
         }
     }
 
     /// How a lease that does not hold the lock ended, as far as it is remembered.
     fn ended(&self, lease: &LeaseRef, now: u64) -> Released {
-        if self
-            .holder
-            .as_ref()
-            .is_some_and(|held| held.lease_id == lease.lease_id)
-        {
+        if self.holders.by_lease(lease.lease_id).is_some() {
             Released::NotFound
         } else if self
             .released

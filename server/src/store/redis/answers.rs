@@ -5,8 +5,8 @@ use fred::types::Value;
 use super::owner;
 use crate::{
     lock::{
-        BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Owner, RequestHash,
-        Ttl, Waiting,
+        BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Mode, Owner,
+        RequestHash, Ttl, Waiting,
     },
     store::{
         Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, StoreError, Touched,
@@ -33,12 +33,15 @@ pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreEr
             },
             "HELD" => {
                 let queue_length = fields.count()?;
-                let holder = fields.holder();
+                let limit = fields.count()?;
                 Acquired::Held(Contention {
-                    holder,
+                    holders: fields.list(|fields| fields.holder(limit))?,
                     queue_length,
                 })
             }
+            "MISMATCH" => Acquired::LimitMismatch {
+                limit: fields.count()?,
+            },
             "FULL" => Acquired::QueueFull,
             "REUSED" => Acquired::RequestIdReused,
             "ENDED" => Acquired::Ended,
@@ -91,16 +94,14 @@ pub fn touched(answer: Value, me: BrokerId) -> Result<Answer<Touched>, StoreErro
         }
         let rejoin = fields.number()? == 1;
         let next_event_ms = fields.number()?;
-        let request = RequestHash::parse(&fields.text()?);
-        let fencing_token = FencingToken::new(fields.number()?);
-        let provisional = fields.number()? == 1;
-        let held = request.zip(fencing_token);
-        let held = held.map(|(request, fencing_token)| HandOff {
-            broker: me,
-            request,
-            fencing_token,
-            provisional,
-        });
+        let held = fields.list(|fields| {
+            Some(HandOff {
+                broker: me,
+                request: RequestHash::parse(&fields.text()?)?,
+                fencing_token: FencingToken::new(fields.number()?)?,
+                provisional: fields.number()? == 1,
+            })
+        })?;
         Some(Touched {
             rejoin,
             next_event_ms,
@@ -117,19 +118,19 @@ pub fn state(answer: Value, me: BrokerId) -> Result<Answer<Option<LockState>>, S
         }
         let last_fencing_token = fields.number()?;
         let queue_length = fields.count()?;
-        let waiters = fields.array()?.into_iter().map(|waiter| {
-            let mut fields = Fields::of(waiter);
-            let since_ms = fields.number()?;
-            let remaining_ms = fields.number()?;
+        let limit = fields.count()?;
+        let waiters = fields.list(|fields| {
             Some(Waiting {
+                since_ms: fields.number()?,
+                remaining_ms: fields.number()?,
+                mode: Mode::from_stored(fields.count()?, limit),
                 owner: fields.owner()?,
-                since_ms,
-                remaining_ms,
             })
-        });
+        })?;
         Some(Some(LockState {
-            waiters: waiters.collect::<Option<_>>()?,
-            holder: fields.holder(),
+            waiters,
+            holders: fields.list(|fields| fields.holder(limit))?,
+            holder_count: fields.count()?,
             queue_length,
             last_fencing_token,
         }))
@@ -205,6 +206,13 @@ impl Fields {
         }
     }
 
+    fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let elements = self.array()?.into_iter();
+        elements
+            .map(|element| read(&mut Self::of(element)))
+            .collect()
+    }
+
     fn owner(&mut self) -> Option<Owner> {
         owner::decode(self.0.next()?.as_bytes()?)
     }
@@ -217,12 +225,13 @@ impl Fields {
         })
     }
 
-    fn holder(&mut self) -> Option<Holder> {
+    fn holder(&mut self, limit: u32) -> Option<Holder> {
         Some(Holder {
             lease_id: LeaseId::parse(&self.text()?)?,
             fencing_token: FencingToken::new(self.number()?)?,
             since_ms: self.number()?,
             remaining_ms: self.number()?,
+            mode: Mode::from_stored(self.count()?, limit),
             owner: self.owner()?,
         })
     }

@@ -53,8 +53,11 @@ macro_rules! text {
             "\n",
             include_str!("lua/prelude.lua"),
             include_str!("lua/queue.lua"),
-            include_str!("lua/holder.lua"),
+            include_str!("lua/holders.lua"),
+            include_str!("lua/grant.lua"),
+            include_str!("lua/ended.lua"),
             include_str!("lua/handoff.lua"),
+            include_str!("lua/advance.lua"),
             include_str!(concat!("lua/", $verb, ".lua"))
         )
     };
@@ -110,6 +113,8 @@ impl Preamble<'_> {
             number(u64::from(acquire.rejoin)),
             number(u64::from(waiters_max)),
             Value::Bytes(owner::encode(&acquire.owner).into()),
+            number(acquire.mode.weight().into()),
+            number(acquire.mode.limit().into()),
         ];
         self.command(&acquire.lock, args)
     }

@@ -1,10 +1,12 @@
 -- Acquire: grants the lock, or joins its queue, or says why not. A repeat finds what an earlier
 -- attempt got, and renews the lease.
--- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner
+-- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
+-- weight, limit (0: the one in use)
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local ttl, wait, rejoin, cap = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1', tonumber(ARGV[11])
+local weight, limit = tonumber(ARGV[13]), tonumber(ARGV[14])
 if now > not_after then return { 'LATE', now } end
-local place, was_released, was_expired, tombstones = load('r:' .. request, 'z:' .. lease, 'e:' .. lease, 'a')
+local r, was_released, was_expired, tombstones = load('r:' .. request, 'z:' .. lease, 'e:' .. lease, 'a')
 expire()
 
 -- Whatever the answer is, an expiry that was noticed stays noticed.
@@ -13,43 +15,45 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
-local function granted()
-  if hand_offs[1] == request then hand_offs = {} end
-  return reply('GRANTED', holder.token, holder.ttl, holder.since)
+local function granted(h)
+  told(request)
+  return reply('GRANTED', h.token, h.ttl, h.since)
 end
 
 local function held_or_queued()
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
   if wait > 0 then return reply('QUEUED', next_event()) end
-  if not holder or holder.place then return reply('HELD', queue.n) end
-  return reply('HELD', queue.n, holder.lease, holder.token, holder.since, holder.expires - now, holder.owner)
+  return reply('HELD', queue.n, holders.limit, (shown(5, 16)))
 end
 
-for known, until_ms in string.gmatch(tombstones or '', '(%w+)|(%d+)') do
-  if known == attempt and tonumber(until_ms) > now then return reply('CANCELLED') end
+for attempt_known, until_ms in string.gmatch(tombstones or '', '(%w+)|(%d+)') do
+  if attempt_known == attempt and tonumber(until_ms) > now then return reply('CANCELLED') end
 end
-if holder and holder.request == request then
-  if holder.lease ~= lease or holder.arguments ~= arguments then return reply('REUSED') end
-  holder.attempts = attempts_add(holder.attempts, attempt)
-  extend()
-  return granted()
+local h = holder_by(request, r)
+if h then
+  if h.lease ~= lease or h.arguments ~= arguments then return reply('REUSED') end
+  h.attempts = attempts_add(h.attempts, attempt)
+  extend(h)
+  return granted(h)
 end
 if remembered(changed['z:' .. lease] or was_released, released, kept_released)
   or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
   return reply('ENDED')
 end
+local place = tonumber(r)
 if place then
-  local w = read_waiter(tonumber(place))
+  local w = read_waiter(place)
   if w.lease ~= lease or w.arguments ~= arguments then return reply('REUSED') end
   if wait > 0 then
     w.attempts, w.passed = attempts_add(w.attempts, attempt), 0
     w.until_ms = math.max(w.until_ms, now + wait)
     queue.until_ms = math.max(queue.until_ms, w.until_ms)
-    write_waiter(tonumber(place), w)
+    write_waiter(place, w)
     touch_queue()
   end
   advance()
-  if holder and holder.request == request and not holder.place then return granted() end
+  h = holder_by(request, changed['r:' .. request] or r)
+  if h and not h.place then return granted(h) end
   return held_or_queued()
 end
 
@@ -58,15 +62,14 @@ if closed < 0 or closed > 0 and not (rejoin and wait > 0) then
   if next(changed) then save() end
   return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
 end
-local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now,
+local blocked = closed > 0 or advance()
+local in_use = holders.n > 0 or queue.n > 0
+if not in_use then holders.limit = limit end
+local other = in_use and limit ~= holders.limit and (limit > 0 or holders.limit == WHOLE)
+if other or weight > holders.limit then return reply('MISMATCH', in_use and holders.limit or 0) end
+local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now, weight = weight,
   until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
-if closed == 0 then
-  advance()
-  if not holder and more == 0 then
-    grant(w)
-    return granted()
-  end
-end
+if not blocked and fits(weight) then return granted(grant(w)) end
 if wait > 0 and queue.n >= cap then return reply('FULL') end
 if wait > 0 then
   touch_queue()

@@ -2,11 +2,11 @@
 -- lock. An attempt that has not arrived yet leaves a tombstone.
 -- ARGV 4..: request, attempt
 local request, attempt = ARGV[4], ARGV[5]
-local place, tombstones = load('r:' .. request, 'a')
+local r, tombstones = load('r:' .. request, 'a')
 expire()
-local holds = holder and holder.request == request
-local w = not holds and place and read_waiter(tonumber(place))
-local left = holds and attempts_remove(holder.attempts, attempt) or w and attempts_remove(w.attempts, attempt)
+local h, place = holder_by(request, r), tonumber(r)
+local w = not h and place and read_waiter(place)
+local left = h and attempts_remove(h.attempts, attempt) or w and attempts_remove(w.attempts, attempt)
 
 local function reply(tag)
   save()
@@ -23,15 +23,15 @@ if not left then
   return reply('UNKNOWN')
 end
 if left ~= '' then
-  if holds then
-    holder.attempts = left
-    write_holder()
+  if h then
+    h.attempts = left
+    write_holder(h)
   else
     w.attempts = left
-    write_waiter(tonumber(place), w)
+    write_waiter(place, w)
   end
   return reply('KEPT')
 end
-if holds then free() else drop(tonumber(place), request) end
+if h then free(h) else drop(place, request) end
 advance()
-return reply(holds and 'FREED' or 'DEQUEUED')
+return reply(h and 'FREED' or 'DEQUEUED')

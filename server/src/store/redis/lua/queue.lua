@@ -18,16 +18,16 @@ local function broker_of(attempts) return string.sub(attempts, -16) end
 local function read_waiter(place)
   local w = field('w:' .. fmt(place))
   if not w then return nil end
-  local lease, request, arguments, ttl, since, until_ms, passed, attempts, owner =
-    string.match(w, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
+  local lease, request, arguments, ttl, since, until_ms, passed, weight, slot, attempts, owner =
+    string.match(w, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|([^|]*)|(.*)$')
   return { lease = lease, request = request, arguments = arguments, ttl = tonumber(ttl),
     since = tonumber(since), until_ms = tonumber(until_ms), passed = tonumber(passed),
-    attempts = attempts, owner = owner }
+    weight = tonumber(weight), slot = tonumber(slot), attempts = attempts, owner = owner }
 end
 
 local function write_waiter(place, w)
   changed['w:' .. fmt(place)] = table.concat({ w.lease, w.request, w.arguments, fmt(w.ttl),
-    fmt(w.since), fmt(w.until_ms), fmt(w.passed), w.attempts, w.owner }, '|')
+    fmt(w.since), fmt(w.until_ms), fmt(w.passed), fmt(w.weight), w.slot or '', w.attempts, w.owner }, '|')
 end
 
 -- The clock of silence: a gap between touches above STALL does not count.

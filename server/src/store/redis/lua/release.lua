@@ -1,13 +1,14 @@
--- Release: gives a lease back and hands the lock to the next waiter in the same step.
+-- Release: gives a lease back and hands the lock to the next waiters in the same step.
 -- ARGV 4..: lease, fencing_token
 local lease, token = ARGV[4], tonumber(ARGV[5])
-local was_released, was_expired = load('z:' .. lease, 'e:' .. lease)
+local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 local tag = 'NOTFOUND'
 expire()
-if holder and holder.lease == lease then
-  if holder.token == token then
+local h = holder_of(lease, l)
+if h then
+  if h.token == token then
     tag = 'NOW'
-    free()
+    free(h)
     remember('z', released, lease, now, kept_released)
   end
 elseif remembered(was_released, released, kept_released) then

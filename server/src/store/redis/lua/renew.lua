@@ -2,15 +2,16 @@
 -- ARGV 4..: lease, fencing_token, ttl_ms ('' keeps the present one)
 local lease, token = ARGV[4], tonumber(ARGV[5])
 if now > not_after then return { 'LATE', now } end
-local was_released, was_expired = load('z:' .. lease, 'e:' .. lease)
+local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 expire()
-if holder and holder.lease == lease and holder.token == token then
-  extend(tonumber(ARGV[6]))
+local h = holder_of(lease, l)
+if h and h.token == token then
+  extend(h, tonumber(ARGV[6]))
   save()
-  return { 'EXTENDED', now, more, hand_offs, holder.token, holder.ttl, holder.since }
+  return { 'EXTENDED', now, more, hand_offs, h.token, h.ttl, h.since }
 end
 local tag = 'NOTFOUND'
-if holder and holder.lease == lease then
+if h then
   tag = 'NOTFOUND'
 elseif remembered(was_released, released, kept_released) then
   tag = 'RELEASED'

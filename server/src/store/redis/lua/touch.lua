@@ -1,4 +1,5 @@
--- Touch: says that this broker lives, grants the lock if it is free, and tells what it may have missed.
+-- Touch: says that this broker lives, grants the lock as far as there is room, and tells what it may
+-- have missed: every grant that belongs to a call of its own.
 if now > not_after then return { 'LATE', now } end
 if grants_in() < 0 then return { 'NOERA', now } end
 load()
@@ -8,7 +9,12 @@ local rejoin = not touched_ms or silent > SILENT
 if touched_ms then touch_queue() end
 advance()
 if next(changed) or touched_queue then save() end
-local held = holder and broker_of(holder.attempts) == me
-if held then hand_offs = {} end
-return { 'TOUCHED', now, more, hand_offs, rejoin and 1 or 0, next_event(),
-  held and holder.request or '', held and holder.token or 0, held and holder.place and 1 or 0 }
+local mine = {}
+read_holders(holders.top)
+for slot = 1, holders.top do
+  local h = holder_at(slot)
+  if h and broker_of(h.attempts) == me then
+    mine[#mine + 1] = { h.request, h.token, h.place and 1 or 0 }
+  end
+end
+return { 'TOUCHED', now, more, hand_offs, rejoin and 1 or 0, next_event(), mine }

@@ -1,0 +1,154 @@
+//! The holders of one lock, each in a slot of its own, and the sums over all of them.
+
+use std::collections::HashMap;
+
+use super::{attempts::Attempts, queue::Queue};
+use crate::lock::{
+    ArgumentsHash, FencingToken, Grant, LeaseId, LeaseRef, Owner, RequestHash, Ttl, expiry_ms,
+};
+
+/// Who holds how much of the lock, and until when.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease_id: LeaseId,
+    pub(super) request: RequestHash,
+    pub(super) arguments: ArgumentsHash,
+    pub(super) attempts: Attempts,
+    pub(super) owner: Owner,
+    pub(super) weight: u32,
+    pub(super) fencing_token: FencingToken,
+    pub(super) ttl_ms: u64,
+    pub(super) acquired_ms: u64,
+    pub(super) expires_ms: u64,
+    /// The place in line that a provisional hand-off falls back to.
+    pub(super) place: Option<u64>,
+}
+
+/// All holders. What left a slot free is taken first by the next.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    slots: Vec<Option<Held>>,
+    spare: Vec<usize>,
+    leases: HashMap<LeaseId, usize>,
+    requests: HashMap<RequestHash, usize>,
+    used: u32,
+    /// No holder expires before; exact while there is one.
+    earliest_ms: u64,
+    /// No holder expires after.
+    latest_ms: u64,
+}
+
+impl Held {
+    pub(super) fn is(&self, lease: &LeaseRef) -> bool {
+        (self.lease_id, self.fencing_token) == (lease.lease_id, lease.fencing_token)
+    }
+
+    pub(super) fn grant(&self) -> Grant {
+        Grant {
+            fencing_token: self.fencing_token,
+            ttl: Ttl::from_stored(self.ttl_ms),
+            acquired_ms: self.acquired_ms,
+        }
+    }
+}
+
+impl Holders {
+    pub(super) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// The weight of all.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(super) fn earliest_ms(&self) -> u64 {
+        self.earliest_ms
+    }
+
+    pub(super) fn latest_ms(&self) -> u64 {
+        self.latest_ms
+    }
+
+    /// In the order of their slots; free ones are `None`.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Option<&Held>> {
+        self.slots.iter().map(Option::as_ref)
+    }
+
+    pub(super) fn by_lease(&self, lease_id: LeaseId) -> Option<&Held> {
+        self.slots[*self.leases.get(&lease_id)?].as_ref()
+    }
+
+    pub(super) fn by_request(&mut self, request: RequestHash) -> Option<&mut Held> {
+        self.slots[*self.requests.get(&request)?].as_mut()
+    }
+
+    pub(super) fn add(&mut self, held: Held) -> Grant {
+        let grant = held.grant();
+        let slot = self.spare.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.leases.insert(held.lease_id, slot);
+        self.requests.insert(held.request, slot);
+        self.used += held.weight;
+        self.earliest_ms = match self.len() {
+            1 => held.expires_ms,
+            _ => self.earliest_ms.min(held.expires_ms),
+        };
+        self.latest_ms = self.latest_ms.max(held.expires_ms);
+        self.slots[slot] = Some(held);
+        grant
+    }
+
+    pub(super) fn remove(&mut self, lease_id: LeaseId) -> Option<Held> {
+        let slot = self.leases.remove(&lease_id)?;
+        let held = self.slots[slot].take()?;
+        self.requests.remove(&held.request);
+        self.used -= held.weight;
+        self.spare.push(slot);
+        if self.leases.is_empty() {
+            *self = Self::default();
+        }
+        Some(held)
+    }
+
+    /// Renews, and claims a provisional hand-off, which gives up its place in line. Never shortens.
+    pub(super) fn extend(
+        &mut self,
+        lease_id: LeaseId,
+        queue: &mut Queue,
+        now: u64,
+        ttl: Option<Ttl>,
+    ) -> Option<Grant> {
+        let alone = self.len() == 1;
+        let held = self.slots[*self.leases.get(&lease_id)?].as_mut()?;
+        if held.place.take().is_some() {
+            queue.remove(held.request);
+        }
+        held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
+        held.expires_ms = held.expires_ms.max(now + expiry_ms(held.ttl_ms));
+        self.latest_ms = self.latest_ms.max(held.expires_ms);
+        if alone {
+            self.earliest_ms = held.expires_ms;
+        }
+        Some(held.grant())
+    }
+
+    /// Takes out all whose time is over, in the order of their slots.
+    pub(super) fn expire(&mut self, now: u64) -> Vec<Held> {
+        if self.leases.is_empty() || self.earliest_ms > now {
+            return Vec::new();
+        }
+        let over = |held: &&Held| held.expires_ms <= now;
+        let over: Vec<_> = self.slots.iter().flatten().filter(over).collect();
+        let over: Vec<_> = over.into_iter().map(|held| held.lease_id).collect();
+        let over = over
+            .into_iter()
+            .filter_map(|lease_id| self.remove(lease_id));
+        let over = over.collect();
+        let left = self.slots.iter().flatten().map(|held| held.expires_ms);
+        self.earliest_ms = left.min().unwrap_or(0);
+        over
+    }
+}

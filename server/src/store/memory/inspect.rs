@@ -1,0 +1,53 @@
+//! What a record shows of itself.
+
+use super::{holders::Held, record::Record};
+use crate::lock::{
+    Contention, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX, Waiting,
+};
+
+impl Record {
+    /// See [`Store::get`](crate::store::Store::get).
+    pub fn get(&self, now_us: u64) -> LockState {
+        let now = now_us / 1_000;
+        let waiters = self.queue.waiters().filter(|waiter| waiter.until_ms > now);
+        let waiters = waiters.take(SHOWN_MAX).map(|waiter| Waiting {
+            owner: waiter.owner.clone(),
+            mode: Mode::from_stored(waiter.weight, self.limit_in_use()),
+            since_ms: waiter.since_ms,
+            remaining_ms: waiter.until_ms - now,
+        });
+        let holders = || {
+            self.holders
+                .slots()
+                .filter_map(|held| self.seen(held?, now))
+        };
+        LockState {
+            holders: holders().take(SHOWN_MAX).collect(),
+            holder_count: u32::try_from(holders().count()).unwrap_or(u32::MAX),
+            waiters: waiters.collect(),
+            queue_length: self.queue.len(),
+            last_fencing_token: self.fence,
+        }
+    }
+
+    pub(super) fn contention(&self, now: u64) -> Contention {
+        let slots = self.holders.slots().take(HELD_SLOTS);
+        let holders = slots.filter_map(|held| self.seen(held?, now));
+        Contention {
+            holders: holders.take(HELD_SHOWN).collect(),
+            queue_length: self.queue.len(),
+        }
+    }
+
+    /// A holder as others may see it; a provisional one is none yet.
+    fn seen(&self, held: &Held, now: u64) -> Option<Holder> {
+        (held.place.is_none() && held.expires_ms > now).then(|| Holder {
+            lease_id: held.lease_id,
+            owner: held.owner.clone(),
+            mode: Mode::from_stored(held.weight, self.limit_in_use()),
+            fencing_token: held.fencing_token,
+            since_ms: held.acquired_ms,
+            remaining_ms: held.expires_ms - now,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+-- The one rule for every kind of lock: a call is granted when its weight fits under the limit beside
+-- the holders' and nobody is before it in line.
+
+-- Milliseconds until grants are allowed; -1: never in this era.
+local closed_ms
+local function grants_in()
+  if not closed_ms then
+    local id, before = string.match(call('GET', era_key) or '', '^([^|]*)|(%d+)|')
+    closed_ms = id == era_id and math.max(tonumber(before) - now, 0) or -1
+  end
+  return closed_ms
+end
+
+local function fits(weight) return holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit end
+
+-- Hands the lock to a waiter: of this broker at once, of another one provisionally.
+local function hand_off(w, place, messages)
+  local broker, h = broker_of(w.attempts)
+  queue.resume, touched_queue = 0, true
+  if broker == me then
+    drop(place, w.request)
+    h = grant(w)
+  else
+    h = grant(w, place)
+    w.slot = h.slot
+    write_waiter(place, w)
+    messages[broker] = (messages[broker] or lock) .. '\n' .. w.request .. '\n' .. fmt(h.token)
+  end
+  local at = #hand_offs
+  hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = w.request, broker, h.token
+end
+
+-- Grants the lock in the order of the line, as far as there is room. True if somebody is next for
+-- whom there is none.
+local function advance()
+  if queue.n == 0 then return false end
+  if grants_in() ~= 0 or not fits(1) then return true end
+  local messages, granted, blocked, w = {}, 0, false
+  local place = math.max(queue.head, queue.resume)
+  repeat
+    w, place = next_waiter(place)
+    blocked = w and not fits(w.weight)
+    if w and not blocked then
+      hand_off(w, place, messages)
+      place, granted, blocked = place + 1, granted + 1, not fits(1)
+      if granted == GRANTS_MAX and not blocked then more = 1 end
+    end
+  until not w or blocked or more == 1
+  for broker, message in pairs(messages) do
+    call('PUBLISH', string.match(lock, '^[^{]*') .. 'b:' .. broker, message)
+  end
+  return blocked or more == 1
+end
+
+-- Leaves out the hand-off to this request: the reply says it already.
+local function told(request)
+  local others = {}
+  for at = 1, #hand_offs, 3 do
+    for i = at, at + 2 do
+      if hand_offs[at] ~= request then others[#others + 1] = hand_offs[i] end
+    end
+  end
+  hand_offs = others
+end
+
+-- Milliseconds until the lock may have room by itself; 0: nobody can tell.
+local function next_event()
+  if holders.n > 0 then return math.max(holders.earliest - now, 0) end
+  return math.max(grants_in(), 0)
+end

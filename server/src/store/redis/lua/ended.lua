@@ -1,0 +1,38 @@
+-- How leases ended, remembered for a while so that repeats get a true answer.
+local function kept_released(seq, at, last) return seq + RELEASED_MAX > last or at + TOMBSTONE > now end
+
+local function kept_expired(seq, at, last) return seq + EXPIRED_MAX > last and at + EXPIRED_MS > now end
+
+-- Whether an ended lease's stamp says that it is still remembered.
+local function remembered(stamp, counters, kept)
+  local seq, at = string.match(stamp or '', '^(%d+)|(%d+)$')
+  return seq and kept(tonumber(seq), tonumber(at), tonumber(string.match(counters, '%d+$')))
+end
+
+-- Drops up to 16 of the oldest ended leases that need not be remembered; returns the first kept.
+local function forget(kind, first, last, kept)
+  local names, stamps = {}, {}
+  for seq = first, math.min(first + 15, last - 1) do names[#names + 1] = kind .. 'q:' .. fmt(seq) end
+  if #names == 0 then return first end
+  local oldest = fields(names)
+  for i = 1, #names do stamps[i] = kind .. ':' .. string.sub(oldest[i], 1, 26) end
+  local latest = fields(stamps)
+  for i = 1, #names do
+    if kept(first, tonumber(string.sub(oldest[i], 28)), last) then break end
+    changed[names[i]] = false
+    if string.match(latest[i] or '', '^(%d+)|') == fmt(first) then changed[stamps[i]] = false end
+    first = first + 1
+  end
+  return first
+end
+
+-- Remembers an ended lease, and every eighth time forgets old ones; returns the counters.
+local function remember(kind, counters, lease, at, kept)
+  local first, last = string.match(counters, '^(%d+)|(%d+)$')
+  first, last = tonumber(first), last + 1
+  changed[kind .. ':' .. lease] = fmt(last) .. '|' .. fmt(at)
+  changed[kind .. 'q:' .. fmt(last)] = lease .. '|' .. fmt(at)
+  if last % 8 == 0 then first = forget(kind, first, last, kept) end
+  changed[kind] = fmt(first) .. '|' .. fmt(last)
+  return changed[kind]
+end

@@ -1,0 +1,57 @@
+-- How a lease begins, goes on and ends: its slot, its expiry, and the sums over all holders.
+local function expiry(ttl) return ttl + math.floor(ttl / 5) + 250 end
+
+-- The one place where a lock is granted. `place`: provisionally, to fall back to that place.
+local function grant(w, place)
+  fence = math.max(fence + 1, now_us)
+  changed.f = fmt(fence)
+  local all, life = holders, expiry(w.ttl)
+  if place then life = math.min(life, CLAIM) end
+  local slot = string.match(all.spare, '%d+$')
+  if slot then
+    all.spare = string.sub(all.spare, 1, -#slot - 2)
+  else
+    all.top = all.top + 1
+  end
+  local h = { slot = tonumber(slot or all.top), lease = w.lease, request = w.request,
+    arguments = w.arguments, token = fence, ttl = w.ttl, since = now, expires = now + life,
+    weight = w.weight, place = place, attempts = w.attempts, owner = w.owner }
+  all.n, all.used = all.n + 1, all.used + h.weight
+  all.earliest = all.n == 1 and h.expires or math.min(all.earliest, h.expires)
+  all.latest = math.max(all.latest, h.expires)
+  held[h.slot] = h
+  write_holder(h)
+  if h.slot > 1 then
+    changed['l:' .. h.lease] = fmt(h.slot)
+    if not place then changed['r:' .. h.request] = '@' .. h.slot end
+  end
+  return h
+end
+
+-- Takes a holder out of its slot.
+local function remove(h)
+  local all = holders
+  held[h.slot], changed['h:' .. h.slot] = false, false
+  if h.slot > 1 then changed['l:' .. h.lease] = false end
+  all.n, all.used, all.spare = all.n - 1, all.used - h.weight, all.spare .. ',' .. h.slot
+  if all.n == 0 then all.top, all.earliest, all.latest, all.spare = 0, 0, 0, '' end
+end
+
+local function free(h)
+  if h.place then drop(h.place, h.request) elseif h.slot > 1 then changed['r:' .. h.request] = false end
+  remove(h)
+end
+
+-- Renews a holder, and claims a provisional hand-off. Never shortens.
+local function extend(h, ttl)
+  if h.place then
+    drop(h.place, h.request)
+    h.place = nil
+    if h.slot > 1 then changed['r:' .. h.request] = '@' .. h.slot end
+  end
+  h.ttl = ttl or h.ttl
+  h.expires = math.max(h.expires, now + expiry(h.ttl))
+  holders.latest = math.max(holders.latest, h.expires)
+  if holders.n == 1 then holders.earliest = h.expires end
+  write_holder(h)
+end

@@ -1,0 +1,62 @@
+-- The holders: each in a slot of its own. Those above the first slot are found by index fields, so
+-- that a lock with one holder has none.
+local held = {}
+
+local function holder_at(slot)
+  if held[slot] ~= nil then return held[slot] end
+  local text = slot <= holders.top and field('h:' .. slot)
+  if not text then return false end
+  local lease, request, arguments, token, ttl, since, expires, weight, place, attempts, owner =
+    string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|([^|]*)|(.*)$')
+  held[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
+    token = tonumber(token), ttl = tonumber(ttl), since = tonumber(since), expires = tonumber(expires),
+    weight = tonumber(weight), place = tonumber(place), attempts = attempts, owner = owner }
+  return held[slot]
+end
+
+local function write_holder(h)
+  changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, fmt(h.token), fmt(h.ttl),
+    fmt(h.since), fmt(h.expires), fmt(h.weight), h.place and fmt(h.place) or '', h.attempts, h.owner }, '|')
+end
+
+-- Reads the slots up to `last` in one go.
+local function read_holders(last)
+  local names = {}
+  for slot = 2, math.min(last, holders.top) do names[#names + 1] = 'h:' .. slot end
+  if #names == 0 then return end
+  local texts = call('HMGET', lock, unpack(names))
+  for i = 1, #names do known[names[i]] = texts[i] end
+end
+
+-- By the index field l:<lease>.
+local function holder_of(lease, slot)
+  local first = holder_at(1)
+  if first and first.lease == lease then return first end
+  return slot and holder_at(tonumber(slot))
+end
+
+-- By the index field r:<request>: a holder's slot, or the place of a waiter.
+local function holder_by(request, r)
+  local first = holder_at(1)
+  if first and first.request == request then return first end
+  local slot = string.match(r or '', '^@(%d+)$')
+  if slot then return holder_at(tonumber(slot)) end
+  local w = r and read_waiter(tonumber(r))
+  return w and w.slot and holder_at(w.slot)
+end
+
+-- Holders as others may see them: at most so many, of the slots up to `last`, and how many there are.
+local function shown(most, last)
+  read_holders(last)
+  local list, count = {}, 0
+  for slot = 1, math.min(last, holders.top) do
+    local h = holder_at(slot)
+    if h and not h.place and h.expires > now then
+      count = count + 1
+      if count <= most then
+        list[count] = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
+      end
+    end
+  end
+  return list, count
+end

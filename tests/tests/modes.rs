@@ -1,0 +1,156 @@
+//! Shared locks and semaphores as a caller sees them through gRPC.
+
+use leasehold_proto::v1::{
+    AcquireRequest, ErrorReason, GetLockRequest, Lease, Lock, LockMode, LockTarget, Owner,
+    ReleaseRequest, RenewRequest, inspection_service_client::InspectionServiceClient,
+    lock_service_client::LockServiceClient,
+};
+use leasehold_tests::{in_process::InProcess, status::reason};
+use tonic::{Code, Status, transport::Channel};
+use tonic_types::StatusExt as _;
+
+type Locks = LockServiceClient<Channel>;
+
+const LOCK: &str = "a-lock";
+
+fn target(mode: LockMode, permits: i32, limit: i32) -> LockTarget {
+    LockTarget {
+        namespace: "default".to_owned(),
+        name: LOCK.to_owned(),
+        mode: mode.into(),
+        permits,
+        limit,
+    }
+}
+
+async fn acquire(locks: &mut Locks, target: LockTarget) -> Result<Lease, Status> {
+    let request = AcquireRequest {
+        target: Some(target),
+        owner: Some(Owner {
+            id: "worker-1".to_owned(),
+            ..Owner::default()
+        }),
+        ..AcquireRequest::default()
+    };
+    let response = locks.acquire(request).await?.into_inner();
+    Ok(response.lease.expect("OK means held"))
+}
+
+async fn release(locks: &mut Locks, lease: Lease) {
+    let request = ReleaseRequest {
+        lease: Some(lease),
+        ..ReleaseRequest::default()
+    };
+    locks.release(request).await.expect("the holder");
+}
+
+async fn look(broker: &InProcess) -> Lock {
+    let request = GetLockRequest {
+        name: LOCK.to_owned(),
+        ..GetLockRequest::default()
+    };
+    let mut inspection = InspectionServiceClient::new(broker.channel());
+    let response = inspection.get_lock(request).await.expect("it is in use");
+    response.into_inner().lock.expect("a lock")
+}
+
+fn shown(lease: &Lease) -> LockTarget {
+    lease.grants[0].target.clone().expect("a target")
+}
+
+fn refused(answer: Result<Lease, Status>) -> (Code, Option<ErrorReason>, String) {
+    let status = answer.expect_err("a refusal");
+    (status.code(), reason(&status), status.message().to_owned())
+}
+
+#[tokio::test]
+async fn readers_share_what_a_writer_does_not() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let (read, write) = (
+        target(LockMode::Shared, 0, 0),
+        target(LockMode::Exclusive, 0, 0),
+    );
+    let first = acquire(locks, read.clone()).await.expect("it is free");
+    let second = acquire(locks, read.clone()).await.expect("it is shared");
+    assert_eq!(
+        (shown(&first), shown(&second)),
+        (read.clone(), read.clone())
+    );
+    let renew = RenewRequest {
+        lease: Some(first.clone()),
+        ttl: None,
+    };
+    let renewed = locks.renew(renew).await.expect("the holder").into_inner();
+    assert_eq!(shown(&renewed.lease.expect("a lease")), read);
+    let lock = look(&broker).await;
+    assert_eq!((lock.holder_count, lock.holders.len()), (2, 2));
+    assert_eq!(lock.target, Some(read.clone()));
+    let (code, reason, _) = refused(acquire(locks, write.clone()).await);
+    assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
+    release(locks, first).await;
+    release(locks, second).await;
+    let writer = acquire(locks, write.clone()).await.expect("it is free");
+    assert_eq!(shown(&writer), write);
+    let (code, reason, _) = refused(acquire(locks, read).await);
+    assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_semaphore_counts_permits_and_keeps_its_limit() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let semaphore = |permits, limit| target(LockMode::Semaphore, permits, limit);
+    let (code, reason, message) = refused(acquire(locks, semaphore(1, 0)).await);
+    let mismatch = (Code::FailedPrecondition, Some(ErrorReason::LimitMismatch));
+    assert_eq!((code, reason), mismatch);
+    assert!(message.contains("no limit is in use"), "{message}");
+    let one = acquire(locks, semaphore(0, 3)).await.expect("it is free");
+    assert_eq!(shown(&one), semaphore(1, 3));
+    acquire(locks, semaphore(2, 0)).await.expect("2 are left");
+    assert_eq!(look(&broker).await.target, Some(semaphore(0, 3)));
+    let (code, reason, _) = refused(acquire(locks, semaphore(1, 3)).await);
+    assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
+    for other in [
+        semaphore(1, 4),
+        semaphore(4, 0),
+        target(LockMode::Shared, 0, 0),
+        target(LockMode::Exclusive, 0, 0),
+    ] {
+        let (code, reason, message) = refused(acquire(locks, other).await);
+        assert_eq!((code, reason), mismatch);
+        assert!(message.contains("a semaphore of 3 permits"), "{message}");
+    }
+    release(locks, one).await;
+    acquire(locks, semaphore(1, 3)).await.expect("1 is back");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn illegal_permits_are_named() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    for (target, fields) in [
+        (target(LockMode::Exclusive, 1, 0), &["target.permits"][..]),
+        (
+            target(LockMode::Shared, 1, 1),
+            &["target.permits", "target.limit"],
+        ),
+        (target(LockMode::Semaphore, -1, 0), &["target.permits"]),
+        (target(LockMode::Semaphore, 0, 1_001), &["target.limit"]),
+        (
+            target(LockMode::Semaphore, 1_001, -1),
+            &["target.permits", "target.limit"],
+        ),
+        (target(LockMode::Semaphore, 3, 2), &["target.permits"]),
+    ] {
+        let status = acquire(locks, target).await.expect_err("illegal");
+        assert_eq!(status.code(), Code::InvalidArgument);
+        let violations = status.get_details_bad_request().expect("a BadRequest");
+        let violations = violations.field_violations.into_iter();
+        let named: Vec<_> = violations.map(|violation| violation.field).collect();
+        assert_eq!(named, fields);
+    }
+    broker.stop().await;
+}
