@@ -103,7 +103,7 @@ pub const MUTANTS: [Mutant; 33] = [
     ),
     mutant(
         "an unclaimed waiter is not passed over",
-        "and touched_ms >= w.passed then",
+        "and touched_ms >= tonumber(w.passed) then",
         "then",
     ),
     mutant(
@@ -123,13 +123,13 @@ pub const MUTANTS: [Mutant; 33] = [
     ),
     mutant(
         "a holder's weight stays when it leaves",
-        "all.n - 1, all.used - h.weight,",
-        "all.n - 1, all.used,",
+        "all.n - 1, all.used - h.weight",
+        "all.n - 1, all.used",
     ),
     mutant(
         "another limit will do",
-        "if other or weight > holders.limit then",
-        "if weight > holders.limit then",
+        "if other or tonumber(weight) > holders.limit then",
+        "if tonumber(weight) > holders.limit then",
     ),
     mutant(
         "one more than the limit fits",
@@ -153,8 +153,8 @@ pub const MUTANTS: [Mutant; 33] = [
     ),
     mutant(
         "a lease above the first slot is not found",
-        "changed['l:' .. h.lease] = fmt(h.slot)",
-        "known['l:' .. h.lease] = fmt(h.slot)",
+        "changed['l:' .. h.lease] = h.slot",
+        "known['l:' .. h.lease] = h.slot",
     ),
     mutant(
         "the first expiry of several is forgotten",

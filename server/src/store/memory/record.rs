@@ -273,14 +273,11 @@ impl Record {
 
     /// Lets the queue move, then says how the request stands.
     fn answer(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
-        let mut hand_offs = self.advance(context).hand_offs;
+        let hand_offs = self.advance(context).hand_offs;
         let mine = self.holders.by_request(acquire.request);
         let mine = mine.filter(|held| held.place.is_none());
         let reply = match mine.map(|held| held.grant()) {
-            Some(grant) => {
-                hand_offs.retain(|h| h.request != acquire.request);
-                Acquired::Granted(grant)
-            }
+            Some(grant) => Acquired::Granted(grant),
             None => self.waiting_or_held(context, acquire),
         };
         Outcome { reply, hand_offs }

@@ -44,9 +44,9 @@ pub enum Verb {
 #[derive(Debug, Clone)]
 pub struct Scripts(Arc<[Script]>);
 
-/// The verbs' texts. Renew, release and cancel run even when the server is out of memory.
+/// A verb's text: the parts that it needs, in an order in which each uses only earlier ones.
 macro_rules! text {
-    ($flags:literal, $verb:literal) => {
+    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
         concat!(
             "#!lua",
             $flags,
@@ -54,10 +54,7 @@ macro_rules! text {
             include_str!("lua/prelude.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/holders.lua"),
-            include_str!("lua/grant.lua"),
-            include_str!("lua/ended.lua"),
-            include_str!("lua/handoff.lua"),
-            include_str!("lua/advance.lua"),
+            $(include_str!(concat!("lua/", $part, ".lua")),)*
             include_str!(concat!("lua/", $verb, ".lua"))
         )
     };
@@ -86,18 +83,40 @@ impl Scripts {
     }
 }
 
+const ACQUIRE: &str = text!(
+    "",
+    "acquire",
+    [
+        "calls", "shown", "grant", "ended", "expire", "line", "advance"
+    ]
+);
+/// Renew, release and cancel run even when the server is out of memory.
+const RENEW: &str = text!(" flags=allow-oom", "renew", ["grant", "ended", "expire"]);
+const RELEASE: &str = text!(
+    " flags=allow-oom",
+    "release",
+    ["grant", "ended", "expire", "line", "advance"]
+);
+const CANCEL: &str = text!(
+    " flags=allow-oom",
+    "cancel",
+    ["calls", "grant", "ended", "expire", "line", "advance"]
+);
+const TOUCH: &str = text!(
+    "",
+    "touch",
+    ["calls", "grant", "ended", "expire", "line", "advance"]
+);
+const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
+
 /// In the order of [`Verb`].
 const TEXTS: [(Verb, &str, &str); 6] = [
-    (Verb::Acquire, "acquire", text!("", "acquire")),
-    (Verb::Renew, "renew", text!(" flags=allow-oom", "renew")),
-    (
-        Verb::Release,
-        "release",
-        text!(" flags=allow-oom", "release"),
-    ),
-    (Verb::Cancel, "cancel", text!(" flags=allow-oom", "cancel")),
-    (Verb::Touch, "touch", text!("", "touch")),
-    (Verb::Get, "get", text!(" flags=no-writes", "get")),
+    (Verb::Acquire, "acquire", ACQUIRE),
+    (Verb::Renew, "renew", RENEW),
+    (Verb::Release, "release", RELEASE),
+    (Verb::Cancel, "cancel", CANCEL),
+    (Verb::Touch, "touch", TOUCH),
+    (Verb::Get, "get", GET),
 ];
 
 impl Preamble<'_> {

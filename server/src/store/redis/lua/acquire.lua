@@ -3,8 +3,8 @@
 -- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
 -- weight, limit (0: the one in use)
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local ttl, wait, rejoin, cap = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10] == '1', tonumber(ARGV[11])
-local weight, limit = tonumber(ARGV[13]), tonumber(ARGV[14])
+local ttl, wait, rejoin, cap = ARGV[8], tonumber(ARGV[9]), ARGV[10] == '1', tonumber(ARGV[11])
+local weight, limit = ARGV[13], tonumber(ARGV[14])
 if now > not_after then return { 'LATE', now } end
 local r, was_released, was_expired, tombstones = load('r:' .. request, 'z:' .. lease, 'e:' .. lease, 'a')
 expire()
@@ -15,10 +15,7 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
-local function granted(h)
-  told(request)
-  return reply('GRANTED', h.token, h.ttl, h.since)
-end
+local function granted(h) return reply('GRANTED', h.token, h.ttl, h.since) end
 
 local function held_or_queued()
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
@@ -66,7 +63,7 @@ local blocked = closed > 0 or advance()
 local in_use = holders.n > 0 or queue.n > 0
 if not in_use then holders.limit = limit end
 local other = in_use and limit ~= holders.limit and (limit > 0 or holders.limit == WHOLE)
-if other or weight > holders.limit then return reply('MISMATCH', in_use and holders.limit or 0) end
+if other or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use and holders.limit or 0) end
 local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now, weight = weight,
   until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
 if not blocked and fits(weight) then return granted(grant(w)) end

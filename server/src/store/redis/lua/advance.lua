@@ -13,54 +13,40 @@ end
 
 local function fits(weight) return holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit end
 
--- Hands the lock to a waiter: of this broker at once, of another one provisionally.
-local function hand_off(w, place, messages)
-  local broker, h = broker_of(w.attempts)
-  queue.resume, touched_queue = 0, true
-  if broker == me then
-    drop(place, w.request)
-    h = grant(w)
-  else
-    h = grant(w, place)
-    w.slot = h.slot
-    write_waiter(place, w)
-    messages[broker] = (messages[broker] or lock) .. '\n' .. w.request .. '\n' .. fmt(h.token)
-  end
-  local at = #hand_offs
-  hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = w.request, broker, h.token
-end
-
--- Grants the lock in the order of the line, as far as there is room. True if somebody is next for
--- whom there is none.
+-- Grants the lock in the order of the line, as far as there is room: to waiters of this broker at
+-- once, to others provisionally. True if somebody is next for whom there is none.
 local function advance()
   if queue.n == 0 then return false end
   if grants_in() ~= 0 or not fits(1) then return true end
-  local messages, granted, blocked, w = {}, 0, false
+  local granted, blocked, w, messages = 0, false
   local place = math.max(queue.head, queue.resume)
   repeat
     w, place = next_waiter(place)
     blocked = w and not fits(w.weight)
     if w and not blocked then
-      hand_off(w, place, messages)
+      local broker, h = broker_of(w.attempts)
+      queue.resume, touched_queue = 0, true
+      if broker == me then
+        drop(place, w.request)
+        h = grant(w)
+      else
+        h = grant(w, place)
+        w.slot = h.slot
+        write_waiter(place, w)
+        messages = messages or {}
+        messages[broker] = (messages[broker] or lock) .. '\n' .. w.request .. '\n' .. h.token
+      end
+      local at = #hand_offs
+      hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = w.request, broker, h.token
       place, granted, blocked = place + 1, granted + 1, not fits(1)
       if granted == GRANTS_MAX and not blocked then more = 1 end
     end
   until not w or blocked or more == 1
-  for broker, message in pairs(messages) do
-    call('PUBLISH', string.match(lock, '^[^{]*') .. 'b:' .. broker, message)
+  if messages then
+    local prefix = string.match(lock, '^[^{]*')
+    for broker, message in pairs(messages) do call('PUBLISH', prefix .. 'b:' .. broker, message) end
   end
   return blocked or more == 1
-end
-
--- Leaves out the hand-off to this request: the reply says it already.
-local function told(request)
-  local others = {}
-  for at = 1, #hand_offs, 3 do
-    for i = at, at + 2 do
-      if hand_offs[at] ~= request then others[#others + 1] = hand_offs[i] end
-    end
-  end
-  hand_offs = others
 end
 
 -- Milliseconds until the lock may have room by itself; 0: nobody can tell.

@@ -18,7 +18,7 @@ if not left then
   for known, until_ms in string.gmatch(tombstones or '', '(%w+)|(%d+)') do
     if tonumber(until_ms) > now then kept[#kept + 1] = known .. '|' .. until_ms end
   end
-  kept[#kept + 1] = attempt .. '|' .. fmt(now + TOMBSTONE)
+  kept[#kept + 1] = attempt .. '|' .. now + TOMBSTONE
   changed.a = table.concat(kept, ',', math.max(#kept - 255, 1))
   return reply('UNKNOWN')
 end

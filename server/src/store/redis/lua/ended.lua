@@ -9,10 +9,18 @@ local function remembered(stamp, counters, kept)
   return seq and kept(tonumber(seq), tonumber(at), tonumber(string.match(counters, '%d+$')))
 end
 
+local function fields(names)
+  local values = call('HMGET', lock, unpack(names))
+  for i, name in ipairs(names) do
+    if changed[name] ~= nil then values[i] = changed[name] end
+  end
+  return values
+end
+
 -- Drops up to 16 of the oldest ended leases that need not be remembered; returns the first kept.
 local function forget(kind, first, last, kept)
   local names, stamps = {}, {}
-  for seq = first, math.min(first + 15, last - 1) do names[#names + 1] = kind .. 'q:' .. fmt(seq) end
+  for seq = first, math.min(first + 15, last - 1) do names[#names + 1] = kind .. 'q:' .. seq end
   if #names == 0 then return first end
   local oldest = fields(names)
   for i = 1, #names do stamps[i] = kind .. ':' .. string.sub(oldest[i], 1, 26) end
@@ -20,7 +28,7 @@ local function forget(kind, first, last, kept)
   for i = 1, #names do
     if kept(first, tonumber(string.sub(oldest[i], 28)), last) then break end
     changed[names[i]] = false
-    if string.match(latest[i] or '', '^(%d+)|') == fmt(first) then changed[stamps[i]] = false end
+    if tonumber(string.match(latest[i] or '', '^(%d+)|')) == first then changed[stamps[i]] = false end
     first = first + 1
   end
   return first
@@ -30,9 +38,9 @@ end
 local function remember(kind, counters, lease, at, kept)
   local first, last = string.match(counters, '^(%d+)|(%d+)$')
   first, last = tonumber(first), last + 1
-  changed[kind .. ':' .. lease] = fmt(last) .. '|' .. fmt(at)
-  changed[kind .. 'q:' .. fmt(last)] = lease .. '|' .. fmt(at)
+  changed[kind .. ':' .. lease] = last .. '|' .. at
+  changed[kind .. 'q:' .. last] = lease .. '|' .. at
   if last % 8 == 0 then first = forget(kind, first, last, kept) end
-  changed[kind] = fmt(first) .. '|' .. fmt(last)
+  changed[kind] = first .. '|' .. last
   return changed[kind]
 end

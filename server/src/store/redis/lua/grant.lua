@@ -4,17 +4,17 @@ local function expiry(ttl) return ttl + math.floor(ttl / 5) + 250 end
 -- The one place where a lock is granted. `place`: provisionally, to fall back to that place.
 local function grant(w, place)
   fence = math.max(fence + 1, now_us)
-  changed.f = fmt(fence)
+  changed.f = string.format('%.0f', fence)
   local all, life = holders, expiry(w.ttl)
   if place then life = math.min(life, CLAIM) end
-  local slot = string.match(all.spare, '%d+$')
+  local slot = all.spare ~= '' and string.match(all.spare, '%d+$')
   if slot then
     all.spare = string.sub(all.spare, 1, -#slot - 2)
   else
     all.top = all.top + 1
   end
   local h = { slot = tonumber(slot or all.top), lease = w.lease, request = w.request,
-    arguments = w.arguments, token = fence, ttl = w.ttl, since = now, expires = now + life,
+    arguments = w.arguments, token = changed.f, ttl = w.ttl, since = now, expires = now + life,
     weight = w.weight, place = place, attempts = w.attempts, owner = w.owner }
   all.n, all.used = all.n + 1, all.used + h.weight
   all.earliest = all.n == 1 and h.expires or math.min(all.earliest, h.expires)
@@ -22,7 +22,7 @@ local function grant(w, place)
   held[h.slot] = h
   write_holder(h)
   if h.slot > 1 then
-    changed['l:' .. h.lease] = fmt(h.slot)
+    changed['l:' .. h.lease] = h.slot
     if not place then changed['r:' .. h.request] = '@' .. h.slot end
   end
   return h
@@ -31,10 +31,14 @@ end
 -- Takes a holder out of its slot.
 local function remove(h)
   local all = holders
-  held[h.slot], changed['h:' .. h.slot] = false, false
+  held[h.slot], changed['h:' .. h.slot] = false, h.slot == 1 and ''
   if h.slot > 1 then changed['l:' .. h.lease] = false end
-  all.n, all.used, all.spare = all.n - 1, all.used - h.weight, all.spare .. ',' .. h.slot
-  if all.n == 0 then all.top, all.earliest, all.latest, all.spare = 0, 0, 0, '' end
+  all.n, all.used = all.n - 1, all.used - h.weight
+  if all.n > 0 then
+    all.spare = all.spare .. ',' .. h.slot
+  else
+    all.top, all.earliest, all.latest, all.spare = 0, 0, 0, ''
+  end
 end
 
 local function free(h)

@@ -2,21 +2,21 @@
 -- that a lock with one holder has none.
 local held = {}
 
-local function holder_at(slot)
+function holder_at(slot)
   if held[slot] ~= nil then return held[slot] end
   local text = slot <= holders.top and field('h:' .. slot)
-  if not text then return false end
+  if not text or text == '' then return false end
   local lease, request, arguments, token, ttl, since, expires, weight, place, attempts, owner =
     string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|([^|]*)|(.*)$')
   held[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
-    token = tonumber(token), ttl = tonumber(ttl), since = tonumber(since), expires = tonumber(expires),
-    weight = tonumber(weight), place = tonumber(place), attempts = attempts, owner = owner }
+    token = token, ttl = ttl, since = since, expires = tonumber(expires), weight = weight,
+    place = tonumber(place), attempts = attempts, owner = owner }
   return held[slot]
 end
 
 local function write_holder(h)
-  changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, fmt(h.token), fmt(h.ttl),
-    fmt(h.since), fmt(h.expires), fmt(h.weight), h.place and fmt(h.place) or '', h.attempts, h.owner }, '|')
+  changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, h.token, h.ttl,
+    h.since, h.expires, h.weight, h.place or '', h.attempts, h.owner }, '|')
 end
 
 -- Reads the slots up to `last` in one go.
@@ -43,20 +43,4 @@ local function holder_by(request, r)
   if slot then return holder_at(tonumber(slot)) end
   local w = r and read_waiter(tonumber(r))
   return w and w.slot and holder_at(w.slot)
-end
-
--- Holders as others may see them: at most so many, of the slots up to `last`, and how many there are.
-local function shown(most, last)
-  read_holders(last)
-  local list, count = {}, 0
-  for slot = 1, math.min(last, holders.top) do
-    local h = holder_at(slot)
-    if h and not h.place and h.expires > now then
-      count = count + 1
-      if count <= most then
-        list[count] = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
-      end
-    end
-  end
-  return list, count
 end

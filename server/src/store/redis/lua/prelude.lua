@@ -12,9 +12,7 @@ local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
 -- what was read, and what save() will write: a value, or false where there is none
 local known, changed, touched_queue, more, hand_offs = {}, {}, false, 0, {}
-local fence, holders, queue, released, expired
-
-local function fmt(n) return string.format('%.0f', n) end
+local fence, holders, queue, released, expired, holder_at
 
 local function field(name)
   if changed[name] ~= nil then return changed[name] end
@@ -22,29 +20,32 @@ local function field(name)
   return known[name]
 end
 
-local function fields(names)
-  local values = call('HMGET', lock, unpack(names))
-  for i, name in ipairs(names) do
-    if changed[name] ~= nil then values[i] = changed[name] end
-  end
-  return values
-end
-
 -- Fills fence, holders, queue, released and expired; returns the fields asked for besides.
 local function load(...)
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
   if v[1] and v[1] ~= '1' then error({ err = 'SCHEMA the lock record has version ' .. v[1] }) end
   fence = tonumber(v[2] or 0)
-  known.u, known['h:1'], known.q = v[3], v[4], v[5]
-  local n, top, used, limit, earliest, latest, spare =
-    string.match(v[3] or '0|0|0|0|0|0|', '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-  holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
-    earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
-  local head, tail, length, until_ms, ms, heard, resume, brokers =
-    string.match(v[5] or '1|0|0|0|0|0|0|', '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-  queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(length),
-    until_ms = tonumber(until_ms), ms = tonumber(ms), heard = tonumber(heard),
-    resume = tonumber(resume), brokers = brokers }
+  known.u, known['h:1'] = v[3], v[4]
+  if v[3] then
+    local n, top, used, limit, earliest, latest, spare =
+      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+    holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
+      earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
+  else
+    holders = { n = 0, top = 1, used = 0, limit = WHOLE, earliest = 0, latest = 0, spare = '' }
+    local h = holder_at(1)
+    if not h then holders.top = 0 end
+    if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires end
+  end
+  if v[5] then
+    local head, tail, n, until_ms, ms, heard, resume, brokers =
+      string.match(v[5], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+    queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n),
+      until_ms = tonumber(until_ms), ms = tonumber(ms), heard = tonumber(heard),
+      resume = tonumber(resume), brokers = brokers }
+  else
+    queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
+  end
   released, expired = v[6] or '1|0', v[7] or '1|0'
   return v[8], v[9], v[10], v[11]
 end
@@ -53,11 +54,12 @@ end
 local function save()
   local h = holders
   if touched_queue then
-    changed.q = queue.n > 0 and table.concat({ fmt(queue.head), fmt(queue.tail), fmt(queue.n),
-      fmt(queue.until_ms), fmt(queue.ms), fmt(queue.heard), fmt(queue.resume), queue.brokers }, '|')
+    changed.q = queue.n > 0 and table.concat({ queue.head, queue.tail, queue.n,
+      queue.until_ms, queue.ms, queue.heard, queue.resume, queue.brokers }, '|')
   end
-  local u = (h.n > 0 or queue.n > 0) and table.concat({ fmt(h.n), fmt(h.top), fmt(h.used), fmt(h.limit),
-    fmt(h.earliest), fmt(h.latest), h.spare }, '|')
+  -- nothing to say of a first slot alone, under the limit of exclusive and shared locks
+  local u = (h.top > 1 or h.limit ~= WHOLE) and (h.n > 0 or queue.n > 0) and table.concat({ h.n, h.top, h.used, h.limit,
+    h.earliest, h.latest, h.spare }, '|')
   if u ~= known.u then changed.u = u end
   local sets, deletes = { 'v', '1' }, {}
   for name, value in pairs(changed) do

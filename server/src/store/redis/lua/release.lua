@@ -1,6 +1,6 @@
 -- Release: gives a lease back and hands the lock to the next waiters in the same step.
 -- ARGV 4..: lease, fencing_token
-local lease, token = ARGV[4], tonumber(ARGV[5])
+local lease, token = ARGV[4], ARGV[5]
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 local tag = 'NOTFOUND'
 expire()

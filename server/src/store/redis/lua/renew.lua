@@ -1,12 +1,12 @@
 -- Renew: extends a lease, and claims a provisional hand-off. Makes no lock and shortens none.
 -- ARGV 4..: lease, fencing_token, ttl_ms ('' keeps the present one)
-local lease, token = ARGV[4], tonumber(ARGV[5])
+local lease, token = ARGV[4], ARGV[5]
 if now > not_after then return { 'LATE', now } end
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 expire()
 local h = holder_of(lease, l)
 if h and h.token == token then
-  extend(h, tonumber(ARGV[6]))
+  extend(h, ARGV[6] ~= '' and ARGV[6])
   save()
   return { 'EXTENDED', now, more, hand_offs, h.token, h.ttl, h.since }
 end

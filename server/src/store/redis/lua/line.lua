@@ -1,28 +1,3 @@
--- What happens when a holder's time is over, or the lock has room and somebody waits.
-
--- Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place in
--- line, and nothing is remembered of it.
-local function expire()
-  if holders.n == 0 or holders.earliest > now then return end
-  read_holders(holders.top)
-  local earliest = 0
-  for slot = 1, holders.top do
-    local h = holder_at(slot)
-    if h and h.expires > now then
-      earliest = earliest == 0 and h.expires or math.min(earliest, h.expires)
-    elseif h and h.place then
-      local w = read_waiter(h.place)
-      w.attempts, w.passed, w.slot = h.attempts, h.expires, nil
-      write_waiter(h.place, w)
-      remove(h)
-    elseif h then
-      expired = remember('e', expired, h.lease, h.expires, kept_expired)
-      free(h)
-    end
-  end
-  holders.earliest, changed.v = earliest, '1'
-end
-
 -- The first waiter from `place` on that can be granted the lock, and its place. Those past their
 -- time, or of brokers silent for long, are dropped; those of silent brokers are passed over.
 local function next_waiter(place)
@@ -43,7 +18,7 @@ local function next_waiter(place)
       else
         local touched_ms, silent = last_touch(broker)
         gone = not touched_ms or silent > 2 * SILENT
-        if not gone and silent <= SILENT and touched_ms >= w.passed then return w, place end
+        if not gone and silent <= SILENT and touched_ms >= tonumber(w.passed) then return w, place end
       end
       if gone then drop(place, w.request) end
     elseif not w and place == queue.head then

@@ -1,0 +1,22 @@
+-- Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place in
+-- line, and nothing is remembered of it.
+local function expire()
+  if holders.n == 0 or holders.earliest > now then return end
+  read_holders(holders.top)
+  local earliest = 0
+  for slot = 1, holders.top do
+    local h = holder_at(slot)
+    if h and h.expires > now then
+      earliest = earliest == 0 and h.expires or math.min(earliest, h.expires)
+    elseif h and h.place then
+      local w = read_waiter(h.place)
+      w.attempts, w.passed, w.slot = h.attempts, h.expires, nil
+      write_waiter(h.place, w)
+      remove(h)
+    elseif h then
+      expired = remember('e', expired, h.lease, h.expires, kept_expired)
+      free(h)
+    end
+  end
+  holders.earliest, changed.v = earliest, '1'
+end
