@@ -70,6 +70,7 @@ impl Broker {
     pub async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Grant, LockError> {
         match self.store.renew(lease, ttl).await? {
             Renewed::Extended(grant) => Ok(grant),
+            Renewed::MaxHold => Err(LockError::MaxHold),
             Renewed::Expired | Renewed::Released => Err(LockError::LeaseExpired),
             Renewed::NotFound => Err(LockError::LeaseNotFound),
         }
@@ -106,7 +107,9 @@ impl Broker {
     /// The lock, if anybody holds it or waits for it.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
-        Ok(state.filter(|state| state.holder_count > 0 || state.queue_length > 0))
+        Ok(state.filter(|state| {
+            state.holder_count > 0 || state.queue_length > 0 || state.closed_ms > 0
+        }))
     }
 
     /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call

@@ -75,10 +75,9 @@ impl Config {
             json: reader.parse("log.format", "text", log_format),
         };
         let limits = limits(reader);
-        let lock_delay_max = at_most(reader, "limits.lock_delay_max", "10s", LOCK_DELAY_MOST);
         let bounds = EraBounds {
             ttl_max_ms: limits.ttl_max_ms,
-            lock_delay_max_ms: millis(lock_delay_max),
+            lock_delay_max_ms: limits.lock_delay_max_ms,
             replica_lag_max_ms: millis(reader.parse("store.replica_lag_max", "12s", duration)),
         };
         Self {
@@ -97,6 +96,7 @@ fn limits(reader: &mut Reader) -> Limits {
     let ttl_min = reader.parse("limits.ttl_min", "1s", duration);
     let ttl_max = at_most(reader, "limits.ttl_max", "60s", TTL_MOST);
     let wait_max = at_most(reader, "limits.wait_max", "1h", WAIT_MOST);
+    let lock_delay_max = at_most(reader, "limits.lock_delay_max", "10s", LOCK_DELAY_MOST);
     if ttl_min < TTL_LEAST {
         reader.problem("limits.ttl_min", "must be at least 100ms");
     }
@@ -117,6 +117,7 @@ fn limits(reader: &mut Reader) -> Limits {
         ttl_max_ms: millis(ttl_max),
         ttl_default_ms: millis(ttl_default),
         wait_max_ms: millis(wait_max),
+        lock_delay_max_ms: millis(lock_delay_max),
     }
 }
 

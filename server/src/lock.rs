@@ -65,6 +65,25 @@ impl Ttl {
     }
 }
 
+/// What a call asks for besides the ttl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// The longest that the lock may be held in all, however often the lease is renewed; 0: any time.
+    pub max_hold_ms: u64,
+    /// How long the whole lock stays closed after the lease expired; 0: not at all.
+    pub lock_delay_ms: u64,
+}
+
+impl Terms {
+    /// The validity of a new lease.
+    pub fn cut(self, ttl: Ttl) -> Ttl {
+        match self.max_hold_ms {
+            0 => ttl,
+            max_hold_ms => Ttl(ttl.0.min(max_hold_ms)),
+        }
+    }
+}
+
 /// The bounds of what callers may ask for, all in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -76,6 +95,8 @@ pub struct Limits {
     pub ttl_default_ms: u64,
     /// The longest wait in line.
     pub wait_max_ms: u64,
+    /// The longest lock_delay.
+    pub lock_delay_max_ms: u64,
 }
 
 impl Default for Limits {
@@ -85,6 +106,7 @@ impl Default for Limits {
             ttl_max_ms: 60_000,
             ttl_default_ms: 10_000,
             wait_max_ms: 3_600_000,
+            lock_delay_max_ms: 10_000,
         }
     }
 }
@@ -150,6 +172,8 @@ pub struct AcquireCall {
     pub owner: Owner,
     /// Validity.
     pub ttl: Ttl,
+    /// `max_hold` and `lock_delay`.
+    pub terms: Terms,
     /// How long to wait in line; 0 does not wait.
     pub wait_ms: u64,
     /// The id that makes the call safe to repeat; random where the caller gave none.
@@ -175,6 +199,8 @@ pub struct Acquire {
     pub attempt: AttemptId,
     /// Validity.
     pub ttl: Ttl,
+    /// `max_hold` and `lock_delay`.
+    pub terms: Terms,
     /// How much longer to wait; 0 does not queue.
     pub wait_ms: u64,
     /// Who asks, for inspection.
@@ -257,6 +283,8 @@ pub struct Contention {
     pub holders: Vec<Holder>,
     /// How many wait.
     pub queue_length: u32,
+    /// For how long the lock is closed by a lock_delay; 0: it is not.
+    pub closed_ms: u64,
 }
 
 /// A lock as an inspection sees it.
@@ -270,6 +298,8 @@ pub struct LockState {
     pub waiters: Vec<Waiting>,
     /// How many wait in all.
     pub queue_length: u32,
+    /// For how long the lock is closed by a lock_delay; 0: it is not.
+    pub closed_ms: u64,
     /// The newest token given; 0 before the first.
     pub last_fencing_token: u64,
 }

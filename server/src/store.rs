@@ -90,6 +90,8 @@ pub enum Acquired {
 pub enum Renewed {
     /// The lease, extended.
     Extended(Grant),
+    /// The lease has been held as long as it may; it is not extended any more.
+    MaxHold,
     /// The lease had expired.
     Expired,
     /// The lease had been released.

@@ -11,4 +11,5 @@ pub mod repeats;
 pub mod seeds;
 pub mod sharing;
 pub mod silence;
+pub mod terms;
 pub mod traps;

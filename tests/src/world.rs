@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseRef, LeaseToken, LockKey,
-        LockName, LockState, Mode, Namespace, Owner, RequestId, Ttl,
+        LockName, LockState, Mode, Namespace, Owner, RequestId, Terms, Ttl,
     },
     store::{Acquired, Cancelled, Event, HandOff, Released, Renewed, Store, StoreError, Touched},
 };
@@ -273,6 +273,7 @@ pub fn new_call(lock: &LockKey) -> Acquire {
         arguments: ArgumentsHash::of(&[b"arguments"]),
         attempt: AttemptId::random(),
         ttl: Ttl::from_stored(TTL_MS),
+        terms: Terms::default(),
         wait_ms: 0,
         owner: Owner::default(),
         rejoin: false,
@@ -299,6 +300,15 @@ pub fn again(call: &Acquire) -> Acquire {
 /// The call in another mode.
 pub fn with_mode(call: Acquire, mode: Mode) -> Acquire {
     Acquire { mode, ..call }
+}
+
+/// The call with these terms.
+pub fn with_terms(call: Acquire, max_hold_ms: u64, lock_delay_ms: u64) -> Acquire {
+    let terms = Terms {
+        max_hold_ms,
+        lock_delay_ms,
+    };
+    Acquire { terms, ..call }
 }
 
 /// The call with another ttl.

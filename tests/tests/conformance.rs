@@ -3,7 +3,7 @@
 use leasehold_tests::{
     conformance::{
         attempts, hand_offs, inspection, leases, line, permits, recovery, repeats, seeds, sharing,
-        silence, traps,
+        silence, terms, traps,
     },
     world::{Start, World},
 };
@@ -195,6 +195,24 @@ on_every_store! {
         a_repeat_never_checks_the_limit
         renewals_keep_the_permits
         slots_that_became_free_are_used_again
+    }
+    Trusted terms {
+        max_hold_cuts_the_first_validity
+        max_hold_cuts_every_renewal
+        a_renewal_past_max_hold_is_refused
+        a_lease_past_max_hold_can_be_released
+        max_hold_counts_from_the_grant
+        a_repeat_past_max_hold_is_told_that_the_lease_is_over
+        a_longer_ttl_does_not_pass_max_hold
+        seed_automatic_renewal_ends_at_its_cap
+        lock_delay_closes_a_lock_after_an_expiry
+        lock_delay_counts_from_the_expiry_whoever_notices
+        lock_delay_does_not_follow_a_release
+        lock_delay_does_not_follow_a_cancelled_call
+        lock_delay_does_not_follow_an_unclaimed_hand_off
+        lock_delay_keeps_waiters_waiting_and_says_how_long
+        lock_delay_of_a_reader_closes_the_whole_lock
+        the_longest_lock_delay_counts
     }
     Trusted traps {
         t01_a_lease_of_another_lock_releases_nothing

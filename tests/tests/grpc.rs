@@ -144,6 +144,16 @@ async fn illegal_times_are_named() {
         let named = wrong(locks, |r| r.wait_timeout = duration(seconds, nanos)).await;
         assert_eq!(named, ["wait_timeout"], "{seconds} s {nanos} ns");
     }
+    for (seconds, nanos) in [(0, 0), (-1, 0), (i64::MAX, 0)] {
+        let mut named = wrong(locks, |r| r.max_hold = duration(seconds, nanos)).await;
+        named.dedup();
+        assert_eq!(named, ["max_hold"], "{seconds} s {nanos} ns");
+    }
+    for (seconds, nanos) in [(-1, 0), (10, 1), (i64::MAX, 0)] {
+        let mut named = wrong(locks, |r| r.lock_delay = duration(seconds, nanos)).await;
+        named.dedup();
+        assert_eq!(named, ["lock_delay"], "{seconds} s {nanos} ns");
+    }
     broker.stop().await;
 }
 

@@ -1,8 +1,8 @@
-//! Shared locks and semaphores as a caller sees them through gRPC.
+//! Shared locks, semaphores and the terms of a lease as a caller sees them through gRPC.
 
 use leasehold_proto::v1::{
     AcquireRequest, ErrorReason, GetLockRequest, Lease, Lock, LockMode, LockTarget, Owner,
-    ReleaseRequest, RenewRequest, inspection_service_client::InspectionServiceClient,
+    ReleaseRequest, RenewRequest, inspection_service_client::InspectionServiceClient, lock,
     lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{in_process::InProcess, status::reason};
@@ -124,6 +124,51 @@ async fn a_semaphore_counts_permits_and_keeps_its_limit() {
     }
     release(locks, one).await;
     acquire(locks, semaphore(1, 3)).await.expect("1 is back");
+    broker.stop().await;
+}
+
+fn ms(ms: i32) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration {
+        seconds: 0,
+        nanos: ms * 1_000_000,
+    })
+}
+
+#[tokio::test]
+async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let request = AcquireRequest {
+        target: Some(target(LockMode::Exclusive, 0, 0)),
+        owner: Some(Owner {
+            id: "worker-1".to_owned(),
+            ..Owner::default()
+        }),
+        max_hold: ms(300),
+        lock_delay: ms(900),
+        ..AcquireRequest::default()
+    };
+    let held = locks.acquire(request).await.expect("it is free");
+    let lease = held.into_inner().lease.expect("a lease");
+    assert_eq!(lease.ttl, ms(300), "cut");
+    let over = loop {
+        let renew = RenewRequest {
+            lease: Some(lease.clone()),
+            ttl: None,
+        };
+        match locks.renew(renew).await {
+            Ok(renewed) => assert!(renewed.into_inner().lease.is_some()),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(reason(&over), Some(ErrorReason::LeaseExpired));
+    assert!(over.message().contains("max_hold"), "{}", over.message());
+    while look(&broker).await.state() == lock::State::Held {}
+    assert_eq!(look(&broker).await.state(), lock::State::Delayed);
+    let closed = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
+    let closed = closed.expect_err("a closed lock");
+    assert_eq!(reason(&closed), Some(ErrorReason::LockHeld));
+    assert!(closed.get_details_retry_info().is_some(), "when it opens");
     broker.stop().await;
 }
 

@@ -49,20 +49,6 @@ async fn fields_that_later_releases_bring_are_named() {
             }),
         ),
         (
-            "max_hold",
-            other(AcquireRequest {
-                max_hold: duration(1, 0),
-                ..unset()
-            }),
-        ),
-        (
-            "lock_delay",
-            other(AcquireRequest {
-                lock_delay: duration(1, 0),
-                ..unset()
-            }),
-        ),
-        (
             "disconnect_grace",
             other(AcquireRequest {
                 disconnect_grace: duration(1, 0),

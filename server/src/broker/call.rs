@@ -53,6 +53,7 @@ impl Call {
             arguments: call.arguments,
             attempt: AttemptId::random(),
             ttl: call.ttl,
+            terms: call.terms,
             wait_ms: call.wait_ms,
             owner: call.owner,
             rejoin: false,
@@ -179,7 +180,9 @@ impl Call {
         match self.broker.store.renew(&lease, None).await {
             Ok(Renewed::Extended(grant)) => Some(Wait::Granted(grant)),
             // It lapsed and the place in line is back, passed over until this broker touches.
-            Ok(Renewed::Expired | Renewed::Released | Renewed::NotFound) => Some(Wait::Rejoin),
+            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
+                Some(Wait::Rejoin)
+            }
             Err(StoreError::Corrupt(text)) => Some(Wait::Failed(StoreError::Corrupt(text).into())),
             Err(StoreError::Unavailable(_) | StoreError::Recovering { .. }) => None,
         }
@@ -201,6 +204,7 @@ impl Call {
             |state| Contention {
                 holders: state.holders.into_iter().take(HELD_SHOWN).collect(),
                 queue_length: state.queue_length,
+                closed_ms: state.closed_ms,
             },
         )))
     }
@@ -210,7 +214,7 @@ impl Call {
         let now_ms = since_epoch.unwrap_or_default().as_millis();
         Grant {
             fencing_token,
-            ttl: self.acquire.ttl,
+            ttl: self.acquire.terms.cut(self.acquire.ttl),
             acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
         }
     }

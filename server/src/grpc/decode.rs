@@ -10,11 +10,11 @@ use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
     AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey, Mode,
-    Owner, RequestId, Ttl,
+    Owner, RequestId, Terms, Ttl,
 };
 
-/// A repeat of a request id must share the lock, the mode, the permits, the owner's id and the ttl
-/// granted. It may differ in `limit`, since the lock has one already, in `wait_timeout`, the owner's reason and labels: they change between attempts and
+/// A repeat of a request id must share the lock, the mode, the permits, the owner's id, the ttl
+/// granted, `max_hold` and `lock_delay`. It may differ in `limit`, since the lock has one already, in `wait_timeout`, the owner's reason and labels: they change between attempts and
 /// decide nothing.
 pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
@@ -24,10 +24,18 @@ pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<Acquir
     let owner = fields.required("owner", request.owner, fields::owner);
     let ttl_ms = fields.ttl("ttl", request.ttl);
     let wait_ms = fields.wait("wait_timeout", request.wait_timeout);
+    let terms = Terms {
+        max_hold_ms: fields.ttl("max_hold", request.max_hold).unwrap_or(0),
+        lock_delay_ms: fields.wait("lock_delay", request.lock_delay),
+    };
+    if terms.lock_delay_ms > limits.lock_delay_max_ms {
+        fields.violation(
+            "lock_delay",
+            "must be at most limits.lock_delay_max of the broker, 10 s unless it is configured",
+        );
+    }
     let request_id = fields.request_id("request_id", &request.request_id);
     fields.lacks(request.under.is_some(), "under: a lock added to a lease");
-    fields.lacks(request.max_hold.is_some(), "max_hold");
-    fields.lacks(request.lock_delay.is_some(), "lock_delay");
     fields.lacks(request.disconnect_grace.is_some(), "disconnect_grace");
     let (Some((lock, mode)), Some(owner)) = (target, owner) else {
         return Err(fields.refused());
@@ -35,11 +43,12 @@ pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<Acquir
     fields.finish()?;
     let ttl = limits.ttl(ttl_ms);
     Ok(AcquireCall {
-        arguments: arguments(&lock, mode, &owner, ttl),
+        arguments: arguments(&lock, mode, &owner, (ttl, terms)),
         lock,
         mode,
         owner,
         ttl,
+        terms,
         wait_ms: limits.wait_ms(wait_ms),
         request_id: request_id.unwrap_or_else(RequestId::random),
     })
@@ -152,7 +161,12 @@ fn proven(fields: Fields, lease: Option<ShownLease>) -> Result<ShownLease, Refus
     Ok(lease)
 }
 
-fn arguments(lock: &LockKey, mode: Mode, owner: &Owner, ttl: Ttl) -> ArgumentsHash {
+fn arguments(
+    lock: &LockKey,
+    mode: Mode,
+    owner: &Owner,
+    (ttl, terms): (Ttl, Terms),
+) -> ArgumentsHash {
     ArgumentsHash::of(&[
         lock.namespace().as_bytes(),
         lock.name().as_bytes(),
@@ -164,5 +178,7 @@ fn arguments(lock: &LockKey, mode: Mode, owner: &Owner, ttl: Ttl) -> ArgumentsHa
         &mode.weight().to_be_bytes(),
         owner.id.as_bytes(),
         &ttl.as_millis().to_be_bytes(),
+        &terms.max_hold_ms.to_be_bytes(),
+        &terms.lock_delay_ms.to_be_bytes(),
     ])
 }

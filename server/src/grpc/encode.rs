@@ -44,9 +44,10 @@ pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
     let mode = modes
         .next()
         .or(state.waiters.first().map(|waits| waits.mode));
-    let lock_state = match holders.is_empty() {
-        false => pb::lock::State::Held,
-        true => pb::lock::State::Granting,
+    let lock_state = match (holders.is_empty(), state.closed_ms > 0) {
+        (false, _) => pb::lock::State::Held,
+        (true, true) => pb::lock::State::Delayed,
+        (true, false) => pb::lock::State::Granting,
     };
     pb::Lock {
         target: Some(pb::LockTarget {

@@ -85,7 +85,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
     match error {
         LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
         LockError::WaitTimeout(_) => (Code::Aborted, Reason::WaitTimeout),
-        LockError::LeaseExpired => (Code::Aborted, Reason::LeaseExpired),
+        LockError::LeaseExpired | LockError::MaxHold => (Code::Aborted, Reason::LeaseExpired),
         LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound),
         LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
         LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
@@ -104,12 +104,15 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
     match error {
         LockError::Held(contention) | LockError::WaitTimeout(contention) => {
             let holders = contention.holders.iter();
-            holders.map(|holder| holder.remaining_ms).min()
+            let first_ms = holders.map(|holder| holder.remaining_ms).min();
+            let closed_ms = (contention.closed_ms > 0).then_some(contention.closed_ms);
+            first_ms.max(closed_ms)
         }
         LockError::StoreUnavailable => Some(STORE_RETRY_MS),
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
         LockError::Draining => Some(0),
         LockError::LeaseExpired
+        | LockError::MaxHold
         | LockError::LeaseNotFound
         | LockError::NotHolder
         | LockError::StaleToken { .. }
@@ -125,7 +128,9 @@ fn next(error: &LockError) -> &'static str {
     match error {
         LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
         LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
-        LockError::LeaseExpired => "stop the work it guarded, and acquire with a new request_id",
+        LockError::LeaseExpired | LockError::MaxHold => {
+            "stop the work it guarded, and acquire with a new request_id"
+        }
         LockError::LeaseNotFound => "treat it as lost, and acquire again",
         LockError::NotHolder => "hand the lease back exactly as it was received",
         LockError::StaleToken { .. } => "refuse the work that came with it",

@@ -16,6 +16,9 @@ pub enum LockError {
     /// The lease is over: it expired, or it was given back and its Acquire came again.
     #[error("the lease is over")]
     LeaseExpired,
+    /// The lease has been held for its `max_hold`.
+    #[error("the lease has been held for all of its max_hold")]
+    MaxHold,
     /// Nothing is known of such a lease on the lock that it names.
     #[error("no such lease, now or recently")]
     LeaseNotFound,

@@ -9,7 +9,7 @@ use fred::types::RespVersion;
 use fred::types::config::TcpConfig;
 use leasehold_server::lock::{
     Acquire, ArgumentsHash, AttemptId, BrokerId, LeaseId, LeaseRef, Limits, LockKey, LockName,
-    Mode, NOT_AFTER_MS, Namespace, Owner, RequestId, WAITERS_MAX,
+    Mode, NOT_AFTER_MS, Namespace, Owner, RequestId, Terms, WAITERS_MAX,
 };
 use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
 use leasehold_server::store::redis::{Answer, decode};
@@ -101,6 +101,7 @@ impl Pair for Caller {
             request,
             arguments: ArgumentsHash::of(&[b"bench"]),
             attempt: AttemptId::random(),
+            terms: Terms::default(),
             ttl: Limits::default().ttl(None),
             wait_ms: 0,
             owner: Owner {

@@ -3,7 +3,7 @@
 use leasehold_server::{
     lock::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef, LockKey,
-        LockName, Mode, Namespace, Owner, RequestHash, Ttl,
+        LockName, Mode, Namespace, Owner, RequestHash, Terms, Ttl,
     },
     store::Acquired,
 };
@@ -289,8 +289,16 @@ impl Generator {
         }
     }
 
+    fn terms(&mut self) -> Terms {
+        Terms {
+            max_hold_ms: [0, 0, 0, 0, 700, 4_000, 30_000][self.rng.gen_range(0..7)],
+            lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
+        }
+    }
+
     fn new_call(&mut self) -> Acquire {
         let mode = self.mode();
+        let terms = self.terms();
         let rng = &mut self.rng;
         let request = RequestHash::parse(&id(rng, 26)).expect("an id");
         let reason = ["", "a|b", "\"ä,\n%\\"][rng.gen_range(0..3)];
@@ -302,6 +310,7 @@ impl Generator {
             arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),
             attempt: AttemptId::parse(&id(rng, 13)).expect("an id"),
             ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(0..3)]),
+            terms,
             wait_ms: 0,
             owner: Owner {
                 id: request.to_string(),

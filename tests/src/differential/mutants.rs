@@ -15,7 +15,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 33] = [
+pub const MUTANTS: [Mutant; 37] = [
     mutant(
         "anybody releases",
         "local h = holder_of(lease, l)\nif h then\n  if h.token == token then",
@@ -83,8 +83,8 @@ pub const MUTANTS: [Mutant; 33] = [
     ),
     mutant(
         "a renewal shortens",
-        "math.max(h.expires, now + expiry(h.ttl))",
-        "now + expiry(h.ttl)",
+        "math.max(h.expires, now + expiry(validity))",
+        "now + expiry(validity)",
     ),
     mutant(
         "late commands are executed",
@@ -133,8 +133,8 @@ pub const MUTANTS: [Mutant; 33] = [
     ),
     mutant(
         "one more than the limit fits",
-        "holders.used + weight <= holders.limit end",
-        "holders.used + weight <= holders.limit + 1 end",
+        "holders.used + weight <= holders.limit\nend",
+        "holders.used + weight <= holders.limit + 1\nend",
     ),
     mutant(
         "one holder too many",
@@ -180,5 +180,25 @@ pub const MUTANTS: [Mutant; 33] = [
         "any limit will do for an exclusive lock",
         "(limit > 0 or holders.limit == WHOLE)",
         "limit > 0",
+    ),
+    mutant(
+        "max_hold is forgotten",
+        "if max_hold == 0 then return h.ttl end",
+        "if true then return h.ttl end",
+    ),
+    mutant(
+        "a lock_delay counts from its notice",
+        "math.max(closed_until, h.expires + delay)",
+        "math.max(closed_until, now + delay)",
+    ),
+    mutant(
+        "the last lock_delay counts",
+        "math.max(closed_until, h.expires + delay)",
+        "h.expires + delay",
+    ),
+    mutant(
+        "a closed lock is granted",
+        "return closed_until <= now and holders.n",
+        "return holders.n",
     ),
 ];

@@ -184,6 +184,7 @@ impl Tally {
             Acquired::Granted(_) => "acquire: granted at once",
             Acquired::Queued { .. } if waits => "acquire: queued already",
             Acquired::Queued { .. } => "acquire: queued",
+            Acquired::Held(held) if held.closed_ms > 0 => "acquire: closed by a lock_delay",
             Acquired::Held(_) => "acquire: held by another",
             Acquired::LimitMismatch { .. } => "acquire: limit mismatch",
             Acquired::QueueFull => "full",
@@ -204,6 +205,7 @@ impl Tally {
         self.one(match renewed {
             Renewed::Extended(_) if claims => "renew: claimed",
             Renewed::Extended(_) => "renew: extended",
+            Renewed::MaxHold => "renew: max_hold",
             Renewed::Expired => "renew: expired",
             Renewed::Released => "renew: released",
             Renewed::NotFound => "renew: not found",
@@ -223,7 +225,7 @@ impl Tally {
             .calls
             .iter()
             .find(|call| call.request == hand_off.request);
-        let ttl_ms = call.map_or(0, |call| call.ttl.as_millis());
+        let ttl_ms = call.map_or(0, |call| call.terms.cut(call.ttl).as_millis());
         if hand_off.provisional {
             let until_ms = step.now_us / 1_000 + expiry_ms(ttl_ms).min(CLAIM_MS);
             let request = hand_off.request.to_string();

@@ -7,7 +7,7 @@ use super::{
     record::Record,
 };
 use crate::{
-    lock::{CLAIM_MS, EXPIRED_MAX, EXPIRED_MS, FencingToken, Grant, LeaseId, expiry_ms},
+    lock::{CLAIM_MS, EXPIRED_MAX, EXPIRED_MS, FencingToken, LeaseId, Ttl, expiry_ms},
     store::HandOff,
 };
 
@@ -27,6 +27,8 @@ impl Record {
             match held.place {
                 Some(place) => self.queue.fall_back(place, held.attempts, held.expires_ms),
                 None => {
+                    let closes_until_ms = held.closes_until_ms().unwrap_or(0);
+                    self.closed_until_ms = self.closed_until_ms.max(closes_until_ms);
                     self.expired.remember(held.lease_id, held.expires_ms);
                     self.expired
                         .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
@@ -43,7 +45,9 @@ impl Record {
     }
 
     pub(super) fn fits(&self, context: &Context, weight: u32) -> bool {
-        self.holders.len() < context.holders_max && self.holders.used() + weight <= self.limit
+        self.closed_until_ms <= context.now()
+            && self.holders.len() < context.holders_max
+            && self.holders.used() + weight <= self.limit
     }
 
     /// Grants the lock in the order of the line, as far as there is room.
@@ -78,19 +82,25 @@ impl Record {
         };
         let (request, broker) = (waiter.request, waiter.attempts.broker());
         let place = next.is_provisional.then_some(next.place);
-        let grant = self.grant(context, waiter, place);
+        let fencing_token = self.grant(context, waiter, place);
         Some(HandOff {
             broker: broker.unwrap_or(context.broker),
             request,
-            fencing_token: grant.fencing_token,
+            fencing_token,
             provisional: next.is_provisional,
         })
     }
 
     /// The one place where a lock is granted.
-    pub(super) fn grant(&mut self, context: &Context, waiter: Waiter, place: Option<u64>) -> Grant {
+    pub(super) fn grant(
+        &mut self,
+        context: &Context,
+        waiter: Waiter,
+        place: Option<u64>,
+    ) -> FencingToken {
         let now = context.now();
-        let expiry = expiry_ms(waiter.ttl_ms);
+        let validity = waiter.terms.cut(Ttl::from_stored(waiter.ttl_ms));
+        let expiry = expiry_ms(validity.as_millis());
         let fencing_token = FencingToken::after(self.fence, context.now_us);
         self.fence = fencing_token.get();
         self.holders.add(Held {
@@ -100,6 +110,7 @@ impl Record {
             attempts: waiter.attempts,
             owner: waiter.owner,
             weight: waiter.weight,
+            terms: waiter.terms,
             fencing_token,
             ttl_ms: waiter.ttl_ms,
             acquired_ms: now,
@@ -109,6 +120,7 @@ impl Record {
                     None => expiry,
                 },
             place,
-        })
+        });
+        fencing_token
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::{attempts::Attempts, queue::Queue};
 use crate::lock::{
-    ArgumentsHash, FencingToken, Grant, LeaseId, LeaseRef, Owner, RequestHash, Ttl, expiry_ms,
+    ArgumentsHash, FencingToken, Grant, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl,
+    expiry_ms,
 };
 
 /// Who holds how much of the lock, and until when.
@@ -16,6 +17,7 @@ pub(super) struct Held {
     pub(super) attempts: Attempts,
     pub(super) owner: Owner,
     pub(super) weight: u32,
+    pub(super) terms: Terms,
     pub(super) fencing_token: FencingToken,
     pub(super) ttl_ms: u64,
     pub(super) acquired_ms: u64,
@@ -43,12 +45,23 @@ impl Held {
         (self.lease_id, self.fencing_token) == (lease.lease_id, lease.fencing_token)
     }
 
-    pub(super) fn grant(&self) -> Grant {
-        Grant {
+    /// Until when its lock_delay closes the lock, should it expire.
+    pub(super) fn closes_until_ms(&self) -> Option<u64> {
+        let delay_ms = self.terms.lock_delay_ms;
+        (delay_ms > 0).then(|| self.expires_ms + delay_ms)
+    }
+
+    /// The lease as announced: `max_hold` cuts its validity. `None` if it leaves nothing.
+    pub(super) fn grant(&self, now: u64) -> Option<Grant> {
+        let left_ms = match self.terms.max_hold_ms {
+            0 => u64::MAX,
+            max_hold_ms => (self.acquired_ms + max_hold_ms).saturating_sub(now),
+        };
+        (left_ms > 0).then(|| Grant {
             fencing_token: self.fencing_token,
-            ttl: Ttl::from_stored(self.ttl_ms),
+            ttl: Ttl::from_stored(self.ttl_ms.min(left_ms)),
             acquired_ms: self.acquired_ms,
-        }
+        })
     }
 }
 
@@ -83,8 +96,7 @@ impl Holders {
         self.slots[*self.requests.get(&request)?].as_mut()
     }
 
-    pub(super) fn add(&mut self, held: Held) -> Grant {
-        let grant = held.grant();
+    pub(super) fn add(&mut self, held: Held) {
         let slot = self.spare.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -98,7 +110,6 @@ impl Holders {
         };
         self.latest_ms = self.latest_ms.max(held.expires_ms);
         self.slots[slot] = Some(held);
-        grant
     }
 
     pub(super) fn remove(&mut self, lease_id: LeaseId) -> Option<Held> {
@@ -114,6 +125,7 @@ impl Holders {
     }
 
     /// Renews, and claims a provisional hand-off, which gives up its place in line. Never shortens.
+    /// `None` past `max_hold`.
     pub(super) fn extend(
         &mut self,
         lease_id: LeaseId,
@@ -123,16 +135,18 @@ impl Holders {
     ) -> Option<Grant> {
         let alone = self.len() == 1;
         let held = self.slots[*self.leases.get(&lease_id)?].as_mut()?;
+        held.grant(now)?;
         if held.place.take().is_some() {
             queue.remove(held.request);
         }
         held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
-        held.expires_ms = held.expires_ms.max(now + expiry_ms(held.ttl_ms));
+        let grant = held.grant(now)?;
+        held.expires_ms = held.expires_ms.max(now + expiry_ms(grant.ttl.as_millis()));
         self.latest_ms = self.latest_ms.max(held.expires_ms);
         if alone {
             self.earliest_ms = held.expires_ms;
         }
-        Some(held.grant())
+        Some(grant)
     }
 
     /// Takes out all whose time is over, in the order of their slots.

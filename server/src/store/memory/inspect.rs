@@ -26,6 +26,7 @@ impl Record {
             holder_count: u32::try_from(holders().count()).unwrap_or(u32::MAX),
             waiters: waiters.collect(),
             queue_length: self.queue.len(),
+            closed_ms: self.closed_until_ms(now).saturating_sub(now),
             last_fencing_token: self.fence,
         }
     }
@@ -36,7 +37,16 @@ impl Record {
         Contention {
             holders: holders.take(HELD_SHOWN).collect(),
             queue_length: self.queue.len(),
+            closed_ms: self.closed_until_ms.saturating_sub(now),
         }
+    }
+
+    /// Also by holders whose expiry no command has noticed yet.
+    fn closed_until_ms(&self, now: u64) -> u64 {
+        let over = self.holders.slots().flatten();
+        let over = over.filter(|held| held.place.is_none() && held.expires_ms <= now);
+        over.filter_map(Held::closes_until_ms)
+            .fold(self.closed_until_ms, u64::max)
     }
 
     /// A holder as others may see it; a provisional one is none yet.

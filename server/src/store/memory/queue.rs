@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{attempts::Attempts, context::Context};
 use crate::lock::{
-    Acquire, ArgumentsHash, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS,
+    Acquire, ArgumentsHash, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS, Terms,
 };
 
 /// A call in line.
@@ -16,6 +16,7 @@ pub(super) struct Waiter {
     pub(super) attempts: Attempts,
     pub(super) owner: Owner,
     pub(super) weight: u32,
+    pub(super) terms: Terms,
     pub(super) ttl_ms: u64,
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
@@ -63,6 +64,7 @@ impl Waiter {
             attempts,
             owner: acquire.owner.clone(),
             weight: acquire.mode.weight(),
+            terms: acquire.terms,
             ttl_ms: acquire.ttl.as_millis(),
             since_ms: now,
             until_ms: now + acquire.wait_ms,

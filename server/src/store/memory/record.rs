@@ -28,6 +28,8 @@ pub struct Record {
     /// What the holders' weights may add up to. Counts while somebody holds or waits.
     pub(super) limit: u32,
     pub(super) holders: Holders,
+    /// Nothing is granted before, by a lock_delay.
+    pub(super) closed_until_ms: u64,
     pub(super) queue: Queue,
     released: Ended,
     pub(super) expired: Ended,
@@ -61,10 +63,11 @@ impl Record {
             if (held.lease_id, held.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
             }
-            held.attempts.add(acquire.attempt, context.broker);
-            if let Some(grant) = self.extend(acquire.lease_id, now, None) {
-                return reply(Acquired::Granted(grant));
+            if held.grant(now).is_some() {
+                held.attempts.add(acquire.attempt, context.broker);
             }
+            let extended = self.extend(acquire.lease_id, now, None);
+            return reply(extended.map_or(Acquired::Ended, Acquired::Granted));
         }
         if self
             .released
@@ -94,10 +97,9 @@ impl Record {
         context.check_late()?;
         let now = context.now();
         self.expire(now);
-        if self.holds(lease)
-            && let Some(grant) = self.extend(lease.lease_id, now, ttl)
-        {
-            return Ok(Renewed::Extended(grant));
+        if self.holds(lease) {
+            let extended = self.extend(lease.lease_id, now, ttl);
+            return Ok(extended.map_or(Renewed::MaxHold, Renewed::Extended));
         }
         Ok(match self.ended(lease, now) {
             Released::Already => Renewed::Released,
@@ -190,7 +192,11 @@ impl Record {
 
     /// Until when somebody may hold the lock or wait for it, in milliseconds since 1970.
     pub fn horizon_ms(&self) -> u64 {
-        self.holders.latest_ms().max(self.queue.until_ms())
+        let closed_until_ms = self.closed_until_ms;
+        self.holders
+            .latest_ms()
+            .max(self.queue.until_ms())
+            .max(closed_until_ms)
     }
 
     /// Nothing is known of the lock.
@@ -232,8 +238,8 @@ impl Record {
         let reply = match self.check_limit(acquire) {
             Err(mismatch) => mismatch,
             Ok(()) if !advanced.is_blocked && self.fits(context, acquire.mode.weight()) => {
-                let waiter = Waiter::new(context, acquire, now);
-                Acquired::Granted(self.grant(context, waiter, None))
+                self.grant(context, Waiter::new(context, acquire, now), None);
+                self.granted(acquire, now)
             }
             Ok(()) if acquire.wait_ms > 0 && self.queue.len() >= context.waiters_max => {
                 Acquired::QueueFull
@@ -275,10 +281,9 @@ impl Record {
     fn answer(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
         let hand_offs = self.advance(context).hand_offs;
         let mine = self.holders.by_request(acquire.request);
-        let mine = mine.filter(|held| held.place.is_none());
-        let reply = match mine.map(|held| held.grant()) {
-            Some(grant) => Acquired::Granted(grant),
-            None => self.waiting_or_held(context, acquire),
+        let reply = match mine.is_some_and(|held| held.place.is_none()) {
+            true => self.granted(acquire, context.now()),
+            false => self.waiting_or_held(context, acquire),
         };
         Outcome { reply, hand_offs }
     }
@@ -298,6 +303,12 @@ impl Record {
         held.is_some_and(|held| held.is(lease))
     }
 
+    fn granted(&mut self, acquire: &Acquire, now: u64) -> Acquired {
+        let held = self.holders.by_request(acquire.request);
+        let grant = held.and_then(|held| held.grant(now));
+        grant.map_or(Acquired::Ended, Acquired::Granted)
+    }
+
     fn waiting_or_held(&self, context: &Context, acquire: &Acquire) -> Acquired {
         if acquire.wait_ms == 0 {
             return Acquired::Held(self.contention(context.now()));
@@ -308,10 +319,13 @@ impl Record {
     }
 
     fn next_event_ms(&self, context: &Context) -> u64 {
+        let left = |ms: u64| ms.saturating_sub(context.now());
+        let closed_ms = left(self.closed_until_ms);
         match (self.holders.len(), context.grants) {
-            (1.., _) => self.holders.earliest_ms().saturating_sub(context.now()),
-            (0, Grants::NotBefore(ms)) => ms.saturating_sub(context.now()),
-            (0, Grants::Never) => 0,
+            (1.., _) if closed_ms > 0 => closed_ms,
+            (1.., _) => left(self.holders.earliest_ms()),
+            (0, Grants::NotBefore(ms)) => left(ms).max(closed_ms),
+            (0, Grants::Never) => closed_ms,
         }
     }
 

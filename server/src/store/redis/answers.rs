@@ -33,10 +33,12 @@ pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreEr
             },
             "HELD" => {
                 let queue_length = fields.count()?;
+                let closed_ms = fields.number()?;
                 let limit = fields.count()?;
                 Acquired::Held(Contention {
                     holders: fields.list(|fields| fields.holder(limit))?,
                     queue_length,
+                    closed_ms,
                 })
             }
             "MISMATCH" => Acquired::LimitMismatch {
@@ -55,6 +57,7 @@ pub fn renewed(answer: Value, me: BrokerId) -> Result<Answer<Renewed>, StoreErro
     decode(answer, me, |tag, fields| {
         Some(match tag {
             "EXTENDED" => Renewed::Extended(fields.grant()?),
+            "MAXHOLD" => Renewed::MaxHold,
             "EXPIRED" => Renewed::Expired,
             "RELEASED" => Renewed::Released,
             "NOTFOUND" => Renewed::NotFound,
@@ -118,6 +121,7 @@ pub fn state(answer: Value, me: BrokerId) -> Result<Answer<Option<LockState>>, S
         }
         let last_fencing_token = fields.number()?;
         let queue_length = fields.count()?;
+        let closed_ms = fields.number()?;
         let limit = fields.count()?;
         let waiters = fields.list(|fields| {
             Some(Waiting {
@@ -132,6 +136,7 @@ pub fn state(answer: Value, me: BrokerId) -> Result<Answer<Option<LockState>>, S
             holders: fields.list(|fields| fields.holder(limit))?,
             holder_count: fields.count()?,
             queue_length,
+            closed_ms,
             last_fencing_token,
         }))
     })

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use fred::types::Value;
 
 use super::{owner, script::Script};
-use crate::lock::{Acquire, AttemptId, BrokerId, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Ttl};
+use crate::lock::{
+    Acquire, AttemptId, BrokerId, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Terms, Ttl,
+};
 
 /// What every command says before its own arguments.
 #[derive(Debug, Clone, Copy)]
@@ -134,6 +136,7 @@ impl Preamble<'_> {
             Value::Bytes(owner::encode(&acquire.owner).into()),
             number(acquire.mode.weight().into()),
             number(acquire.mode.limit().into()),
+            terms(acquire.terms),
         ];
         self.command(&acquire.lock, args)
     }
@@ -172,6 +175,20 @@ impl Preamble<'_> {
             keys: vec![key, format!("{}era", self.key_prefix)],
             args,
         }
+    }
+}
+
+/// `''` where there are none, so that a script has nothing to read.
+fn terms(terms: Terms) -> Value {
+    match terms {
+        Terms {
+            max_hold_ms: 0,
+            lock_delay_ms: 0,
+        } => text(""),
+        Terms {
+            max_hold_ms,
+            lock_delay_ms,
+        } => Value::String(format!("{max_hold_ms},{lock_delay_ms}").into()),
     }
 }
 

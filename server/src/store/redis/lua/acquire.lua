@@ -1,7 +1,7 @@
 -- Acquire: grants the lock, or joins its queue, or says why not. A repeat finds what an earlier
 -- attempt got, and renews the lease.
 -- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
--- weight, limit (0: the one in use)
+-- weight, limit (0: the one in use), terms ('' or 'max_hold_ms,lock_delay_ms', 0 for none)
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local ttl, wait, rejoin, cap = ARGV[8], tonumber(ARGV[9]), ARGV[10] == '1', tonumber(ARGV[11])
 local weight, limit = ARGV[13], tonumber(ARGV[14])
@@ -15,12 +15,12 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
-local function granted(h) return reply('GRANTED', h.token, h.ttl, h.since) end
+local function granted(h) return reply('GRANTED', h.token, announced(h), h.since) end
 
 local function held_or_queued()
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
   if wait > 0 then return reply('QUEUED', next_event()) end
-  return reply('HELD', queue.n, holders.limit, (shown(5, 16)))
+  return reply('HELD', queue.n, math.max(closed_until - now, 0), holders.limit, (shown(5, 16)))
 end
 
 for attempt_known, until_ms in string.gmatch(tombstones or '', '(%w+)|(%d+)') do
@@ -29,6 +29,7 @@ end
 local h = holder_by(request, r)
 if h then
   if h.lease ~= lease or h.arguments ~= arguments then return reply('REUSED') end
+  if not announced(h) then return reply('ENDED') end
   h.attempts = attempts_add(h.attempts, attempt)
   extend(h)
   return granted(h)
@@ -64,7 +65,7 @@ local in_use = holders.n > 0 or queue.n > 0
 if not in_use then holders.limit = limit end
 local other = in_use and limit ~= holders.limit and (limit > 0 or holders.limit == WHOLE)
 if other or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use and holders.limit or 0) end
-local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now, weight = weight,
+local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now, weight = weight, terms = ARGV[15],
   until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
 if not blocked and fits(weight) then return granted(grant(w)) end
 if wait > 0 and queue.n >= cap then return reply('FULL') end

@@ -11,7 +11,9 @@ local function grants_in()
   return closed_ms
 end
 
-local function fits(weight) return holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit end
+local function fits(weight)
+  return closed_until <= now and holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit
+end
 
 -- Grants the lock in the order of the line, as far as there is room: to waiters of this broker at
 -- once, to others provisionally. True if somebody is next for whom there is none.
@@ -51,6 +53,7 @@ end
 
 -- Milliseconds until the lock may have room by itself; 0: nobody can tell.
 local function next_event()
-  if holders.n > 0 then return math.max(holders.earliest - now, 0) end
-  return math.max(grants_in(), 0)
+  local closed = math.max(closed_until - now, 0)
+  if holders.n == 0 then return math.max(grants_in(), closed) end
+  return closed > 0 and closed or math.max(holders.earliest - now, 0)
 end

@@ -7,5 +7,5 @@ while place <= queue.tail and #waiters < most and seen < 4 * SCAN_MAX do
   place, seen = place + 1, seen + 1
 end
 if fence == 0 and queue.n == 0 then return { 'UNKNOWN', now, 0, {} } end
-local first, count = shown(most, holders.top)
-return { 'STATE', now, 0, {}, fence, queue.n, holders.limit, waiters, first, count }
+local first, count = shown(most, holders.top) -- before closed_until is read
+return { 'STATE', now, 0, {}, fence, queue.n, math.max(closed_until - now, 0), holders.limit, waiters, first, count }

@@ -1,12 +1,19 @@
 -- How a lease begins, goes on and ends: its slot, its expiry, and the sums over all holders.
 local function expiry(ttl) return ttl + math.floor(ttl / 5) + 250 end
 
+-- The validity to announce: what max_hold leaves of the ttl. Nil if it leaves nothing.
+local function announced(h)
+  local max_hold = h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0
+  if max_hold == 0 then return h.ttl end
+  local left = h.since + max_hold - now
+  return left > 0 and math.min(h.ttl, left) or nil
+end
+
 -- The one place where a lock is granted. `place`: provisionally, to fall back to that place.
 local function grant(w, place)
   fence = math.max(fence + 1, now_us)
   changed.f = string.format('%.0f', fence)
-  local all, life = holders, expiry(w.ttl)
-  if place then life = math.min(life, CLAIM) end
+  local all = holders
   local slot = all.spare ~= '' and string.match(all.spare, '%d+$')
   if slot then
     all.spare = string.sub(all.spare, 1, -#slot - 2)
@@ -14,8 +21,10 @@ local function grant(w, place)
     all.top = all.top + 1
   end
   local h = { slot = tonumber(slot or all.top), lease = w.lease, request = w.request,
-    arguments = w.arguments, token = changed.f, ttl = w.ttl, since = now, expires = now + life,
-    weight = w.weight, place = place, attempts = w.attempts, owner = w.owner }
+    arguments = w.arguments, token = changed.f, ttl = w.ttl, since = now, weight = w.weight,
+    terms = w.terms, place = place, attempts = w.attempts, owner = w.owner }
+  local life = expiry(announced(h))
+  h.expires = now + (place and math.min(life, CLAIM) or life)
   all.n, all.used = all.n + 1, all.used + h.weight
   all.earliest = all.n == 1 and h.expires or math.min(all.earliest, h.expires)
   all.latest = math.max(all.latest, h.expires)
@@ -46,16 +55,22 @@ local function free(h)
   remove(h)
 end
 
--- Renews a holder, and claims a provisional hand-off. Never shortens.
+-- Renews a holder, and claims a provisional hand-off. Never shortens. False past max_hold.
 local function extend(h, ttl)
+  local validity = announced(h)
+  if not validity then return false end
+  if ttl then
+    h.ttl = ttl
+    validity = announced(h)
+  end
   if h.place then
     drop(h.place, h.request)
     h.place = nil
     if h.slot > 1 then changed['r:' .. h.request] = '@' .. h.slot end
   end
-  h.ttl = ttl or h.ttl
-  h.expires = math.max(h.expires, now + expiry(h.ttl))
+  h.expires = math.max(h.expires, now + expiry(validity))
   holders.latest = math.max(holders.latest, h.expires)
   if holders.n == 1 then holders.earliest = h.expires end
   write_holder(h)
+  return true
 end

@@ -6,17 +6,24 @@ function holder_at(slot)
   if held[slot] ~= nil then return held[slot] end
   local text = slot <= holders.top and field('h:' .. slot)
   if not text or text == '' then return false end
-  local lease, request, arguments, token, ttl, since, expires, weight, place, attempts, owner =
-    string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|([^|]*)|(.*)$')
+  local lease, request, arguments, token, ttl, since, expires, weight, terms, place, attempts, owner =
+    string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|(.*)$')
   held[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
     token = token, ttl = ttl, since = since, expires = tonumber(expires), weight = weight,
-    place = tonumber(place), attempts = attempts, owner = owner }
+    terms = terms, place = tonumber(place), attempts = attempts, owner = owner }
   return held[slot]
 end
 
 local function write_holder(h)
   changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, h.token, h.ttl,
-    h.since, h.expires, h.weight, h.place or '', h.attempts, h.owner }, '|')
+    h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.owner }, '|')
+end
+
+-- Closes the lock for the lock_delay of a holder whose time is over. True if it has one.
+local function close_after(h)
+  local delay = h.terms ~= '' and tonumber(string.match(h.terms, '%d+$')) or 0
+  if delay > 0 then closed_until = math.max(closed_until, h.expires + delay) end
+  return delay > 0
 end
 
 -- Reads the slots up to `last` in one go.

@@ -12,7 +12,7 @@ local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
 -- what was read, and what save() will write: a value, or false where there is none
 local known, changed, touched_queue, more, hand_offs = {}, {}, false, 0, {}
-local fence, holders, queue, released, expired, holder_at
+local fence, holders, queue, released, expired, closed_until, holder_at
 
 local function field(name)
   if changed[name] ~= nil then return changed[name] end
@@ -20,9 +20,9 @@ local function field(name)
   return known[name]
 end
 
--- Fills fence, holders, queue, released and expired; returns the fields asked for besides.
+-- Fills fence, holders, queue, released, expired and closed_until; returns the fields asked for besides.
 local function load(...)
-  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
+  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', 'c', ...)
   if v[1] and v[1] ~= '1' then error({ err = 'SCHEMA the lock record has version ' .. v[1] }) end
   fence = tonumber(v[2] or 0)
   known.u, known['h:1'] = v[3], v[4]
@@ -46,8 +46,8 @@ local function load(...)
   else
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
-  released, expired = v[6] or '1|0', v[7] or '1|0'
-  return v[8], v[9], v[10], v[11]
+  released, expired, closed_until = v[6] or '1|0', v[7] or '1|0', tonumber(v[8] or 0)
+  return v[9], v[10], v[11], v[12]
 end
 
 -- Writes what changed. A record without a TTL gets one by the same command.
@@ -72,5 +72,5 @@ local function save()
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, math.max(now, h.latest, queue.until_ms) - now + KEEP)
+  call('PEXPIRE', lock, math.max(now, h.latest, queue.until_ms, closed_until) - now + KEEP)
 end

@@ -6,9 +6,10 @@ local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. 
 expire()
 local h = holder_of(lease, l)
 if h and h.token == token then
-  extend(h, ARGV[6] ~= '' and ARGV[6])
-  save()
-  return { 'EXTENDED', now, more, hand_offs, h.token, h.ttl, h.since }
+  local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
+  if extended or next(changed) then save() end
+  if not extended then return { 'MAXHOLD', now, more, hand_offs } end
+  return { 'EXTENDED', now, more, hand_offs, h.token, announced(h), h.since }
 end
 local tag = 'NOTFOUND'
 if h then

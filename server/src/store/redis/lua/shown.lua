@@ -9,6 +9,8 @@ local function shown(most, last)
       if count <= most then
         list[count] = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
       end
+    elseif h and not h.place then
+      close_after(h)
     end
   end
   return list, count
