@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_proto::v1::{
-    AcquireRequest, GetLockRequest, Lease, Lock, LockTarget, Owner, ReleaseRequest,
+    AcquireRequest, GetLockRequest, Lease, Lock, LockMode, LockTarget, Owner, ReleaseRequest,
     ReleaseResponse, RenewRequest,
 };
 use rand::Rng;
@@ -58,6 +58,10 @@ pub struct AcquireCall {
     pub ttl: Duration,
     /// How long to wait in line; zero does not wait.
     pub wait: Duration,
+    /// How to hold it.
+    pub mode: LockMode,
+    /// Semaphores: permits and limit.
+    pub permits: (i32, i32),
 }
 
 impl AcquireCall {
@@ -69,6 +73,25 @@ impl AcquireCall {
             request_id: Uuid::new_v4().to_string(),
             ttl,
             wait,
+            mode: LockMode::Exclusive,
+            permits: (0, 0),
+        }
+    }
+
+    /// As a reader.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        let mode = LockMode::Shared;
+        Self { mode, ..self }
+    }
+
+    /// With so many permits of a semaphore.
+    #[must_use]
+    pub fn taking(self, permits: i32, limit: i32) -> Self {
+        Self {
+            mode: LockMode::Semaphore,
+            permits: (permits, limit),
+            ..self
         }
     }
 }
@@ -294,6 +317,9 @@ impl Client {
     pub fn acquire_request(&self, call: &AcquireCall) -> AcquireRequest {
         let target = LockTarget {
             name: call.lock.clone(),
+            mode: call.mode.into(),
+            permits: call.permits.0,
+            limit: call.permits.1,
             ..LockTarget::default()
         };
         AcquireRequest {

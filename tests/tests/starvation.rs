@@ -1,0 +1,95 @@
+//! Readers that overlap for ever do not keep a writer out: it gets in within one reader's hold.
+
+#![expect(clippy::disallowed_methods, reason = "readers are tasks of the test")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold_tests::{
+    client::{AcquireCall, Client},
+    clock::boottime,
+    deployment::Deployment,
+    scale::{count, figures},
+};
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+const LOCK: &str = "a-lock";
+const READERS: usize = 16;
+const HOLD: Duration = Duration::from_millis(400);
+const TTL: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(30);
+/// What calls through two brokers and Redis may take on a busy machine.
+const SLACK: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Default)]
+struct Readers {
+    /// Who holds the lock now.
+    inside: AtomicUsize,
+    visits: AtomicUsize,
+    /// How often the last one left: the moments at which an unfair lock would let a writer in.
+    empty: AtomicUsize,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_gets_in_within_one_readers_hold() {
+    let deployment = Deployment::start(2).await;
+    let client = Client::new("reader", &deployment.addrs().repeat(2), 0);
+    let readers = Arc::new(Readers::default());
+    let tasks = (0..READERS).map(|index| {
+        let client = client.named(&format!("reader-{index:02}"), index);
+        AbortOnDropHandle::new(tokio::spawn(read(client, index, Arc::clone(&readers))))
+    });
+    let tasks: Vec<_> = tasks.collect();
+    while readers.inside.load(Ordering::Relaxed) < READERS / 2 {
+        sleep(HOLD / 8).await;
+    }
+    let alone = readers.empty.load(Ordering::Relaxed);
+    sleep(5 * HOLD).await;
+    let empty = readers.empty.load(Ordering::Relaxed) - alone;
+    let writer = client.named("writer", 1);
+    let (mut waits, mut beside) = (Vec::new(), 0);
+    for _ in 0..count(50, 5) {
+        let asked = boottime();
+        let call = AcquireCall::new(LOCK, TTL, WAIT);
+        let held = writer.acquire(&call).await.expect("its turn");
+        waits.push(boottime() - asked);
+        beside += readers.inside.load(Ordering::Relaxed);
+        writer.release(&held).await.expect("the holder");
+        sleep(HOLD).await;
+    }
+    drop(tasks);
+    let longest = waits.iter().max().expect("some");
+    figures(&format!(
+        "starvation: readers={READERS} hold={}ms visits={} empty_moments_without_writer={empty} \
+         writes={} longest_wait={}ms readers_beside_the_writer={beside}",
+        HOLD.as_millis(),
+        readers.visits.load(Ordering::Relaxed),
+        waits.len(),
+        longest.as_millis()
+    ));
+    assert_eq!(empty, 0, "without a writer the readers overlap for ever");
+    assert_eq!(beside, 0, "a writer is alone");
+    assert!(*longest < HOLD + SLACK, "{longest:?}");
+}
+
+/// Holds the lock again and again; the first hold is shifted, so that readers never leave together.
+async fn read(client: Client, index: usize, readers: Arc<Readers>) {
+    sleep(HOLD.mul_f64(index as f64 / READERS as f64)).await;
+    loop {
+        let call = AcquireCall::new(LOCK, TTL, WAIT).shared();
+        let held = client.acquire(&call).await.expect("its turn");
+        readers.inside.fetch_add(1, Ordering::Relaxed);
+        readers.visits.fetch_add(1, Ordering::Relaxed);
+        sleep(HOLD.mul_f64(0.5 + 0.5 * rand::random::<f64>())).await;
+        if readers.inside.fetch_sub(1, Ordering::Relaxed) == 1 {
+            readers.empty.fetch_add(1, Ordering::Relaxed);
+        }
+        client.release(&held).await.expect("the holder");
+    }
+}
