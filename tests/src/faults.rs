@@ -16,9 +16,9 @@ use crate::redis_connection::RedisConnection;
 const DOWN: Duration = Duration::from_secs(1);
 const BROKER_STOPPED: Duration = Duration::from_secs(3);
 const REDIS_STALLED: Duration = Duration::from_secs(2);
-const REPEATED_FOR: Duration = Duration::from_secs(2);
+const REPEATED_FOR: Duration = Duration::from_millis(2_500);
 const REPEATED_EVERY: Duration = Duration::from_millis(100);
-const CALM: Duration = Duration::from_secs(1);
+const CALM: Duration = Duration::from_millis(500);
 const NO_ANSWER: Duration = Duration::from_millis(500);
 const RECOVERY_LIMIT: Duration = Duration::from_secs(10);
 

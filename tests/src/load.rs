@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::{AcquireCall, Client, Held};
 use crate::clock::boottime;
-use crate::witness::{Visit, Witness};
+use crate::witness::{Share, Visit, Witness};
 
 const TTL: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(10);
@@ -32,6 +32,50 @@ pub struct CallRecord {
     pub granted: bool,
 }
 
+/// What the clients want of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// To hold it alone, and to write to the resource behind it.
+    Exclusive,
+    /// To read or, in a third of the calls, to write.
+    ReadWrite,
+    /// 1 to 3 of 5 permits.
+    Semaphore,
+}
+
+impl Kind {
+    /// The share of one call.
+    fn share(self) -> Share {
+        let mut rng = rand::thread_rng();
+        match self {
+            Self::Exclusive => Share::ALL,
+            Self::ReadWrite => Share {
+                weight: if rng.gen_ratio(1, 3) { 1 << 30 } else { 1 },
+                limit: 1 << 30,
+            },
+            Self::Semaphore => Share {
+                weight: rng.gen_range(1..=3),
+                limit: 5,
+            },
+        }
+    }
+
+    fn call(self, lock: usize, share: Share) -> AcquireCall {
+        let call = AcquireCall::new(&lock_name(lock), TTL, WAIT);
+        match self {
+            Self::Semaphore => {
+                let [permits, limit] = [share.weight, share.limit].map(u32::cast_signed);
+                call.taking(permits, limit)
+            }
+            Self::ReadWrite if share.weight < share.limit => call.shared(),
+            Self::Exclusive | Self::ReadWrite => call,
+        }
+    }
+}
+
+/// Which locks are of which kind.
+pub type KindOf = fn(usize) -> Kind;
+
 /// Clients at work.
 #[derive(Debug)]
 pub struct Load {
@@ -43,12 +87,17 @@ pub struct Load {
 impl Load {
     /// Starts `clients` clients, spread over the endpoints, on the witness's locks.
     #[must_use]
-    pub fn start(clients: usize, endpoints: &[SocketAddr], witness: &Arc<Witness>) -> Self {
+    pub fn start(
+        clients: usize,
+        endpoints: &[SocketAddr],
+        witness: &Arc<Witness>,
+        kind_of: KindOf,
+    ) -> Self {
         let stop = CancellationToken::new();
         let client = |index| Client::new(&format!("client-{index}"), endpoints, index);
         let clients: Vec<_> = (0..clients).map(client).collect();
         let tasks = clients.iter().map(|client| {
-            let work = take_locks(client.clone(), Arc::clone(witness), stop.clone());
+            let work = take_locks(client.clone(), Arc::clone(witness), kind_of, stop.clone());
             AbortOnDropHandle::new(tokio::spawn(work))
         });
         Self {
@@ -78,7 +127,12 @@ impl Load {
 }
 
 /// What the same clients do without locks, for as long as `time`.
-pub async fn run_without_locks(clients: usize, witness: &Arc<Witness>, time: Duration) {
+pub async fn run_without_locks(
+    clients: usize,
+    witness: &Arc<Witness>,
+    kind_of: KindOf,
+    time: Duration,
+) {
     let until = boottime() + time;
     let clients = (0..clients).map(|_| async {
         while boottime() < until {
@@ -87,6 +141,7 @@ pub async fn run_without_locks(clients: usize, witness: &Arc<Witness>, time: Dur
             tokio::time::sleep(WORK).await;
             witness.record(Visit {
                 lock,
+                share: kind_of(lock).share(),
                 token: 0,
                 entered,
                 ended: boottime(),
@@ -105,6 +160,7 @@ pub fn lock_name(lock: usize) -> String {
 async fn take_locks(
     client: Client,
     witness: Arc<Witness>,
+    kind_of: KindOf,
     stop: CancellationToken,
 ) -> Vec<CallRecord> {
     let mut calls = Vec::new();
@@ -113,16 +169,16 @@ async fn take_locks(
         // Brokers that were away get their share of clients back.
         let client = client.at_random();
         let begun = boottime();
-        let held = client
-            .acquire(&AcquireCall::new(&lock_name(lock), TTL, WAIT))
-            .await;
+        let kind = kind_of(lock);
+        let share = kind.share();
+        let held = client.acquire(&kind.call(lock, share)).await;
         calls.push(CallRecord {
             begun,
             ended: boottime(),
             granted: held.is_ok(),
         });
         if let Ok(held) = held {
-            visit(&witness, lock, &held).await;
+            visit(&witness, (lock, kind, share), &held).await;
             // What a release says is other tests' business: here a lost one costs an expiry.
             let _ = client.release(&held).await;
         }
@@ -130,20 +186,26 @@ async fn take_locks(
     calls
 }
 
-async fn visit(witness: &Witness, lock: usize, held: &Held) {
+async fn visit(witness: &Witness, (lock, kind, share): (usize, Kind, Share), held: &Held) {
     static VISITS: AtomicU64 = AtomicU64::new(1);
     if !held.trusted() {
         return;
     }
     let entered = boottime();
     let writer = VISITS.fetch_add(1, Ordering::Relaxed);
-    witness.write(lock, held.token(), writer);
+    let fenced = kind == Kind::Exclusive;
+    if fenced {
+        witness.write(lock, held.token(), writer);
+    }
     let overstay = rand::thread_rng().gen_ratio(1, OVERSTAY_ONE_IN);
     tokio::time::sleep(if overstay { OVERSTAY } else { WORK }).await;
-    witness.write(lock, held.token(), writer);
+    if fenced {
+        witness.write(lock, held.token(), writer);
+    }
     let ended = boottime().min(held.trusted_until());
     witness.record(Visit {
         lock,
+        share,
         token: held.token(),
         entered,
         ended,

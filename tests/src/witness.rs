@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Visit {
     /// Which lock.
     pub lock: usize,
+    /// How much of the lock's limit it takes, of how much.
+    pub share: Share,
     /// The holder's fencing token; 0 without a lock.
     pub token: i64,
     /// From when the holder relied on the lock.
@@ -16,14 +18,31 @@ pub struct Visit {
     pub ended: Duration,
 }
 
+/// A holder's weight and the limit that the weights of all holders may add up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Of this holder.
+    pub weight: u32,
+    /// Of all.
+    pub limit: u32,
+}
+
+impl Share {
+    /// An exclusive holder's.
+    pub const ALL: Self = Self {
+        weight: 1,
+        limit: 1,
+    };
+}
+
 /// What went wrong in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Visits.
     pub visits: usize,
-    /// Visits that began before another one of the same lock had ended.
+    /// Visits that began while others held more of the lock than their share left.
     pub overlaps: usize,
-    /// Visits whose token was not above that of the visit before.
+    /// Visits whose token was not above that of an earlier one which they exclude.
     pub regressions: usize,
     /// Writes that the fenced resource accepted after a newer holder's.
     pub fence_violations: usize,
@@ -60,7 +79,7 @@ impl Witness {
         lock(&self.visits).push(visit);
     }
 
-    /// Writes to the resource behind a lock as `writer`; whether it was accepted.
+    /// Writes to the resource behind an exclusive lock as `writer`; whether it was accepted.
     pub fn write(&self, resource: usize, token: i64, writer: u64) -> bool {
         lock(&self.resources[resource]).write(token, writer)
     }
@@ -74,19 +93,19 @@ impl Witness {
             visits: visits.len(),
             ..Verdict::default()
         };
-        let mut before: Option<Visit> = None;
-        for visit in visits {
-            if let Some(last) = before.filter(|last| last.lock == visit.lock) {
-                verdict.overlaps += usize::from(visit.entered < last.ended);
-                verdict.regressions += usize::from(visit.token <= last.token);
-                let ended = visit.ended.max(last.ended);
-                before = Some(Visit {
-                    ended,
-                    token: visit.token.max(last.token),
-                    ..visit
-                });
-            } else {
-                before = Some(visit);
+        for of_a_lock in visits.chunk_by(|one, next| one.lock == next.lock) {
+            for (index, visit) in of_a_lock.iter().enumerate() {
+                let before = &of_a_lock[..index];
+                let Share { weight, limit } = visit.share;
+                let present = before.iter().filter(|other| other.ended > visit.entered);
+                let taken: u64 = present.map(|other| u64::from(other.share.weight)).sum();
+                verdict.overlaps += usize::from(taken + u64::from(weight) > limit.into());
+                let excluded = before
+                    .iter()
+                    .filter(|other| other.share.weight + weight > limit);
+                let newest = excluded.map(|other| other.token).max();
+                verdict.regressions +=
+                    usize::from(newest.is_some_and(|token| visit.token <= token));
             }
         }
         for resource in &self.resources {
@@ -135,6 +154,7 @@ mod tests {
         let entered = Duration::from_millis(entered_ms);
         Visit {
             lock: 0,
+            share: Share::ALL,
             token,
             entered,
             ended: Duration::from_millis(ended_ms),
@@ -149,6 +169,29 @@ mod tests {
         }
         let verdict = witness.verdict();
         assert_eq!((verdict.overlaps, verdict.regressions), (2, 0));
+    }
+
+    #[test]
+    fn finds_a_writer_beside_a_reader_and_too_many_permits() {
+        let shared = |weight, limit, token, entered_ms, ended_ms| Visit {
+            share: Share { weight, limit },
+            ..visit(token, entered_ms, ended_ms)
+        };
+        let witness = Witness::new(2);
+        witness.record(shared(1, 8, 2, 0, 100));
+        witness.record(shared(1, 8, 1, 10, 50));
+        witness.record(shared(8, 8, 3, 60, 70));
+        for (token, entered_ms) in [(1, 0), (2, 10), (3, 20)] {
+            let permits = shared(2, 5, token, entered_ms, entered_ms + 15);
+            witness.record(Visit { lock: 1, ..permits });
+        }
+        let verdict = witness.verdict();
+        assert_eq!((verdict.overlaps, verdict.regressions), (1, 0));
+        witness.record(Visit {
+            lock: 1,
+            ..shared(2, 5, 4, 22, 30)
+        });
+        assert_eq!(witness.verdict().overlaps, 2);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use leasehold_tests::deployment::Deployment;
 use leasehold_tests::redis_server::RedisServer;
 use leasehold_tests::scale::figures;
 use leasehold_tests::status::unknown_outcome;
-use leasehold_tests::witness::{Visit, Witness};
+use leasehold_tests::witness::{Share, Visit, Witness};
 use rand::Rng;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -264,6 +264,7 @@ async fn hold(client: Client, lock: usize, mut held: Held, seen: Arc<Seen>) {
     };
     seen.witness.record(Visit {
         lock,
+        share: Share::ALL,
         token,
         entered,
         ended,
@@ -291,6 +292,7 @@ async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
     seen.rival_grants.lock().unwrap().push(entered);
     let visit = Visit {
         lock,
+        share: Share::ALL,
         token: held.token(),
         entered,
         ended: held.valid_until(),
