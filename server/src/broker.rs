@@ -12,8 +12,11 @@ use tracing::error;
 
 use self::{call::Call, undo::Undo};
 use crate::{
-    lock::{AcquireCall, FencingToken, Grant, Lease, LeaseRef, LockError, LockKey, LockState, Ttl},
-    store::{Event, Released, Renewed, Store, StoreError},
+    lock::{
+        AcquireCall, FencingToken, Grant, Lease, LeaseRef, LockError, LockKey, LockState, Ttl,
+        WHOLE,
+    },
+    store::{Event, LimitSet, Released, Renewed, Store, StoreError},
     waiters::{Signal, Waiters},
 };
 
@@ -104,6 +107,14 @@ impl Broker {
         }
     }
 
+    /// Sets the limit of a semaphore. Returns the one before; 0 if there was none.
+    pub async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<u32, LockError> {
+        match self.store.set_limit(lock, limit).await? {
+            LimitSet::Set { previous } => Ok(previous),
+            LimitSet::Mismatch => Err(LockError::LimitMismatch { limit: WHOLE }),
+        }
+    }
+
     /// The lock, if anybody holds it or waits for it.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
@@ -135,6 +146,7 @@ fn pass_on(waiters: &Waiters, event: Event) {
             };
             waiters.hand_off(&lock, hand_off.request, signal);
         }
+        Event::Rejoin(lock) => waiters.rejoin(&lock),
         Event::Resync => waiters.touch_all(),
     }
 }

@@ -7,6 +7,8 @@ mod inspection;
 mod status;
 mod timeout;
 
+use std::sync::{Arc, OnceLock};
+
 use futures::stream::Empty;
 use leasehold_proto::v1::{
     AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse,
@@ -43,10 +45,11 @@ pub fn inspection_service(
         .max_decoding_message_size(MESSAGE_MAX_BYTES)
 }
 
-/// `AdminService`.
-pub fn admin_service()
--> AdminServiceServer<impl leasehold_proto::v1::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::Admin).max_decoding_message_size(MESSAGE_MAX_BYTES)
+/// `AdminService` on `broker`, once there is one.
+pub fn admin_service(
+    broker: Arc<OnceLock<Broker>>,
+) -> AdminServiceServer<impl leasehold_proto::v1::admin_service_server::AdminService> {
+    AdminServiceServer::new(admin::Admin { broker }).max_decoding_message_size(MESSAGE_MAX_BYTES)
 }
 
 struct Locks {

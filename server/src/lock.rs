@@ -38,6 +38,8 @@ pub const RELEASED_MAX: u64 = 16;
 pub const ATTEMPTS_MAX: usize = 8;
 /// How long an idle lock's record is kept: its last fencing token covers small steps of the clock.
 pub const KEEP_MS: u64 = 300_000;
+/// The same of a lock whose limit was set.
+pub const SET_KEEP_MS: u64 = 86_400_000;
 /// How far ahead of its sending a command may still be executed.
 pub const NOT_AFTER_MS: u64 = 800;
 

@@ -3,7 +3,12 @@
 mod health;
 mod listeners;
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use leasehold_proto::FILE_DESCRIPTOR_SET;
 use thiserror::Error;
@@ -72,11 +77,12 @@ pub async fn run(
     let health = Health::starting().await;
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
-    let admin = admin_router(&health).serve_with_incoming_shutdown(
+    let broker = Arc::default();
+    let admin = admin_router(&health, &broker).serve_with_incoming_shutdown(
         TcpIncoming::from(listeners.admin).with_nodelay(Some(true)),
         stop.clone().cancelled_owned(),
     );
-    let api = serve_api(&config, listeners.api, &health, shutdown);
+    let api = serve_api(&config, listeners.api, (&health, &broker), shutdown);
     tokio::select! {
         ended = api => ended,
         ended = admin => ended.map_err(RunError::from),
@@ -86,7 +92,7 @@ pub async fn run(
 async fn serve_api(
     config: &Config,
     listener: TcpListener,
-    health: &Health,
+    (health, started): (&Health, &OnceLock<Broker>),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     tokio::pin!(shutdown);
@@ -98,9 +104,9 @@ async fn serve_api(
         store = build_store(config.store.clone(), &tasks, store_stop.clone()) => store?,
         () = &mut shutdown => return Ok(()),
     };
-    let broker = Broker::new(Arc::clone(&store));
+    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store)));
     let draining = stop.child_token();
-    let server = api_router(config, &broker, health)?.serve_with_incoming_shutdown(
+    let server = api_router(config, broker, health)?.serve_with_incoming_shutdown(
         TcpIncoming::from(listener).with_nodelay(Some(true)),
         draining.clone().cancelled_owned(),
     );
@@ -171,13 +177,17 @@ fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Route
         .add_service(reflection().build_v1alpha()?)
         .add_service(grpc::lock_service(broker.clone(), config.limits))
         .add_service(grpc::inspection_service(broker.clone()))
-        .add_optional_service(config.dev.then(grpc::admin_service)))
+        .add_optional_service(
+            config
+                .dev
+                .then(|| grpc::admin_service(Arc::new(broker.clone().into()))),
+        ))
 }
 
-fn admin_router(health: &Health) -> Router {
+fn admin_router(health: &Health, broker: &Arc<OnceLock<Broker>>) -> Router {
     server()
         .add_service(health.admin())
-        .add_service(grpc::admin_service())
+        .add_service(grpc::admin_service(Arc::clone(broker)))
 }
 
 fn server() -> Server {

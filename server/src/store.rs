@@ -44,6 +44,10 @@ pub trait Store: Send + Sync + 'static {
     /// free, and tells what this broker may have missed.
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError>;
 
+    /// Fixes the limit of a semaphore, whatever its callers say, until a day after its last use.
+    /// Waiters that can never fit leave the line; brokers are told with [`Event::Rejoin`].
+    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError>;
+
     /// Looks, without touching. `None`: nothing is known of the lock.
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
 
@@ -126,6 +130,18 @@ pub enum Cancelled {
     Unknown,
 }
 
+/// Reply of [`Store::set_limit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitSet {
+    /// Done.
+    Set {
+        /// The limit before; 0 if there was none.
+        previous: u32,
+    },
+    /// The lock is in use as a shared or exclusive lock.
+    Mismatch,
+}
+
 /// Reply of [`Store::touch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touched {
@@ -181,6 +197,8 @@ pub enum Refused {
 pub enum Event {
     /// A waiter of this broker was granted a lock.
     HandOff(LockKey, HandOff),
+    /// Calls that wait for the lock may have lost their place: each asks again.
+    Rejoin(LockKey),
     /// Messages may have been lost: touch every lock that has waiters here.
     Resync,
 }

@@ -4,6 +4,7 @@ pub mod attempts;
 pub mod hand_offs;
 pub mod inspection;
 pub mod leases;
+pub mod limits;
 pub mod line;
 pub mod permits;
 pub mod recovery;

@@ -17,7 +17,10 @@ use leasehold_server::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseRef, LeaseToken, LockKey,
         LockName, LockState, Mode, Namespace, Owner, RequestId, Terms, Ttl,
     },
-    store::{Acquired, Cancelled, Event, HandOff, Released, Renewed, Store, StoreError, Touched},
+    store::{
+        Acquired, Cancelled, Event, HandOff, LimitSet, Released, Renewed, Store, StoreError,
+        Touched,
+    },
 };
 use tokio::{
     sync::{Mutex, mpsc},
@@ -215,6 +218,26 @@ impl World {
         self.store(n).touch(&self.lock).await.expect("touch")
     }
 
+    /// Sets the limit of the lock; returns the one before.
+    pub async fn set_limit(&self, n: usize, limit: u32) -> u32 {
+        let set = self.store(n).set_limit(&self.lock, limit).await;
+        let Ok(LimitSet::Set { previous }) = set else {
+            panic!("{set:?} instead of a limit");
+        };
+        previous
+    }
+
+    /// Waits until broker `n` is told that places in line were taken away.
+    pub async fn told_to_rejoin(&self, n: usize) {
+        let mut events = self.brokers[n].events.lock().await;
+        loop {
+            let event = timeout(EVENT_LIMIT, events.recv()).await;
+            if let Event::Rejoin(lock) = event.expect("told in time").expect("events go on") {
+                return assert_eq!(lock, self.lock);
+            }
+        }
+    }
+
     /// Looks at the lock.
     pub async fn get(&self) -> Option<LockState> {
         self.store(0).get(&self.lock).await.expect("get")
@@ -236,7 +259,7 @@ impl World {
                     assert_eq!(hand_off.broker, self.broker(n));
                     return hand_off;
                 }
-                Event::Resync => {}
+                Event::Rejoin(_) | Event::Resync => {}
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use leasehold_tests::{
     conformance::{
-        attempts, hand_offs, inspection, leases, line, permits, recovery, repeats, seeds, sharing,
-        silence, terms, traps,
+        attempts, hand_offs, inspection, leases, limits, line, permits, recovery, repeats, seeds,
+        sharing, silence, terms, traps,
     },
     world::{Start, World},
 };
@@ -195,6 +195,17 @@ on_every_store! {
         a_repeat_never_checks_the_limit
         renewals_keep_the_permits
         slots_that_became_free_are_used_again
+    }
+    Trusted limits {
+        t24_a_set_limit_overrides_that_of_callers
+        t24_shrinking_stops_grants_until_enough_have_left
+        t24_growing_admits_waiters_at_once
+        t24_waiters_that_can_never_fit_are_refused
+        t24_a_repeat_never_checks_a_set_limit
+        a_set_limit_keeps_other_kinds_of_lock_out
+        a_limit_is_not_set_on_another_kind_of_lock_in_use
+        a_set_limit_may_be_set_again
+        a_set_limit_is_kept_for_a_day_after_the_last_use
     }
     Trusted terms {
         max_hold_cuts_the_first_validity

@@ -20,7 +20,9 @@ const THREADS: u64 = 2;
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// At full scale each of these occurs at least so often.
 const OCCUR: usize = 500;
-const MUST_OCCUR: [&str; 20] = [
+const MUST_OCCUR: [&str; 22] = [
+    "set limit",
+    "set limit: mismatch",
     "acquire: closed by a lock_delay",
     "renew: max_hold",
     "acquire: granted beside holders",

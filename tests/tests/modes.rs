@@ -1,11 +1,17 @@
 //! Shared locks, semaphores and the terms of a lease as a caller sees them through gRPC.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a waiting call is a task of the test"
+)]
+
 use leasehold_proto::v1::{
-    AcquireRequest, ErrorReason, GetLockRequest, Lease, Lock, LockMode, LockTarget, Owner,
-    ReleaseRequest, RenewRequest, inspection_service_client::InspectionServiceClient, lock,
+    AcquireRequest, ErrorReason, GetLockRequest, Lease, Lock, LockMode, LockRef, LockTarget, Owner,
+    ReleaseRequest, RenewRequest, SetLockLimitRequest, admin_service_client::AdminServiceClient,
+    inspection_service_client::InspectionServiceClient, lock,
     lock_service_client::LockServiceClient,
 };
-use leasehold_tests::{in_process::InProcess, status::reason};
+use leasehold_tests::{client::channel, in_process::InProcess, status::reason};
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 
@@ -169,6 +175,52 @@ async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
     let closed = closed.expect_err("a closed lock");
     assert_eq!(reason(&closed), Some(ErrorReason::LockHeld));
     assert!(closed.get_details_retry_info().is_some(), "when it opens");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_sets_the_limit() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let lock = Some(LockRef {
+        name: LOCK.to_owned(),
+        ..LockRef::default()
+    });
+    let set = |limit| SetLockLimitRequest {
+        lock: lock.clone(),
+        limit,
+    };
+    // On both listeners in `dev`.
+    let mut admin = AdminServiceClient::new(channel(broker.admin));
+    let before = admin.set_lock_limit(set(2)).await.expect("it is idle");
+    assert_eq!(before.into_inner().previous_limit, 0);
+    let mut admin = AdminServiceClient::new(broker.channel());
+    let before = admin.set_lock_limit(set(1)).await.expect("a semaphore");
+    assert_eq!(before.into_inner().previous_limit, 2);
+    let lease = acquire(locks, target(LockMode::Semaphore, 1, 9)).await;
+    let lease = lease.expect("the caller's limit does not count");
+    let waits = AcquireRequest {
+        target: Some(target(LockMode::Semaphore, 1, 9)),
+        owner: Some(Owner {
+            id: "worker-2".to_owned(),
+            ..Owner::default()
+        }),
+        wait_timeout: Some(prost_types::Duration {
+            seconds: 20,
+            nanos: 0,
+        }),
+        ..AcquireRequest::default()
+    };
+    let mut other = locks.clone();
+    let waits = tokio::spawn(async move { other.acquire(waits).await });
+    while look(&broker).await.queue_length == 0 {}
+    admin.set_lock_limit(set(2)).await.expect("a semaphore");
+    waits.await.expect("no panic").expect("it has grown");
+    release(locks, lease).await;
+    for limit in [0, -1, 1_001] {
+        let status = admin.set_lock_limit(set(limit)).await.expect_err("illegal");
+        assert_eq!(status.code(), Code::InvalidArgument);
+    }
     broker.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use leasehold_proto::v1::{
     AcquireAllRequest, AcquireRequest, ForceReleaseLeaseRequest, Grant, HoldRequest, Lease,
-    ListLocksRequest, LockTarget, Owner, ReleaseRequest, SetLockLimitRequest, WatchLocksRequest,
+    ListLocksRequest, LockTarget, Owner, ReleaseRequest, WatchLocksRequest,
     admin_service_client::AdminServiceClient, inspection_service_client::InspectionServiceClient,
     lock_service_client::LockServiceClient,
 };
@@ -111,10 +111,6 @@ async fn calls_that_later_releases_bring_are_named() {
         let mut admin = AdminServiceClient::new(leasehold_tests::client::channel(address));
         let force = ForceReleaseLeaseRequest::default();
         not_yet("ForceReleaseLease", admin.force_release_lease(force).await);
-        not_yet(
-            "SetLockLimit",
-            admin.set_lock_limit(SetLockLimitRequest::default()).await,
-        );
     }
     broker.stop().await;
 }

@@ -1,4 +1,6 @@
-//! AdminService: not in this release.
+//! AdminService: what operators change.
+
+use std::sync::{Arc, OnceLock};
 
 use leasehold_proto::v1::{
     ForceReleaseLeaseRequest, ForceReleaseLeaseResponse, SetLockLimitRequest, SetLockLimitResponse,
@@ -6,9 +8,13 @@ use leasehold_proto::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::status;
+use super::{decode, encode, status};
+use crate::{broker::Broker, lock::LockError};
 
-pub(super) struct Admin;
+pub(super) struct Admin {
+    /// Empty until the store is verified: the admin listener is up before.
+    pub(super) broker: Arc<OnceLock<Broker>>,
+}
 
 #[tonic::async_trait]
 impl AdminService for Admin {
@@ -21,8 +27,17 @@ impl AdminService for Admin {
 
     async fn set_lock_limit(
         &self,
-        _: Request<SetLockLimitRequest>,
+        request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
-        Err(status::not_yet("SetLockLimit"))
+        let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
+        let previous = match self.broker.get() {
+            Some(broker) => broker.set_limit(&lock, limit).await,
+            None => Err(LockError::StoreUnavailable),
+        };
+        let previous = previous.map_err(|error| status::of(&error, &lock))?;
+        tracing::info!(%lock, limit, previous, "the limit was set");
+        Ok(Response::new(SetLockLimitResponse {
+            previous_limit: encode::count(previous),
+        }))
     }
 }

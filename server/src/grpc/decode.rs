@@ -4,13 +4,14 @@ mod fields;
 
 use leasehold_proto::v1::{
     AcquireRequest, CheckFencingTokenRequest, GetLockRequest, Lease, ReleaseRequest, RenewRequest,
+    SetLockLimitRequest,
 };
 
 use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
     AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey, Mode,
-    Owner, RequestId, Terms, Ttl,
+    Owner, PERMITS_MAX, RequestId, Terms, Ttl,
 };
 
 /// A repeat of a request id must share the lock, the mode, the permits, the owner's id, the ttl
@@ -95,6 +96,22 @@ pub(super) fn check_fencing_token(
     let token = fields.fencing_token("fencing_token", request.fencing_token);
     match (lock, token) {
         (Some(lock), Some(token)) => fields.finish().map(|()| (lock, token)),
+        _ => Err(fields.refused()),
+    }
+}
+
+pub(super) fn set_lock_limit(request: SetLockLimitRequest) -> Result<(LockKey, u32), Refused> {
+    let mut fields = Fields::default();
+    let lock = fields.required("lock", request.lock, |fields, lock| {
+        fields.lock("lock", &lock.namespace, &lock.name)
+    });
+    let limit = u32::try_from(request.limit).ok();
+    let limit = limit.filter(|limit| (1..=PERMITS_MAX).contains(limit));
+    if limit.is_none() {
+        fields.violation("limit", "must be 1 to 1000");
+    }
+    match (lock, limit) {
+        (Some(lock), Some(limit)) => fields.finish().map(|()| (lock, limit)),
         _ => Err(fields.refused()),
     }
 }

@@ -55,14 +55,14 @@ pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
             ..target(lock, mode.unwrap_or(Mode::Exclusive))
         }),
         state: lock_state.into(),
-        holder_count: signed_count(state.holder_count),
+        holder_count: count(state.holder_count),
         holders,
         waiters: state
             .waiters
             .iter()
             .map(|waits| waiter(lock, waits))
             .collect(),
-        queue_length: signed_count(state.queue_length),
+        queue_length: count(state.queue_length),
         last_fencing_token: signed(state.last_fencing_token),
     }
 }
@@ -114,8 +114,8 @@ fn target(lock: &LockKey, mode: Mode) -> pb::LockTarget {
         namespace: lock.namespace().to_owned(),
         name: lock.name().to_owned(),
         mode: mode.into(),
-        permits: signed_count(permits),
-        limit: signed_count(limit),
+        permits: count(permits),
+        limit: count(limit),
     }
 }
 
@@ -134,7 +134,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn signed_count(count: u32) -> i32 {
+pub(super) fn count(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 

@@ -23,12 +23,12 @@ use self::{
     record::Record,
 };
 use super::{
-    Acquired, Cancelled, Event, HandOff, Listener, Outcome, Refused, Released, Renewed, Store,
-    StoreError, Touched,
+    Acquired, Cancelled, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released, Renewed,
+    Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, DeploymentKey, HOLDERS_MAX, KEEP_MS, LeaseRef, LockKey,
-    LockState, RequestHash, Ttl, WAITERS_MAX,
+    Acquire, AttemptId, BrokerId, DeploymentKey, HOLDERS_MAX, LeaseRef, LockKey, LockState,
+    RequestHash, Ttl, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -143,7 +143,7 @@ impl MemoryStore {
         let outcome = verb(&mut kept.record, &context);
         kept.until_ms = kept
             .until_ms
-            .max(kept.record.horizon_ms().max(now_ms) + KEEP_MS);
+            .max(kept.record.horizon_ms().max(now_ms) + kept.record.keep_ms());
         if kept.record.is_blank() {
             state.records.remove(lock);
         }
@@ -190,6 +190,14 @@ impl Store for MemoryStore {
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
         self.run(lock, |record, context| record.touch(context))
+    }
+
+    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+        let set = self.run(lock, |record, context| record.set_limit(context, limit))?;
+        for listener in self.memory.state().listeners.values() {
+            listener(Event::Rejoin(lock.clone()));
+        }
+        Ok(set)
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {

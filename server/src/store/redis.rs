@@ -33,8 +33,8 @@ use self::{
     supervisor::{NodeEvent, Subscription, Supervisor},
 };
 use super::{
-    Acquired, Cancelled, Event, HandOff, Listener, Outcome, Refused, Released, Renewed, Store,
-    StoreError, Touched,
+    Acquired, Cancelled, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released, Renewed,
+    Store, StoreError, Touched,
 };
 use crate::lock::{
     Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey, LockState,
@@ -43,7 +43,7 @@ use crate::lock::{
 
 pub mod decode {
     //! The answers of the scripts, for tests that run them by themselves.
-    pub use super::answers::{acquired, cancelled, released, renewed, state, touched};
+    pub use super::answers::{acquired, cancelled, limit_set, released, renewed, state, touched};
 }
 
 /// A call is answered within a second, whatever the store does.
@@ -208,6 +208,12 @@ impl Store for RedisStore {
         self.run(lock, Verb::Touch, command, answers::touched).await
     }
 
+    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.set_limit(lock, limit);
+        self.run(lock, Verb::SetLimit, command, answers::limit_set)
+            .await
+    }
+
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.get(lock);
         self.run(lock, Verb::Get, command, answers::state).await
@@ -236,19 +242,23 @@ fn subscription(
         match event {
             NodeEvent::Ready => listener(Event::Resync),
             NodeEvent::Message(payload) => {
-                let hand_offs = hand_offs(&payload, &key_prefix, broker).into_iter();
-                hand_offs.flatten().for_each(&**listener);
+                let told = told(&payload, &key_prefix, broker).into_iter();
+                told.flatten().for_each(&**listener);
             }
         }
     });
     Subscription { channel, tell }
 }
 
-/// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs.
-fn hand_offs(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
+/// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
+/// alone: places in line were taken away.
+fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
     let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
     let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
     let mut events = Vec::new();
+    if lines.clone().next().is_none() {
+        return Some(vec![Event::Rejoin(lock)]);
+    }
     while let Some(request) = lines.next() {
         let hand_off = HandOff {
             broker,

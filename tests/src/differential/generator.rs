@@ -125,7 +125,9 @@ impl Generator {
                 self.next_event_ms = due(step, outcome.reply.next_event_ms);
                 told.extend(outcome.reply.held.clone());
             }
-            Answer::Renew(_) | Answer::Release(_) | Answer::Cancel(_) => self.next_event_ms = None,
+            Answer::Renew(_) | Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) => {
+                self.next_event_ms = None;
+            }
             Answer::Acquire(Err(_))
             | Answer::Touch(Err(_))
             | Answer::Get(_)
@@ -197,6 +199,7 @@ impl Generator {
             50..67 => Verb::Release(self.lease()),
             67..81 => self.cancel(),
             81..85 => Verb::Get,
+            85 => Verb::SetLimit(self.rng.gen_range(1..=LIMIT + 1)),
             _ => Verb::Touch,
         }
     }

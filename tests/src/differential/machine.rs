@@ -114,6 +114,10 @@ impl Machine {
                 preamble.cancel(&step.lock, *request, *attempt),
             ),
             Verb::Touch => (scripts::Verb::Touch, preamble.touch(&step.lock)),
+            Verb::SetLimit(limit) => (
+                scripts::Verb::SetLimit,
+                preamble.set_limit(&step.lock, *limit),
+            ),
             Verb::Get => (scripts::Verb::Get, preamble.get(&step.lock)),
         }
     }
@@ -157,6 +161,8 @@ fn answer(step: &Step, reply: Value) -> Answer {
         Verb::Touch => {
             decode::touched(reply, me).map_or_else(failed, |answer| Answer::Touch(answer.outcome))
         }
+        Verb::SetLimit(_) => decode::limit_set(reply, me)
+            .map_or_else(failed, |answer| Answer::SetLimit(answer.outcome)),
         Verb::Get => {
             decode::state(reply, me).map_or_else(failed, |answer| Answer::Get(answer.outcome))
         }

@@ -15,7 +15,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 37] = [
+pub const MUTANTS: [Mutant; 40] = [
     mutant(
         "anybody releases",
         "local h = holder_of(lease, l)\nif h then\n  if h.token == token then",
@@ -178,7 +178,7 @@ pub const MUTANTS: [Mutant; 37] = [
     ),
     mutant(
         "any limit will do for an exclusive lock",
-        "(limit > 0 or holders.limit == WHOLE)",
+        "(limit > 0 or in_use == WHOLE)",
         "limit > 0",
     ),
     mutant(
@@ -200,5 +200,20 @@ pub const MUTANTS: [Mutant; 37] = [
         "a closed lock is granted",
         "return closed_until <= now and holders.n",
         "return holders.n",
+    ),
+    mutant(
+        "a caller's limit counts beside a set one",
+        "if set_limit > 0 then other = limit == WHOLE end\n",
+        "",
+    ),
+    mutant(
+        "waiters that can never fit stay in line",
+        "tonumber(w.weight) > limit then",
+        "false then",
+    ),
+    mutant(
+        "a set limit is forgotten",
+        "holders.limit, set_limit, changed.s = limit, limit, limit",
+        "holders.limit, set_limit = limit, limit",
     ),
 ];

@@ -4,7 +4,7 @@
 use leasehold_server::{
     lock::{Acquire, AttemptId, BrokerId, LeaseRef, LockKey, LockState, RequestHash, Ttl},
     store::{
-        Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched,
+        Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, Touched,
         memory::{
             context::{Context, Grants},
             record::Record,
@@ -60,6 +60,7 @@ pub enum Verb {
     Release(LeaseRef),
     Cancel(RequestHash, AttemptId),
     Touch,
+    SetLimit(u32),
     Get,
 }
 
@@ -72,6 +73,7 @@ pub enum Answer {
     Release(Done<Released>),
     Cancel(Done<Cancelled>),
     Touch(Done<Touched>),
+    SetLimit(Done<LimitSet>),
     Get(Done<Option<LockState>>),
     /// Not an answer: a script failed.
     Failed(String),
@@ -87,8 +89,13 @@ impl Answer {
             Self::Release(Ok(outcome)) => &outcome.hand_offs,
             Self::Cancel(Ok(outcome)) => &outcome.hand_offs,
             Self::Touch(Ok(outcome)) => &outcome.hand_offs,
+            Self::SetLimit(Ok(outcome)) => &outcome.hand_offs,
             Self::Acquire(Err(_)) | Self::Release(Err(_)) | Self::Cancel(Err(_)) => &[],
-            Self::Touch(Err(_)) | Self::Renew(_) | Self::Get(_) | Self::Failed(_) => &[],
+            Self::Touch(Err(_))
+            | Self::SetLimit(Err(_))
+            | Self::Renew(_)
+            | Self::Get(_)
+            | Self::Failed(_) => &[],
         }
     }
 
@@ -100,6 +107,7 @@ impl Answer {
             Self::Release(done) => done.as_ref().err(),
             Self::Cancel(done) => done.as_ref().err(),
             Self::Touch(done) => done.as_ref().err(),
+            Self::SetLimit(done) => done.as_ref().err(),
             Self::Get(done) => done.as_ref().err(),
             Self::Failed(_) => None,
         }
@@ -131,6 +139,7 @@ impl Step {
                 Answer::Cancel(Ok(record.cancel(&context, *request, *attempt)))
             }
             Verb::Touch => Answer::Touch(record.touch(&context)),
+            Verb::SetLimit(limit) => Answer::SetLimit(record.set_limit(&context, *limit)),
             Verb::Get => {
                 let state = record.get(self.now_us);
                 let known = state.last_fencing_token > 0 || state.queue_length > 0;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use leasehold_server::{
     lock::{Acquire, CLAIM_MS, FencingToken, LeaseId, LockState, expiry_ms},
-    store::{Acquired, Cancelled, HandOff, Refused, Released, Renewed},
+    store::{Acquired, Cancelled, HandOff, LimitSet, Refused, Released, Renewed},
 };
 
 use super::steps::{Answer, Step, Verb};
@@ -65,8 +65,12 @@ impl Tally {
                 self.count_if(done.reply.rejoin, "touch: rejoin");
                 self.count_if(!done.reply.held.is_empty(), "touch: grant told");
             }
+            Answer::SetLimit(Ok(done)) => self.one(match done.reply {
+                LimitSet::Set { .. } => "set limit",
+                LimitSet::Mismatch => "set limit: mismatch",
+            }),
             Answer::Get(_) => self.one("get"),
-            Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) => {}
+            Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) | Answer::SetLimit(_) => {}
             Answer::Release(_) | Answer::Cancel(_) | Answer::Failed(_) => {}
         }
         if let Some(refused) = answer.refused() {
@@ -130,7 +134,9 @@ impl Tally {
         let held = match answer {
             Answer::Touch(Ok(outcome)) => outcome.reply.held.first(),
             Answer::Touch(_) | Answer::Acquire(_) | Answer::Renew(_) | Answer::Get(_) => None,
-            Answer::Release(_) | Answer::Cancel(_) | Answer::Failed(_) => None,
+            Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) | Answer::Failed(_) => {
+                None
+            }
         };
         let hand_off = answer.hand_offs().first().or(held);
         let Some(granted) = hand_off.map(|hand_off| hand_off.request.to_string()) else {
@@ -142,7 +148,8 @@ impl Tally {
         let acting = match &step.verb {
             Verb::Acquire(acquire) => acquire.request.to_string(),
             Verb::Cancel(request, _) => request.to_string(),
-            Verb::Release(_) | Verb::Renew(..) | Verb::Touch | Verb::Get => String::new(),
+            Verb::Release(_) | Verb::Renew(..) | Verb::Touch => String::new(),
+            Verb::SetLimit(_) | Verb::Get => String::new(),
         };
         for passed in before_ids[..place].iter().filter(|id| **id != acting) {
             self.one(if after_ids.contains(passed) {

@@ -65,7 +65,7 @@ impl Record {
             if !self.fits(context, 1) {
                 return advanced;
             }
-            let next = self.queue.next(from, context.broker, context.now());
+            let next = self.queue.next(from, self.limit, context);
             advanced.is_blocked = next.is_some();
             let Some(next) = next.filter(|next| self.fits(context, next.weight)) else {
                 return advanced;

@@ -155,9 +155,18 @@ impl Queue {
         self.silent_ms(broker, now).is_none_or(|ms| ms > SILENT_MS)
     }
 
-    /// Drops waiters that are past their time, and finds the first, at `from` or behind it, that can
+    /// Drops waiters that can never fit.
+    pub(super) fn refuse_above(&mut self, limit: u32) {
+        let never = |waiter: &&Waiter| !waiter.is_promised && waiter.weight > limit;
+        let never = self.waiters.values().filter(never);
+        let never: Vec<_> = never.map(|waiter| waiter.request).collect();
+        never.into_iter().for_each(|request| self.remove(request));
+    }
+
+    /// Drops waiters that are past their time or can never fit, and finds the first, at `from` or behind it, that can
     /// be granted the lock: `None` if nobody waits whose broker is known to live.
-    pub(super) fn next(&mut self, mut from: u64, me: BrokerId, now: u64) -> Option<Next> {
+    pub(super) fn next(&mut self, mut from: u64, limit: u32, context: &Context) -> Option<Next> {
+        let (me, now) = (context.broker, context.now());
         while let Some((&place, waiter)) = self.waiters.range(from..).next() {
             from = place + 1;
             let broker = waiter.attempts.broker().unwrap_or(me);
@@ -170,7 +179,7 @@ impl Queue {
             if waiter.is_promised {
                 continue;
             }
-            if until_ms <= now {
+            if until_ms <= now || next.weight > limit {
                 self.take(place);
             } else if broker == me {
                 return Some(next);

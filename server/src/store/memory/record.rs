@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     lock::{
-        Acquire, AttemptId, EXPIRED_MAX, EXPIRED_MS, Grant, LeaseId, LeaseRef, RELEASED_MAX,
-        RequestHash, TOMBSTONE_MS, Ttl, WHOLE,
+        Acquire, AttemptId, EXPIRED_MAX, EXPIRED_MS, Grant, KEEP_MS, LeaseId, LeaseRef,
+        RELEASED_MAX, RequestHash, SET_KEEP_MS, TOMBSTONE_MS, Ttl, WHOLE,
     },
-    store::{Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched},
+    store::{Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, Touched},
 };
 
 /// Attempts cancelled before they arrived that a record remembers.
@@ -27,6 +27,8 @@ pub struct Record {
     pub(super) fence: u64,
     /// What the holders' weights may add up to. Counts while somebody holds or waits.
     pub(super) limit: u32,
+    /// The limit that callers cannot change; 0: none is set.
+    set_limit: u32,
     pub(super) holders: Holders,
     /// Nothing is granted before, by a lock_delay.
     pub(super) closed_until_ms: u64,
@@ -190,6 +192,35 @@ impl Record {
         Ok(Outcome { reply, hand_offs })
     }
 
+    /// See [`Store::set_limit`](crate::store::Store::set_limit).
+    pub fn set_limit(
+        &mut self,
+        context: &Context,
+        limit: u32,
+    ) -> Result<Outcome<LimitSet>, Refused> {
+        context.check_late()?;
+        self.expire(context.now());
+        let previous = self.limit_in_use();
+        if previous == WHOLE {
+            return Ok(Outcome {
+                reply: LimitSet::Mismatch,
+                hand_offs: Vec::new(),
+            });
+        }
+        self.limit = limit;
+        self.set_limit = limit;
+        self.queue.refuse_above(limit);
+        Ok(self.advanced(context, LimitSet::Set { previous }))
+    }
+
+    /// How long the record is kept after its last use.
+    pub fn keep_ms(&self) -> u64 {
+        match self.set_limit {
+            0 => KEEP_MS,
+            _ => SET_KEEP_MS,
+        }
+    }
+
     /// Until when somebody may hold the lock or wait for it, in milliseconds since 1970.
     pub fn horizon_ms(&self) -> u64 {
         let closed_until_ms = self.closed_until_ms;
@@ -201,7 +232,12 @@ impl Record {
 
     /// Nothing is known of the lock.
     pub fn is_blank(&self) -> bool {
-        self.fence == 0 && self.queue.len() == 0 && self.tombstones.is_empty()
+        {
+            self.fence == 0
+                && self.queue.len() == 0
+                && self.tombstones.is_empty()
+                && self.set_limit == 0
+        }
     }
 
     /// A repeat of a call that waits: keeps its place, belongs to this broker from now on.
@@ -262,18 +298,21 @@ impl Record {
         if in_use == 0 {
             self.limit = wanted;
         }
-        let is_other = in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE);
+        let is_other = match self.set_limit {
+            0 => in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE),
+            _ => wanted == WHOLE,
+        };
         if is_other || acquire.mode.weight() > self.limit {
             return Err(Acquired::LimitMismatch { limit: in_use });
         }
         Ok(())
     }
 
-    /// 0 while nobody holds the lock or waits for it.
+    /// 0 while nobody holds the lock or waits for it, and none is set.
     pub(super) fn limit_in_use(&self) -> u32 {
         match self.holders.len() > 0 || self.queue.len() > 0 {
             true => self.limit,
-            false => 0,
+            false => self.set_limit,
         }
     }
 

@@ -9,7 +9,8 @@ use crate::{
         RequestHash, Ttl, Waiting,
     },
     store::{
-        Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, StoreError, Touched,
+        Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, StoreError,
+        Touched,
     },
 };
 
@@ -109,6 +110,18 @@ pub fn touched(answer: Value, me: BrokerId) -> Result<Answer<Touched>, StoreErro
             rejoin,
             next_event_ms,
             held,
+        })
+    })
+}
+
+pub fn limit_set(answer: Value, me: BrokerId) -> Result<Answer<LimitSet>, StoreError> {
+    decode(answer, me, |tag, fields| {
+        Some(match tag {
+            "SET" => LimitSet::Set {
+                previous: fields.count()?,
+            },
+            "MISMATCH" => LimitSet::Mismatch,
+            _ => return None,
         })
     })
 }

@@ -39,6 +39,7 @@ pub enum Verb {
     Release,
     Cancel,
     Touch,
+    SetLimit,
     Get,
 }
 
@@ -109,15 +110,21 @@ const TOUCH: &str = text!(
     "touch",
     ["calls", "grant", "ended", "expire", "line", "advance"]
 );
+const SET_LIMIT: &str = text!(
+    "",
+    "set_limit",
+    ["grant", "ended", "expire", "line", "advance"]
+);
 const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
 
 /// In the order of [`Verb`].
-const TEXTS: [(Verb, &str, &str); 6] = [
+const TEXTS: [(Verb, &str, &str); 7] = [
     (Verb::Acquire, "acquire", ACQUIRE),
     (Verb::Renew, "renew", RENEW),
     (Verb::Release, "release", RELEASE),
     (Verb::Cancel, "cancel", CANCEL),
     (Verb::Touch, "touch", TOUCH),
+    (Verb::SetLimit, "set_limit", SET_LIMIT),
     (Verb::Get, "get", GET),
 ];
 
@@ -158,6 +165,10 @@ impl Preamble<'_> {
 
     pub fn touch(&self, lock: &LockKey) -> Command {
         self.command(lock, [])
+    }
+
+    pub fn set_limit(&self, lock: &LockKey, limit: u32) -> Command {
+        self.command(lock, [number(limit.into())])
     }
 
     pub fn get(&self, lock: &LockKey) -> Command {

@@ -61,10 +61,11 @@ if closed < 0 or closed > 0 and not (rejoin and wait > 0) then
   return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
 end
 local blocked = closed > 0 or advance()
-local in_use = holders.n > 0 or queue.n > 0
-if not in_use then holders.limit = limit end
-local other = in_use and limit ~= holders.limit and (limit > 0 or holders.limit == WHOLE)
-if other or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use and holders.limit or 0) end
+local in_use = limit_in_use()
+if in_use == 0 then holders.limit = limit end
+local other = in_use > 0 and limit ~= in_use and (limit > 0 or in_use == WHOLE)
+if set_limit > 0 then other = limit == WHOLE end
+if other or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
 local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now, weight = weight, terms = ARGV[15],
   until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
 if not blocked and fits(weight) then return granted(grant(w)) end

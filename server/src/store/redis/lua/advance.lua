@@ -11,6 +11,12 @@ local function grants_in()
   return closed_ms
 end
 
+-- 0 while nobody holds the lock or waits for it.
+local function limit_in_use()
+  if set_limit > 0 then return set_limit end
+  return (holders.n > 0 or queue.n > 0) and holders.limit or 0
+end
+
 local function fits(weight)
   return closed_until <= now and holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit
 end

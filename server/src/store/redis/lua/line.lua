@@ -1,5 +1,6 @@
 -- The first waiter from `place` on that can be granted the lock, and its place. Those past their
--- time, or of brokers silent for long, are dropped; those of silent brokers are passed over.
+-- time, of more than the whole limit, or of brokers silent for long, are dropped; those of silent
+-- brokers are passed over.
 local function next_waiter(place)
   local seen = 0
   while queue.n > 0 and place <= queue.tail do
@@ -11,7 +12,7 @@ local function next_waiter(place)
     local w, gone = read_waiter(place), false
     if w and not w.slot then
       local broker = broker_of(w.attempts)
-      if w.until_ms <= now then
+      if w.until_ms <= now or tonumber(w.weight) > holders.limit then
         gone = true
       elseif broker == me then
         return w, place

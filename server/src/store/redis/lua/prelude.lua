@@ -1,6 +1,6 @@
 -- Shared by all verbs: the constants, the one clock, and one lock's record, read once.
 -- KEYS: lock, era. ARGV: broker, not_after_ms, era_id, then the verb's own.
-local SILENT, STALL, CLAIM, KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 2000
+local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
 local SCAN_MAX, GRANTS_MAX, ATTEMPTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 8, 31, 1073741824
 local HOLDERS_MAX = 1000
@@ -10,6 +10,8 @@ local me, not_after, era_id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local t = redis.call('TIME')
 local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
+-- the limit that SetLockLimit has set, if it has
+local set_limit = 0
 -- what was read, and what save() will write: a value, or false where there is none
 local known, changed, touched_queue, more, hand_offs = {}, {}, false, 0, {}
 local fence, holders, queue, released, expired, closed_until, holder_at
@@ -22,7 +24,7 @@ end
 
 -- Fills fence, holders, queue, released, expired and closed_until; returns the fields asked for besides.
 local function load(...)
-  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', 'c', ...)
+  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', 'c', 's', ...)
   if v[1] and v[1] ~= '1' then error({ err = 'SCHEMA the lock record has version ' .. v[1] }) end
   fence = tonumber(v[2] or 0)
   known.u, known['h:1'] = v[3], v[4]
@@ -47,7 +49,8 @@ local function load(...)
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
   released, expired, closed_until = v[6] or '1|0', v[7] or '1|0', tonumber(v[8] or 0)
-  return v[9], v[10], v[11], v[12]
+  if v[9] then set_limit, holders.limit = tonumber(v[9]), tonumber(v[9]) end
+  return v[10], v[11], v[12], v[13]
 end
 
 -- Writes what changed. A record without a TTL gets one by the same command.
@@ -72,5 +75,5 @@ local function save()
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, math.max(now, h.latest, queue.until_ms, closed_until) - now + KEEP)
+  call('PEXPIRE', lock, math.max(now, h.latest, queue.until_ms, closed_until) - now + (set_limit > 0 and SET_KEEP or KEEP))
 end

@@ -1,0 +1,24 @@
+-- SetLimit: fixes the limit of a semaphore, whatever its callers say. ARGV 4: limit
+-- Waiters that can never fit are dropped, and all brokers with waiters are told to ask again.
+if now > not_after then return { 'LATE', now } end
+load()
+expire()
+local limit, previous, brokers, refused = tonumber(ARGV[4]), limit_in_use(), queue.brokers, false
+if previous == WHOLE then
+  if next(changed) then save() end
+  return { 'MISMATCH', now, 0, {} }
+end
+holders.limit, set_limit, changed.s = limit, limit, limit
+for place = queue.head, queue.tail do
+  local w = read_waiter(place)
+  if w and not w.slot and tonumber(w.weight) > limit then
+    drop(place, w.request)
+    refused = true
+  end
+end
+for at = 1, refused and #brokers or 0, 16 do
+  call('PUBLISH', string.match(lock, '^[^{]*') .. 'b:' .. string.sub(brokers, at, at + 15), lock)
+end
+advance()
+save()
+return { 'SET', now, more, hand_offs, previous }
