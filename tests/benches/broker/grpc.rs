@@ -15,26 +15,31 @@ pub(crate) const CHANNELS: usize = 4;
 
 struct Caller {
     locks: LockServiceClient<Channel>,
-    name: String,
+    target: LockTarget,
 }
 
 impl Pair for Caller {
     async fn pair(&mut self) {
-        let response = self.locks.acquire(acquire_request(&self.name)).await;
-        let lease = response
-            .expect("the caller's own lock is free")
-            .into_inner()
-            .lease;
-        release(&mut self.locks, lease.expect("OK means held")).await;
+        let lease = acquire(&mut self.locks, &self.target).await;
+        release(&mut self.locks, lease).await;
     }
 }
 
-/// One round of `callers` at `addr`.
+/// One round of `callers` at `addr`, each on its own exclusive lock.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
+    pairs_on(addr, callers, |at| named(&lock_name(at))).await
+}
+
+/// One round of `callers` at `addr`, each on its target.
+pub(crate) async fn pairs_on(
+    addr: SocketAddr,
+    callers: usize,
+    target: impl Fn(usize) -> LockTarget,
+) -> Sample {
     let channels: Vec<_> = (0..CHANNELS.min(callers)).map(|_| channel(addr)).collect();
     let caller = |at: usize| Caller {
         locks: LockServiceClient::new(channels[at % channels.len()].clone()),
-        name: lock_name(at),
+        target: target(at),
     };
     pairs::run((0..callers).map(caller).collect()).await
 }
@@ -44,13 +49,25 @@ pub(crate) fn lock_name(at: usize) -> String {
     format!("bench/pair/{at}")
 }
 
+/// The exclusive lock of that name.
+pub(crate) fn named(name: &str) -> LockTarget {
+    LockTarget {
+        name: name.to_owned(),
+        ..LockTarget::default()
+    }
+}
+
+/// Takes what is there to be taken.
+pub(crate) async fn acquire(locks: &mut LockServiceClient<Channel>, target: &LockTarget) -> Lease {
+    let response = locks.acquire(acquire_request(target.clone())).await;
+    let lease = response.expect("nobody is in the way").into_inner().lease;
+    lease.expect("OK means held")
+}
+
 /// A call that may be repeated, as client libraries send it.
-pub(crate) fn acquire_request(name: &str) -> AcquireRequest {
+pub(crate) fn acquire_request(target: LockTarget) -> AcquireRequest {
     AcquireRequest {
-        target: Some(LockTarget {
-            name: name.to_owned(),
-            ..LockTarget::default()
-        }),
+        target: Some(target),
         owner: Some(Owner {
             id: "bench".to_owned(),
             ..Owner::default()

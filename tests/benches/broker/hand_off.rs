@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::grpc::{CHANNELS, acquire_request, release};
+use crate::grpc::{CHANNELS, acquire_request, named, release};
 use crate::pairs::Sample;
 
 /// What one round measured.
@@ -125,7 +125,7 @@ async fn one_waiter(
 }
 
 async fn acquire(locks: &mut LockServiceClient<Channel>, lock: &str) -> Lease {
-    let mut request = acquire_request(lock);
+    let mut request = acquire_request(named(lock));
     request.wait_timeout = Some(prost_types::Duration {
         seconds: WAIT_SECONDS,
         nanos: 0,

@@ -9,6 +9,7 @@
 mod echo;
 mod grpc;
 mod hand_off;
+mod modes;
 mod pairs;
 mod report;
 mod scripts;
@@ -16,14 +17,16 @@ mod targets;
 
 use std::time::Duration;
 
+use crate::modes::Modes;
 use crate::report::{HandOffs, Pairs, Report};
 use crate::targets::Targets;
 
 const CALLERS: [usize; 3] = [1, 64, 256];
 const PAIR_ROUNDS: usize = 5;
 const HAND_OFF_ROUNDS: usize = 3;
+const MODE_ROUNDS: usize = 3;
 /// A run that takes longer hangs.
-const RUN_LIMIT: Duration = Duration::from_secs(300);
+const RUN_LIMIT: Duration = Duration::from_secs(420);
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
@@ -36,11 +39,12 @@ fn main() {
             .await
             .expect("the run ends")
     };
-    println!("{}", runtime.block_on(run));
+    let (report, modes) = runtime.block_on(run);
+    println!("{report}\n{modes}");
 }
 
 /// Rounds are interleaved, so that a slow moment of the machine meets every target alike.
-async fn measure() -> Report {
+async fn measure() -> (Report, Modes) {
     let targets = Targets::start().await;
     let mut report = Report::new(PAIR_ROUNDS, HAND_OFF_ROUNDS);
     for _ in 0..PAIR_ROUNDS {
@@ -77,5 +81,9 @@ async fn measure() -> Report {
             hand_off::run(&[one, other], 1000 + round).await,
         );
     }
-    report
+    let mut modes = Modes::default();
+    for _ in 0..MODE_ROUNDS {
+        modes.round(targets.redis()).await;
+    }
+    (report, modes)
 }

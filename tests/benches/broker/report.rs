@@ -177,7 +177,7 @@ fn row(name: &str, callers: usize, sample: Sample, rest: &[String; 3]) -> String
 }
 
 /// Of each figure by itself.
-fn median(rounds: &[Sample]) -> Sample {
+pub(crate) fn median(rounds: &[Sample]) -> Sample {
     let mut rates: Vec<_> = rounds.iter().map(|sample| sample.per_second).collect();
     rates.sort_unstable_by(f64::total_cmp);
     let middle = |figure: fn(&Sample) -> Duration| {
@@ -193,11 +193,11 @@ fn median(rounds: &[Sample]) -> Sample {
     }
 }
 
-fn ms(time: Duration) -> String {
+pub(crate) fn ms(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64() * 1_000.0)
 }
 
-fn verdict(met: bool) -> &'static str {
+pub(crate) fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 

@@ -1,0 +1,136 @@
+//! What each kind of lock costs, and what others who hold the same lock add to it.
+
+use std::{collections::BTreeMap, fmt, net::SocketAddr};
+
+use leasehold_proto::v1::{LockMode, LockTarget, lock_service_client::LockServiceClient};
+use leasehold_tests::client::channel;
+use uuid::Uuid;
+
+use crate::{
+    grpc::{acquire, lock_name, named, pairs_on, release},
+    pairs::Sample,
+    report::{median, ms, verdict},
+};
+
+const CALLERS: usize = 64;
+/// Callers on the one lock.
+const BESIDE: usize = 16;
+/// Standing holders. With the callers the last are the 1,000 that a lock takes.
+const HOLDERS: [usize; 3] = [10, 100, 1_000 - BESIDE];
+/// How much dearer a pair may be beside the most holders than beside the fewest.
+const FLAT_AIM: f64 = 1.5;
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Row {
+    /// Each caller on its own lock.
+    Own(Kind),
+    /// All callers on one lock, beside so many standing holders.
+    Beside(Kind, usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Exclusive,
+    Shared,
+    Semaphore,
+}
+
+/// The rounds; shown, they are a table.
+#[derive(Default)]
+pub(crate) struct Modes(BTreeMap<Row, Vec<Sample>>);
+
+impl Kind {
+    fn target(self, name: &str) -> LockTarget {
+        let (mode, permits, limit) = match self {
+            Self::Exclusive => (LockMode::Exclusive, 0, 0),
+            Self::Shared => (LockMode::Shared, 0, 0),
+            Self::Semaphore => (LockMode::Semaphore, 1, 1_000),
+        };
+        LockTarget {
+            mode: mode.into(),
+            permits,
+            limit,
+            ..named(name)
+        }
+    }
+}
+
+impl Modes {
+    /// One more round at the broker at `addr`.
+    pub(crate) async fn round(&mut self, addr: SocketAddr) {
+        for kind in [Kind::Exclusive, Kind::Shared, Kind::Semaphore] {
+            let target = |at| kind.target(&lock_name(at));
+            let sample = pairs_on(addr, CALLERS, target).await;
+            self.0.entry(Row::Own(kind)).or_default().push(sample);
+        }
+        for kind in [Kind::Shared, Kind::Semaphore] {
+            for holders in HOLDERS {
+                let sample = beside(addr, kind, holders).await;
+                let row = Row::Beside(kind, holders);
+                self.0.entry(row).or_default().push(sample);
+            }
+        }
+    }
+
+    fn middle(&self, row: Row) -> Sample {
+        median(&self.0[&row])
+    }
+}
+
+/// Pairs of [`BESIDE`] callers on one lock that `holders` hold all the time.
+async fn beside(addr: SocketAddr, kind: Kind, holders: usize) -> Sample {
+    let target = kind.target(&format!("bench/beside/{}", Uuid::new_v4()));
+    let mut locks = LockServiceClient::new(channel(addr));
+    let mut held = Vec::new();
+    for _ in 0..holders {
+        held.push(acquire(&mut locks, &target).await);
+    }
+    let sample = pairs_on(addr, BESIDE, |_| target.clone()).await;
+    for lease in held {
+        release(&mut locks, lease).await;
+    }
+    sample
+}
+
+impl fmt::Display for Modes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (title, against) = ("kinds of locks, broker on Redis", "÷ excl. or fewest");
+        writeln!(
+            f,
+            "| {title:47} | callers |    per s |  p50 ms |  p99 ms | {against} | aim |\n\
+             |---|--:|--:|--:|--:|--:|---|"
+        )?;
+        for row in self.0.keys() {
+            let sample = self.middle(*row);
+            let (name, callers, base) = match row {
+                Row::Own(kind) => (
+                    format!("pairs: {kind:?}"),
+                    CALLERS,
+                    self.middle(Row::Own(Kind::Exclusive)),
+                ),
+                Row::Beside(kind, holders) => (
+                    format!("pairs: {kind:?} beside {holders} holders"),
+                    BESIDE,
+                    self.middle(Row::Beside(*kind, HOLDERS[0])),
+                ),
+            };
+            let ratio = sample.per_second / base.per_second;
+            let aim = match row {
+                Row::Beside(_, holders) if *holders == HOLDERS[2] => {
+                    let met = verdict(ratio * FLAT_AIM >= 1.0);
+                    format!("at most {FLAT_AIM} times dearer: {met}")
+                }
+                Row::Own(_) | Row::Beside(..) => String::new(),
+            };
+            writeln!(
+                f,
+                "| {name:47} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>17.2} | {aim} |",
+                sample.per_second,
+                ms(sample.p50),
+                ms(sample.p99)
+            )?;
+        }
+        Ok(())
+    }
+}
