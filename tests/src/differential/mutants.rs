@@ -213,7 +213,7 @@ pub const MUTANTS: [Mutant; 40] = [
     ),
     mutant(
         "a set limit is forgotten",
-        "holders.limit, set_limit, changed.s = limit, limit, limit",
         "holders.limit, set_limit = limit, limit",
+        "holders.limit = limit",
     ),
 ];

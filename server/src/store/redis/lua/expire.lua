@@ -15,7 +15,7 @@ local function expire()
       remove(h)
     elseif h then
       expired = remember('e', expired, h.lease, h.expires, kept_expired)
-      if close_after(h) then changed.c = closed_until end
+      close_after(h)
       free(h)
     end
   end

@@ -19,11 +19,10 @@ local function write_holder(h)
     h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.owner }, '|')
 end
 
--- Closes the lock for the lock_delay of a holder whose time is over. True if it has one.
+-- Closes the lock for the lock_delay of a holder whose time is over.
 local function close_after(h)
   local delay = h.terms ~= '' and tonumber(string.match(h.terms, '%d+$')) or 0
   if delay > 0 then closed_until = math.max(closed_until, h.expires + delay) end
-  return delay > 0
 end
 
 -- Reads the slots up to `last` in one go.

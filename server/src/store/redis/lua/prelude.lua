@@ -10,11 +10,11 @@ local me, not_after, era_id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local t = redis.call('TIME')
 local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
--- the limit that SetLockLimit has set, if it has
-local set_limit = 0
+-- until when a lock_delay closes the lock, and the limit that SetLockLimit has set; 0 for none
+local closed_until, set_limit = 0, 0
 -- what was read, and what save() will write: a value, or false where there is none
 local known, changed, touched_queue, more, hand_offs = {}, {}, false, 0, {}
-local fence, holders, queue, released, expired, closed_until, holder_at
+local fence, holders, queue, released, expired, holder_at
 
 local function field(name)
   if changed[name] ~= nil then return changed[name] end
@@ -22,15 +22,16 @@ local function field(name)
   return known[name]
 end
 
--- Fills fence, holders, queue, released, expired and closed_until; returns the fields asked for besides.
+-- Fills fence, holders, queue, released, expired, closed_until and set_limit; returns the fields asked for besides.
 local function load(...)
-  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', 'c', 's', ...)
+  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
   if v[1] and v[1] ~= '1' then error({ err = 'SCHEMA the lock record has version ' .. v[1] }) end
   fence = tonumber(v[2] or 0)
   known.u, known['h:1'] = v[3], v[4]
   if v[3] then
-    local n, top, used, limit, earliest, latest, spare =
-      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+    local n, top, used, limit, earliest, latest, closed, set, spare =
+      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+    closed_until, set_limit = tonumber(closed), tonumber(set)
     holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
       earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
   else
@@ -48,9 +49,8 @@ local function load(...)
   else
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
-  released, expired, closed_until = v[6] or '1|0', v[7] or '1|0', tonumber(v[8] or 0)
-  if v[9] then set_limit, holders.limit = tonumber(v[9]), tonumber(v[9]) end
-  return v[10], v[11], v[12], v[13]
+  released, expired = v[6] or '1|0', v[7] or '1|0'
+  return v[8], v[9], v[10], v[11]
 end
 
 -- Writes what changed. A record without a TTL gets one by the same command.
@@ -60,9 +60,9 @@ local function save()
     changed.q = queue.n > 0 and table.concat({ queue.head, queue.tail, queue.n,
       queue.until_ms, queue.ms, queue.heard, queue.resume, queue.brokers }, '|')
   end
-  -- nothing to say of a first slot alone, under the limit of exclusive and shared locks
-  local u = (h.top > 1 or h.limit ~= WHOLE) and (h.n > 0 or queue.n > 0) and table.concat({ h.n, h.top, h.used, h.limit,
-    h.earliest, h.latest, h.spare }, '|')
+  -- a first slot alone, under the limit of exclusive and shared locks, says all by itself
+  local u = (closed_until > 0 or set_limit > 0 or (h.top > 1 or h.limit ~= WHOLE) and h.n + queue.n > 0)
+    and table.concat({ h.n, h.top, h.used, h.limit, h.earliest, h.latest, closed_until, set_limit, h.spare }, '|')
   if u ~= known.u then changed.u = u end
   local sets, deletes = { 'v', '1' }, {}
   for name, value in pairs(changed) do
@@ -75,5 +75,6 @@ local function save()
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, math.max(now, h.latest, queue.until_ms, closed_until) - now + (set_limit > 0 and SET_KEEP or KEEP))
+  local last = math.max(now, h.latest, queue.until_ms, closed_until)
+  call('PEXPIRE', lock, last - now + (set_limit > 0 and SET_KEEP or KEEP))
 end

@@ -8,7 +8,7 @@ if previous == WHOLE then
   if next(changed) then save() end
   return { 'MISMATCH', now, 0, {} }
 end
-holders.limit, set_limit, changed.s = limit, limit, limit
+holders.limit, set_limit = limit, limit
 for place = queue.head, queue.tail do
   local w = read_waiter(place)
   if w and not w.slot and tonumber(w.weight) > limit then
