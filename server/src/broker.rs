@@ -16,7 +16,7 @@ use crate::{
         AcquireCall, FencingToken, Grant, Lease, LeaseRef, LockError, LockKey, LockState, Ttl,
         WHOLE,
     },
-    store::{Event, LimitSet, Released, Renewed, Store, StoreError},
+    store::{Checked, Event, LimitSet, Released, Renewed, Store, StoreError},
     waiters::{Signal, Waiters},
 };
 
@@ -95,15 +95,10 @@ impl Broker {
         lock: &LockKey,
         token: FencingToken,
     ) -> Result<u64, LockError> {
-        let Some(state) = self.store.get(lock).await? else {
-            return Err(LockError::LeaseNotFound);
-        };
-        let mut holders = state.holders.into_iter();
-        match holders.find(|holder| holder.fencing_token == token) {
-            Some(holder) => Ok(holder.remaining_ms),
-            None => Err(LockError::StaleToken {
-                newest: state.last_fencing_token,
-            }),
+        match self.store.check(lock, token).await? {
+            Checked::Live { remaining_ms } => Ok(remaining_ms),
+            Checked::Stale { newest } => Err(LockError::StaleToken { newest }),
+            Checked::Unknown => Err(LockError::LeaseNotFound),
         }
     }
 

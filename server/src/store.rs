@@ -51,6 +51,9 @@ pub trait Store: Send + Sync + 'static {
     /// Looks, without touching. `None`: nothing is known of the lock.
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
 
+    /// Whether a fencing token is that of a live lease, without touching.
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError>;
+
     /// The key from which this deployment's lease tokens are derived.
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
 
@@ -140,6 +143,23 @@ pub enum LimitSet {
     },
     /// The lock is in use as a shared or exclusive lock.
     Mismatch,
+}
+
+/// Reply of [`Store::check`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checked {
+    /// A live lease holds the lock with this token.
+    Live {
+        /// Time left in the store.
+        remaining_ms: u64,
+    },
+    /// None does.
+    Stale {
+        /// The newest token given.
+        newest: u64,
+    },
+    /// Nothing is known of the lock.
+    Unknown,
 }
 
 /// Reply of [`Store::touch`].

@@ -176,6 +176,8 @@ on_every_store! {
         a_repeat_of_a_reader_finds_its_own_lease
         hundreds_of_readers_enter_in_one_release
         a_thousand_hold_and_the_next_waits
+        each_of_hundreds_of_tokens_is_live_until_its_release
+        a_token_that_was_never_given_is_stale_or_unknown
         readers_that_expire_together_are_all_remembered
         waiters_are_shown_with_their_modes
         seed_read_locks_admit_readers_and_keep_writers_out

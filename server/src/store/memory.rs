@@ -23,12 +23,12 @@ use self::{
     record::Record,
 };
 use super::{
-    Acquired, Cancelled, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released, Renewed,
-    Store, StoreError, Touched,
+    Acquired, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released,
+    Renewed, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, DeploymentKey, HOLDERS_MAX, LeaseRef, LockKey, LockState,
-    RequestHash, Ttl, WAITERS_MAX,
+    Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, HOLDERS_MAX, LeaseRef, LockKey,
+    LockState, RequestHash, Ttl, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -209,6 +209,14 @@ impl Store for MemoryStore {
             .filter(|kept| kept.until_ms >= now_us / 1_000);
         let known = kept.filter(|kept| !kept.record.is_blank());
         Ok(known.map(|kept| kept.record.get(now_us)))
+    }
+
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
+        let now_us = self.memory.now_us();
+        let state = self.memory.state();
+        let kept = state.records.get(lock);
+        let kept = kept.filter(|kept| kept.until_ms >= now_us / 1_000);
+        Ok(kept.map_or(Checked::Unknown, |kept| kept.record.check(now_us, token)))
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

@@ -33,8 +33,8 @@ use self::{
     supervisor::{NodeEvent, Subscription, Supervisor},
 };
 use super::{
-    Acquired, Cancelled, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released, Renewed,
-    Store, StoreError, Touched,
+    Acquired, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released,
+    Renewed, Store, StoreError, Touched,
 };
 use crate::lock::{
     Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey, LockState,
@@ -43,7 +43,9 @@ use crate::lock::{
 
 pub mod decode {
     //! The answers of the scripts, for tests that run them by themselves.
-    pub use super::answers::{acquired, cancelled, limit_set, released, renewed, state, touched};
+    pub use super::answers::{
+        acquired, cancelled, checked, limit_set, released, renewed, state, touched,
+    };
 }
 
 /// A call is answered within a second, whatever the store does.
@@ -217,6 +219,11 @@ impl Store for RedisStore {
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.get(lock);
         self.run(lock, Verb::Get, command, answers::state).await
+    }
+
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.check(lock, token);
+        self.run(lock, Verb::Check, command, answers::checked).await
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

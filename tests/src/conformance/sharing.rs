@@ -1,8 +1,8 @@
 //! Shared and exclusive holders of one lock: readers together, writers alone, in the order of the line.
 
 use leasehold_server::{
-    lock::{Acquire, CLAIM_MS, Mode, expiry_ms},
-    store::{Acquired, Cancelled, Renewed},
+    lock::{Acquire, CLAIM_MS, FencingToken, Mode, expiry_ms},
+    store::{Acquired, Cancelled, Checked, Renewed},
 };
 
 use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, only, with_mode, with_ttl};
@@ -236,6 +236,28 @@ pub async fn a_thousand_hold_and_the_next_waits(world: &World) {
     world.release(0, &leases[499]).await;
     world.handed(0, &waits).await;
     assert_eq!(world.state().await.holder_count, 1_000);
+}
+
+pub async fn each_of_hundreds_of_tokens_is_live_until_its_release(world: &World) {
+    let mut leases = Vec::new();
+    for _ in 0..300 {
+        leases.push(world.granted(0, &reader(world)).await);
+    }
+    world.release(0, &leases[150]).await;
+    for (index, lease) in leases.iter().enumerate() {
+        let checked = world.store(1).check(&world.lock, lease.fencing_token);
+        let live = matches!(checked.await, Ok(Checked::Live { .. }));
+        assert_eq!(live, index != 150, "{index}");
+    }
+}
+
+pub async fn a_token_that_was_never_given_is_stale_or_unknown(world: &World) {
+    let token = FencingToken::new(7).expect("a token");
+    let unknown = world.store(0).check(&world.lock, token).await;
+    assert_eq!(unknown, Ok(Checked::Unknown));
+    let newest = world.held_by(0).await.fencing_token.get();
+    let stale = world.store(0).check(&world.lock, token).await;
+    assert_eq!(stale, Ok(Checked::Stale { newest }));
 }
 
 pub async fn readers_that_expire_together_are_all_remembered(world: &World) {

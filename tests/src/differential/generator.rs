@@ -131,6 +131,7 @@ impl Generator {
             Answer::Acquire(Err(_))
             | Answer::Touch(Err(_))
             | Answer::Get(_)
+            | Answer::Check(_)
             | Answer::Failed(_) => {}
         }
         for hand_off in told {
@@ -198,7 +199,8 @@ impl Generator {
             }
             50..67 => Verb::Release(self.lease()),
             67..81 => self.cancel(),
-            81..85 => Verb::Get,
+            81..83 => Verb::Get,
+            83..85 => Verb::Check(self.lease().fencing_token),
             85 => Verb::SetLimit(self.rng.gen_range(1..=LIMIT + 1)),
             _ => Verb::Touch,
         }

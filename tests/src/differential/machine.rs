@@ -119,6 +119,7 @@ impl Machine {
                 preamble.set_limit(&step.lock, *limit),
             ),
             Verb::Get => (scripts::Verb::Get, preamble.get(&step.lock)),
+            Verb::Check(token) => (scripts::Verb::Check, preamble.check(&step.lock, *token)),
         }
     }
 
@@ -163,6 +164,9 @@ fn answer(step: &Step, reply: Value) -> Answer {
         }
         Verb::SetLimit(_) => decode::limit_set(reply, me)
             .map_or_else(failed, |answer| Answer::SetLimit(answer.outcome)),
+        Verb::Check(_) => {
+            decode::checked(reply, me).map_or_else(failed, |answer| Answer::Check(answer.outcome))
+        }
         Verb::Get => {
             decode::state(reply, me).map_or_else(failed, |answer| Answer::Get(answer.outcome))
         }

@@ -2,9 +2,12 @@
 //! answers to it.
 
 use leasehold_server::{
-    lock::{Acquire, AttemptId, BrokerId, LeaseRef, LockKey, LockState, RequestHash, Ttl},
+    lock::{
+        Acquire, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, LockState, RequestHash, Ttl,
+    },
     store::{
-        Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, Touched,
+        Acquired, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released, Renewed,
+        Touched,
         memory::{
             context::{Context, Grants},
             record::Record,
@@ -62,6 +65,7 @@ pub enum Verb {
     Touch,
     SetLimit(u32),
     Get,
+    Check(FencingToken),
 }
 
 /// What a store answers.
@@ -75,6 +79,7 @@ pub enum Answer {
     Touch(Done<Touched>),
     SetLimit(Done<LimitSet>),
     Get(Done<Option<LockState>>),
+    Check(Done<Checked>),
     /// Not an answer: a script failed.
     Failed(String),
 }
@@ -95,6 +100,7 @@ impl Answer {
             | Self::SetLimit(Err(_))
             | Self::Renew(_)
             | Self::Get(_)
+            | Self::Check(_)
             | Self::Failed(_) => &[],
         }
     }
@@ -109,6 +115,7 @@ impl Answer {
             Self::Touch(done) => done.as_ref().err(),
             Self::SetLimit(done) => done.as_ref().err(),
             Self::Get(done) => done.as_ref().err(),
+            Self::Check(done) => done.as_ref().err(),
             Self::Failed(_) => None,
         }
     }
@@ -140,6 +147,7 @@ impl Step {
             }
             Verb::Touch => Answer::Touch(record.touch(&context)),
             Verb::SetLimit(limit) => Answer::SetLimit(record.set_limit(&context, *limit)),
+            Verb::Check(token) => Answer::Check(Ok(silent(record.check(self.now_us, *token)))),
             Verb::Get => {
                 let state = record.get(self.now_us);
                 let known = state.last_fencing_token > 0 || state.queue_length > 0;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use leasehold_server::{
     lock::{Acquire, CLAIM_MS, FencingToken, LeaseId, LockState, expiry_ms},
-    store::{Acquired, Cancelled, HandOff, LimitSet, Refused, Released, Renewed},
+    store::{Acquired, Cancelled, Checked, HandOff, LimitSet, Refused, Released, Renewed},
 };
 
 use super::steps::{Answer, Step, Verb};
@@ -50,7 +50,9 @@ impl Tally {
         let touched_nothing = match answer.refused() {
             Some(Refused::Late) => true,
             Some(Refused::NoEra) => matches!(answer, Answer::Touch(_)),
-            Some(Refused::Recovering { .. }) | None => matches!(answer, Answer::Get(_)),
+            Some(Refused::Recovering { .. }) | None => {
+                matches!(answer, Answer::Get(_) | Answer::Check(_))
+            }
         };
         if !touched_nothing {
             self.count_lapses(watch, step);
@@ -69,9 +71,14 @@ impl Tally {
                 LimitSet::Set { .. } => "set limit",
                 LimitSet::Mismatch => "set limit: mismatch",
             }),
+            Answer::Check(Ok(done)) => self.one(match done.reply {
+                Checked::Live { .. } => "check: live",
+                Checked::Stale { .. } => "check: stale",
+                Checked::Unknown => "check: unknown",
+            }),
             Answer::Get(_) => self.one("get"),
             Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) | Answer::SetLimit(_) => {}
-            Answer::Release(_) | Answer::Cancel(_) | Answer::Failed(_) => {}
+            Answer::Release(_) | Answer::Cancel(_) | Answer::Check(_) | Answer::Failed(_) => {}
         }
         if let Some(refused) = answer.refused() {
             self.one(match refused {
@@ -134,9 +141,8 @@ impl Tally {
         let held = match answer {
             Answer::Touch(Ok(outcome)) => outcome.reply.held.first(),
             Answer::Touch(_) | Answer::Acquire(_) | Answer::Renew(_) | Answer::Get(_) => None,
-            Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) | Answer::Failed(_) => {
-                None
-            }
+            Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) => None,
+            Answer::Check(_) | Answer::Failed(_) => None,
         };
         let hand_off = answer.hand_offs().first().or(held);
         let Some(granted) = hand_off.map(|hand_off| hand_off.request.to_string()) else {
@@ -149,7 +155,7 @@ impl Tally {
             Verb::Acquire(acquire) => acquire.request.to_string(),
             Verb::Cancel(request, _) => request.to_string(),
             Verb::Release(_) | Verb::Renew(..) | Verb::Touch => String::new(),
-            Verb::SetLimit(_) | Verb::Get => String::new(),
+            Verb::SetLimit(_) | Verb::Get | Verb::Check(_) => String::new(),
         };
         for passed in before_ids[..place].iter().filter(|id| **id != acting) {
             self.one(if after_ids.contains(passed) {

@@ -2,8 +2,9 @@
 
 use super::{holders::Held, record::Record};
 use crate::lock::{
-    Contention, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX, Waiting,
+    Contention, FencingToken, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX, Waiting,
 };
+use crate::store::Checked;
 
 impl Record {
     /// See [`Store::get`](crate::store::Store::get).
@@ -28,6 +29,17 @@ impl Record {
             queue_length: self.queue.len(),
             closed_ms: self.closed_until_ms(now).saturating_sub(now),
             last_fencing_token: self.fence,
+        }
+    }
+
+    /// See [`Store::check`](crate::store::Store::check).
+    pub fn check(&self, now_us: u64, token: FencingToken) -> Checked {
+        let mut live = self.holders.slots().flatten();
+        let live = live.find(|held| held.fencing_token == token);
+        match live.and_then(|held| self.seen(held, now_us / 1_000)) {
+            Some(Holder { remaining_ms, .. }) => Checked::Live { remaining_ms },
+            None if self.fence == 0 => Checked::Unknown,
+            None => Checked::Stale { newest: self.fence },
         }
     }
 

@@ -9,8 +9,8 @@ use crate::{
         RequestHash, Ttl, Waiting,
     },
     store::{
-        Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, StoreError,
-        Touched,
+        Acquired, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released, Renewed,
+        StoreError, Touched,
     },
 };
 
@@ -121,6 +121,21 @@ pub fn limit_set(answer: Value, me: BrokerId) -> Result<Answer<LimitSet>, StoreE
                 previous: fields.count()?,
             },
             "MISMATCH" => LimitSet::Mismatch,
+            _ => return None,
+        })
+    })
+}
+
+pub fn checked(answer: Value, me: BrokerId) -> Result<Answer<Checked>, StoreError> {
+    decode(answer, me, |tag, fields| {
+        Some(match tag {
+            "LIVE" => Checked::Live {
+                remaining_ms: fields.number()?,
+            },
+            "STALE" => Checked::Stale {
+                newest: fields.number()?,
+            },
+            "UNKNOWN" => Checked::Unknown,
             _ => return None,
         })
     })

@@ -6,7 +6,8 @@ use fred::types::Value;
 
 use super::{owner, script::Script};
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Terms, Ttl,
+    Acquire, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Terms,
+    Ttl,
 };
 
 /// What every command says before its own arguments.
@@ -41,6 +42,7 @@ pub enum Verb {
     Touch,
     SetLimit,
     Get,
+    Check,
 }
 
 /// The scripts of all verbs.
@@ -116,9 +118,10 @@ const SET_LIMIT: &str = text!(
     ["grant", "ended", "expire", "line", "advance"]
 );
 const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
+const CHECK: &str = text!(" flags=no-writes", "check", []);
 
 /// In the order of [`Verb`].
-const TEXTS: [(Verb, &str, &str); 7] = [
+const TEXTS: [(Verb, &str, &str); 8] = [
     (Verb::Acquire, "acquire", ACQUIRE),
     (Verb::Renew, "renew", RENEW),
     (Verb::Release, "release", RELEASE),
@@ -126,6 +129,7 @@ const TEXTS: [(Verb, &str, &str); 7] = [
     (Verb::Touch, "touch", TOUCH),
     (Verb::SetLimit, "set_limit", SET_LIMIT),
     (Verb::Get, "get", GET),
+    (Verb::Check, "check", CHECK),
 ];
 
 impl Preamble<'_> {
@@ -173,6 +177,10 @@ impl Preamble<'_> {
 
     pub fn get(&self, lock: &LockKey) -> Command {
         self.command(lock, [number(SHOWN_MAX as u64)])
+    }
+
+    pub fn check(&self, lock: &LockKey, token: FencingToken) -> Command {
+        self.command(lock, [number(token.get())])
     }
 
     fn command<const N: usize>(&self, lock: &LockKey, own: [Value; N]) -> Command {
