@@ -1,10 +1,13 @@
 //! What a record shows of itself.
 
 use super::{holders::Held, record::Record};
-use crate::lock::{
-    Contention, FencingToken, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX, Waiting,
+use crate::{
+    lock::{
+        Contention, FencingToken, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX,
+        Waiting,
+    },
+    store::Checked,
 };
-use crate::store::Checked;
 
 impl Record {
     /// See [`Store::get`](crate::store::Store::get).
