@@ -42,6 +42,6 @@ fix: ## Repair what formatting and lints can repair by themselves
 	cargo clippy --fix --allow-dirty --allow-staged --workspace --all-targets
 	cargo fmt --all
 
-bench: setup ## Measure the broker beside its limits; prints one table
+bench: setup ## Measure the broker beside its limits; prints tables
 	cargo build --profile dist --workspace --bins
 	cargo bench --profile dist --workspace --bench broker

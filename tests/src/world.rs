@@ -14,8 +14,8 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseRef, LeaseToken, LockKey,
-        LockName, LockState, Mode, Namespace, Owner, RequestId, Terms, Ttl,
+        Acquire, ArgumentsHash, AttemptId, BrokerId, Contention, FencingToken, LeaseRef,
+        LeaseToken, LockKey, LockName, LockState, Mode, Namespace, Owner, RequestId, Terms, Ttl,
     },
     store::{
         Acquired, Cancelled, Event, HandOff, LimitSet, Released, Renewed, Store, StoreError,
@@ -189,6 +189,24 @@ impl World {
     /// A holder at broker `n` who stays for the longest ttl.
     pub async fn held_by(&self, n: usize) -> LeaseRef {
         self.granted(n, &with_ttl(self.call(), TTL_MAX_MS)).await
+    }
+
+    /// Acquires by broker `n`, which must be refused because others hold the lock.
+    pub async fn refused(&self, n: usize, call: &Acquire) -> Contention {
+        let reply = self.acquire(n, call).await;
+        let Acquired::Held(contention) = reply else {
+            panic!("{reply:?} instead of a refusal");
+        };
+        contention
+    }
+
+    /// Acquires by broker `n`, which must be refused for its limit; returns the one in use.
+    pub async fn mismatch(&self, n: usize, call: &Acquire) -> u32 {
+        let reply = self.acquire(n, call).await;
+        let Acquired::LimitMismatch { limit } = reply else {
+            panic!("{reply:?} instead of a mismatch");
+        };
+        limit
     }
 
     /// Renews with the present ttl.

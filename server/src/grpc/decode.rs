@@ -15,7 +15,8 @@ use crate::lock::{
 };
 
 /// A repeat of a request id must share the lock, the mode, the permits, the owner's id, the ttl
-/// granted, `max_hold` and `lock_delay`. It may differ in `limit`, since the lock has one already, in `wait_timeout`, the owner's reason and labels: they change between attempts and
+/// granted, `max_hold` and `lock_delay`. It may differ in `limit`, since the lock has one already, and
+/// in `wait_timeout`, the owner's reason and labels: they change between attempts and
 /// decide nothing.
 pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();

@@ -194,8 +194,10 @@ impl Store for MemoryStore {
 
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
         let set = self.run(lock, |record, context| record.set_limit(context, limit))?;
-        for listener in self.memory.state().listeners.values() {
-            listener(Event::Rejoin(lock.clone()));
+        if set != LimitSet::Mismatch {
+            for listener in self.memory.state().listeners.values() {
+                listener(Event::Rejoin(lock.clone()));
+            }
         }
         Ok(set)
     }

@@ -1,10 +1,10 @@
-//! `make bench`: the broker beside the limits of its parts, measured in one run, as one table.
+//! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
 //! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
 //! say something about another one.
 
-#![expect(clippy::print_stdout, reason = "its output is the table")]
+#![expect(clippy::print_stdout, reason = "its output is the tables")]
 
 mod echo;
 mod grpc;

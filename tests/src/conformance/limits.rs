@@ -2,7 +2,7 @@
 
 use leasehold_server::{
     lock::{Acquire, LeaseRef, Mode, SET_KEEP_MS},
-    store::{Acquired, LimitSet},
+    store::LimitSet,
 };
 
 use crate::world::{SLACK_MS, World, again, with_mode, with_ttl};
@@ -20,25 +20,12 @@ async fn holds(world: &World, permits: u32, limit: u32) -> LeaseRef {
     world.granted(0, &taking(world, permits, limit)).await
 }
 
-async fn refused(world: &World, call: &Acquire) {
-    let reply = world.acquire(0, call).await;
-    assert!(matches!(reply, Acquired::Held(_)), "{reply:?}");
-}
-
-async fn mismatch(world: &World, call: &Acquire) -> u32 {
-    let reply = world.acquire(0, call).await;
-    let Acquired::LimitMismatch { limit } = reply else {
-        panic!("{reply:?} instead of a mismatch");
-    };
-    limit
-}
-
 pub async fn t24_a_set_limit_overrides_that_of_callers(world: &World) {
     assert_eq!(world.set_limit(0, 2).await, 0);
     holds(world, 1, 5).await;
     holds(world, 1, 0).await;
-    refused(world, &taking(world, 1, 5)).await;
-    assert_eq!(mismatch(world, &taking(world, 3, 5)).await, 2);
+    world.refused(0, &taking(world, 1, 5)).await;
+    assert_eq!(world.mismatch(0, &taking(world, 3, 5)).await, 2);
 }
 
 pub async fn t24_shrinking_stops_grants_until_enough_have_left(world: &World) {
@@ -58,7 +45,7 @@ pub async fn t24_shrinking_stops_grants_until_enough_have_left(world: &World) {
     }
     world.release(0, &held[3]).await;
     world.handed(0, &waits).await;
-    refused(world, &taking(world, 1, 0)).await;
+    world.refused(0, &taking(world, 1, 0)).await;
 }
 
 pub async fn t24_growing_admits_waiters_at_once(world: &World) {
@@ -82,7 +69,7 @@ pub async fn t24_waiters_that_can_never_fit_are_refused(world: &World) {
     world.set_limit(0, 3).await;
     world.told_to_rejoin(1).await;
     assert_eq!(world.state().await.queue_length, 2);
-    assert_eq!(mismatch(world, &again(&heavy)).await, 3);
+    assert_eq!(world.mismatch(0, &again(&heavy)).await, 3);
     world.release(0, &held).await;
     world.handed(0, &light).await;
     world.handed(2, &behind).await;
@@ -97,9 +84,9 @@ pub async fn t24_a_repeat_never_checks_a_set_limit(world: &World) {
 
 pub async fn a_set_limit_keeps_other_kinds_of_lock_out(world: &World) {
     world.set_limit(0, 3).await;
-    assert_eq!(mismatch(world, &world.call()).await, 3);
+    assert_eq!(world.mismatch(0, &world.call()).await, 3);
     let reader = with_mode(world.waiting(), Mode::Shared);
-    assert_eq!(mismatch(world, &reader).await, 3);
+    assert_eq!(world.mismatch(0, &reader).await, 3);
 }
 
 pub async fn a_limit_is_not_set_on_another_kind_of_lock_in_use(world: &World) {
@@ -122,7 +109,7 @@ pub async fn a_set_limit_is_kept_for_a_day_after_the_last_use(world: &World) {
     let held = holds(world, 1, 5).await;
     world.release(0, &held).await;
     world.advance_ms(SET_KEEP_MS - 10 * SLACK_MS).await;
-    assert_eq!(mismatch(world, &taking(world, 3, 5)).await, 2);
+    assert_eq!(world.mismatch(0, &taking(world, 3, 5)).await, 2);
     world.advance_ms(SET_KEEP_MS + 10 * SLACK_MS).await;
     holds(world, 3, 5).await;
 }

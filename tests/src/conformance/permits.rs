@@ -27,24 +27,14 @@ async fn holds(world: &World, count: u32) -> LeaseRef {
     world.granted(0, &call).await
 }
 
-async fn mismatch(world: &World, call: &Acquire) -> u32 {
-    let reply = world.acquire(0, call).await;
-    let Acquired::LimitMismatch { limit } = reply else {
-        panic!("{reply:?} instead of a mismatch");
-    };
-    limit
-}
-
 pub async fn permits_are_granted_up_to_the_limit(world: &World) {
     let two = holds(world, 2).await;
     holds(world, 3).await;
-    let refused = world.acquire(0, &taking(world, 1)).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &taking(world, 1)).await;
     world.release(0, &two).await;
     holds(world, 1).await;
     holds(world, 1).await;
-    let refused = world.acquire(0, &taking(world, 1)).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &taking(world, 1)).await;
 }
 
 pub async fn t25_a_heavy_call_at_the_head_is_passed_by_no_light_one(world: &World) {
@@ -52,8 +42,7 @@ pub async fn t25_a_heavy_call_at_the_head_is_passed_by_no_light_one(world: &Worl
     let other = holds(world, 2).await;
     let heavy = waiting_for(world, 4);
     world.queued(0, &heavy).await;
-    let refused = world.acquire(0, &taking(world, 1)).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &taking(world, 1)).await;
     let light = waiting_for(world, 1);
     world.queued(0, &light).await;
     world.release(0, &two).await;
@@ -96,9 +85,9 @@ pub async fn t23_permits_of_a_dead_holder_come_back(world: &World) {
 pub async fn t23_another_limit_is_a_mismatch(world: &World) {
     let held = holds(world, 1).await;
     let other = with_mode(world.call(), permits(1, LIMIT + 1));
-    assert_eq!(mismatch(world, &other).await, LIMIT);
+    assert_eq!(world.mismatch(0, &other).await, LIMIT);
     let waits = with_mode(world.waiting(), permits(1, LIMIT - 1));
-    assert_eq!(mismatch(world, &waits).await, LIMIT);
+    assert_eq!(world.mismatch(0, &waits).await, LIMIT);
     assert_eq!(world.state().await.queue_length, 0);
     world.release(0, &held).await;
     world.granted(0, &other).await;
@@ -119,26 +108,26 @@ pub async fn a_limit_of_zero_takes_the_one_in_use(world: &World) {
 
 pub async fn a_limit_of_zero_needs_one_in_use(world: &World) {
     let any = with_mode(world.call(), permits(1, 0));
-    assert_eq!(mismatch(world, &any).await, 0);
+    assert_eq!(world.mismatch(0, &any).await, 0);
     assert_eq!(world.get().await, None);
 }
 
 pub async fn more_permits_than_the_limit_in_use_are_a_mismatch(world: &World) {
     holds(world, 1).await;
     let greedy = with_mode(world.waiting(), permits(LIMIT + 1, 0));
-    assert_eq!(mismatch(world, &greedy).await, LIMIT);
+    assert_eq!(world.mismatch(0, &greedy).await, LIMIT);
 }
 
 pub async fn a_lock_in_use_is_one_kind_of_lock(world: &World) {
     let semaphore = holds(world, 1).await;
-    assert_eq!(mismatch(world, &world.call()).await, LIMIT);
+    assert_eq!(world.mismatch(0, &world.call()).await, LIMIT);
     let shared = with_mode(world.waiting(), Mode::Shared);
-    assert_eq!(mismatch(world, &shared).await, LIMIT);
+    assert_eq!(world.mismatch(0, &shared).await, LIMIT);
     world.release(0, &semaphore).await;
     world.granted(0, &shared).await;
-    assert_eq!(mismatch(world, &taking(world, 1)).await, WHOLE);
+    assert_eq!(world.mismatch(0, &taking(world, 1)).await, WHOLE);
     let any = with_mode(world.call(), permits(1, 0));
-    assert_eq!(mismatch(world, &any).await, WHOLE);
+    assert_eq!(world.mismatch(0, &any).await, WHOLE);
 }
 
 pub async fn a_line_keeps_the_limit_in_use(world: &World) {
@@ -147,7 +136,7 @@ pub async fn a_line_keeps_the_limit_in_use(world: &World) {
     world.queued(1, &waits).await;
     world.release(0, &held).await;
     let other = with_mode(world.call(), permits(1, LIMIT + 1));
-    assert_eq!(mismatch(world, &other).await, LIMIT);
+    assert_eq!(world.mismatch(0, &other).await, LIMIT);
     world.handed(1, &waits).await;
 }
 
@@ -169,8 +158,7 @@ pub async fn renewals_keep_the_permits(world: &World) {
         world.advance_ms(expiry_ms(TTL_MS) - 2 * SLACK_MS).await;
         world.renewed(0, &held).await;
     }
-    let refused = world.acquire(0, &taking(world, 2)).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &taking(world, 2)).await;
     holds(world, 1).await;
 }
 
@@ -189,7 +177,6 @@ pub async fn slots_that_became_free_are_used_again(world: &World) {
     assert_eq!(world.renew(0, &held[3]).await, Renewed::Released);
     let last = holds(world, 1).await;
     world.renewed(0, &last).await;
-    let refused = world.acquire(0, &taking(world, 1)).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &taking(world, 1)).await;
     assert_eq!(world.state().await.holder_count, 4);
 }

@@ -2,7 +2,7 @@
 
 use leasehold_server::{
     lock::{Acquire, CLAIM_MS, FencingToken, Mode, expiry_ms},
-    store::{Acquired, Cancelled, Checked, Renewed},
+    store::{Cancelled, Checked, Renewed},
 };
 
 use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, only, with_mode, with_ttl};
@@ -45,8 +45,7 @@ pub async fn a_writer_waits_for_the_last_reader(world: &World) {
 
 pub async fn a_reader_waits_for_the_writer(world: &World) {
     let writer = world.held_by(0).await;
-    let held = world.acquire(0, &reader(world)).await;
-    assert!(matches!(held, Acquired::Held(_)), "{held:?}");
+    world.refused(0, &reader(world)).await;
     let reader = waiting_reader(world);
     world.queued(0, &reader).await;
     world.release(0, &writer).await;
@@ -57,8 +56,7 @@ pub async fn t16_a_queued_writer_stops_later_readers(world: &World) {
     let first = world.granted(0, &reader(world)).await;
     let writer = world.waiting();
     world.queued(0, &writer).await;
-    let refused = world.acquire(0, &reader(world)).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &reader(world)).await;
     let late = waiting_reader(world);
     world.queued(0, &late).await;
     world.release(0, &first).await;
@@ -224,10 +222,7 @@ pub async fn a_thousand_hold_and_the_next_waits(world: &World) {
         let call = with_ttl(reader(world), 60_000);
         leases.push(world.granted(0, &call).await);
     }
-    let refused = world.acquire(0, &reader(world)).await;
-    let Acquired::Held(contention) = refused else {
-        panic!("{refused:?} instead of held");
-    };
+    let contention = world.refused(0, &reader(world)).await;
     assert_eq!(contention.holders.len(), 5);
     let waits = waiting_reader(world);
     world.queued(0, &waits).await;
@@ -285,11 +280,9 @@ pub async fn waiters_are_shown_with_their_modes(world: &World) {
 pub async fn seed_read_locks_admit_readers_and_keep_writers_out(world: &World) {
     let first = world.granted(0, &reader(world)).await;
     let second = world.granted(1, &reader(world)).await;
-    let refused = world.acquire(0, &world.call()).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &world.call()).await;
     world.release(0, &first).await;
-    let refused = world.acquire(0, &world.call()).await;
-    assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+    world.refused(0, &world.call()).await;
     world.release(1, &second).await;
     world.granted(0, &world.call()).await;
 }
@@ -298,8 +291,7 @@ pub async fn seed_read_locks_admit_readers_and_keep_writers_out(world: &World) {
 pub async fn seed_a_write_lock_keeps_readers_and_writers_out(world: &World) {
     let writer = world.granted(0, &world.call()).await;
     for call in [reader(world), world.call()] {
-        let refused = world.acquire(1, &call).await;
-        assert!(matches!(refused, Acquired::Held(_)), "{refused:?}");
+        world.refused(1, &call).await;
     }
     world.release(0, &writer).await;
     world.granted(1, &reader(world)).await;

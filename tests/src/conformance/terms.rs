@@ -17,10 +17,7 @@ fn delayed(call: Acquire) -> Acquire {
 
 /// For how long the lock is closed to a call that does not wait.
 async fn closed_ms(world: &World) -> u64 {
-    let reply = world.acquire(0, &world.call()).await;
-    let Acquired::Held(contention) = reply else {
-        panic!("{reply:?} instead of a closed lock");
-    };
+    let contention = world.refused(0, &world.call()).await;
     assert_eq!(contention.holders, []);
     contention.closed_ms
 }
@@ -180,10 +177,7 @@ pub async fn lock_delay_of_a_reader_closes_the_whole_lock(world: &World) {
     world.granted(0, &delayed(reader())).await;
     let live = world.granted(0, &with_ttl(reader(), 60_000)).await;
     world.advance_ms(expiry_ms(TTL_MS)).await;
-    let refused = world.acquire(0, &reader()).await;
-    let Acquired::Held(contention) = refused else {
-        panic!("{refused:?} instead of a closed lock");
-    };
+    let contention = world.refused(0, &reader()).await;
     assert_left(contention.closed_ms, DELAY_MS);
     world.renewed(0, &live).await;
     world.advance_ms(DELAY_MS).await;

@@ -163,8 +163,8 @@ impl Queue {
         never.into_iter().for_each(|request| self.remove(request));
     }
 
-    /// Drops waiters that are past their time or can never fit, and finds the first, at `from` or behind it, that can
-    /// be granted the lock: `None` if nobody waits whose broker is known to live.
+    /// Drops waiters that are past their time or can never fit, and finds the first, at `from` or
+    /// behind it, that can be granted the lock: `None` if nobody waits whose broker is known to live.
     pub(super) fn next(&mut self, mut from: u64, limit: u32, context: &Context) -> Option<Next> {
         let (me, now) = (context.broker, context.now());
         while let Some((&place, waiter)) = self.waiters.range(from..).next() {

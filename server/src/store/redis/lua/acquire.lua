@@ -66,7 +66,8 @@ if in_use == 0 then holders.limit = limit end
 local other = in_use > 0 and limit ~= in_use and (limit > 0 or in_use == WHOLE)
 if set_limit > 0 then other = limit == WHOLE end
 if other or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
-local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now, weight = weight, terms = ARGV[15],
+local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now,
+  weight = weight, terms = ARGV[15],
   until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
 if not blocked and fits(weight) then return granted(grant(w)) end
 if wait > 0 and queue.n >= cap then return reply('FULL') end

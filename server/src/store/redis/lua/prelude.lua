@@ -12,7 +12,8 @@ local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
 -- until when a lock_delay closes the lock, and the limit that SetLockLimit has set; 0 for none
 local closed_until, set_limit = 0, 0
--- what was read, and what save() will write: a value, or false where there is none
+-- what was read, and what save() will write: a value, or false where there is none. Lua writes
+-- numbers below 10^14 exactly: all but tokens, which are kept as text
 local known, changed, touched_queue, more, hand_offs = {}, {}, false, 0, {}
 local fence, holders, queue, released, expired, holder_at
 
@@ -22,7 +23,7 @@ local function field(name)
   return known[name]
 end
 
--- Fills fence, holders, queue, released, expired, closed_until and set_limit; returns the fields asked for besides.
+-- Fills what was declared above; returns the fields asked for besides.
 local function load(...)
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
   if v[1] and v[1] ~= '1' then error({ err = 'SCHEMA the lock record has version ' .. v[1] }) end
@@ -37,15 +38,14 @@ local function load(...)
   else
     holders = { n = 0, top = 1, used = 0, limit = WHOLE, earliest = 0, latest = 0, spare = '' }
     local h = holder_at(1)
-    if not h then holders.top = 0 end
-    if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires end
+    if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires
+    else holders.top = 0 end
   end
   if v[5] then
     local head, tail, n, until_ms, ms, heard, resume, brokers =
       string.match(v[5], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-    queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n),
-      until_ms = tonumber(until_ms), ms = tonumber(ms), heard = tonumber(heard),
-      resume = tonumber(resume), brokers = brokers }
+    queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n), until_ms = tonumber(until_ms),
+      ms = tonumber(ms), heard = tonumber(heard), resume = tonumber(resume), brokers = brokers }
   else
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end

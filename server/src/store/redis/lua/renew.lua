@@ -12,11 +12,9 @@ if h and h.token == token then
   return { 'EXTENDED', now, more, hand_offs, h.token, announced(h), h.since }
 end
 local tag = 'NOTFOUND'
-if h then
-  tag = 'NOTFOUND'
-elseif remembered(was_released, released, kept_released) then
+if not h and remembered(was_released, released, kept_released) then
   tag = 'RELEASED'
-elseif remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
+elseif not h and remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
   tag = 'EXPIRED'
 end
 if next(changed) then save() end

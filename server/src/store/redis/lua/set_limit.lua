@@ -1,5 +1,8 @@
 -- SetLimit: fixes the limit of a semaphore, whatever its callers say. ARGV 4: limit
--- Waiters that can never fit are dropped, and all brokers with waiters are told to ask again.
+-- Waiters that can never fit are dropped, and all brokers with waiters are told to ask again. A line
+-- has at most 10,000 waiters but may have any number of holes: what is behind so many is dropped
+-- when its turn comes.
+local PLACES_MAX = 20000
 if now > not_after then return { 'LATE', now } end
 load()
 expire()
@@ -9,7 +12,7 @@ if previous == WHOLE then
   return { 'MISMATCH', now, 0, {} }
 end
 holders.limit, set_limit = limit, limit
-for place = queue.head, queue.tail do
+for place = queue.head, math.min(queue.tail, queue.head + PLACES_MAX) do
   local w = read_waiter(place)
   if w and not w.slot and tonumber(w.weight) > limit then
     drop(place, w.request)
