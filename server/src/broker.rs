@@ -81,9 +81,9 @@ impl Broker {
 
     /// Gives a lease back. True if an earlier release had ended it.
     pub async fn release(&self, lease: &LeaseRef) -> Result<bool, LockError> {
-        match self.store.release(lease).await? {
-            Released::Now => Ok(false),
-            Released::Already => Ok(true),
+        match self.store.release(lease, None).await? {
+            Released::Now { .. } => Ok(false),
+            Released::Already { .. } => Ok(true),
             Released::Expired => Err(LockError::LeaseExpired),
             Released::NotFound => Err(LockError::LeaseNotFound),
         }

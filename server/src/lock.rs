@@ -34,6 +34,8 @@ pub const EXPIRED_MS: u64 = 60_000;
 pub const EXPIRED_MAX: u64 = 1_000;
 /// How many released leases of one lock are remembered, however old.
 pub const RELEASED_MAX: u64 = 16;
+/// How often a lease may enter the same lock.
+pub const ENTRIES_MAX: usize = 64;
 /// Attempts of one request that the record keeps.
 pub const ATTEMPTS_MAX: usize = 8;
 /// How long an idle lock's record is kept: its last fencing token covers small steps of the clock.
@@ -184,6 +186,18 @@ pub struct AcquireCall {
     pub arguments: ArgumentsHash,
 }
 
+/// The lease that a grant belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Under {
+    /// One that the call makes.
+    #[default]
+    NewLease,
+    /// One that is there. If it holds the lock already, the call is an entry.
+    Lease,
+    /// One that holds the lock with this token: the call is an entry.
+    Grant(FencingToken),
+}
+
 /// One attempt of a call, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {
@@ -191,8 +205,10 @@ pub struct Acquire {
     pub lock: LockKey,
     /// How to hold it.
     pub mode: Mode,
-    /// The lease that a grant makes.
+    /// The lease that a grant belongs to.
     pub lease_id: LeaseId,
+    /// Whether that lease is a new one.
+    pub under: Under,
     /// Digest of the call's request id.
     pub request: RequestHash,
     /// Digest of the call's other arguments.
@@ -231,6 +247,8 @@ pub struct Grant {
     pub ttl: Ttl,
     /// When it was granted, by the store's clock, in milliseconds since 1970.
     pub acquired_ms: u64,
+    /// How many entries the lease has; 1 unless it entered again.
+    pub hold_count: u32,
 }
 
 /// A lease as it goes to the caller that acquired it.

@@ -28,8 +28,13 @@ pub trait Store: Send + Sync + 'static {
     /// its claim. `None` keeps the present ttl.
     async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
 
-    /// Gives the lease back and hands the lock to the head waiter.
-    async fn release(&self, lease: &LeaseRef) -> Result<Released, StoreError>;
+    /// Gives one entry of the lease back, or all of them (`None`). With the last one the lock goes to
+    /// the next waiters; with the strongest one the lease holds less of it from then on.
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        entry: Option<RequestHash>,
+    ) -> Result<Released, StoreError>;
 
     /// Takes back one attempt of a request: out of the queue, or off the lock, if no other attempt
     /// of the request is left. An attempt that has not arrived yet will be refused when it does.
@@ -82,11 +87,17 @@ pub enum Acquired {
         /// The limit in use; 0 if the lock is not in use.
         limit: u32,
     },
+    /// The lease holds the lock, but less of it than the call wants.
+    UpgradeDenied,
+    /// The lease has entered the lock as often as it may.
+    TooManyEntries,
+    /// The lock knows no such lease, or holds a newer grant of it.
+    NotFound,
     /// The queue is full.
     QueueFull,
     /// The request id was used with other arguments.
     RequestIdReused,
-    /// The lease that this request made is over.
+    /// The lease that this request made or entered is over, or its entry is.
     Ended,
     /// This attempt was cancelled before it arrived.
     Cancelled,
@@ -111,9 +122,15 @@ pub enum Renewed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
     /// Given back now.
-    Now,
-    /// Given back before.
-    Already,
+    Now {
+        /// Entries left.
+        hold_count: u32,
+    },
+    /// Given back before, or an entry that the lease does not have.
+    Already {
+        /// Entries left.
+        hold_count: u32,
+    },
     /// The lease had expired: the work may have overlapped.
     Expired,
     /// The lock knows no such lease, or holds a newer grant of it.
@@ -125,7 +142,7 @@ pub enum Released {
 pub enum Cancelled {
     /// The last attempt: the request left the queue.
     Dequeued,
-    /// The last attempt: the lock is free again.
+    /// The last attempt: the request's entry is off the lock.
     Freed,
     /// Another attempt of the request is left, and keeps its place or its lock.
     Kept,

@@ -1,5 +1,6 @@
 //! What every store must do, each behaviour written once. `tests/conformance.rs` runs them.
 
+pub mod adding;
 pub mod attempts;
 pub mod hand_offs;
 pub mod inspection;
@@ -8,6 +9,7 @@ pub mod limits;
 pub mod line;
 pub mod permits;
 pub mod recovery;
+pub mod reentry;
 pub mod repeats;
 pub mod seeds;
 pub mod sharing;

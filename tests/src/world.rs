@@ -1,5 +1,6 @@
 //! Where a behaviour runs: one store, four brokers on it, and a clock that only the behaviour moves.
 
+mod calls;
 mod memory;
 mod redis;
 
@@ -14,8 +15,7 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        Acquire, ArgumentsHash, AttemptId, BrokerId, Contention, FencingToken, LeaseRef,
-        LeaseToken, LockKey, LockName, LockState, Mode, Namespace, Owner, RequestId, Terms, Ttl,
+        Acquire, BrokerId, Contention, LeaseRef, LockKey, LockName, LockState, Namespace, Under,
     },
     store::{
         Acquired, Cancelled, Event, HandOff, LimitSet, Released, Renewed, Store, StoreError,
@@ -26,6 +26,8 @@ use tokio::{
     sync::{Mutex, mpsc},
     time::timeout,
 };
+
+pub use self::calls::{added_to, again, lease, new_call, with_mode, with_terms, with_ttl};
 
 /// The ttl of a call that names none.
 pub const TTL_MS: u64 = 10_000;
@@ -222,7 +224,34 @@ impl World {
 
     /// Releases.
     pub async fn release(&self, n: usize, lease: &LeaseRef) -> Released {
-        self.store(n).release(lease).await.expect("release")
+        self.store(n).release(lease, None).await.expect("release")
+    }
+
+    /// Releases the entry of this call.
+    pub async fn leave(&self, n: usize, lease: &LeaseRef, entry: &Acquire) -> Released {
+        let left = self.store(n).release(lease, Some(entry.request));
+        left.await.expect("release of an entry")
+    }
+
+    /// Enters a lock that the lease holds; returns how often it has.
+    pub async fn entered(&self, n: usize, entry: &Acquire) -> u32 {
+        let reply = self.acquire(n, entry).await;
+        let Acquired::Granted(grant) = reply else {
+            panic!("{reply:?} instead of an entry");
+        };
+        if let Under::Grant(token) = entry.under {
+            assert_eq!(grant.fencing_token, token);
+        }
+        grant.hold_count
+    }
+
+    /// A new call that enters a lock that the lease holds.
+    pub fn entry(&self, lease: &LeaseRef) -> Acquire {
+        Acquire {
+            lease_id: lease.lease_id,
+            under: Under::Grant(lease.fencing_token),
+            ..self.call()
+        }
     }
 
     /// Cancels this attempt of the call.
@@ -300,63 +329,6 @@ impl World {
                 self.touch(n).await;
             }
         }
-    }
-}
-
-/// A new call for a lock, which does not wait.
-pub fn new_call(lock: &LockKey) -> Acquire {
-    let token = LeaseToken::from_caller(AttemptId::random().to_string());
-    Acquire {
-        lock: lock.clone(),
-        mode: Mode::Exclusive,
-        lease_id: token.lease_id(),
-        request: RequestId::random().hash(),
-        arguments: ArgumentsHash::of(&[b"arguments"]),
-        attempt: AttemptId::random(),
-        ttl: Ttl::from_stored(TTL_MS),
-        terms: Terms::default(),
-        wait_ms: 0,
-        owner: Owner::default(),
-        rejoin: false,
-    }
-}
-
-/// The lease that a grant of this token made of the call.
-pub fn lease(call: &Acquire, fencing_token: FencingToken) -> LeaseRef {
-    LeaseRef {
-        lock: call.lock.clone(),
-        lease_id: call.lease_id,
-        fencing_token,
-    }
-}
-
-/// Another attempt of the same call.
-pub fn again(call: &Acquire) -> Acquire {
-    Acquire {
-        attempt: AttemptId::random(),
-        ..call.clone()
-    }
-}
-
-/// The call in another mode.
-pub fn with_mode(call: Acquire, mode: Mode) -> Acquire {
-    Acquire { mode, ..call }
-}
-
-/// The call with these terms.
-pub fn with_terms(call: Acquire, max_hold_ms: u64, lock_delay_ms: u64) -> Acquire {
-    let terms = Terms {
-        max_hold_ms,
-        lock_delay_ms,
-    };
-    Acquire { terms, ..call }
-}
-
-/// The call with another ttl.
-pub fn with_ttl(call: Acquire, ttl_ms: u64) -> Acquire {
-    Acquire {
-        ttl: Ttl::from_stored(ttl_ms),
-        ..call
     }
 }
 

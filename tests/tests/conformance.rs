@@ -2,8 +2,8 @@
 
 use leasehold_tests::{
     conformance::{
-        attempts, hand_offs, inspection, leases, limits, line, permits, recovery, repeats, seeds,
-        sharing, silence, terms, traps,
+        adding, attempts, hand_offs, inspection, leases, limits, line, permits, recovery, reentry,
+        repeats, seeds, sharing, silence, terms, traps,
     },
     world::{Start, World},
 };
@@ -51,6 +51,49 @@ on_every_store! {
         an_expired_lease_is_remembered_for_a_minute
         a_released_lease_is_remembered_for_two_seconds_however_many_follow
         the_last_sixteen_released_leases_are_remembered_however_old
+    }
+    Trusted reentry {
+        a_lease_enters_its_lock_again_with_the_same_token
+        t21_a_repeated_entry_counts_once
+        t21_a_repeated_leave_counts_once
+        the_lock_is_free_when_the_last_entry_has_left_in_any_order
+        a_release_of_the_lease_ends_every_entry
+        an_entry_needs_the_token_of_the_hold
+        an_entry_after_the_end_of_the_lease_is_refused
+        an_entry_never_waits
+        t19_an_entry_renews_and_adds_nothing_up
+        an_entry_keeps_the_ttl_of_the_lease
+        a_repeated_entry_with_other_arguments_is_refused
+        t22_the_same_owner_without_the_lease_does_not_enter
+        t20_leaving_the_last_exclusive_entry_is_the_downgrade
+        leaving_one_of_two_exclusive_entries_is_no_downgrade
+        t18_shared_to_exclusive_is_denied
+        t18_after_a_downgrade_the_way_back_is_denied
+        permits_enter_up_to_those_held
+        the_strongest_entry_left_counts
+        an_entry_of_another_kind_is_a_mismatch
+        t21_a_released_entry_is_refused_for_two_seconds
+        t21_an_entry_that_comes_after_its_release_is_refused
+        a_lease_enters_at_most_sixty_four_times
+        cancelling_the_last_attempt_of_an_entry_takes_only_that_entry
+        cancelling_the_call_that_made_the_lease_leaves_its_other_entries
+        the_call_that_made_the_lease_is_over_once_its_entry_has_left
+        an_expiry_ends_every_entry
+        nobody_enters_past_max_hold
+        one_reader_of_many_enters_and_leaves
+        seed_reentrant_unlock_answers_nil_0_and_1
+    }
+    Trusted adding {
+        an_added_lock_is_held_under_the_same_lease
+        an_added_lock_is_waited_for_in_line
+        a_repeat_of_an_added_lock_gets_the_same_grant
+        adding_a_lock_that_the_lease_holds_enters_it
+        a_released_lock_is_added_again
+        t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused
+        a_lock_that_expired_is_not_added_again
+        two_adds_of_one_lease_make_one_holder
+        an_add_waits_for_a_promise_to_its_own_lease
+        cancelling_an_add_leaves_the_lease_its_other_locks
     }
     Trusted attempts {
         cancelling_an_older_attempt_keeps_the_newer_in_line

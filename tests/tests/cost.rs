@@ -114,8 +114,8 @@ impl Line {
         let (mut releases, mut claims) = (Counts::new(), Counts::new());
         for _ in 0..HAND_OFFS {
             let before = counts(redis).await;
-            let released = self.brokers[at].store.release(&holder).await;
-            assert_eq!(released, Ok(Released::Now));
+            let released = self.brokers[at].store.release(&holder, None).await;
+            assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
             let between = counts(redis).await;
             (at, holder) = self.take_over(at).await;
             let after = counts(redis).await;

@@ -20,7 +20,14 @@ const THREADS: u64 = 2;
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// At full scale each of these occurs at least so often.
 const OCCUR: usize = 500;
-const MUST_OCCUR: [&str; 22] = [
+const MUST_OCCUR: [&str; 29] = [
+    "acquire: entered",
+    "acquire: upgrade denied",
+    "acquire: too many entries",
+    "acquire: lease not found",
+    "release: an entry",
+    "release: an entry already",
+    "release: downgraded",
     "set limit",
     "set limit: mismatch",
     "acquire: closed by a lock_delay",

@@ -9,7 +9,7 @@ use super::{Broker, undo::Attempt, undo::Undo};
 use crate::{
     lock::{
         Acquire, AcquireCall, AttemptId, Contention, FencingToken, Grant, HELD_SHOWN, Lease,
-        LeaseRef, LeaseToken, LockError,
+        LeaseRef, LeaseToken, LockError, Under,
     },
     store::{Acquired, Renewed, StoreError},
     waiters::{Registration, Signal},
@@ -49,6 +49,7 @@ impl Call {
             lock: call.lock,
             mode: call.mode,
             lease_id: token.lease_id(),
+            under: Under::NewLease,
             request: call.request_id.hash(),
             arguments: call.arguments,
             attempt: AttemptId::random(),
@@ -107,6 +108,9 @@ impl Call {
             }
             Acquired::Held(contention) => Err(LockError::Held(contention)),
             Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
+            Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
+            Acquired::TooManyEntries => Err(LockError::TooManyEntries),
+            Acquired::NotFound => Err(LockError::LeaseNotFound),
             Acquired::QueueFull => Err(LockError::QueueFull),
             Acquired::RequestIdReused => Err(LockError::RequestIdReused),
             Acquired::Ended | Acquired::Cancelled => Err(LockError::LeaseExpired),
@@ -216,6 +220,7 @@ impl Call {
             fencing_token,
             ttl: self.acquire.terms.cut(self.acquire.ttl),
             acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
+            hold_count: 1,
         }
     }
 }

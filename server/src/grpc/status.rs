@@ -91,6 +91,8 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
         LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
         LockError::LimitMismatch { .. } => (Code::FailedPrecondition, Reason::LimitMismatch),
+        LockError::UpgradeDenied => (Code::FailedPrecondition, Reason::UpgradeDenied),
+        LockError::TooManyEntries => (Code::ResourceExhausted, Reason::QuotaExceeded),
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
         LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
         LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
@@ -118,6 +120,8 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::StaleToken { .. }
         | LockError::RequestIdReused
         | LockError::LimitMismatch { .. }
+        | LockError::UpgradeDenied
+        | LockError::TooManyEntries
         | LockError::QueueFull
         | LockError::Internal => None,
     }
@@ -138,6 +142,10 @@ fn next(error: &LockError) -> &'static str {
         LockError::LimitMismatch { .. } => {
             "ask for the limit in use (limit 0 takes it) and for no more permits than that"
         }
+        LockError::UpgradeDenied => {
+            "release the lease, and acquire as strongly as the work will ever need"
+        }
+        LockError::TooManyEntries => "release entries that are over",
         LockError::QueueFull => "try again when fewer wait",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
         LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Contention, WHOLE};
+use super::{Contention, ENTRIES_MAX, WHOLE};
 
 /// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -40,6 +40,12 @@ pub enum LockError {
         /// The limit in use, [`WHOLE`] for shared and exclusive locks; 0 if the lock is not in use.
         limit: u32,
     },
+    /// A lease that holds the lock asked for more of it than it holds.
+    #[error("a lease cannot strengthen its hold on a lock")]
+    UpgradeDenied,
+    /// The lease has entered the lock as often as it may.
+    #[error("the lease has entered the lock {ENTRIES_MAX} times")]
+    TooManyEntries,
     /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,

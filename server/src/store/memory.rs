@@ -1,13 +1,15 @@
 //! The store of `dev` and of single-process deployments: records in this process, lost with it.
 
-mod attempts;
 pub mod context;
 mod ended;
+mod entry;
 mod handoff;
 mod holders;
 mod inspect;
 mod queue;
 pub mod record;
+mod reentry;
+mod tombstones;
 
 use std::{
     collections::HashMap,
@@ -27,8 +29,8 @@ use super::{
     Renewed, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, HOLDERS_MAX, LeaseRef, LockKey,
-    LockState, RequestHash, Ttl, WAITERS_MAX,
+    Acquire, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken, HOLDERS_MAX, LeaseRef,
+    LockKey, LockState, RequestHash, Ttl, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -133,6 +135,7 @@ impl MemoryStore {
             grants: Grants::NotBefore(self.memory.no_grants_before_ms),
             waiters_max: WAITERS_MAX,
             holders_max: HOLDERS_MAX as usize,
+            entries_max: ENTRIES_MAX,
         };
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;
@@ -171,9 +174,13 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn release(&self, lease: &LeaseRef) -> Result<Released, StoreError> {
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        entry: Option<RequestHash>,
+    ) -> Result<Released, StoreError> {
         self.run(&lease.lock, |record, context| {
-            Ok(record.release(context, lease))
+            Ok(record.release(context, lease, entry))
         })
     }
 

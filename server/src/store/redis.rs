@@ -188,8 +188,12 @@ impl Store for RedisStore {
             .await
     }
 
-    async fn release(&self, lease: &LeaseRef) -> Result<Released, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.release(lease);
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        entry: Option<RequestHash>,
+    ) -> Result<Released, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.release(lease, entry);
         self.run(&lease.lock, Verb::Release, command, answers::released)
             .await
     }

@@ -3,7 +3,7 @@
 use leasehold_server::{
     lock::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef, LockKey,
-        LockName, Mode, Namespace, Owner, RequestHash, Terms, Ttl,
+        LockName, Mode, Namespace, Owner, RequestHash, Terms, Ttl, Under,
     },
     store::Acquired,
 };
@@ -41,6 +41,8 @@ pub struct Generator {
     now_us: u64,
     /// In these sequences one broker touches the lock all the time and the others seldom.
     steady: bool,
+    /// In these many calls enter locks that their leases hold.
+    reentrant: bool,
     kind: Kind,
     era: Era,
     /// The calls under way; each is replaced by a new one now and then.
@@ -57,6 +59,7 @@ impl Generator {
         let mut rng = StdRng::seed_from_u64(seed);
         let brokers = [(); BROKERS].map(|()| BrokerId::parse(&id(&mut rng, 16)).expect("an id"));
         let begin_ms = BEGIN_MS + [0, 0, 25_000][rng.gen_range(0..3)];
+        let reentrant = rng.gen_bool(0.3);
         let mut generator = Self {
             lock: LockKey::new(
                 Namespace::parse("default").expect("legal"),
@@ -65,12 +68,13 @@ impl Generator {
             brokers,
             now_us: begin_ms * 1_000 + rng.gen_range(0..1_000),
             steady: rng.gen_bool(0.3),
+            reentrant,
             kind: [
                 Kind::Exclusive,
                 Kind::SharedToo,
                 Kind::Semaphore,
                 Kind::Mixed,
-            ][[0, 0, 0, 1, 1, 1, 2, 2, 2, 3][rng.gen_range(0..10)]],
+            ][[0, 0, 0, 1, 1, 1, 2, 2, 2, 3][rng.gen_range(if reentrant { 2..8 } else { 0..10 })]],
             era: [Era::Verified, Era::Verified, Era::Verified, Era::Recovering]
                 [rng.gen_range(0..4)],
             calls: Vec::new(),
@@ -197,7 +201,7 @@ impl Generator {
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
                 Verb::Renew(self.lease(), ttl)
             }
-            50..67 => Verb::Release(self.lease()),
+            50..67 => self.release(),
             67..81 => self.cancel(),
             81..83 => Verb::Get,
             83..85 => Verb::Check(self.lease().fencing_token),
@@ -216,7 +220,9 @@ impl Generator {
             0..3 => call.arguments = ArgumentsHash::of(&[ARGUMENTS[1]]),
             3..5 => call.lease_id = LeaseId::parse(&id(&mut self.rng, 26)).expect("an id"),
             // The same attempt once more, or one that was cancelled before it was sent.
-            5..30 if !self.attempts.is_empty() => {
+            5..30 if self.reentrant && !self.leases.is_empty() => call = self.under(call),
+            5..9 if !self.leases.is_empty() => call = self.under(call),
+            9..50 if !self.attempts.is_empty() => {
                 let newest = self.attempts.len().saturating_sub(6);
                 call = self.attempts[newest..]
                     .choose(&mut self.rng)
@@ -237,6 +243,29 @@ impl Generator {
         call.rejoin = self.rng.gen_bool(0.3);
         self.attempts.push(call.clone());
         call
+    }
+
+    /// A call under a lease: it enters the lock, or adds to the lease as if it were another's.
+    fn under(&mut self, call: Acquire) -> Acquire {
+        let lease = self.lease();
+        let request = RequestHash::parse(&id(&mut self.rng, 26)).expect("an id");
+        Acquire {
+            request,
+            owner: Owner {
+                id: request.to_string(),
+                ..call.owner
+            },
+            lease_id: lease.lease_id,
+            under: match self.rng.gen_bool(0.7) {
+                true => Under::Grant(lease.fencing_token),
+                false => Under::Lease,
+            },
+            mode: match call.mode {
+                Mode::Exclusive | Mode::Shared if self.rng.gen_bool(0.7) => Mode::Shared,
+                Mode::Exclusive | Mode::Shared | Mode::Semaphore { .. } => self.mode(),
+            },
+            ..call
+        }
     }
 
     fn lease(&mut self) -> LeaseRef {
@@ -260,6 +289,19 @@ impl Generator {
             _ => {}
         }
         lease
+    }
+
+    fn release(&mut self) -> Verb {
+        let lease = self.lease();
+        let of_lease = |call: &&Acquire| call.lease_id == lease.lease_id;
+        let entries: Vec<_> = self.attempts.iter().filter(of_lease).collect();
+        let share = if self.reentrant { 0.9 } else { 0.1 };
+        let entry = match self.rng.gen_bool(0.5) {
+            true => entries.first(),
+            false => entries.choose(&mut self.rng),
+        };
+        let entry = entry.map(|call| call.request);
+        Verb::Release(lease, entry.filter(|_| self.rng.gen_bool(share)))
     }
 
     fn cancel(&mut self) -> Verb {
@@ -311,10 +353,11 @@ impl Generator {
             lock: self.lock.clone(),
             mode,
             lease_id: LeaseId::parse(&id(rng, 26)).expect("an id"),
+            under: Under::NewLease,
             request,
             arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),
             attempt: AttemptId::parse(&id(rng, 13)).expect("an id"),
-            ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(0..3)]),
+            ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(if self.reentrant { 1..3 } else { 0..3 })]),
             terms,
             wait_ms: 0,
             owner: Owner {

@@ -13,7 +13,7 @@ use leasehold_server::store::{
 
 use super::{
     pipeline::Pipeline,
-    steps::{Answer, Era, HOLDERS_MAX, RECOVERED_MS, Step, Verb, WAITERS_MAX},
+    steps::{Answer, ENTRIES_MAX, Era, HOLDERS_MAX, RECOVERED_MS, Step, Verb, WAITERS_MAX},
 };
 
 const ERA_ID: &str = "theverifiedera";
@@ -23,8 +23,8 @@ const CLOCK: [&str; 2] = [
     "local t = { ARGV[#ARGV - 1], ARGV[#ARGV] }\n",
 ];
 
-/// The line of the scripts that bounds the holders.
-const HOLDERS: &str = "local HOLDERS_MAX = 1000\n";
+/// The line of the scripts that bounds the holders, and a lease's entries.
+const BOUNDS: &str = "local HOLDERS_MAX, ENTRIES_MAX = 1000, 64\n";
 
 /// The scripts under injected time, and keys of their own.
 pub struct Machine {
@@ -45,10 +45,10 @@ impl Machine {
                 1,
                 "the clock is read in one line"
             );
-            assert_eq!(text.matches(HOLDERS).count(), 1, "one bound");
+            assert_eq!(text.matches(BOUNDS).count(), 1, "bounds stand once");
             let text = text.replace(CLOCK[0], CLOCK[1]);
-            let bound = format!("local HOLDERS_MAX = {HOLDERS_MAX}\n");
-            let edited = edit(&text.replace(HOLDERS, &bound));
+            let bounds = format!("local HOLDERS_MAX, ENTRIES_MAX = {HOLDERS_MAX}, {ENTRIES_MAX}\n");
+            let edited = edit(&text.replace(BOUNDS, &bounds));
             texts.borrow_mut().push(edited.clone());
             edited
         });
@@ -108,7 +108,9 @@ impl Machine {
                 preamble.acquire(acquire, WAITERS_MAX),
             ),
             Verb::Renew(lease, ttl) => (scripts::Verb::Renew, preamble.renew(lease, *ttl)),
-            Verb::Release(lease) => (scripts::Verb::Release, preamble.release(lease)),
+            Verb::Release(lease, entry) => {
+                (scripts::Verb::Release, preamble.release(lease, *entry))
+            }
             Verb::Cancel(request, attempt) => (
                 scripts::Verb::Cancel,
                 preamble.cancel(&step.lock, *request, *attempt),
@@ -155,7 +157,7 @@ fn answer(step: &Step, reply: Value) -> Answer {
         Verb::Renew(..) => {
             decode::renewed(reply, me).map_or_else(failed, |answer| Answer::Renew(answer.outcome))
         }
-        Verb::Release(_) => decode::released(reply, me)
+        Verb::Release(..) => decode::released(reply, me)
             .map_or_else(failed, |answer| Answer::Release(answer.outcome)),
         Verb::Cancel(..) => decode::cancelled(reply, me)
             .map_or_else(failed, |answer| Answer::Cancel(answer.outcome)),

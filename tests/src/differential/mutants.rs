@@ -15,11 +15,11 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 40] = [
+pub const MUTANTS: [Mutant; 58] = [
     mutant(
         "anybody releases",
-        "local h = holder_of(lease, l)\nif h then\n  if h.token == token then",
-        "local h = holder_at(1)\nif h then\n  if true then",
+        "local h = holder_of(lease)\nif h and h.token == token then\n  local e",
+        "local h = holder_at(1)\nif h then\n  local e",
     ),
     mutant(
         "a renewal does not compare the token",
@@ -43,7 +43,7 @@ pub const MUTANTS: [Mutant; 40] = [
     ),
     mutant(
         "tombstones are not read",
-        "if attempt_known == attempt and tonumber(until_ms) > now then return",
+        "if tombstones and is_buried(attempt) then return",
         "if false then return",
     ),
     mutant(
@@ -98,8 +98,8 @@ pub const MUTANTS: [Mutant; 40] = [
     ),
     mutant(
         "the line has one place too many",
-        "queue.n >= cap",
-        "queue.n > cap",
+        "queue.n >= tonumber(ARGV[11])",
+        "queue.n > tonumber(ARGV[11])",
     ),
     mutant(
         "an unclaimed waiter is not passed over",
@@ -113,8 +113,8 @@ pub const MUTANTS: [Mutant; 40] = [
     ),
     mutant(
         "arguments are not compared",
-        "if w.lease ~= lease or w.arguments ~= arguments then",
-        "if w.lease ~= lease then",
+        "if waits.lease ~= lease or waits.arguments ~= arguments then",
+        "if waits.lease ~= lease then",
     ),
     mutant(
         "a holder weighs nothing",
@@ -128,7 +128,7 @@ pub const MUTANTS: [Mutant; 40] = [
     ),
     mutant(
         "another limit will do",
-        "if other or tonumber(weight) > holders.limit then",
+        "if other_limit(limit) or tonumber(weight) > holders.limit then",
         "if tonumber(weight) > holders.limit then",
     ),
     mutant(
@@ -203,7 +203,7 @@ pub const MUTANTS: [Mutant; 40] = [
     ),
     mutant(
         "a caller's limit counts beside a set one",
-        "if set_limit > 0 then other = limit == WHOLE end\n",
+        "if set_limit > 0 then return limit == WHOLE end\n",
         "",
     ),
     mutant(
@@ -215,5 +215,95 @@ pub const MUTANTS: [Mutant; 40] = [
         "a set limit is forgotten",
         "holders.limit, set_limit = limit, limit",
         "holders.limit = limit",
+    ),
+    mutant(
+        "a released entry comes back",
+        "if tombstones and is_buried(request)\n",
+        "if false\n",
+    ),
+    mutant(
+        "an entry takes more than is held",
+        "if tonumber(e.weight) > tonumber(h.weight) then return 'UPGRADE' end\n",
+        "",
+    ),
+    mutant(
+        "a stale token enters",
+        "(under == '+' or under == h.token)",
+        "true",
+    ),
+    mutant(
+        "entries without end",
+        "if hold_count(h) >= ENTRIES_MAX then",
+        "if false then",
+    ),
+    mutant(
+        "an entry is not found again",
+        "changed['r:' .. e.request] = '@' .. h.slot",
+        "known['r:' .. e.request] = '@' .. h.slot",
+    ),
+    mutant(
+        "an entry adds its ttl up",
+        "changed['r:' .. e.request] = '@' .. h.slot\n",
+        "changed['r:' .. e.request] = '@' .. h.slot\n  h.expires = h.expires + h.ttl\n",
+    ),
+    mutant(
+        "the first of the entries left counts",
+        "if tonumber(weight) > most then",
+        "if not strongest then",
+    ),
+    mutant(
+        "a downgrade keeps its weight",
+        "    holders.used = holders.used - h.weight + e.weight\n",
+        "",
+    ),
+    mutant(
+        "leaving an entry frees the lock",
+        "elseif e and h.entries ~= '' then",
+        "elseif false then",
+    ),
+    mutant(
+        "cancelling an entry frees the lock",
+        "elseif h.entries == '' then free(h) else leave(h, e) end",
+        "else free(h) end",
+    ),
+    mutant(
+        "a released entry leaves no tombstone",
+        "if request ~= '' then bury(request) end\n",
+        "",
+    ),
+    mutant(
+        "a released add leaves no tombstone",
+        "if h.entries ~= '' or h.terms ~= '' and string.find(h.terms, ',1$') then",
+        "if h.entries ~= '' then",
+    ),
+    mutant(
+        "the call that made a lease enters it",
+        "under == '' and (h or remembered(",
+        "under == '' and (remembered(",
+    ),
+    mutant(
+        "a lease is granted beside itself",
+        "(not fits(w.weight) or holder_of(w.lease))",
+        "not fits(w.weight)",
+    ),
+    mutant(
+        "an add passes a promise to its own lease",
+        "advance() or holder_of(lease)\n",
+        "advance()\n",
+    ),
+    mutant(
+        "a lock that expired is added again",
+        "or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)\n  or under == ''",
+        "or under == ''",
+    ),
+    mutant(
+        "nobody is too late to enter",
+        "  if not announced(h) then return 'ENDED' end\n  if hold",
+        "  if hold",
+    ),
+    mutant(
+        "entries outlive their holder",
+        "for request in string.gmatch(h.entries, '(%w+):%w+:%d+:') do changed['r:' .. request] = false end",
+        "local gone",
     ),
 ];

@@ -23,6 +23,8 @@ pub const RECOVERED_MS: u64 = BEGIN_MS + 20_000;
 pub const WAITERS_MAX: u32 = 3;
 /// How many may hold at once in these tests.
 pub const HOLDERS_MAX: usize = 4;
+/// How often a lease may enter in these tests.
+pub const ENTRIES_MAX: usize = 3;
 
 /// The era that the store holds at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub struct Step {
 pub enum Verb {
     Acquire(Acquire),
     Renew(LeaseRef, Option<Ttl>),
-    Release(LeaseRef),
+    Release(LeaseRef, Option<RequestHash>),
     Cancel(RequestHash, AttemptId),
     Touch,
     SetLimit(u32),
@@ -135,13 +137,16 @@ impl Step {
             },
             waiters_max: WAITERS_MAX,
             holders_max: HOLDERS_MAX,
+            entries_max: ENTRIES_MAX,
         };
         match &self.verb {
             Verb::Acquire(acquire) => Answer::Acquire(record.acquire(&context, acquire)),
             Verb::Renew(lease, ttl) => {
                 Answer::Renew(record.renew(&context, lease, *ttl).map(silent))
             }
-            Verb::Release(lease) => Answer::Release(Ok(record.release(&context, lease))),
+            Verb::Release(lease, entry) => {
+                Answer::Release(Ok(record.release(&context, lease, *entry)))
+            }
             Verb::Cancel(request, attempt) => {
                 Answer::Cancel(Ok(record.cancel(&context, *request, *attempt)))
             }

@@ -61,7 +61,10 @@ impl Tally {
         match answer {
             Answer::Acquire(Ok(done)) => self.count_acquired(watch, step, &done.reply, seen[0]),
             Answer::Renew(Ok(done)) => self.count_renewed(watch, step, done.reply),
-            Answer::Release(Ok(done)) => self.count_released(done.reply),
+            Answer::Release(Ok(done)) => {
+                self.count_released(done.reply);
+                self.count_if(is_weaker(seen), "release: downgraded");
+            }
             Answer::Cancel(Ok(done)) => self.count_cancelled(done.reply),
             Answer::Touch(Ok(done)) => {
                 self.count_if(done.reply.rejoin, "touch: rejoin");
@@ -96,8 +99,10 @@ impl Tally {
 
     fn count_released(&mut self, released: Released) {
         self.one(match released {
-            Released::Now => "release: now",
-            Released::Already => "release: already",
+            Released::Now { hold_count: 0 } => "release: now",
+            Released::Now { .. } => "release: an entry",
+            Released::Already { hold_count: 0 } => "release: already",
+            Released::Already { .. } => "release: an entry already",
             Released::Expired => "release: expired",
             Released::NotFound => "release: not found",
         });
@@ -154,7 +159,7 @@ impl Tally {
         let acting = match &step.verb {
             Verb::Acquire(acquire) => acquire.request.to_string(),
             Verb::Cancel(request, _) => request.to_string(),
-            Verb::Release(_) | Verb::Renew(..) | Verb::Touch => String::new(),
+            Verb::Release(..) | Verb::Renew(..) | Verb::Touch => String::new(),
             Verb::SetLimit(_) | Verb::Get | Verb::Check(_) => String::new(),
         };
         for passed in before_ids[..place].iter().filter(|id| **id != acting) {
@@ -188,6 +193,7 @@ impl Tally {
             "repeat",
         );
         self.one(match reply {
+            Acquired::Granted(grant) if grant.hold_count > 1 => "acquire: entered",
             Acquired::Granted(_) if held => "acquire: held already",
             Acquired::Granted(grant) if watch.is_provisional(grant.fencing_token) => {
                 "acquire: claimed"
@@ -200,6 +206,9 @@ impl Tally {
             Acquired::Held(held) if held.closed_ms > 0 => "acquire: closed by a lock_delay",
             Acquired::Held(_) => "acquire: held by another",
             Acquired::LimitMismatch { .. } => "acquire: limit mismatch",
+            Acquired::UpgradeDenied => "acquire: upgrade denied",
+            Acquired::TooManyEntries => "acquire: too many entries",
+            Acquired::NotFound => "acquire: lease not found",
             Acquired::QueueFull => "full",
             Acquired::RequestIdReused => "acquire: id reused",
             Acquired::Ended => "acquire: ended",
@@ -281,6 +290,14 @@ impl Watch {
         let waits = |request: &String| after.waiters.iter().any(|w| w.owner.id == *request);
         self.provisional.retain(|(request, _, _)| waits(request));
     }
+}
+
+/// A holder holds less of the lock than before.
+fn is_weaker([before, after]: [&LockState; 2]) -> bool {
+    before.holders.iter().any(|held| {
+        let mut kept = after.holders.iter();
+        kept.any(|kept| kept.lease_id == held.lease_id && kept.mode != held.mode)
+    })
 }
 
 impl fmt::Display for Tally {

@@ -17,6 +17,8 @@ pub struct Context {
     pub waiters_max: u32,
     /// Holders that the lock takes.
     pub holders_max: usize,
+    /// Entries that a lease takes.
+    pub entries_max: usize,
 }
 
 /// What the era says about new grants.

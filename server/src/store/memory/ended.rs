@@ -2,7 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::lock::LeaseId;
+use super::{holders::Held, record::Record, tombstones::Dead};
+use crate::{
+    lock::{
+        Acquire, EXPIRED_MAX, EXPIRED_MS, LeaseId, LeaseRef, RELEASED_MAX, TOMBSTONE_MS, Under,
+    },
+    store::Released,
+};
 
 /// Ended leases of one kind, in the order in which they ended.
 #[derive(Debug, Default)]
@@ -49,5 +55,56 @@ impl Ended {
         self.leases
             .get(lease_id)
             .is_some_and(|&(seq, at)| seq + newest > self.last && at + age_ms > now)
+    }
+}
+
+impl Record {
+    /// How a lease that does not hold the lock ended, as far as it is remembered.
+    pub(super) fn ended(&self, lease: &LeaseRef, now: u64) -> Released {
+        if self.holders.by_lease(lease.lease_id).is_some() {
+            Released::NotFound
+        } else if self.was_released(lease.lease_id, now) {
+            Released::Already { hold_count: 0 }
+        } else if self.was_expired(lease.lease_id, now) {
+            Released::Expired
+        } else {
+            Released::NotFound
+        }
+    }
+
+    /// What the call made or entered is over.
+    pub(super) fn is_over(&self, acquire: &Acquire, now: u64) -> bool {
+        let lease_id = acquire.lease_id;
+        let holds = self.holders.by_lease(lease_id).is_some();
+        let was_released = self.was_released(lease_id, now);
+        self.tombstones.knows(Dead::Request(acquire.request), now)
+            || self.was_expired(lease_id, now)
+            || match acquire.under {
+                Under::NewLease => holds || was_released,
+                Under::Lease => false,
+                Under::Grant(_) => !holds && was_released,
+            }
+    }
+
+    fn was_released(&self, lease_id: LeaseId, now: u64) -> bool {
+        self.released
+            .knows(&lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
+    }
+
+    fn was_expired(&self, lease_id: LeaseId, now: u64) -> bool {
+        self.expired
+            .remembers(&lease_id, EXPIRED_MAX, now, EXPIRED_MS)
+    }
+
+    pub(super) fn remember_released(&mut self, lease_id: LeaseId, now: u64) {
+        self.released.remember(lease_id, now);
+        self.released
+            .forget(|seq, at, last| seq + RELEASED_MAX > last || at + TOMBSTONE_MS > now);
+    }
+
+    pub(super) fn remember_expired(&mut self, held: &Held, now: u64) {
+        self.expired.remember(held.lease_id, held.expires_ms);
+        self.expired
+            .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
     }
 }

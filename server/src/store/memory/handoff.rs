@@ -7,7 +7,7 @@ use super::{
     record::Record,
 };
 use crate::{
-    lock::{CLAIM_MS, EXPIRED_MAX, EXPIRED_MS, FencingToken, LeaseId, Ttl, expiry_ms},
+    lock::{CLAIM_MS, FencingToken, LeaseId, Ttl, expiry_ms},
     store::HandOff,
 };
 
@@ -25,13 +25,11 @@ impl Record {
     pub(super) fn expire(&mut self, now: u64) {
         for held in self.holders.expire(now) {
             match held.place {
-                Some(place) => self.queue.fall_back(place, held.attempts, held.expires_ms),
+                Some(place) => self.queue.fall_back(place, &held),
                 None => {
                     let closes_until_ms = held.closes_until_ms().unwrap_or(0);
                     self.closed_until_ms = self.closed_until_ms.max(closes_until_ms);
-                    self.expired.remember(held.lease_id, held.expires_ms);
-                    self.expired
-                        .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
+                    self.remember_expired(&held, now);
                 }
             }
         }
@@ -39,8 +37,8 @@ impl Record {
 
     pub(super) fn free(&mut self, lease_id: LeaseId) {
         let held = self.holders.remove(lease_id);
-        if let Some(held) = held.filter(|held| held.place.is_some()) {
-            self.queue.remove(held.request);
+        if let Some(place) = held.and_then(|held| held.place) {
+            self.queue.take(place);
         }
     }
 
@@ -67,7 +65,11 @@ impl Record {
             }
             let next = self.queue.next(from, self.limit, context);
             advanced.is_blocked = next.is_some();
-            let Some(next) = next.filter(|next| self.fits(context, next.weight)) else {
+            // A lease that holds the lock already enters it by asking, not by waiting.
+            let admits = |next: &Next| {
+                self.fits(context, next.weight) && self.holders.by_lease(next.lease_id).is_none()
+            };
+            let Some(next) = next.filter(admits) else {
                 return advanced;
             };
             from = next.place + 1;
@@ -80,7 +82,7 @@ impl Record {
             true => self.queue.promise(next.place)?,
             false => self.queue.take(next.place)?,
         };
-        let (request, broker) = (waiter.request, waiter.attempts.broker());
+        let (request, broker) = (waiter.entry.request, waiter.entry.attempts.broker());
         let place = next.is_provisional.then_some(next.place);
         let fencing_token = self.grant(context, waiter, place);
         Some(HandOff {
@@ -105,12 +107,10 @@ impl Record {
         self.fence = fencing_token.get();
         self.holders.add(Held {
             lease_id: waiter.lease_id,
-            request: waiter.request,
-            arguments: waiter.arguments,
-            attempts: waiter.attempts,
+            entries: vec![waiter.entry],
             owner: waiter.owner,
-            weight: waiter.weight,
             terms: waiter.terms,
+            added: waiter.added,
             fencing_token,
             ttl_ms: waiter.ttl_ms,
             acquired_ms: now,

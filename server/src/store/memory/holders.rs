@@ -2,22 +2,21 @@
 
 use std::collections::HashMap;
 
-use super::{attempts::Attempts, queue::Queue};
+use super::{entry::Entry, queue::Queue};
 use crate::lock::{
-    ArgumentsHash, FencingToken, Grant, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl,
-    expiry_ms,
+    FencingToken, Grant, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl, expiry_ms,
 };
 
 /// Who holds how much of the lock, and until when.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) lease_id: LeaseId,
-    pub(super) request: RequestHash,
-    pub(super) arguments: ArgumentsHash,
-    pub(super) attempts: Attempts,
+    /// Never none. The strongest first; the holder weighs as much as that one.
+    pub(super) entries: Vec<Entry>,
     pub(super) owner: Owner,
-    pub(super) weight: u32,
     pub(super) terms: Terms,
+    /// The lease was there before this grant.
+    pub(super) added: bool,
     pub(super) fencing_token: FencingToken,
     pub(super) ttl_ms: u64,
     pub(super) acquired_ms: u64,
@@ -45,6 +44,18 @@ impl Held {
         (self.lease_id, self.fencing_token) == (lease.lease_id, lease.fencing_token)
     }
 
+    pub(super) fn weight(&self) -> u32 {
+        self.entries[0].weight
+    }
+
+    pub(super) fn hold_count(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn entry(&self, request: RequestHash) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.request == request)
+    }
+
     /// Until when its lock_delay closes the lock, should it expire.
     pub(super) fn closes_until_ms(&self) -> Option<u64> {
         let delay_ms = self.terms.lock_delay_ms;
@@ -61,6 +72,7 @@ impl Held {
             fencing_token: self.fencing_token,
             ttl: Ttl::from_stored(self.ttl_ms.min(left_ms)),
             acquired_ms: self.acquired_ms,
+            hold_count: self.hold_count(),
         })
     }
 }
@@ -92,8 +104,46 @@ impl Holders {
         self.slots[*self.leases.get(&lease_id)?].as_ref()
     }
 
-    pub(super) fn by_request(&mut self, request: RequestHash) -> Option<&mut Held> {
-        self.slots[*self.requests.get(&request)?].as_mut()
+    pub(super) fn by_request(&self, request: RequestHash) -> Option<&Held> {
+        self.slots[*self.requests.get(&request)?].as_ref()
+    }
+
+    pub(super) fn entry(&mut self, request: RequestHash) -> Option<&mut Entry> {
+        let held = self.slots[*self.requests.get(&request)?].as_mut()?;
+        held.entries
+            .iter_mut()
+            .find(|entry| entry.request == request)
+    }
+
+    /// Adds an entry, no stronger than the strongest.
+    pub(super) fn enter(&mut self, lease_id: LeaseId, entry: Entry) {
+        let Some(&slot) = self.leases.get(&lease_id) else {
+            return;
+        };
+        if let Some(held) = &mut self.slots[slot] {
+            self.requests.insert(entry.request, slot);
+            held.entries.push(entry);
+        }
+    }
+
+    /// Takes an entry out, unless it is the last: then the holder is to be removed.
+    pub(super) fn leave(&mut self, request: RequestHash) -> Option<LeaseId> {
+        let slot = *self.requests.get(&request)?;
+        let held = self.slots[slot].as_mut()?;
+        if held.entries.len() == 1 {
+            return Some(held.lease_id);
+        }
+        self.requests.remove(&request);
+        self.used -= held.weight();
+        held.entries.retain(|entry| entry.request != request);
+        let strongest = held.entries.iter().map(|entry| entry.weight).max();
+        let at = held
+            .entries
+            .iter()
+            .position(|entry| Some(entry.weight) == strongest);
+        held.entries[..=at.unwrap_or(0)].rotate_right(1);
+        self.used += held.weight();
+        None
     }
 
     pub(super) fn add(&mut self, held: Held) {
@@ -102,8 +152,9 @@ impl Holders {
             self.slots.len() - 1
         });
         self.leases.insert(held.lease_id, slot);
-        self.requests.insert(held.request, slot);
-        self.used += held.weight;
+        let requests = held.entries.iter().map(|entry| (entry.request, slot));
+        self.requests.extend(requests);
+        self.used += held.weight();
         self.earliest_ms = match self.len() {
             1 => held.expires_ms,
             _ => self.earliest_ms.min(held.expires_ms),
@@ -115,8 +166,10 @@ impl Holders {
     pub(super) fn remove(&mut self, lease_id: LeaseId) -> Option<Held> {
         let slot = self.leases.remove(&lease_id)?;
         let held = self.slots[slot].take()?;
-        self.requests.remove(&held.request);
-        self.used -= held.weight;
+        for entry in &held.entries {
+            self.requests.remove(&entry.request);
+        }
+        self.used -= held.weight();
         self.spare.push(slot);
         if self.leases.is_empty() {
             *self = Self::default();
@@ -136,8 +189,8 @@ impl Holders {
         let alone = self.len() == 1;
         let held = self.slots[*self.leases.get(&lease_id)?].as_mut()?;
         held.grant(now)?;
-        if held.place.take().is_some() {
-            queue.remove(held.request);
+        if let Some(place) = held.place.take() {
+            queue.take(place);
         }
         held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
         let grant = held.grant(now)?;

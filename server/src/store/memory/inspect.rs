@@ -16,7 +16,7 @@ impl Record {
         let waiters = self.queue.waiters().filter(|waiter| waiter.until_ms > now);
         let waiters = waiters.take(SHOWN_MAX).map(|waiter| Waiting {
             owner: waiter.owner.clone(),
-            mode: Mode::from_stored(waiter.weight, self.limit_in_use()),
+            mode: Mode::from_stored(waiter.entry.weight, self.limit_in_use()),
             since_ms: waiter.since_ms,
             remaining_ms: waiter.until_ms - now,
         });
@@ -69,7 +69,7 @@ impl Record {
         (held.place.is_none() && held.expires_ms > now).then(|| Holder {
             lease_id: held.lease_id,
             owner: held.owner.clone(),
-            mode: Mode::from_stored(held.weight, self.limit_in_use()),
+            mode: Mode::from_stored(held.weight(), self.limit_in_use()),
             fencing_token: held.fencing_token,
             since_ms: held.acquired_ms,
             remaining_ms: held.expires_ms - now,

@@ -2,21 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{attempts::Attempts, context::Context};
+use super::{context::Context, entry::Entry, holders::Held};
 use crate::lock::{
-    Acquire, ArgumentsHash, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS, Terms,
+    Acquire, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS, Terms, Under,
 };
 
 /// A call in line.
 #[derive(Debug, Clone)]
 pub(super) struct Waiter {
     pub(super) lease_id: LeaseId,
-    pub(super) request: RequestHash,
-    pub(super) arguments: ArgumentsHash,
-    pub(super) attempts: Attempts,
+    pub(super) entry: Entry,
     pub(super) owner: Owner,
-    pub(super) weight: u32,
     pub(super) terms: Terms,
+    /// The lease is there already.
+    pub(super) added: bool,
     pub(super) ttl_ms: u64,
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
@@ -48,6 +47,7 @@ struct Touch {
 /// The waiter whose turn it is.
 pub(super) struct Next {
     pub(super) place: u64,
+    pub(super) lease_id: LeaseId,
     pub(super) weight: u32,
     /// Another broker must claim it: it keeps its place in line until then.
     pub(super) is_provisional: bool,
@@ -55,16 +55,12 @@ pub(super) struct Next {
 
 impl Waiter {
     pub(super) fn new(context: &Context, acquire: &Acquire, now: u64) -> Self {
-        let mut attempts = Attempts::default();
-        attempts.add(acquire.attempt, context.broker);
         Self {
             lease_id: acquire.lease_id,
-            request: acquire.request,
-            arguments: acquire.arguments,
-            attempts,
+            entry: Entry::new(acquire, context.broker),
             owner: acquire.owner.clone(),
-            weight: acquire.mode.weight(),
             terms: acquire.terms,
+            added: acquire.under != Under::NewLease,
             ttl_ms: acquire.ttl.as_millis(),
             since_ms: now,
             until_ms: now + acquire.wait_ms,
@@ -91,7 +87,7 @@ impl Queue {
     pub(super) fn join(&mut self, waiter: Waiter) {
         self.tail += 1;
         self.extend(waiter.until_ms);
-        self.places.insert(waiter.request, self.tail);
+        self.places.insert(waiter.entry.request, self.tail);
         self.waiters.insert(self.tail, waiter);
     }
 
@@ -108,7 +104,7 @@ impl Queue {
     /// Takes a waiter out of the line.
     pub(super) fn take(&mut self, place: u64) -> Option<Waiter> {
         let waiter = self.waiters.remove(&place)?;
-        self.places.remove(&waiter.request);
+        self.places.remove(&waiter.entry.request);
         if self.waiters.is_empty() {
             *self = Self::default();
         }
@@ -129,10 +125,10 @@ impl Queue {
     }
 
     /// A hand-off lapsed unclaimed.
-    pub(super) fn fall_back(&mut self, place: u64, attempts: Attempts, lapsed_ms: u64) {
+    pub(super) fn fall_back(&mut self, place: u64, lapsed: &Held) {
         if let Some(waiter) = self.waiters.get_mut(&place) {
-            waiter.attempts = attempts;
-            waiter.passed_ms = lapsed_ms;
+            waiter.entry = lapsed.entries[0].clone();
+            waiter.passed_ms = lapsed.expires_ms;
             waiter.is_promised = false;
         }
     }
@@ -157,9 +153,9 @@ impl Queue {
 
     /// Drops waiters that can never fit.
     pub(super) fn refuse_above(&mut self, limit: u32) {
-        let never = |waiter: &&Waiter| !waiter.is_promised && waiter.weight > limit;
+        let never = |waiter: &&Waiter| !waiter.is_promised && waiter.entry.weight > limit;
         let never = self.waiters.values().filter(never);
-        let never: Vec<_> = never.map(|waiter| waiter.request).collect();
+        let never: Vec<_> = never.map(|waiter| waiter.entry.request).collect();
         never.into_iter().for_each(|request| self.remove(request));
     }
 
@@ -169,11 +165,12 @@ impl Queue {
         let (me, now) = (context.broker, context.now());
         while let Some((&place, waiter)) = self.waiters.range(from..).next() {
             from = place + 1;
-            let broker = waiter.attempts.broker().unwrap_or(me);
+            let broker = waiter.entry.attempts.broker().unwrap_or(me);
             let (until_ms, passed_ms) = (waiter.until_ms, waiter.passed_ms);
             let next = Next {
                 place,
-                weight: waiter.weight,
+                lease_id: waiter.lease_id,
+                weight: waiter.entry.weight,
                 is_provisional: broker != me,
             };
             if waiter.is_promised {

@@ -7,19 +7,17 @@ use super::{
     context::{Context, Grants},
     ended::Ended,
     handoff::Advanced,
-    holders::{Held, Holders},
+    holders::Holders,
     queue::{Queue, Waiter},
+    tombstones::{Dead, Tombstones},
 };
 use crate::{
     lock::{
-        Acquire, AttemptId, EXPIRED_MAX, EXPIRED_MS, Grant, KEEP_MS, LeaseId, LeaseRef,
-        RELEASED_MAX, RequestHash, SET_KEEP_MS, TOMBSTONE_MS, Ttl, WHOLE,
+        Acquire, AttemptId, Grant, KEEP_MS, LeaseId, LeaseRef, Mode, RequestHash, SET_KEEP_MS, Ttl,
+        Under, WHOLE,
     },
     store::{Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, Touched},
 };
-
-/// Attempts cancelled before they arrived that a record remembers.
-const TOMBSTONES_MAX: usize = 256;
 
 /// A lock that was ever used, and not so long ago as to be forgotten.
 #[derive(Debug, Default)]
@@ -33,9 +31,9 @@ pub struct Record {
     /// Nothing is granted before, by a lock_delay.
     pub(super) closed_until_ms: u64,
     pub(super) queue: Queue,
-    released: Ended,
+    pub(super) released: Ended,
     pub(super) expired: Ended,
-    tombstones: Vec<(AttemptId, u64)>,
+    pub(super) tombstones: Tombstones,
 }
 
 impl Record {
@@ -54,34 +52,39 @@ impl Record {
                 hand_offs: Vec::new(),
             })
         };
-        if self
-            .tombstones
-            .iter()
-            .any(|t| t.0 == acquire.attempt && t.1 > now)
-        {
+        if self.tombstones.knows(Dead::Attempt(acquire.attempt), now) {
             return reply(Acquired::Cancelled);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
-            if (held.lease_id, held.arguments) != (acquire.lease_id, acquire.arguments) {
+            let (lease_id, is_over) = (held.lease_id, held.grant(now).is_none());
+            let entry = self.holders.entry(acquire.request);
+            let Some(entry) = entry.filter(|entry| {
+                (lease_id, entry.arguments) == (acquire.lease_id, acquire.arguments)
+            }) else {
                 return reply(Acquired::RequestIdReused);
+            };
+            if !is_over {
+                entry.attempts.add(acquire.attempt, context.broker);
             }
-            if held.grant(now).is_some() {
-                held.attempts.add(acquire.attempt, context.broker);
-            }
-            let extended = self.extend(acquire.lease_id, now, None);
+            let extended = self.extend(lease_id, now, None);
             return reply(extended.map_or(Acquired::Ended, Acquired::Granted));
         }
-        if self
-            .released
-            .knows(&acquire.lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
-            || self
-                .expired
-                .remembers(&acquire.lease_id, EXPIRED_MAX, now, EXPIRED_MS)
-        {
+        if self.is_over(acquire, now) {
             return reply(Acquired::Ended);
         }
+        let entered = match acquire.under {
+            Under::NewLease => None,
+            Under::Lease => self.enter(context, acquire, None),
+            Under::Grant(token) => {
+                let entered = self.enter(context, acquire, Some(token));
+                Some(entered.unwrap_or(Acquired::NotFound))
+            }
+        };
+        if let Some(entered) = entered {
+            return reply(entered);
+        }
         if let Some(waiter) = self.queue.find(acquire.request) {
-            if (waiter.lease_id, waiter.arguments) != (acquire.lease_id, acquire.arguments) {
+            if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
             }
             return Ok(self.acquire_again(context, acquire));
@@ -104,25 +107,26 @@ impl Record {
             return Ok(extended.map_or(Renewed::MaxHold, Renewed::Extended));
         }
         Ok(match self.ended(lease, now) {
-            Released::Already => Renewed::Released,
+            Released::Already { .. } => Renewed::Released,
             Released::Expired => Renewed::Expired,
-            Released::Now | Released::NotFound => Renewed::NotFound,
+            Released::Now { .. } | Released::NotFound => Renewed::NotFound,
         })
     }
 
     /// See [`Store::release`](crate::store::Store::release).
-    pub fn release(&mut self, context: &Context, lease: &LeaseRef) -> Outcome<Released> {
+    pub fn release(
+        &mut self,
+        context: &Context,
+        lease: &LeaseRef,
+        entry: Option<RequestHash>,
+    ) -> Outcome<Released> {
         let now = context.now();
         self.expire(now);
-        if !self.holds(lease) {
-            let ended = self.ended(lease, now);
-            return self.advanced(context, ended);
-        }
-        self.free(lease.lease_id);
-        self.released.remember(lease.lease_id, now);
-        self.released
-            .forget(|seq, at, last| seq + RELEASED_MAX > last || at + TOMBSTONE_MS > now);
-        self.advanced(context, Released::Now)
+        let released = match self.holds(lease) {
+            true => self.leave(lease, entry, now),
+            false => self.ended(lease, now),
+        };
+        self.advanced(context, released)
     }
 
     /// See [`Store::cancel`](crate::store::Store::cancel).
@@ -138,25 +142,21 @@ impl Record {
             reply,
             hand_offs: Vec::new(),
         };
-        let held = self.holders.by_request(request);
-        let lease_id = held.as_ref().map(|held| held.lease_id);
-        let attempts = match held {
-            Some(held) => Some(&mut held.attempts),
-            None => self.queue.find(request).map(|waiter| &mut waiter.attempts),
+        let is_held = self.holders.by_request(request).is_some();
+        let entry = match is_held {
+            true => self.holders.entry(request),
+            false => self.queue.find(request).map(|waiter| &mut waiter.entry),
         };
-        match attempts.map(|attempts| attempts.remove(attempt)) {
+        match entry.map(|entry| entry.attempts.remove(attempt)) {
             Some(Some(0)) => {}
             Some(Some(_)) => return kept(Cancelled::Kept),
             Some(None) | None => {
-                self.tombstones.retain(|t| t.1 > now);
-                self.tombstones.push((attempt, now + TOMBSTONE_MS));
-                let surplus = self.tombstones.len().saturating_sub(TOMBSTONES_MAX);
-                self.tombstones.drain(..surplus);
+                self.tombstones.bury(Dead::Attempt(attempt), now);
                 return kept(Cancelled::Unknown);
             }
         }
-        if let Some(lease_id) = lease_id {
-            self.free(lease_id);
+        if is_held {
+            self.leave_entry(request);
             return self.advanced(context, Cancelled::Freed);
         }
         self.queue.remove(request);
@@ -176,13 +176,14 @@ impl Record {
             self.queue.touch(context.broker, now);
         }
         let hand_offs = self.advance(context).hand_offs;
-        let mine = |held: &&Held| held.attempts.broker() == Some(context.broker);
-        let held = self.holders.slots().flatten().filter(mine);
-        let held = held.map(|held| HandOff {
-            broker: context.broker,
-            request: held.request,
-            fencing_token: held.fencing_token,
-            provisional: held.place.is_some(),
+        let held = self.holders.slots().flatten().filter_map(|held| {
+            let entry = &held.entries[0];
+            (entry.attempts.broker() == Some(context.broker)).then(|| HandOff {
+                broker: context.broker,
+                request: entry.request,
+                fencing_token: held.fencing_token,
+                provisional: held.place.is_some(),
+            })
         });
         let reply = Touched {
             rejoin,
@@ -247,7 +248,7 @@ impl Record {
             return self.answer(context, acquire);
         }
         if let Some(waiter) = self.queue.find(acquire.request) {
-            waiter.attempts.add(acquire.attempt, context.broker);
+            waiter.entry.attempts.add(acquire.attempt, context.broker);
             waiter.until_ms = waiter.until_ms.max(now + acquire.wait_ms);
             waiter.passed_ms = 0;
         }
@@ -271,6 +272,8 @@ impl Record {
             Err(Refused::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
             Err(refused) => return Err(refused),
         }
+        // Another request of the same lease was promised the lock.
+        advanced.is_blocked |= self.holders.by_lease(acquire.lease_id).is_some();
         let reply = match self.check_limit(acquire) {
             Err(mismatch) => mismatch,
             Ok(()) if !advanced.is_blocked && self.fits(context, acquire.mode.weight()) => {
@@ -294,18 +297,23 @@ impl Record {
 
     /// A lock that nobody holds or waits for takes the limit of the call.
     fn check_limit(&mut self, acquire: &Acquire) -> Result<(), Acquired> {
-        let (in_use, wanted) = (self.limit_in_use(), acquire.mode.limit());
+        let in_use = self.limit_in_use();
         if in_use == 0 {
-            self.limit = wanted;
+            self.limit = acquire.mode.limit();
         }
-        let is_other = match self.set_limit {
-            0 => in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE),
-            _ => wanted == WHOLE,
-        };
-        if is_other || acquire.mode.weight() > self.limit {
+        if self.has_other_limit(acquire.mode) || acquire.mode.weight() > self.limit {
             return Err(Acquired::LimitMismatch { limit: in_use });
         }
         Ok(())
+    }
+
+    /// The lock is in use with another limit than this mode's.
+    pub(super) fn has_other_limit(&self, mode: Mode) -> bool {
+        let (in_use, wanted) = (self.limit_in_use(), mode.limit());
+        match self.set_limit {
+            0 => in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE),
+            _ => wanted == WHOLE,
+        }
     }
 
     /// 0 while nobody holds the lock or waits for it, and none is set.
@@ -333,7 +341,12 @@ impl Record {
         Outcome { reply, hand_offs }
     }
 
-    fn extend(&mut self, lease_id: LeaseId, now: u64, ttl: Option<Ttl>) -> Option<Grant> {
+    pub(super) fn extend(
+        &mut self,
+        lease_id: LeaseId,
+        now: u64,
+        ttl: Option<Ttl>,
+    ) -> Option<Grant> {
         self.holders.extend(lease_id, &mut self.queue, now, ttl)
     }
 
@@ -365,25 +378,6 @@ impl Record {
             (1.., _) => left(self.holders.earliest_ms()),
             (0, Grants::NotBefore(ms)) => left(ms).max(closed_ms),
             (0, Grants::Never) => closed_ms,
-        }
-    }
-
-    /// How a lease that does not hold the lock ended, as far as it is remembered.
-    fn ended(&self, lease: &LeaseRef, now: u64) -> Released {
-        if self.holders.by_lease(lease.lease_id).is_some() {
-            Released::NotFound
-        } else if self
-            .released
-            .knows(&lease.lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
-        {
-            Released::Already
-        } else if self
-            .expired
-            .remembers(&lease.lease_id, EXPIRED_MAX, now, EXPIRED_MS)
-        {
-            Released::Expired
-        } else {
-            Released::NotFound
         }
     }
 }

@@ -46,6 +46,9 @@ pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreEr
                 limit: fields.count()?,
             },
             "FULL" => Acquired::QueueFull,
+            "UPGRADE" => Acquired::UpgradeDenied,
+            "ENTRIES" => Acquired::TooManyEntries,
+            "NOTFOUND" => Acquired::NotFound,
             "REUSED" => Acquired::RequestIdReused,
             "ENDED" => Acquired::Ended,
             "CANCELLED" => Acquired::Cancelled,
@@ -68,10 +71,11 @@ pub fn renewed(answer: Value, me: BrokerId) -> Result<Answer<Renewed>, StoreErro
 }
 
 pub fn released(answer: Value, me: BrokerId) -> Result<Answer<Released>, StoreError> {
-    decode(answer, me, |tag, _| {
+    decode(answer, me, |tag, fields| {
+        let hold_count = fields.count()?;
         Some(match tag {
-            "NOW" => Released::Now,
-            "ALREADY" => Released::Already,
+            "NOW" => Released::Now { hold_count },
+            "ALREADY" => Released::Already { hold_count },
             "EXPIRED" => Released::Expired,
             "NOTFOUND" => Released::NotFound,
             _ => return None,
@@ -255,6 +259,7 @@ impl Fields {
             fencing_token: FencingToken::new(self.number()?)?,
             ttl: Ttl::from_stored(self.number()?),
             acquired_ms: self.number()?,
+            hold_count: self.count()?,
         })
     }
 

@@ -7,7 +7,7 @@ use fred::types::Value;
 use super::{owner, script::Script};
 use crate::lock::{
     Acquire, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Terms,
-    Ttl,
+    Ttl, Under,
 };
 
 /// What every command says before its own arguments.
@@ -92,7 +92,16 @@ const ACQUIRE: &str = text!(
     "",
     "acquire",
     [
-        "calls", "shown", "grant", "ended", "expire", "line", "advance"
+        "calls",
+        "shown",
+        "grant",
+        "ended",
+        "expire",
+        "line",
+        "advance",
+        "tombstones",
+        "entries",
+        "enter"
     ]
 );
 /// Renew, release and cancel run even when the server is out of memory.
@@ -100,12 +109,29 @@ const RENEW: &str = text!(" flags=allow-oom", "renew", ["grant", "ended", "expir
 const RELEASE: &str = text!(
     " flags=allow-oom",
     "release",
-    ["grant", "ended", "expire", "line", "advance"]
+    [
+        "grant",
+        "ended",
+        "expire",
+        "line",
+        "advance",
+        "tombstones",
+        "entries"
+    ]
 );
 const CANCEL: &str = text!(
     " flags=allow-oom",
     "cancel",
-    ["calls", "grant", "ended", "expire", "line", "advance"]
+    [
+        "calls",
+        "grant",
+        "ended",
+        "expire",
+        "line",
+        "advance",
+        "tombstones",
+        "entries"
+    ]
 );
 const TOUCH: &str = text!(
     "",
@@ -147,7 +173,8 @@ impl Preamble<'_> {
             Value::Bytes(owner::encode(&acquire.owner).into()),
             number(acquire.mode.weight().into()),
             number(acquire.mode.limit().into()),
-            terms(acquire.terms),
+            terms(acquire),
+            under(acquire.under),
         ];
         self.command(&acquire.lock, args)
     }
@@ -158,9 +185,10 @@ impl Preamble<'_> {
         self.command(&lease.lock, [text(lease.lease_id.as_str()), token, ttl])
     }
 
-    pub fn release(&self, lease: &LeaseRef) -> Command {
+    pub fn release(&self, lease: &LeaseRef, entry: Option<RequestHash>) -> Command {
         let token = number(lease.fencing_token.get());
-        self.command(&lease.lock, [text(lease.lease_id.as_str()), token])
+        let entry = entry.map_or_else(|| text(""), |request| text(request.as_str()));
+        self.command(&lease.lock, [text(lease.lease_id.as_str()), token, entry])
     }
 
     pub fn cancel(&self, lock: &LockKey, request: RequestHash, attempt: AttemptId) -> Command {
@@ -198,16 +226,25 @@ impl Preamble<'_> {
 }
 
 /// `''` where there are none, so that a script has nothing to read.
-fn terms(terms: Terms) -> Value {
-    match terms {
-        Terms {
-            max_hold_ms: 0,
-            lock_delay_ms: 0,
-        } => text(""),
-        Terms {
-            max_hold_ms,
-            lock_delay_ms,
-        } => Value::String(format!("{max_hold_ms},{lock_delay_ms}").into()),
+fn terms(acquire: &Acquire) -> Value {
+    let Terms {
+        max_hold_ms,
+        lock_delay_ms,
+    } = acquire.terms;
+    match (acquire.terms, acquire.under) {
+        (terms, Under::NewLease) if terms == Terms::default() => text(""),
+        (_, under) => {
+            let added = u8::from(under != Under::NewLease);
+            Value::String(format!("{max_hold_ms},{lock_delay_ms},{added}").into())
+        }
+    }
+}
+
+fn under(under: Under) -> Value {
+    match under {
+        Under::NewLease => text(""),
+        Under::Lease => text("+"),
+        Under::Grant(token) => number(token.get()),
     }
 }
 

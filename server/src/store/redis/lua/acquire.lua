@@ -1,12 +1,14 @@
 -- Acquire: grants the lock, or joins its queue, or says why not. A repeat finds what an earlier
 -- attempt got, and renews the lease.
 -- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
--- weight, limit (0: the one in use), terms ('' or 'max_hold_ms,lock_delay_ms', 0 for none)
+-- weight, limit (0: the one in use), terms ('' or 'max_hold_ms,lock_delay_ms,added': 0 for none; added
+-- is 1 where the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters)
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local ttl, wait, rejoin, cap = ARGV[8], tonumber(ARGV[9]), ARGV[10] == '1', tonumber(ARGV[11])
-local weight, limit = ARGV[13], tonumber(ARGV[14])
+local wait, limit, weight, under = tonumber(ARGV[9]), tonumber(ARGV[14]), ARGV[13], ARGV[16]
 if now > not_after then return { 'LATE', now } end
-local r, was_released, was_expired, tombstones = load('r:' .. request, 'z:' .. lease, 'e:' .. lease, 'a')
+local r, l, was_released, was_expired, tombstones =
+  load('r:' .. request, 'l:' .. lease, 'z:' .. lease, 'e:' .. lease, 'a')
+known['r:' .. request], known['l:' .. lease], known.a = r, l, tombstones
 expire()
 
 -- Whatever the answer is, an expiry that was noticed stays noticed.
@@ -15,7 +17,7 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
-local function granted(h) return reply('GRANTED', h.token, announced(h), h.since) end
+local function granted(h) return reply('GRANTED', h.token, announced(h), h.since, hold_count(h)) end
 
 local function held_or_queued()
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
@@ -23,56 +25,52 @@ local function held_or_queued()
   return reply('HELD', queue.n, math.max(closed_until - now, 0), holders.limit, (shown(5, 16)))
 end
 
-for attempt_known, until_ms in string.gmatch(tombstones or '', '(%w+)|(%d+)') do
-  if attempt_known == attempt and tonumber(until_ms) > now then return reply('CANCELLED') end
-end
-local h = holder_by(request, r)
+if tombstones and is_buried(attempt) then return reply('CANCELLED') end
+local h, place = holder_by(request), tonumber(r)
 if h then
-  if h.lease ~= lease or h.arguments ~= arguments then return reply('REUSED') end
+  local e = entry_of(h, request)
+  if h.lease ~= lease or e.arguments ~= arguments then return reply('REUSED') end
   if not announced(h) then return reply('ENDED') end
-  h.attempts = attempts_add(h.attempts, attempt)
+  set_attempts(h, e, attempts_add(e.attempts, attempt))
   extend(h)
   return granted(h)
 end
-if remembered(changed['z:' .. lease] or was_released, released, kept_released)
-  or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
+h = holder_of(lease)
+if tombstones and is_buried(request)
+  or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)
+  or under == '' and (h or remembered(was_released, released, kept_released))
+  or under ~= '' and under ~= '+' and not h and remembered(was_released, released, kept_released) then
   return reply('ENDED')
 end
-local place = tonumber(r)
+local w = { lease = lease, request = request, arguments = arguments, ttl = ARGV[8], since = now,
+  weight = weight, terms = ARGV[15], until_ms = now + wait, passed = 0, owner = ARGV[12],
+  attempts = attempt .. '@' .. me }
+if h and not h.place and (under == '+' or under == h.token) then
+  if other_limit(limit) then return reply('MISMATCH', limit_in_use()) end
+  local refused = enter(h, w)
+  return refused and reply(refused) or granted(h)
+end
+if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 if place then
-  local w = read_waiter(place)
-  if w.lease ~= lease or w.arguments ~= arguments then return reply('REUSED') end
-  if wait > 0 then
-    w.attempts, w.passed = attempts_add(w.attempts, attempt), 0
-    w.until_ms = math.max(w.until_ms, now + wait)
-    queue.until_ms = math.max(queue.until_ms, w.until_ms)
-    write_waiter(place, w)
-    touch_queue()
-  end
+  local waits = read_waiter(place)
+  if waits.lease ~= lease or waits.arguments ~= arguments then return reply('REUSED') end
+  if wait > 0 then wait_again(place, waits, attempt, w.until_ms) end
   advance()
-  h = holder_by(request, changed['r:' .. request] or r)
-  if h and not h.place then return granted(h) end
-  return held_or_queued()
+  h = holder_by(request)
+  return h and not h.place and granted(h) or held_or_queued()
 end
 
 local closed = grants_in()
-if closed < 0 or closed > 0 and not (rejoin and wait > 0) then
+if closed < 0 or closed > 0 and not (ARGV[10] == '1' and wait > 0) then
   if next(changed) then save() end
   return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
 end
-local blocked = closed > 0 or advance()
+-- another request of the same lease may have been promised the lock
+local blocked = closed > 0 or advance() or holder_of(lease)
 local in_use = limit_in_use()
 if in_use == 0 then holders.limit = limit end
-local other = in_use > 0 and limit ~= in_use and (limit > 0 or in_use == WHOLE)
-if set_limit > 0 then other = limit == WHOLE end
-if other or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
-local w = { lease = lease, request = request, arguments = arguments, ttl = ttl, since = now,
-  weight = weight, terms = ARGV[15],
-  until_ms = now + wait, passed = 0, attempts = attempts_add('', attempt), owner = ARGV[12] }
+if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
 if not blocked and fits(weight) then return granted(grant(w)) end
-if wait > 0 and queue.n >= cap then return reply('FULL') end
-if wait > 0 then
-  touch_queue()
-  join(w)
-end
+if wait > 0 and queue.n >= tonumber(ARGV[11]) then return reply('FULL') end
+if wait > 0 then join(w) end
 return held_or_queued()

@@ -30,7 +30,8 @@ local function advance()
   local place = math.max(queue.head, queue.resume)
   repeat
     w, place = next_waiter(place)
-    blocked = w and not fits(w.weight)
+    -- a lease that holds the lock already enters it by asking, not by waiting
+    blocked = w and (not fits(w.weight) or holder_of(w.lease))
     if w and not blocked then
       local broker, h = broker_of(w.attempts)
       queue.resume, touched_queue = 0, true

@@ -19,7 +19,17 @@ local function touch_queue()
   if not string.find(queue.brokers, me, 1, true) then queue.brokers = queue.brokers .. me end
 end
 
+-- A repeat of a call in line keeps its place, and belongs to this broker from now on.
+local function wait_again(place, w, attempt, until_ms)
+  w.attempts, w.passed = attempts_add(w.attempts, attempt), 0
+  w.until_ms = math.max(w.until_ms, until_ms)
+  queue.until_ms = math.max(queue.until_ms, w.until_ms)
+  write_waiter(place, w)
+  touch_queue()
+end
+
 local function join(w)
+  touch_queue()
   queue.tail, queue.n, touched_queue = queue.tail + 1, queue.n + 1, true
   queue.until_ms = math.max(queue.until_ms, w.until_ms)
   write_waiter(queue.tail, w)

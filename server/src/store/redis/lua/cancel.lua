@@ -2,11 +2,13 @@
 -- lock. An attempt that has not arrived yet leaves a tombstone.
 -- ARGV 4..: request, attempt
 local request, attempt = ARGV[4], ARGV[5]
-local r, tombstones = load('r:' .. request, 'a')
+local r = load('r:' .. request)
+known['r:' .. request] = r
 expire()
-local h, place = holder_by(request, r), tonumber(r)
+local h, place = holder_by(request), tonumber(r)
+local e = h and entry_of(h, request)
 local w = not h and place and read_waiter(place)
-local left = h and attempts_remove(h.attempts, attempt) or w and attempts_remove(w.attempts, attempt)
+local left = e and attempts_remove(e.attempts, attempt) or w and attempts_remove(w.attempts, attempt)
 
 local function reply(tag)
   save()
@@ -14,17 +16,12 @@ local function reply(tag)
 end
 
 if not left then
-  local kept = {}
-  for known, until_ms in string.gmatch(tombstones or '', '(%w+)|(%d+)') do
-    if tonumber(until_ms) > now then kept[#kept + 1] = known .. '|' .. until_ms end
-  end
-  kept[#kept + 1] = attempt .. '|' .. now + TOMBSTONE
-  changed.a = table.concat(kept, ',', math.max(#kept - 255, 1))
+  bury(attempt)
   return reply('UNKNOWN')
 end
 if left ~= '' then
   if h then
-    h.attempts = left
+    set_attempts(h, e, left)
     write_holder(h)
   else
     w.attempts = left
@@ -32,6 +29,6 @@ if left ~= '' then
   end
   return reply('KEPT')
 end
-if h then free(h) else drop(place, request) end
+if not h then drop(place, request) elseif h.entries == '' then free(h) else leave(h, e) end
 advance()
 return reply(h and 'FREED' or 'DEQUEUED')

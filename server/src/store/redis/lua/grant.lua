@@ -22,7 +22,7 @@ local function grant(w, place)
   end
   local h = { slot = tonumber(slot or all.top), lease = w.lease, request = w.request,
     arguments = w.arguments, token = changed.f, ttl = w.ttl, since = now, weight = w.weight,
-    terms = w.terms, place = place, attempts = w.attempts, owner = w.owner }
+    terms = w.terms, place = place, attempts = w.attempts, entries = '', owner = w.owner }
   local life = expiry(announced(h))
   h.expires = now + (place and math.min(life, CLAIM) or life)
   all.n, all.used = all.n + 1, all.used + h.weight
@@ -51,6 +51,9 @@ local function remove(h)
 end
 
 local function free(h)
+  if h.entries ~= '' then
+    for request in string.gmatch(h.entries, '(%w+):%w+:%d+:') do changed['r:' .. request] = false end
+  end
   if h.place then drop(h.place, h.request) elseif h.slot > 1 then changed['r:' .. h.request] = false end
   remove(h)
 end

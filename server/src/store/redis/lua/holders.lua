@@ -6,22 +6,23 @@ function holder_at(slot)
   if held[slot] ~= nil then return held[slot] end
   local text = slot <= holders.top and field('h:' .. slot)
   if not text or text == '' then return false end
-  local lease, request, arguments, token, ttl, since, expires, weight, terms, place, attempts, owner =
-    string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|(.*)$')
+  local lease, request, arguments, token, ttl, since, expires, weight, terms, place, attempts, entries,
+    owner = string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|([^|]*)|(.*)$')
   held[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
     token = token, ttl = ttl, since = since, expires = tonumber(expires), weight = weight,
-    terms = terms, place = tonumber(place), attempts = attempts, owner = owner }
+    terms = terms, place = tonumber(place), attempts = attempts, entries = entries,
+    owner = owner }
   return held[slot]
 end
 
 local function write_holder(h)
   changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, h.token, h.ttl,
-    h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.owner }, '|')
+    h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.entries, h.owner }, '|')
 end
 
 -- Closes the lock for the lock_delay of a holder whose time is over.
 local function close_after(h)
-  local delay = h.terms ~= '' and tonumber(string.match(h.terms, '%d+$')) or 0
+  local delay = h.terms ~= '' and tonumber(string.match(h.terms, ',(%d+)')) or 0
   if delay > 0 then closed_until = math.max(closed_until, h.expires + delay) end
 end
 
@@ -34,17 +35,25 @@ local function read_holders(last)
   for i = 1, #names do known[names[i]] = texts[i] end
 end
 
--- By the index field l:<lease>.
-local function holder_of(lease, slot)
+local function hold_count(h)
+  if h.entries == '' then return 1 end
+  local _, others = string.gsub(h.entries, ';', ';')
+  return 1 + others
+end
+
+-- By the index field l:<lease>, which holders above the first slot have.
+local function holder_of(lease)
   local first = holder_at(1)
   if first and first.lease == lease then return first end
+  local slot = holders.top > 1 and field('l:' .. lease)
   return slot and holder_at(tonumber(slot))
 end
 
 -- By the index field r:<request>: a holder's slot, or the place of a waiter.
-local function holder_by(request, r)
+local function holder_by(request)
   local first = holder_at(1)
   if first and first.request == request then return first end
+  local r = field('r:' .. request)
   local slot = string.match(r or '', '^@(%d+)$')
   if slot then return holder_at(tonumber(slot)) end
   local w = r and read_waiter(tonumber(r))

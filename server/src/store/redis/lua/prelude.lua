@@ -3,7 +3,7 @@
 local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
 local SCAN_MAX, GRANTS_MAX, ATTEMPTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 8, 31, 1073741824
-local HOLDERS_MAX = 1000
+local HOLDERS_MAX, ENTRIES_MAX = 1000, 64
 local call = redis.call
 local lock, era_key = KEYS[1], KEYS[2]
 local me, not_after, era_id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -50,7 +50,7 @@ local function load(...)
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
   released, expired = v[6] or '1|0', v[7] or '1|0'
-  return v[8], v[9], v[10], v[11]
+  return v[8], v[9], v[10], v[11], v[12]
 end
 
 -- Writes what changed. A record without a TTL gets one by the same command.

@@ -3,13 +3,14 @@
 local lease, token = ARGV[4], ARGV[5]
 if now > not_after then return { 'LATE', now } end
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
+known['l:' .. lease] = l
 expire()
-local h = holder_of(lease, l)
+local h = holder_of(lease)
 if h and h.token == token then
   local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
   if extended or next(changed) then save() end
   if not extended then return { 'MAXHOLD', now, more, hand_offs } end
-  return { 'EXTENDED', now, more, hand_offs, h.token, announced(h), h.since }
+  return { 'EXTENDED', now, more, hand_offs, h.token, announced(h), h.since, hold_count(h) }
 end
 local tag = 'NOTFOUND'
 if not h and remembered(was_released, released, kept_released) then

@@ -1,10 +1,30 @@
-//! The attempts of one request: which RPCs ask for it, and at which brokers.
+//! One request at a lock: what it asks for, and which RPCs ask for it, at which brokers.
 
-use crate::lock::{ATTEMPTS_MAX, AttemptId, BrokerId};
+use crate::lock::{ATTEMPTS_MAX, Acquire, ArgumentsHash, AttemptId, BrokerId, RequestHash};
+
+/// A request that holds or waits. A lease that entered its lock several times has several.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) request: RequestHash,
+    pub(super) arguments: ArgumentsHash,
+    pub(super) weight: u32,
+    pub(super) attempts: Attempts,
+}
 
 /// Newest last; at most [`ATTEMPTS_MAX`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attempts(Vec<(AttemptId, BrokerId)>);
+
+impl Entry {
+    pub(super) fn new(acquire: &Acquire, broker: BrokerId) -> Self {
+        Self {
+            request: acquire.request,
+            arguments: acquire.arguments,
+            weight: acquire.mode.weight(),
+            attempts: Attempts(vec![(acquire.attempt, broker)]),
+        }
+    }
+}
 
 impl Attempts {
     /// Adds a newest attempt, unless it is known.

@@ -1,0 +1,89 @@
+//! Re-entry: a lease that holds a lock enters it again, and leaves it entry by entry.
+
+use super::{context::Context, entry::Entry, record::Record, tombstones::Dead};
+use crate::{
+    lock::{Acquire, FencingToken, LeaseRef, RequestHash},
+    store::{Acquired, Released},
+};
+
+impl Record {
+    /// One more entry of a lease that holds the lock, with that token if one is given. `None`: it
+    /// does not hold it. Renews the lease. Never waits, and needs no era: nothing new is granted.
+    pub(super) fn enter(
+        &mut self,
+        context: &Context,
+        acquire: &Acquire,
+        token: Option<FencingToken>,
+    ) -> Option<Acquired> {
+        let held = self.holders.by_lease(acquire.lease_id)?;
+        if held.place.is_some() || token.is_some_and(|token| token != held.fencing_token) {
+            return None;
+        }
+        let (weight, hold_count) = (held.weight(), held.entries.len());
+        let is_over = held.grant(context.now()).is_none();
+        Some(if self.has_other_limit(acquire.mode) {
+            let limit = self.limit_in_use();
+            Acquired::LimitMismatch { limit }
+        } else if acquire.mode.weight() > weight {
+            Acquired::UpgradeDenied
+        } else if is_over {
+            Acquired::Ended
+        } else if hold_count >= context.entries_max {
+            Acquired::TooManyEntries
+        } else {
+            let entry = Entry::new(acquire, context.broker);
+            self.holders.enter(acquire.lease_id, entry);
+            self.extend(acquire.lease_id, context.now(), None)
+                .map_or(Acquired::Ended, Acquired::Granted)
+        })
+    }
+
+    /// Takes an entry, or all of them, off a lease that holds the lock. With the last one the lock
+    /// is free.
+    pub(super) fn leave(
+        &mut self,
+        lease: &LeaseRef,
+        entry: Option<RequestHash>,
+        now: u64,
+    ) -> Released {
+        let Some(held) = self.holders.by_lease(lease.lease_id) else {
+            return Released::NotFound;
+        };
+        let is_known = entry.is_none_or(|request| held.entry(request).is_some());
+        let entries = held.entries.iter().map(|entry| entry.request);
+        let over: Vec<_> = match entry {
+            Some(request) => vec![request],
+            // The memory of released leases refuses repeats of the call that made the lease.
+            None if held.added || held.entries.len() > 1 => entries.collect(),
+            None => Vec::new(),
+        };
+        for request in over {
+            self.tombstones.bury(Dead::Request(request), now);
+        }
+        if !is_known {
+            let hold_count = self.hold_count(lease);
+            return Released::Already { hold_count };
+        }
+        match entry {
+            Some(request) => self.leave_entry(request),
+            None => self.free(lease.lease_id),
+        }
+        let hold_count = self.hold_count(lease);
+        if hold_count == 0 {
+            self.remember_released(lease.lease_id, now);
+        }
+        Released::Now { hold_count }
+    }
+
+    /// With its last entry a holder is gone.
+    pub(super) fn leave_entry(&mut self, request: RequestHash) {
+        if let Some(lease_id) = self.holders.leave(request) {
+            self.free(lease_id);
+        }
+    }
+
+    fn hold_count(&self, lease: &LeaseRef) -> u32 {
+        let held = self.holders.by_lease(lease.lease_id);
+        held.map_or(0, |held| held.hold_count())
+    }
+}

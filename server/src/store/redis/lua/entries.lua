@@ -1,0 +1,38 @@
+-- Re-entry: a lease that holds the lock enters it again. Its strongest entry stands in the holder's
+-- own fields, which say what it weighs; the others are in `entries`, in the order in which they came.
+local ENTRY = '(%w+):(%w+):(%d+):([^;]*);'
+
+local function entry_text(e)
+  return table.concat({ e.request, e.arguments, e.weight, e.attempts }, ':') .. ';'
+end
+
+-- The entry of a request: the holder itself where it is the strongest. Nil if there is none.
+local function entry_of(h, request)
+  if h.request == request then return h end
+  local first, last, arguments, weight, attempts =
+    string.find(h.entries, request .. ':(%w+):(%d+):([^;]*);')
+  return first and { request = request, arguments = arguments, weight = weight, attempts = attempts,
+    before = string.sub(h.entries, 1, first - 1), after = string.sub(h.entries, last + 1) }
+end
+
+local function set_attempts(h, e, attempts)
+  e.attempts = attempts
+  if e ~= h then h.entries = e.before .. entry_text(e) .. e.after end
+end
+
+-- Takes out one of several entries. Without its strongest the holder weighs less from then on.
+local function leave(h, e)
+  changed['r:' .. e.request] = false
+  if e == h then
+    local strongest, most = nil, -1
+    for request, _, weight in string.gmatch(h.entries, ENTRY) do
+      if tonumber(weight) > most then strongest, most = request, tonumber(weight) end
+    end
+    e = entry_of(h, strongest)
+    holders.used = holders.used - h.weight + e.weight
+    h.request, h.arguments, h.weight, h.attempts = e.request, e.arguments, e.weight, e.attempts
+    if h.slot == 1 then changed['r:' .. h.request] = false end
+  end
+  h.entries = e.before .. e.after
+  write_holder(h)
+end
