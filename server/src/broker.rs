@@ -1,7 +1,9 @@
 //! What the broker does for a call: acquire (now, or in line), renew, release, look.
 
 mod call;
+mod lease;
 mod line;
+mod turn;
 mod undo;
 
 use std::sync::Arc;
@@ -10,13 +12,14 @@ use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::error;
 
+pub use self::lease::GivenBack;
 use self::{call::Call, undo::Undo};
 use crate::{
     lock::{
-        AcquireCall, FencingToken, Grant, Lease, LeaseRef, LockError, LockKey, LockState, Ttl,
-        WHOLE,
+        AcquireCall, Failed, FencingToken, LOCKS_MAX, Lease, LeaseToken, LockError, LockKey,
+        LockState, WHOLE,
     },
-    store::{Checked, Event, LimitSet, Released, Renewed, Store, StoreError},
+    store::{Checked, Event, LimitSet, Store, StoreError},
     waiters::{Signal, Waiters},
 };
 
@@ -50,43 +53,44 @@ impl Broker {
         broker
     }
 
-    /// Takes the lock for `caller`, waiting in line at most `call.wait_ms`.
+    /// Takes the locks of the call for `caller`, all or none, waiting in line at most `call.wait_ms`.
     ///
     /// # Cancel safety
     /// The call goes on in a task of its own. Dropping this future gives up the wait: the place in
     /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
     /// call has come again by then.
-    pub async fn acquire(&self, caller: &str, call: AcquireCall) -> Result<Lease, LockError> {
+    pub async fn acquire(&self, caller: &str, call: AcquireCall) -> Result<Lease, Failed> {
+        let first = call.targets[0].lock.clone();
+        let failed = |error| Failed {
+            lock: first.clone(),
+            error,
+        };
         if self.draining.is_cancelled() {
-            return Err(LockError::Draining);
+            return Err(failed(LockError::Draining));
         }
-        let key = self.store.deployment_key().await.map_err(LockError::from)?;
-        let token = key.lease_token(caller, &call.owner.id, &call.request_id, &[&call.lock]);
+        if let Some(lease) = &call.under
+            && lease.locks.len() >= LOCKS_MAX
+            && lease.locks.iter().all(|held| held.lock != first)
+        {
+            return Err(failed(LockError::TooManyLocks));
+        }
+        let token = match &call.under {
+            Some(lease) => lease.lease_token.clone(),
+            None => self.new_token(caller, &call).await.map_err(failed)?,
+        };
         let (reply, answer) = oneshot::channel();
         self.tasks
             .spawn(Call::new(self.clone(), call, token).run(reply));
-        let offer = answer.await.map_err(|_| LockError::Internal)??;
+        let offer = answer.await.map_err(|_| failed(LockError::Internal))??;
         Ok(offer.accept())
     }
 
-    /// Extends a lease: never shortens it, and never makes one.
-    pub async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Grant, LockError> {
-        match self.store.renew(lease, ttl).await? {
-            Renewed::Extended(grant) => Ok(grant),
-            Renewed::MaxHold => Err(LockError::MaxHold),
-            Renewed::Expired | Renewed::Released => Err(LockError::LeaseExpired),
-            Renewed::NotFound => Err(LockError::LeaseNotFound),
-        }
-    }
-
-    /// Gives a lease back. True if an earlier release had ended it.
-    pub async fn release(&self, lease: &LeaseRef) -> Result<bool, LockError> {
-        match self.store.release(lease, None).await? {
-            Released::Now { .. } => Ok(false),
-            Released::Already { .. } => Ok(true),
-            Released::Expired => Err(LockError::LeaseExpired),
-            Released::NotFound => Err(LockError::LeaseNotFound),
-        }
+    /// The same for every attempt of the call, at any broker.
+    async fn new_token(&self, caller: &str, call: &AcquireCall) -> Result<LeaseToken, LockError> {
+        let key = self.store.deployment_key().await?;
+        let mut locks: Vec<_> = call.targets.iter().map(|target| &target.lock).collect();
+        locks.sort();
+        Ok(key.lease_token(caller, &call.owner.id, &call.request_id, &locks))
     }
 
     /// Time left, in milliseconds, on the live lease behind a token.

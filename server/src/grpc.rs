@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     broker::Broker,
-    lock::{Lease, LeaseRef, Limits},
+    lock::{Lease, Limits},
 };
 
 /// The largest message that a client may send. The largest legal one is far smaller.
@@ -68,28 +68,30 @@ impl LockService for Locks {
         let wait_max_ms = timeout::wait_max_ms(request.metadata());
         let mut call = decode::acquire(request.into_inner(), &self.limits)?;
         call.wait_ms = call.wait_ms.min(wait_max_ms);
-        let lock = call.lock.clone();
-        let lease = self.broker.acquire(CALLER, call).await;
-        let lease = lease.map_err(|error| status::of(&error, &lock))?;
+        let lease = self.broker.acquire(CALLER, call).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireResponse { lease }))
     }
 
     async fn acquire_all(
         &self,
-        _: Request<AcquireAllRequest>,
+        request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
-        Err(status::not_yet("AcquireAll, several locks at once,"))
+        let wait_max_ms = timeout::wait_max_ms(request.metadata());
+        let mut call = decode::acquire_all(request.into_inner(), &self.limits)?;
+        call.wait_ms = call.wait_ms.min(wait_max_ms);
+        let lease = self.broker.acquire(CALLER, call).await?;
+        let lease = Some(encode::lease(&lease));
+        Ok(Response::new(AcquireAllResponse { lease }))
     }
 
     async fn release(
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        let lease = decode::release(request.into_inner())?;
-        let already = self.broker.release(&lease).await;
-        let already = already.map_err(|error| status::of(&error, &lease.lock))?;
-        Ok(Response::new(encode::released(already)))
+        let (locks, entry) = decode::release(request.into_inner(), &self.limits)?;
+        let given_back = self.broker.release(&locks, entry).await?;
+        Ok(Response::new(encode::released(given_back)))
     }
 
     async fn renew(
@@ -97,14 +99,10 @@ impl LockService for Locks {
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
         let (shown, ttl) = decode::renew(request.into_inner(), &self.limits)?;
-        let LeaseRef { lock, lease_id, .. } = &shown.reference;
-        let grant = self.broker.renew(&shown.reference, ttl).await;
         let lease = Lease {
-            grant: grant.map_err(|error| status::of(&error, lock))?,
-            lock: lock.clone(),
-            mode: shown.mode,
-            lease_id: *lease_id,
-            lease_token: shown.token,
+            locks: self.broker.renew(&shown.locks, ttl).await?,
+            lease_id: shown.lease_id,
+            lease_token: shown.lease_token,
         };
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(RenewResponse { lease }))

@@ -1,14 +1,18 @@
 //! The domain: what a lock, a lease and a call are. No I/O; everything here was parsed once, at the edge.
 
+mod call;
 mod error;
 mod identity;
+mod lease;
 mod mode;
 mod name;
 
-pub use error::LockError;
+pub use call::{Acquire, AcquireCall, Target, Under};
+pub use error::{Failed, LockError};
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
 };
+pub use lease::{Grant, HeldLock, Lease, LeaseRef, ShownLease};
 pub use mode::{HOLDERS_MAX, Mode, PERMITS_MAX, WHOLE};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace};
 
@@ -34,6 +38,8 @@ pub const EXPIRED_MS: u64 = 60_000;
 pub const EXPIRED_MAX: u64 = 1_000;
 /// How many released leases of one lock are remembered, however old.
 pub const RELEASED_MAX: u64 = 16;
+/// Locks of one lease.
+pub const LOCKS_MAX: usize = 64;
 /// How often a lease may enter the same lock.
 pub const ENTRIES_MAX: usize = 64;
 /// Attempts of one request that the record keeps.
@@ -163,107 +169,6 @@ pub struct Owner {
     pub reason: String,
     /// Free labels, in the order of their keys.
     pub labels: Vec<(String, String)>,
-}
-
-/// A call of Acquire, parsed.
-#[derive(Debug, Clone)]
-pub struct AcquireCall {
-    /// The lock.
-    pub lock: LockKey,
-    /// How to hold it.
-    pub mode: Mode,
-    /// Who asks.
-    pub owner: Owner,
-    /// Validity.
-    pub ttl: Ttl,
-    /// `max_hold` and `lock_delay`.
-    pub terms: Terms,
-    /// How long to wait in line; 0 does not wait.
-    pub wait_ms: u64,
-    /// The id that makes the call safe to repeat; random where the caller gave none.
-    pub request_id: RequestId,
-    /// Digest of the arguments that a repeat must share.
-    pub arguments: ArgumentsHash,
-}
-
-/// The lease that a grant belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Under {
-    /// One that the call makes.
-    #[default]
-    NewLease,
-    /// One that is there. If it holds the lock already, the call is an entry.
-    Lease,
-    /// One that holds the lock with this token: the call is an entry.
-    Grant(FencingToken),
-}
-
-/// One attempt of a call, as a store sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Acquire {
-    /// The lock.
-    pub lock: LockKey,
-    /// How to hold it.
-    pub mode: Mode,
-    /// The lease that a grant belongs to.
-    pub lease_id: LeaseId,
-    /// Whether that lease is a new one.
-    pub under: Under,
-    /// Digest of the call's request id.
-    pub request: RequestHash,
-    /// Digest of the call's other arguments.
-    pub arguments: ArgumentsHash,
-    /// This attempt.
-    pub attempt: AttemptId,
-    /// Validity.
-    pub ttl: Ttl,
-    /// `max_hold` and `lock_delay`.
-    pub terms: Terms,
-    /// How much longer to wait; 0 does not queue.
-    pub wait_ms: u64,
-    /// Who asks, for inspection.
-    pub owner: Owner,
-    /// A waiter whose place was lost joins again, even while the store recovers.
-    pub rejoin: bool,
-}
-
-/// A lease as its holder shows it: Release, Renew.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaseRef {
-    /// The lock that it names.
-    pub lock: LockKey,
-    /// The lease.
-    pub lease_id: LeaseId,
-    /// The token of its grant.
-    pub fencing_token: FencingToken,
-}
-
-/// A grant that the store has made or renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
-    /// The token.
-    pub fencing_token: FencingToken,
-    /// Validity.
-    pub ttl: Ttl,
-    /// When it was granted, by the store's clock, in milliseconds since 1970.
-    pub acquired_ms: u64,
-    /// How many entries the lease has; 1 unless it entered again.
-    pub hold_count: u32,
-}
-
-/// A lease as it goes to the caller that acquired it.
-#[derive(Debug, Clone)]
-pub struct Lease {
-    /// The lock.
-    pub lock: LockKey,
-    /// How it is held.
-    pub mode: Mode,
-    /// The public name.
-    pub lease_id: LeaseId,
-    /// The secret proof.
-    pub lease_token: LeaseToken,
-    /// The grant.
-    pub grant: Grant,
 }
 
 /// A holder as others may see it.

@@ -1,6 +1,8 @@
 //! A careful unary client: repeats calls of unknown outcome on the next endpoint with the same
 //! request id, and trusts a lease only as long as its contract says.
 
+mod several;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

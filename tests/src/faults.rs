@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use crate::broker_process::BrokerProcess;
 use crate::client::Client;
 use crate::clock::boottime;
 use crate::deployment::Deployment;
@@ -73,7 +74,10 @@ impl Faults<'_> {
             sleep(CALM).await;
             let from = boottime();
             let effect = match fault {
-                0 => self.kill_broker(victim).await,
+                0 => {
+                    kill_and_restart(&mut self.deployment.brokers[victim], DOWN).await;
+                    "broker killed: refused".to_owned()
+                }
                 1 => {
                     self.stop_broker((victim + 1) % self.deployment.brokers.len())
                         .await
@@ -91,19 +95,6 @@ impl Faults<'_> {
         }
         sleep(CALM).await;
         windows
-    }
-
-    async fn kill_broker(&mut self, victim: usize) -> String {
-        let broker = &mut self.deployment.brokers[victim];
-        broker.kill().await;
-        assert!(
-            TcpStream::connect(broker.addr()).await.is_err(),
-            "a killed broker refuses"
-        );
-        sleep(DOWN).await;
-        broker.restart().await;
-        await_answer(broker.addr()).await;
-        "broker killed: refused".to_owned()
     }
 
     async fn stop_broker(&mut self, victim: usize) -> String {
@@ -182,6 +173,18 @@ impl Faults<'_> {
         redis.connect().await.must(&["PING"]).await;
         "redis stalled: no PING".to_owned()
     }
+}
+
+/// SIGKILL, a time of absence, and a new process at the same address that answers.
+pub async fn kill_and_restart(broker: &mut BrokerProcess, down: Duration) {
+    broker.kill().await;
+    assert!(
+        TcpStream::connect(broker.addr()).await.is_err(),
+        "a killed broker refuses"
+    );
+    sleep(down).await;
+    broker.restart().await;
+    await_answer(broker.addr()).await;
 }
 
 async fn cached_scripts(redis: &mut RedisConnection) -> usize {

@@ -92,6 +92,7 @@ on_every_store! {
         t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused
         a_lock_that_expired_is_not_added_again
         two_adds_of_one_lease_make_one_holder
+        a_repeat_of_an_add_in_line_keeps_its_place_although_its_lease_holds
         an_add_waits_for_a_promise_to_its_own_lease
         cancelling_an_add_leaves_the_lease_its_other_locks
     }

@@ -1,242 +1,210 @@
-//! One Acquire from its first command to its answer. Runs in a task of its own: the caller's future
-//! may be dropped at any moment, the grant logic may not.
+//! One Acquire or AcquireAll from its first command to its answer. Runs in a task of its own: the
+//! caller's future may be dropped at any moment, the grant logic may not.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Broker, undo::Attempt, undo::Undo};
-use crate::{
-    lock::{
-        Acquire, AcquireCall, AttemptId, Contention, FencingToken, Grant, HELD_SHOWN, Lease,
-        LeaseRef, LeaseToken, LockError, Under,
-    },
-    store::{Acquired, Renewed, StoreError},
-    waiters::{Registration, Signal},
+use super::{
+    Broker,
+    turn::{Turn, left_ms},
+    undo::{Attempt, Undo},
 };
+use crate::lock::{
+    Acquire, AcquireCall, AttemptId, Failed, HeldLock, Lease, LeaseRef, LeaseToken, LockError,
+    Target, Under,
+};
+
+/// Where the answer goes.
+pub(super) type Reply = oneshot::Sender<Result<Offer, Failed>>;
 
 /// A call under way.
 pub(super) struct Call {
     broker: Broker,
-    acquire: Acquire,
+    call: AcquireCall,
     token: LeaseToken,
+    attempt: AttemptId,
     deadline: Instant,
 }
 
-/// A granted lease on its way to the caller. Dropped on the way, it is given back.
+/// A granted lease on its way to the caller. Dropped on the way, what the call took is given back.
 #[derive(Debug)]
 pub(super) struct Offer {
     lease: Lease,
     undelivered: Undelivered,
 }
 
-/// Takes an attempt back when dropped.
+/// Takes attempts back when dropped.
 #[derive(Debug)]
-struct Undelivered(Option<(Undo, Attempt)>);
-
-/// How the wait ended.
-enum Wait {
-    Granted(Grant),
-    Failed(LockError),
-    Abandoned,
-    /// The place in line must be asked for again.
-    Rejoin,
-}
+struct Undelivered(Undo, Vec<Attempt>);
 
 impl Call {
+    /// `token` proves the lease that the call makes or adds to.
     pub(super) fn new(broker: Broker, call: AcquireCall, token: LeaseToken) -> Self {
-        let acquire = Acquire {
-            lock: call.lock,
-            mode: call.mode,
-            lease_id: token.lease_id(),
-            under: Under::NewLease,
-            request: call.request_id.hash(),
-            arguments: call.arguments,
-            attempt: AttemptId::random(),
-            ttl: call.ttl,
-            terms: call.terms,
-            wait_ms: call.wait_ms,
-            owner: call.owner,
-            rejoin: false,
-        };
         Self {
             broker,
             token,
-            deadline: Instant::now() + Duration::from_millis(acquire.wait_ms),
-            acquire,
+            attempt: AttemptId::random(),
+            deadline: Instant::now() + Duration::from_millis(call.wait_ms),
+            call,
         }
     }
 
     /// Answers exactly once, unless the caller is gone.
-    pub(super) async fn run(mut self, mut reply: oneshot::Sender<Result<Offer, LockError>>) {
-        let attempt = Attempt::of(&self.acquire);
-        let result = match self.acquire.wait_ms {
-            0 => self.ask().await.map(Some),
-            _ => self.wait_in_line(&mut reply).await,
-        };
+    pub(super) async fn run(self, mut reply: Reply) {
+        let mut sent = Vec::new();
+        let result = self.take_all(&mut sent, &mut reply).await;
         let undo = self.broker.undo.clone();
         match result {
-            Ok(Some(grant)) => {
-                let lease = Lease {
-                    lock: self.acquire.lock,
-                    mode: self.acquire.mode,
-                    lease_id: self.acquire.lease_id,
-                    lease_token: self.token,
-                    grant,
-                };
+            Ok(Some(lease)) => {
                 // An offer that cannot be sent is dropped, and undone by that.
-                let undelivered = Undelivered(Some((undo, attempt)));
+                let undelivered = Undelivered(undo, sent);
                 let _ = reply.send(Ok(Offer { lease, undelivered }));
             }
-            Ok(None) => undo.later(attempt),
-            Err(error) => {
-                if error == LockError::StoreUnavailable {
-                    undo.later(attempt);
+            Ok(None) => sent.into_iter().for_each(|attempt| undo.later(attempt)),
+            Err(failed) => {
+                if failed.error == LockError::StoreUnavailable {
+                    sent.into_iter().for_each(|attempt| undo.later(attempt));
+                } else if failed.error != LockError::Draining {
+                    // A drain never cancels: the same call at another broker goes on from here.
+                    self.roll_back(sent).await;
                 }
-                let _ = reply.send(Err(error));
+                let _ = reply.send(Err(failed));
             }
         }
     }
 
-    /// Asks the store once. `Err(Held)` stands for "not now".
-    async fn ask(&mut self) -> Result<Grant, LockError> {
-        match self.broker.store.acquire(&self.acquire).await? {
-            Acquired::Granted(grant) => Ok(grant),
-            Acquired::Queued { next_event_ms } => {
-                self.broker.expect(&self.acquire.lock, next_event_ms);
-                Err(LockError::Held(Contention::default()))
-            }
-            Acquired::Held(contention) => Err(LockError::Held(contention)),
-            Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
-            Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
-            Acquired::TooManyEntries => Err(LockError::TooManyEntries),
-            Acquired::NotFound => Err(LockError::LeaseNotFound),
-            Acquired::QueueFull => Err(LockError::QueueFull),
-            Acquired::RequestIdReused => Err(LockError::RequestIdReused),
-            Acquired::Ended | Acquired::Cancelled => Err(LockError::LeaseExpired),
-        }
-    }
-
-    /// `Ok(None)`: the caller is gone.
-    async fn wait_in_line(
-        &mut self,
-        reply: &mut oneshot::Sender<Result<Offer, LockError>>,
-    ) -> Result<Option<Grant>, LockError> {
-        let acquire = &self.acquire;
-        let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
-        let mut registration = self.broker.waiters.register(lock, request, attempt);
-        loop {
-            match self.ask().await {
-                Ok(grant) => return Ok(Some(grant)),
-                Err(LockError::Held(_)) => {}
-                // In line already: the next touch finds out whether that is still so.
-                Err(LockError::StoreUnavailable) if self.acquire.rejoin => {}
-                Err(error) => return Err(error),
-            }
-            match self.wait(&mut registration, reply).await {
-                Wait::Granted(grant) => return Ok(Some(grant)),
-                Wait::Failed(error) => return Err(error),
-                Wait::Abandoned => return Ok(None),
-                Wait::Rejoin => {
-                    let left = self.deadline.saturating_duration_since(Instant::now());
-                    self.acquire.wait_ms = u64::try_from(left.as_millis()).unwrap_or(0).max(1);
-                    self.acquire.rejoin = true;
-                }
-            }
-        }
-    }
-
-    async fn wait(
+    /// Takes the locks one after the other in the order of their names, the same for all callers, so
+    /// that no two callers wait for each other. `Ok(None)`: the caller is gone.
+    async fn take_all(
         &self,
-        registration: &mut Registration,
-        reply: &mut oneshot::Sender<Result<Offer, LockError>>,
-    ) -> Wait {
-        loop {
-            let signal = tokio::select! {
-                biased;
-                signal = registration.signal() => signal,
-                () = reply.closed() => return Wait::Abandoned,
-                () = self.broker.draining.cancelled() => return Wait::Failed(LockError::Draining),
-                () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
+        sent: &mut Vec<Attempt>,
+        reply: &mut Reply,
+    ) -> Result<Option<Lease>, Failed> {
+        if self.call.wait_ms > 0 {
+            // Nobody should wait long to hear that the lease was over before.
+            self.broker.renew(self.had(), None).await?;
+        }
+        let mut targets: Vec<_> = self.call.targets.iter().collect();
+        targets.sort_by(|one, other| one.lock.cmp(&other.lock));
+        let mut taken = Vec::new();
+        for target in targets {
+            let acquire = self.acquire(target);
+            let lock = acquire.lock.clone();
+            sent.push(Attempt::of(&acquire));
+            let (broker, deadline) = (&self.broker, self.deadline);
+            let turn = Turn {
+                broker,
+                acquire,
+                deadline,
             };
-            match signal {
-                Signal::Rejoin => return Wait::Rejoin,
-                Signal::HandOff {
-                    fencing_token,
-                    provisional: false,
-                } => return Wait::Granted(self.granted_now(fencing_token)),
-                Signal::HandOff { fencing_token, .. } => {
-                    if let Some(wait) = self.claim(fencing_token).await {
-                        return wait;
+            match turn.take(reply).await {
+                Ok(Some(grant)) => taken.push(HeldLock { lock, grant }),
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    if !error.is_open() {
+                        sent.pop();
                     }
+                    return Err(Failed { lock, error });
                 }
             }
         }
+        self.confirm(taken).await.map(Some)
     }
 
-    /// Claims a provisional hand-off; nobody is told before the store has confirmed it.
-    async fn claim(&self, fencing_token: FencingToken) -> Option<Wait> {
-        let lease = LeaseRef {
-            lock: self.acquire.lock.clone(),
-            lease_id: self.acquire.lease_id,
-            fencing_token,
-        };
-        match self.broker.store.renew(&lease, None).await {
-            Ok(Renewed::Extended(grant)) => Some(Wait::Granted(grant)),
-            // It lapsed and the place in line is back, passed over until this broker touches.
-            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
-                Some(Wait::Rejoin)
-            }
-            Err(StoreError::Corrupt(text)) => Some(Wait::Failed(StoreError::Corrupt(text).into())),
-            Err(StoreError::Unavailable(_) | StoreError::Recovering { .. }) => None,
+    /// Makes the lease, once every lock that it has besides the one granted last was renewed after
+    /// that grant.
+    async fn confirm(&self, mut taken: Vec<HeldLock>) -> Result<Lease, Failed> {
+        let newest = taken.pop();
+        let is_other = |held: &&LeaseRef| newest.iter().all(|newest| newest.lock != held.lock);
+        let own: Vec<_> = taken.iter().map(|held| self.reference(held)).collect();
+        let others = self.had().iter().filter(is_other).chain(&own).cloned();
+        let others: Vec<_> = others.collect();
+        let mut locks = self.broker.renew(&others, None).await?;
+        // What this call has taken can have been released only after an earlier attempt of it was
+        // answered.
+        let is_gone = |own: &&LeaseRef| locks.iter().all(|held| held.lock != own.lock);
+        if let Some(own) = own.iter().find(is_gone) {
+            let (lock, error) = (own.lock.clone(), LockError::LeaseExpired);
+            return Err(Failed { lock, error });
+        }
+        locks.extend(newest);
+        let had = self.had().iter().map(|held| &held.lock);
+        let order = had.chain(self.call.targets.iter().map(|target| &target.lock));
+        let order: Vec<_> = order.collect();
+        locks.sort_by_key(|held| order.iter().position(|lock| **lock == held.lock));
+        Ok(Lease {
+            lease_id: self.token.lease_id(),
+            lease_token: self.token.clone(),
+            locks,
+        })
+    }
+
+    /// The locks that the lease had before this call.
+    fn had(&self) -> &[LeaseRef] {
+        let under = self.call.under.as_ref();
+        under.map_or(&[], |lease| &lease.locks)
+    }
+
+    fn reference(&self, held: &HeldLock) -> LeaseRef {
+        LeaseRef {
+            lock: held.lock.clone(),
+            lease_id: self.token.lease_id(),
+            fencing_token: held.grant.fencing_token,
         }
     }
 
-    /// `WAIT_TIMEOUT` promises that the caller is out of the queue: only the store can say so.
-    async fn time_out(&self) -> Wait {
-        let acquire = &self.acquire;
-        let store = &self.broker.store;
-        let cancelled = store
-            .cancel(&acquire.lock, acquire.request, acquire.attempt)
-            .await;
-        if let Err(error) = cancelled {
-            return Wait::Failed(error.into());
-        }
-        let state = store.get(&acquire.lock).await.ok().flatten();
-        Wait::Failed(LockError::WaitTimeout(state.map_or_else(
-            Contention::default,
-            |state| Contention {
-                holders: state.holders.into_iter().take(HELD_SHOWN).collect(),
-                queue_length: state.queue_length,
-                closed_ms: state.closed_ms,
+    fn acquire(&self, target: &Target) -> Acquire {
+        let call = &self.call;
+        let held = self.had().iter().find(|held| held.lock == target.lock);
+        Acquire {
+            lock: target.lock.clone(),
+            mode: target.mode,
+            lease_id: self.token.lease_id(),
+            under: match (held, &call.under) {
+                (Some(held), _) => Under::Grant(held.fencing_token),
+                (None, Some(_)) => Under::Lease,
+                (None, None) => Under::NewLease,
             },
-        )))
+            request: call.request_id.hash(),
+            arguments: call.arguments,
+            attempt: self.attempt,
+            ttl: call.ttl,
+            terms: call.terms,
+            wait_ms: match call.wait_ms {
+                0 => 0,
+                _ => left_ms(self.deadline),
+            },
+            owner: call.owner.clone(),
+            rejoin: false,
+        }
     }
 
-    fn granted_now(&self, fencing_token: FencingToken) -> Grant {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since_epoch.unwrap_or_default().as_millis();
-        Grant {
-            fencing_token,
-            ttl: self.acquire.terms.cut(self.acquire.ttl),
-            acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
-            hold_count: 1,
-        }
+    /// Gives back what was taken, before the caller hears that it got nothing.
+    async fn roll_back(&self, sent: Vec<Attempt>) {
+        let store = &self.broker.store;
+        let undone = sent.into_iter().map(|attempt| async move {
+            if attempt.cancel(&**store).await.is_err() {
+                self.broker.undo.later(attempt);
+            }
+        });
+        join_all(undone).await;
     }
 }
 
 impl Offer {
     /// Takes delivery: the caller knows its lease.
     pub(super) fn accept(mut self) -> Lease {
-        self.undelivered.0 = None;
+        self.undelivered.1.clear();
         self.lease
     }
 }
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some((undo, attempt)) = self.0.take() {
-            undo.later(attempt);
+        for attempt in self.1.drain(..) {
+            self.0.later(attempt);
         }
     }
 }

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::{
     lock::{Acquire, AttemptId, LockKey, RequestHash, expiry_ms},
-    store::Store,
+    store::{Store, StoreError},
 };
 
 /// How long a caller whose connection broke has to come again, at any broker, before its place in
@@ -78,6 +78,18 @@ impl Attempt {
         }
     }
 
+    /// Takes it back now.
+    pub(super) async fn cancel(&self, store: &dyn Store) -> Result<(), StoreError> {
+        match store.cancel(&self.lock, self.request, self.attempt).await {
+            Ok(done) => debug!(lock = %self.lock, ?done, "took back an attempt"),
+            Err(error) => {
+                debug!(lock = %self.lock, %error, "could not take back an attempt");
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     async fn take_back(self, store: Arc<dyn Store>, slots: Arc<Semaphore>) {
         tokio::time::sleep(GRACE).await;
         let give_up = Instant::now() + self.gone_after;
@@ -86,12 +98,8 @@ impl Attempt {
             let Ok(slot) = slots.acquire().await else {
                 return;
             };
-            match store.cancel(&self.lock, self.request, self.attempt).await {
-                Ok(done) => {
-                    debug!(lock = %self.lock, ?done, "took back an attempt");
-                    return;
-                }
-                Err(error) => debug!(lock = %self.lock, %error, "could not take back an attempt"),
+            if self.cancel(&*store).await.is_ok() {
+                return;
             }
             drop(slot);
             tokio::time::sleep(retry).await;

@@ -1,78 +1,124 @@
 //! Requests to domain types. Every violation of a request is listed; nothing runs before all are gone.
 
 mod fields;
+mod lease;
+
+use std::collections::HashSet;
 
 use leasehold_proto::v1::{
-    AcquireRequest, CheckFencingTokenRequest, GetLockRequest, Lease, ReleaseRequest, RenewRequest,
-    SetLockLimitRequest,
+    self as pb, AcquireAllRequest, AcquireRequest, CheckFencingTokenRequest, GetLockRequest,
+    ReleaseRequest, RenewRequest, SetLockLimitRequest,
 };
+use prost_types::Duration;
 
 use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
-    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, LeaseToken, Limits, LockKey, Mode,
-    Owner, PERMITS_MAX, RequestId, Terms, Ttl,
+    AcquireCall, ArgumentsHash, FencingToken, LeaseRef, Limits, LockKey, Mode, PERMITS_MAX,
+    RequestHash, RequestId, ShownLease, Target, Terms, Ttl,
 };
 
-/// A repeat of a request id must share the lock, the mode, the permits, the owner's id, the ttl
-/// granted, `max_hold` and `lock_delay`. It may differ in `limit`, since the lock has one already, and
-/// in `wait_timeout`, the owner's reason and labels: they change between attempts and
-/// decide nothing.
+/// Locks of one AcquireAll.
+const TARGETS_MAX: usize = 16;
+
+/// What Acquire and AcquireAll ask alike.
+struct Asked {
+    owner: Option<pb::Owner>,
+    ttl: Option<Duration>,
+    wait_timeout: Option<Duration>,
+    request_id: String,
+    max_hold: Option<Duration>,
+    lock_delay: Option<Duration>,
+    disconnect_grace: Option<Duration>,
+}
+
 pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
     let target = fields.required("target", request.target, |fields, target| {
         fields.target("target", &target)
     });
-    let owner = fields.required("owner", request.owner, fields::owner);
-    let ttl_ms = fields.ttl("ttl", request.ttl);
-    let wait_ms = fields.wait("wait_timeout", request.wait_timeout);
-    let terms = Terms {
-        max_hold_ms: fields.ttl("max_hold", request.max_hold).unwrap_or(0),
-        lock_delay_ms: fields.wait("lock_delay", request.lock_delay),
-    };
-    if terms.lock_delay_ms > limits.lock_delay_max_ms {
-        fields.violation(
-            "lock_delay",
-            "must be at most limits.lock_delay_max of the broker, 10 s unless it is configured",
-        );
+    let mut under = None;
+    if let Some(lease) = request.under {
+        under = lease::shown(&mut fields, "under", lease, limits);
     }
-    let request_id = fields.request_id("request_id", &request.request_id);
-    fields.lacks(request.under.is_some(), "under: a lock added to a lease");
-    fields.lacks(request.disconnect_grace.is_some(), "disconnect_grace");
-    let (Some((lock, mode)), Some(owner)) = (target, owner) else {
-        return Err(fields.refused());
+    if let (Some(target), Some(lease)) = (&target, &under)
+        && lease.locks.iter().any(|held| held.lock == target.lock)
+    {
+        for (field, is_set) in [
+            ("max_hold", request.max_hold.is_some()),
+            ("lock_delay", request.lock_delay.is_some()),
+        ] {
+            if is_set {
+                fields.violation(field, "must be unset: the lease holds the lock already");
+            }
+        }
+    }
+    let asked = Asked {
+        owner: request.owner,
+        ttl: request.ttl,
+        wait_timeout: request.wait_timeout,
+        request_id: request.request_id,
+        max_hold: request.max_hold,
+        lock_delay: request.lock_delay,
+        disconnect_grace: request.disconnect_grace,
     };
-    fields.finish()?;
-    let ttl = limits.ttl(ttl_ms);
-    Ok(AcquireCall {
-        arguments: arguments(&lock, mode, &owner, (ttl, terms)),
-        lock,
-        mode,
-        owner,
-        ttl,
-        terms,
-        wait_ms: limits.wait_ms(wait_ms),
-        request_id: request_id.unwrap_or_else(RequestId::random),
-    })
+    let call = asked.read(
+        &mut fields,
+        target.map(|target| vec![target]),
+        under,
+        limits,
+    );
+    let call = fields.accept(call)?;
+    let under = call.under.map(lease::proven).transpose()?;
+    Ok(AcquireCall { under, ..call })
 }
 
-/// A lease of one lock is released as a whole by naming that lock, too.
-pub(super) fn release(request: ReleaseRequest) -> Result<LeaseRef, Refused> {
+/// Nobody renews the locks that a unary call has while it waits for the next: it waits at most ttl.
+pub(super) fn acquire_all(
+    request: AcquireAllRequest,
+    limits: &Limits,
+) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
-    let lock = request
+    let targets = several(&mut fields, &request.targets);
+    let asked = Asked {
+        owner: request.owner,
+        ttl: request.ttl,
+        wait_timeout: request.wait_timeout,
+        request_id: request.request_id,
+        max_hold: request.max_hold,
+        lock_delay: request.lock_delay,
+        disconnect_grace: request.disconnect_grace,
+    };
+    let call = asked.read(&mut fields, targets, None, limits);
+    let mut call = fields.accept(call)?;
+    call.wait_ms = call.wait_ms.min(call.terms.cut(call.ttl).as_millis());
+    Ok(call)
+}
+
+/// The locks to release, and which entry of them if not all.
+pub(super) fn release(
+    request: ReleaseRequest,
+    limits: &Limits,
+) -> Result<(Vec<LeaseRef>, Option<RequestHash>), Refused> {
+    let mut fields = Fields::default();
+    if request.lock.is_none() && !request.request_id.is_empty() {
+        fields.violation("lock", "is required with request_id");
+    }
+    let only = request
         .lock
         .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
-    fields.lacks(
-        !request.request_id.is_empty(),
-        "request_id: the release of one entry",
-    );
-    let lease = lease_of(&mut fields, request.lease);
-    if let (Some(lock), Some(lease)) = (lock, &lease)
-        && lock != lease.reference.lock
-    {
-        fields.violation("lock", "must be a lock of the lease");
+    let entry = fields.request_id("request_id", &request.request_id);
+    let mut lease = fields.required("lease", request.lease, |fields, lease| {
+        lease::shown(fields, "lease", lease, limits)
+    });
+    if let (Some(lock), Some(lease)) = (only, &mut lease) {
+        lease.locks.retain(|held| held.lock == lock);
+        if lease.locks.is_empty() {
+            fields.violation("lock", "must be a lock of the lease");
+        }
     }
-    Ok(proven(fields, lease)?.reference)
+    let lease = lease::proven(fields.accept(lease)?)?;
+    Ok((lease.locks, entry.map(|request_id| request_id.hash())))
 }
 
 pub(super) fn renew(
@@ -81,10 +127,11 @@ pub(super) fn renew(
 ) -> Result<(ShownLease, Option<Ttl>), Refused> {
     let mut fields = Fields::default();
     let ttl_ms = fields.ttl("ttl", request.ttl);
-    let lease = lease_of(&mut fields, request.lease);
-    let lease = proven(fields, lease)?;
-    let ttl = ttl_ms.map(|ttl_ms| limits.ttl(Some(ttl_ms)));
-    Ok((lease, ttl))
+    let lease = fields.required("lease", request.lease, |fields, lease| {
+        lease::shown(fields, "lease", lease, limits)
+    });
+    let lease = lease::proven(fields.accept(lease)?)?;
+    Ok((lease, ttl_ms.map(|ttl_ms| limits.ttl(Some(ttl_ms)))))
 }
 
 pub(super) fn check_fencing_token(
@@ -95,10 +142,7 @@ pub(super) fn check_fencing_token(
         fields.lock("lock", &lock.namespace, &lock.name)
     });
     let token = fields.fencing_token("fencing_token", request.fencing_token);
-    match (lock, token) {
-        (Some(lock), Some(token)) => fields.finish().map(|()| (lock, token)),
-        _ => Err(fields.refused()),
-    }
+    fields.accept(lock.zip(token))
 }
 
 pub(super) fn set_lock_limit(request: SetLockLimitRequest) -> Result<(LockKey, u32), Refused> {
@@ -111,92 +155,94 @@ pub(super) fn set_lock_limit(request: SetLockLimitRequest) -> Result<(LockKey, u
     if limit.is_none() {
         fields.violation("limit", "must be 1 to 1000");
     }
-    match (lock, limit) {
-        (Some(lock), Some(limit)) => fields.finish().map(|()| (lock, limit)),
-        _ => Err(fields.refused()),
-    }
+    fields.accept(lock.zip(limit))
 }
 
 pub(super) fn get_lock(request: GetLockRequest) -> Result<LockKey, Refused> {
     let mut fields = Fields::default();
     let lock = fields.lock("", &request.namespace, &request.name);
-    lock.ok_or_else(|| fields.refused())
+    fields.accept(lock)
 }
 
-/// A lease as its holder shows it.
-pub(super) struct ShownLease {
-    pub(super) reference: LeaseRef,
-    pub(super) mode: Mode,
-    pub(super) token: LeaseToken,
+fn several(fields: &mut Fields, targets: &[pb::LockTarget]) -> Option<Vec<Target>> {
+    if !(2..=TARGETS_MAX).contains(&targets.len()) {
+        fields.violation("targets", "must be 2 to 16");
+        return None;
+    }
+    let targets = targets.iter().enumerate();
+    let read: Vec<_> = targets
+        .map(|(index, target)| fields.target(&format!("targets[{index}]"), target))
+        .collect();
+    let mut names = HashSet::new();
+    for (index, target) in read.iter().enumerate() {
+        if target.iter().any(|target| !names.insert(&target.lock)) {
+            fields.violation(format!("targets[{index}]"), "must not name a lock twice");
+        }
+    }
+    read.into_iter().collect()
 }
 
-fn lease_of(fields: &mut Fields, lease: Option<Lease>) -> Option<ShownLease> {
-    fields.required("lease", lease, |fields, lease| {
-        let lease_id = LeaseId::parse(&lease.lease_id);
-        if lease_id.is_none() {
+impl Asked {
+    fn read(
+        self,
+        fields: &mut Fields,
+        targets: Option<Vec<Target>>,
+        under: Option<ShownLease>,
+        limits: &Limits,
+    ) -> Option<AcquireCall> {
+        let owner = fields.required("owner", self.owner, fields::owner);
+        let ttl_ms = fields.ttl("ttl", self.ttl);
+        let wait_ms = fields.wait("wait_timeout", self.wait_timeout);
+        let terms = Terms {
+            max_hold_ms: fields.ttl("max_hold", self.max_hold).unwrap_or(0),
+            lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
+        };
+        if terms.lock_delay_ms > limits.lock_delay_max_ms {
             fields.violation(
-                "lease.lease_id",
-                "must be the id of a lease as it was received",
+                "lock_delay",
+                "must be at most limits.lock_delay_max of the broker, 10 s unless it is configured",
             );
         }
-        if lease.lease_token.is_empty() {
-            fields.violation("lease.lease_token", "must not be empty");
-        }
-        fields.lacks(
-            lease.grants.len() > 1,
-            "lease.grants: a lease of several locks",
-        );
-        let Some(grant) = lease.grants.into_iter().next() else {
-            fields.violation("lease.grants", "must hold the grants as they were received");
-            return None;
-        };
-        let target = fields.required("lease.grants[0].target", grant.target, |fields, target| {
-            fields.target("lease.grants[0].target", &target)
-        });
-        let token = fields.fencing_token("lease.grants[0].fencing_token", grant.fencing_token);
-        let (lock, mode) = target?;
-        Some(ShownLease {
-            mode,
-            reference: LeaseRef {
-                lock,
-                lease_id: lease_id?,
-                fencing_token: token?,
-            },
-            token: LeaseToken::from_caller(lease.lease_token),
+        let request_id = fields.request_id("request_id", &self.request_id);
+        fields.lacks(self.disconnect_grace.is_some(), "disconnect_grace");
+        let (targets, owner) = (targets?, owner?);
+        let ttl = limits.ttl(ttl_ms);
+        let own_ttl = under.is_none().then_some(ttl);
+        Some(AcquireCall {
+            arguments: arguments(&targets, &owner.id, own_ttl, terms),
+            targets,
+            owner,
+            ttl: under.as_ref().map_or(ttl, |lease| lease.ttl),
+            under,
+            terms,
+            wait_ms: limits.wait_ms(wait_ms),
+            request_id: request_id.unwrap_or_else(RequestId::random),
         })
-    })
-}
-
-fn proven(fields: Fields, lease: Option<ShownLease>) -> Result<ShownLease, Refused> {
-    let Some(lease) = lease else {
-        return Err(fields.refused());
-    };
-    let lock = lease.reference.lock.clone();
-    fields.finish()?;
-    if lease.token.lease_id() != lease.reference.lease_id {
-        return Err(Refused::NotHolder(lock));
     }
-    Ok(lease)
 }
 
-fn arguments(
-    lock: &LockKey,
-    mode: Mode,
-    owner: &Owner,
-    (ttl, terms): (Ttl, Terms),
-) -> ArgumentsHash {
-    ArgumentsHash::of(&[
-        lock.namespace().as_bytes(),
-        lock.name().as_bytes(),
-        match mode {
+/// A repeat of a request id must share the locks, their modes and permits, the owner's id, the ttl
+/// granted, `max_hold` and `lock_delay`. It may differ in `limit`, since the lock has one already, and
+/// in `wait_timeout`, the owner's reason and labels: they change between attempts and
+/// decide nothing. Under a lease the ttl is the lease's.
+fn arguments(targets: &[Target], owner: &str, ttl: Option<Ttl>, terms: Terms) -> ArgumentsHash {
+    let mut targets: Vec<_> = targets.iter().collect();
+    targets.sort_by(|one, other| one.lock.cmp(&other.lock));
+    let weights = targets.iter().map(|target| target.mode.weight());
+    let weights: Vec<_> = weights.map(u32::to_be_bytes).collect();
+    let mut fields: Vec<&[u8]> = Vec::new();
+    for (target, weight) in targets.iter().zip(&weights) {
+        fields.push(target.lock.namespace().as_bytes());
+        fields.push(target.lock.name().as_bytes());
+        fields.push(match target.mode {
             Mode::Exclusive => b"exclusive",
             Mode::Shared => b"shared",
             Mode::Semaphore { .. } => b"semaphore",
-        },
-        &mode.weight().to_be_bytes(),
-        owner.id.as_bytes(),
-        &ttl.as_millis().to_be_bytes(),
-        &terms.max_hold_ms.to_be_bytes(),
-        &terms.lock_delay_ms.to_be_bytes(),
-    ])
+        });
+        fields.push(weight);
+    }
+    let ttl_ms = ttl.map_or(0, Ttl::as_millis).to_be_bytes();
+    let terms = [terms.max_hold_ms, terms.lock_delay_ms].map(u64::to_be_bytes);
+    fields.extend([owner.as_bytes(), &ttl_ms, &terms[0], &terms[1]]);
+    ArgumentsHash::of(&fields)
 }

@@ -5,35 +5,41 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leasehold_proto::v1 as pb;
 use prost_types::{Duration, Timestamp};
 
-use crate::lock::{Holder, Lease, LockKey, LockState, Mode, Owner, Waiting};
+use crate::{
+    broker::GivenBack,
+    lock::{HeldLock, Holder, Lease, LockKey, LockState, Mode, Owner, Waiting},
+};
 
 /// Heartbeats in one validity.
 const HEARTBEATS_PER_TTL: u64 = 3;
 
-/// A lease of one lock, with the validity that now runs.
+/// A lease with the validity that now runs.
 pub(super) fn lease(lease: &Lease) -> pb::Lease {
-    let grant = lease.grant;
-    let ttl_ms = grant.ttl.as_millis();
+    let ttl_ms = lease.ttl().as_millis();
     pb::Lease {
         lease_id: lease.lease_id.to_string(),
         lease_token: lease.lease_token.expose().to_owned(),
-        grants: vec![pb::Grant {
-            target: Some(target(&lease.lock, lease.mode)),
-            fencing_token: signed(grant.fencing_token.get()),
-            acquire_time: Some(timestamp(grant.acquired_ms)),
-            hold_count: 1,
-        }],
+        grants: lease.locks.iter().map(grant).collect(),
         ttl: Some(duration(ttl_ms)),
         heartbeat_interval: Some(duration(ttl_ms / HEARTBEATS_PER_TTL)),
         expire_time: Some(timestamp(now_ms().saturating_add(ttl_ms))),
     }
 }
 
-/// A lease of one lock has one entry, so none is left.
-pub(super) fn released(already_released: bool) -> pb::ReleaseResponse {
+fn grant(held: &HeldLock) -> pb::Grant {
+    let grant = held.grant;
+    pb::Grant {
+        target: Some(target(&held.lock, grant.mode)),
+        fencing_token: signed(grant.fencing_token.get()),
+        acquire_time: Some(timestamp(grant.acquired_ms)),
+        hold_count: count(grant.hold_count),
+    }
+}
+
+pub(super) fn released(given_back: GivenBack) -> pb::ReleaseResponse {
     pb::ReleaseResponse {
-        already_released,
-        hold_count: 0,
+        already_released: given_back.already,
+        hold_count: count(given_back.hold_count),
     }
 }
 

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use tonic_types::pb as rpc;
 
 use super::encode;
-use crate::lock::{Contention, LockError, LockKey};
+use crate::lock::{Contention, Failed, LockError, LockKey};
 
 const DOMAIN: &str = "leasehold.dev";
 /// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB.
@@ -29,8 +29,14 @@ pub(super) enum Refused {
     Invalid(Vec<Violation>),
     /// It uses something that is not in this release.
     NotYet(&'static str),
-    /// Its lease_token does not prove its lease_id, for this lock.
-    NotHolder(LockKey),
+    /// It cannot be done, whatever the broker would say.
+    Failed(Failed),
+}
+
+impl From<Failed> for Status {
+    fn from(failed: Failed) -> Self {
+        of(&failed.error, &failed.lock)
+    }
 }
 
 impl From<Refused> for Status {
@@ -38,7 +44,7 @@ impl From<Refused> for Status {
         match refused {
             Refused::Invalid(violations) => invalid(violations),
             Refused::NotYet(what) => not_yet(what),
-            Refused::NotHolder(lock) => of(&LockError::NotHolder, &lock),
+            Refused::Failed(failed) => failed.into(),
         }
     }
 }
@@ -92,7 +98,9 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
         LockError::LimitMismatch { .. } => (Code::FailedPrecondition, Reason::LimitMismatch),
         LockError::UpgradeDenied => (Code::FailedPrecondition, Reason::UpgradeDenied),
-        LockError::TooManyEntries => (Code::ResourceExhausted, Reason::QuotaExceeded),
+        LockError::TooManyEntries | LockError::TooManyLocks => {
+            (Code::ResourceExhausted, Reason::QuotaExceeded)
+        }
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
         LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
         LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
@@ -122,6 +130,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::LimitMismatch { .. }
         | LockError::UpgradeDenied
         | LockError::TooManyEntries
+        | LockError::TooManyLocks
         | LockError::QueueFull
         | LockError::Internal => None,
     }
@@ -146,6 +155,7 @@ fn next(error: &LockError) -> &'static str {
             "release the lease, and acquire as strongly as the work will ever need"
         }
         LockError::TooManyEntries => "release entries that are over",
+        LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::QueueFull => "try again when fewer wait",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
         LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Contention, ENTRIES_MAX, WHOLE};
+use super::{Contention, ENTRIES_MAX, LOCKS_MAX, LockKey, WHOLE};
 
 /// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -46,6 +46,9 @@ pub enum LockError {
     /// The lease has entered the lock as often as it may.
     #[error("the lease has entered the lock {ENTRIES_MAX} times")]
     TooManyEntries,
+    /// The lease has as many locks as it may.
+    #[error("the lease has {LOCKS_MAX} locks already")]
+    TooManyLocks,
     /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,
@@ -64,6 +67,26 @@ pub enum LockError {
     /// A fault of the broker; its log has the details.
     #[error("internal error")]
     Internal,
+}
+
+impl LockError {
+    /// The call may have got something all the same, or is to go on elsewhere.
+    pub fn is_open(&self) -> bool {
+        matches!(
+            self,
+            Self::StoreUnavailable | Self::Draining | Self::Internal
+        )
+    }
+}
+
+/// Which of its locks a call failed at, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{lock}: {error}")]
+pub struct Failed {
+    /// The lock.
+    pub lock: LockKey,
+    /// Why.
+    pub error: LockError,
 }
 
 fn limit_mismatch(limit: u32) -> String {

@@ -111,6 +111,24 @@ pub async fn two_adds_of_one_lease_make_one_holder(world: &World) {
     assert!(again.fencing_token > added.fencing_token);
 }
 
+pub async fn a_repeat_of_an_add_in_line_keeps_its_place_although_its_lease_holds(world: &World) {
+    let other = elsewhere(world).await;
+    let held = world.held_by(0).await;
+    let (first, second) = (
+        added_to(&other, world.waiting()),
+        added_to(&other, world.waiting()),
+    );
+    world.queued(1, &first).await;
+    world.queued(1, &second).await;
+    world.release(0, &held).await;
+    let added = world.handed(1, &first).await;
+    world.queued(2, &again(&second)).await;
+    assert_eq!(world.state().await.queue_length, 1);
+    world.release(1, &added).await;
+    world.handed(2, &second).await;
+    assert_eq!(world.state().await.queue_length, 0);
+}
+
 pub async fn an_add_waits_for_a_promise_to_its_own_lease(world: &World) {
     let other = elsewhere(world).await;
     let held = world.held_by(0).await;

@@ -6,7 +6,9 @@ use prost_types::Duration;
 
 use crate::{
     grpc::status::{Refused, Violation},
-    lock::{FencingToken, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX, RequestId},
+    lock::{
+        FencingToken, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX, RequestId, Target,
+    },
 };
 
 const LABELS_MAX: usize = 16;
@@ -41,25 +43,19 @@ impl Fields {
         }
     }
 
-    /// The way on if nothing was noted.
-    pub(super) fn finish(self) -> Result<(), Refused> {
-        if self.violations.is_empty() && self.not_yet.is_empty() {
-            return Ok(());
-        }
-        Err(self.refused())
-    }
-
-    /// What was noted. Violations go first: they stay wrong in every release.
-    pub(super) fn refused(self) -> Refused {
-        match self.not_yet.first() {
-            Some(what) if self.violations.is_empty() => Refused::NotYet(what),
-            _ => Refused::Invalid(self.violations),
+    /// What was read, if nothing was noted. Violations go before what is not in this release: they
+    /// stay wrong in every release.
+    pub(super) fn accept<T>(self, read: Option<T>) -> Result<T, Refused> {
+        match (read, self.violations.is_empty(), self.not_yet.first()) {
+            (Some(read), true, None) => Ok(read),
+            (_, true, Some(what)) => Err(Refused::NotYet(what)),
+            (_, _, _) => Err(Refused::Invalid(self.violations)),
         }
     }
 
     pub(super) fn required<T, R>(
         &mut self,
-        field: &'static str,
+        field: &str,
         value: Option<T>,
         read: impl FnOnce(&mut Self, T) -> Option<R>,
     ) -> Option<R> {
@@ -82,7 +78,7 @@ impl Fields {
     }
 
     /// A lock and how to hold it.
-    pub(super) fn target(&mut self, path: &str, target: &LockTarget) -> Option<(LockKey, Mode)> {
+    pub(super) fn target(&mut self, path: &str, target: &LockTarget) -> Option<Target> {
         let mode = match LockMode::try_from(target.mode) {
             Ok(LockMode::Unspecified | LockMode::Exclusive) => Some(Mode::Exclusive),
             Ok(LockMode::Shared) => Some(Mode::Shared),
@@ -107,7 +103,8 @@ impl Fields {
                 }
             }
         }
-        Some((self.lock(path, &target.namespace, &target.name)?, mode?))
+        let lock = self.lock(path, &target.namespace, &target.name)?;
+        Some(Target { lock, mode: mode? })
     }
 
     fn permits(&mut self, path: &str, field: &str, value: i32) -> u32 {
@@ -121,7 +118,7 @@ impl Fields {
     }
 
     /// Milliseconds; `None` where unset or wrong.
-    pub(super) fn ttl(&mut self, field: &'static str, ttl: Option<Duration>) -> Option<u64> {
+    pub(super) fn ttl(&mut self, field: &str, ttl: Option<Duration>) -> Option<u64> {
         let nanos = self.nanos(field, ttl?)?;
         if nanos <= 0 {
             self.violation(field, "must be more than 0");
@@ -131,7 +128,7 @@ impl Fields {
     }
 
     /// Milliseconds; 0 where unset or wrong.
-    pub(super) fn wait(&mut self, field: &'static str, wait: Option<Duration>) -> u64 {
+    pub(super) fn wait(&mut self, field: &str, wait: Option<Duration>) -> u64 {
         let Some(nanos) = wait.and_then(|wait| self.nanos(field, wait)) else {
             return 0;
         };
@@ -141,7 +138,7 @@ impl Fields {
         millis(nanos)
     }
 
-    pub(super) fn request_id(&mut self, field: &'static str, text: &str) -> Option<RequestId> {
+    pub(super) fn request_id(&mut self, field: &str, text: &str) -> Option<RequestId> {
         if text.is_empty() {
             return None;
         }
@@ -152,11 +149,7 @@ impl Fields {
         id
     }
 
-    pub(super) fn fencing_token(
-        &mut self,
-        field: &'static str,
-        token: i64,
-    ) -> Option<FencingToken> {
+    pub(super) fn fencing_token(&mut self, field: &str, token: i64) -> Option<FencingToken> {
         let token = u64::try_from(token).ok().and_then(FencingToken::new);
         if token.is_none() {
             self.violation(field, "must be 1 to 9007199254740991");
@@ -164,7 +157,7 @@ impl Fields {
         token
     }
 
-    fn nanos(&mut self, field: &'static str, duration: Duration) -> Option<i128> {
+    fn nanos(&mut self, field: &str, duration: Duration) -> Option<i128> {
         let Duration { seconds, nanos } = duration;
         let before = self.violations.len();
         if !(-SECONDS_MAX..=SECONDS_MAX).contains(&seconds) {

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use super::{entry::Entry, queue::Queue};
-use crate::lock::{
-    FencingToken, Grant, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl, expiry_ms,
-};
+use crate::lock::{FencingToken, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl, expiry_ms};
 
 /// Who holds how much of the lock, and until when.
 #[derive(Debug)]
@@ -62,18 +60,13 @@ impl Held {
         (delay_ms > 0).then(|| self.expires_ms + delay_ms)
     }
 
-    /// The lease as announced: `max_hold` cuts its validity. `None` if it leaves nothing.
-    pub(super) fn grant(&self, now: u64) -> Option<Grant> {
+    /// The validity to announce: `max_hold` cuts it. `None` if it leaves nothing.
+    pub(super) fn validity(&self, now: u64) -> Option<Ttl> {
         let left_ms = match self.terms.max_hold_ms {
             0 => u64::MAX,
             max_hold_ms => (self.acquired_ms + max_hold_ms).saturating_sub(now),
         };
-        (left_ms > 0).then(|| Grant {
-            fencing_token: self.fencing_token,
-            ttl: Ttl::from_stored(self.ttl_ms.min(left_ms)),
-            acquired_ms: self.acquired_ms,
-            hold_count: self.hold_count(),
-        })
+        (left_ms > 0).then(|| Ttl::from_stored(self.ttl_ms.min(left_ms)))
     }
 }
 
@@ -177,29 +170,29 @@ impl Holders {
         Some(held)
     }
 
-    /// Renews, and claims a provisional hand-off, which gives up its place in line. Never shortens.
-    /// `None` past `max_hold`.
+    /// Renews, and claims a provisional hand-off, which gives up its place in line. Never shortens,
+    /// and does nothing past `max_hold`.
     pub(super) fn extend(
         &mut self,
         lease_id: LeaseId,
         queue: &mut Queue,
         now: u64,
         ttl: Option<Ttl>,
-    ) -> Option<Grant> {
+    ) -> Option<Ttl> {
         let alone = self.len() == 1;
         let held = self.slots[*self.leases.get(&lease_id)?].as_mut()?;
-        held.grant(now)?;
+        held.validity(now)?;
         if let Some(place) = held.place.take() {
             queue.take(place);
         }
         held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
-        let grant = held.grant(now)?;
-        held.expires_ms = held.expires_ms.max(now + expiry_ms(grant.ttl.as_millis()));
+        let validity = held.validity(now)?;
+        held.expires_ms = held.expires_ms.max(now + expiry_ms(validity.as_millis()));
         self.latest_ms = self.latest_ms.max(held.expires_ms);
         if alone {
             self.earliest_ms = held.expires_ms;
         }
-        Some(grant)
+        Some(validity)
     }
 
     /// Takes out all whose time is over, in the order of their slots.

@@ -56,7 +56,7 @@ impl Record {
             return reply(Acquired::Cancelled);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
-            let (lease_id, is_over) = (held.lease_id, held.grant(now).is_none());
+            let (lease_id, is_over) = (held.lease_id, held.validity(now).is_none());
             let entry = self.holders.entry(acquire.request);
             let Some(entry) = entry.filter(|entry| {
                 (lease_id, entry.arguments) == (acquire.lease_id, acquire.arguments)
@@ -72,6 +72,12 @@ impl Record {
         if self.is_over(acquire, now) {
             return reply(Acquired::Ended);
         }
+        if let Some(waiter) = self.queue.find(acquire.request) {
+            if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
+                return reply(Acquired::RequestIdReused);
+            }
+            return Ok(self.acquire_again(context, acquire));
+        }
         let entered = match acquire.under {
             Under::NewLease => None,
             Under::Lease => self.enter(context, acquire, None),
@@ -82,12 +88,6 @@ impl Record {
         };
         if let Some(entered) = entered {
             return reply(entered);
-        }
-        if let Some(waiter) = self.queue.find(acquire.request) {
-            if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
-                return reply(Acquired::RequestIdReused);
-            }
-            return Ok(self.acquire_again(context, acquire));
         }
         self.acquire_new(context, acquire)
     }
@@ -347,7 +347,8 @@ impl Record {
         now: u64,
         ttl: Option<Ttl>,
     ) -> Option<Grant> {
-        self.holders.extend(lease_id, &mut self.queue, now, ttl)
+        self.holders.extend(lease_id, &mut self.queue, now, ttl)?;
+        self.grant_of(lease_id, now)
     }
 
     fn holds(&self, lease: &LeaseRef) -> bool {
@@ -355,10 +356,21 @@ impl Record {
         held.is_some_and(|held| held.is(lease))
     }
 
-    fn granted(&mut self, acquire: &Acquire, now: u64) -> Acquired {
-        let held = self.holders.by_request(acquire.request);
-        let grant = held.and_then(|held| held.grant(now));
-        grant.map_or(Acquired::Ended, Acquired::Granted)
+    fn granted(&self, acquire: &Acquire, now: u64) -> Acquired {
+        self.grant_of(acquire.lease_id, now)
+            .map_or(Acquired::Ended, Acquired::Granted)
+    }
+
+    /// `None` past its `max_hold`.
+    fn grant_of(&self, lease_id: LeaseId, now: u64) -> Option<Grant> {
+        let held = self.holders.by_lease(lease_id)?;
+        Some(Grant {
+            fencing_token: held.fencing_token,
+            mode: Mode::from_stored(held.weight(), self.limit),
+            ttl: held.validity(now)?,
+            acquired_ms: held.acquired_ms,
+            hold_count: held.hold_count(),
+        })
     }
 
     fn waiting_or_held(&self, context: &Context, acquire: &Acquire) -> Acquired {

@@ -20,7 +20,7 @@ impl Record {
             return None;
         }
         let (weight, hold_count) = (held.weight(), held.entries.len());
-        let is_over = held.grant(context.now()).is_none();
+        let is_over = held.validity(context.now()).is_none();
         Some(if self.has_other_limit(acquire.mode) {
             let limit = self.limit_in_use();
             Acquired::LimitMismatch { limit }

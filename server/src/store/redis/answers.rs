@@ -260,6 +260,7 @@ impl Fields {
             ttl: Ttl::from_stored(self.number()?),
             acquired_ms: self.number()?,
             hold_count: self.count()?,
+            mode: Mode::from_stored(self.count()?, self.count()?),
         })
     }
 

@@ -17,7 +17,7 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
-local function granted(h) return reply('GRANTED', h.token, announced(h), h.since, hold_count(h)) end
+local function granted(h) return reply('GRANTED', shown_grant(h)) end
 
 local function held_or_queued()
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
@@ -45,12 +45,6 @@ end
 local w = { lease = lease, request = request, arguments = arguments, ttl = ARGV[8], since = now,
   weight = weight, terms = ARGV[15], until_ms = now + wait, passed = 0, owner = ARGV[12],
   attempts = attempt .. '@' .. me }
-if h and not h.place and (under == '+' or under == h.token) then
-  if other_limit(limit) then return reply('MISMATCH', limit_in_use()) end
-  local refused = enter(h, w)
-  return refused and reply(refused) or granted(h)
-end
-if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 if place then
   local waits = read_waiter(place)
   if waits.lease ~= lease or waits.arguments ~= arguments then return reply('REUSED') end
@@ -59,6 +53,12 @@ if place then
   h = holder_by(request)
   return h and not h.place and granted(h) or held_or_queued()
 end
+if h and not h.place and (under == '+' or under == h.token) then
+  if other_limit(limit) then return reply('MISMATCH', limit_in_use()) end
+  local refused = enter(h, w)
+  return refused and reply(refused) or granted(h)
+end
+if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 
 local closed = grants_in()
 if closed < 0 or closed > 0 and not (ARGV[10] == '1' and wait > 0) then

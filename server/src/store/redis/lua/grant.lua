@@ -9,6 +9,11 @@ local function announced(h)
   return left > 0 and math.min(h.ttl, left) or nil
 end
 
+-- A grant as its holder is told of it.
+local function shown_grant(h)
+  return h.token, announced(h), h.since, hold_count(h), h.weight, holders.limit
+end
+
 -- The one place where a lock is granted. `place`: provisionally, to fall back to that place.
 local function grant(w, place)
   fence = math.max(fence + 1, now_us)
@@ -35,19 +40,6 @@ local function grant(w, place)
     if not place then changed['r:' .. h.request] = '@' .. h.slot end
   end
   return h
-end
-
--- Takes a holder out of its slot.
-local function remove(h)
-  local all = holders
-  held[h.slot], changed['h:' .. h.slot] = false, h.slot == 1 and ''
-  if h.slot > 1 then changed['l:' .. h.lease] = false end
-  all.n, all.used = all.n - 1, all.used - h.weight
-  if all.n > 0 then
-    all.spare = all.spare .. ',' .. h.slot
-  else
-    all.top, all.earliest, all.latest, all.spare = 0, 0, 0, ''
-  end
 end
 
 local function free(h)

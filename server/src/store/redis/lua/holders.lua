@@ -41,6 +41,19 @@ local function hold_count(h)
   return 1 + others
 end
 
+-- Takes a holder out of its slot.
+local function remove(h)
+  local all = holders
+  held[h.slot], changed['h:' .. h.slot] = false, h.slot == 1 and ''
+  if h.slot > 1 then changed['l:' .. h.lease] = false end
+  all.n, all.used = all.n - 1, all.used - h.weight
+  if all.n > 0 then
+    all.spare = all.spare .. ',' .. h.slot
+  else
+    all.top, all.earliest, all.latest, all.spare = 0, 0, 0, ''
+  end
+end
+
 -- By the index field l:<lease>, which holders above the first slot have.
 local function holder_of(lease)
   local first = holder_at(1)

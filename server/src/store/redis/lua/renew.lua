@@ -10,7 +10,7 @@ if h and h.token == token then
   local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
   if extended or next(changed) then save() end
   if not extended then return { 'MAXHOLD', now, more, hand_offs } end
-  return { 'EXTENDED', now, more, hand_offs, h.token, announced(h), h.since, hold_count(h) }
+  return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }
 end
 local tag = 'NOTFOUND'
 if not h and remembered(was_released, released, kept_released) then

@@ -1,0 +1,172 @@
+//! One lock of a call, from its first command to its grant.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::{Broker, call::Reply};
+use crate::{
+    lock::{Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode},
+    store::{Acquired, Renewed, StoreError},
+    waiters::{Registration, Signal},
+};
+
+/// A call's turn at one of its locks.
+pub(super) struct Turn<'a> {
+    pub(super) broker: &'a Broker,
+    pub(super) acquire: Acquire,
+    pub(super) deadline: Instant,
+}
+
+/// How the wait ended.
+enum Wait {
+    Granted(Grant),
+    Failed(LockError),
+    Abandoned,
+    /// The place in line must be asked for again.
+    Rejoin,
+}
+
+impl Turn<'_> {
+    /// `Ok(None)`: the caller is gone.
+    pub(super) async fn take(mut self, reply: &mut Reply) -> Result<Option<Grant>, LockError> {
+        match self.acquire.wait_ms {
+            0 => self.ask().await.map(Some),
+            _ => self.wait_in_line(reply).await,
+        }
+    }
+
+    /// Asks the store once. `Err(Held)` stands for "not now".
+    async fn ask(&mut self) -> Result<Grant, LockError> {
+        match self.broker.store.acquire(&self.acquire).await? {
+            Acquired::Granted(grant) => Ok(grant),
+            Acquired::Queued { next_event_ms } => {
+                self.broker.expect(&self.acquire.lock, next_event_ms);
+                Err(LockError::Held(Contention::default()))
+            }
+            Acquired::Held(contention) => Err(LockError::Held(contention)),
+            Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
+            Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
+            Acquired::TooManyEntries => Err(LockError::TooManyEntries),
+            Acquired::NotFound => Err(LockError::LeaseNotFound),
+            Acquired::QueueFull => Err(LockError::QueueFull),
+            Acquired::RequestIdReused => Err(LockError::RequestIdReused),
+            Acquired::Ended | Acquired::Cancelled => Err(LockError::LeaseExpired),
+        }
+    }
+
+    /// `Ok(None)`: the caller is gone.
+    async fn wait_in_line(&mut self, reply: &mut Reply) -> Result<Option<Grant>, LockError> {
+        let acquire = &self.acquire;
+        let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
+        let mut registration = self.broker.waiters.register(lock, request, attempt);
+        loop {
+            match self.ask().await {
+                Ok(grant) => return Ok(Some(grant)),
+                Err(LockError::Held(_)) => {}
+                // In line already: the next touch finds out whether that is still so.
+                Err(LockError::StoreUnavailable) if self.acquire.rejoin => {}
+                Err(error) => return Err(error),
+            }
+            match self.wait(&mut registration, reply).await {
+                Wait::Granted(grant) => return Ok(Some(grant)),
+                Wait::Failed(error) => return Err(error),
+                Wait::Abandoned => return Ok(None),
+                Wait::Rejoin => {
+                    self.acquire.wait_ms = left_ms(self.deadline);
+                    self.acquire.rejoin = true;
+                }
+            }
+        }
+    }
+
+    async fn wait(&self, registration: &mut Registration, reply: &mut Reply) -> Wait {
+        loop {
+            let signal = tokio::select! {
+                biased;
+                signal = registration.signal() => signal,
+                () = reply.closed() => return Wait::Abandoned,
+                () = self.broker.draining.cancelled() => return Wait::Failed(LockError::Draining),
+                () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
+            };
+            match signal {
+                Signal::Rejoin => return Wait::Rejoin,
+                Signal::HandOff {
+                    fencing_token,
+                    provisional: false,
+                } if self.knows_its_grant() => {
+                    return Wait::Granted(self.granted_now(fencing_token));
+                }
+                Signal::HandOff { fencing_token, .. } => {
+                    if let Some(wait) = self.claim(fencing_token).await {
+                        return wait;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Claims a provisional hand-off; nobody is told before the store has confirmed it.
+    async fn claim(&self, fencing_token: FencingToken) -> Option<Wait> {
+        let lease = LeaseRef {
+            lock: self.acquire.lock.clone(),
+            lease_id: self.acquire.lease_id,
+            fencing_token,
+        };
+        match self.broker.store.renew(&lease, None).await {
+            Ok(Renewed::Extended(grant)) => Some(Wait::Granted(grant)),
+            // It lapsed and the place in line is back, passed over until this broker touches.
+            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
+                Some(Wait::Rejoin)
+            }
+            Err(StoreError::Corrupt(text)) => Some(Wait::Failed(StoreError::Corrupt(text).into())),
+            Err(StoreError::Unavailable(_) | StoreError::Recovering { .. }) => None,
+        }
+    }
+
+    /// `WAIT_TIMEOUT` promises that the caller is out of the queue: only the store can say so.
+    async fn time_out(&self) -> Wait {
+        let acquire = &self.acquire;
+        let store = &self.broker.store;
+        let cancelled = store
+            .cancel(&acquire.lock, acquire.request, acquire.attempt)
+            .await;
+        if let Err(error) = cancelled {
+            return Wait::Failed(error.into());
+        }
+        let state = store.get(&acquire.lock).await.ok().flatten();
+        Wait::Failed(LockError::WaitTimeout(state.map_or_else(
+            Contention::default,
+            |state| Contention {
+                holders: state.holders.into_iter().take(HELD_SHOWN).collect(),
+                queue_length: state.queue_length,
+                closed_ms: state.closed_ms,
+            },
+        )))
+    }
+
+    /// The limit in use is the store's to say.
+    fn knows_its_grant(&self) -> bool {
+        !matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. })
+    }
+
+    fn granted_now(&self, fencing_token: FencingToken) -> Grant {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_epoch.unwrap_or_default().as_millis();
+        Grant {
+            fencing_token,
+            mode: self.acquire.mode,
+            ttl: self.acquire.terms.cut(self.acquire.ttl),
+            acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
+            hold_count: 1,
+        }
+    }
+}
+
+/// What is left to wait; at least 1, since 0 would not wait at all.
+pub(super) fn left_ms(deadline: Instant) -> u64 {
+    let left = deadline.saturating_duration_since(Instant::now());
+    u64::try_from(left.as_micros().div_ceil(1_000))
+        .unwrap_or(0)
+        .max(1)
+}

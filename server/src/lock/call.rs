@@ -1,0 +1,77 @@
+//! What a caller asks for, and what of it goes to a store.
+
+use super::{
+    ArgumentsHash, AttemptId, FencingToken, LeaseId, LockKey, Mode, Owner, RequestHash, RequestId,
+    ShownLease, Terms, Ttl,
+};
+
+/// A lock, and how to hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The lock.
+    pub lock: LockKey,
+    /// How to hold it.
+    pub mode: Mode,
+}
+
+/// A call of Acquire or AcquireAll, parsed.
+#[derive(Debug, Clone)]
+pub struct AcquireCall {
+    /// One or more, all or none, in the order asked for; no lock twice.
+    pub targets: Vec<Target>,
+    /// The lease to add the lock to; the call then has one target.
+    pub under: Option<ShownLease>,
+    /// Who asks.
+    pub owner: Owner,
+    /// Validity.
+    pub ttl: Ttl,
+    /// `max_hold` and `lock_delay`.
+    pub terms: Terms,
+    /// How long to wait in line for all of them together; 0 does not wait.
+    pub wait_ms: u64,
+    /// The id that makes the call safe to repeat; random where the caller gave none.
+    pub request_id: RequestId,
+    /// Digest of the arguments that a repeat must share.
+    pub arguments: ArgumentsHash,
+}
+
+/// The lease that a grant belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Under {
+    /// One that the call makes.
+    #[default]
+    NewLease,
+    /// One that is there. If it holds the lock already, the call is an entry.
+    Lease,
+    /// One that holds the lock with this token: the call is an entry.
+    Grant(FencingToken),
+}
+
+/// One attempt of a call, as a store sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acquire {
+    /// The lock.
+    pub lock: LockKey,
+    /// How to hold it.
+    pub mode: Mode,
+    /// The lease that a grant belongs to.
+    pub lease_id: LeaseId,
+    /// Whether that lease is a new one.
+    pub under: Under,
+    /// Digest of the call's request id.
+    pub request: RequestHash,
+    /// Digest of the call's other arguments.
+    pub arguments: ArgumentsHash,
+    /// This attempt.
+    pub attempt: AttemptId,
+    /// Validity.
+    pub ttl: Ttl,
+    /// `max_hold` and `lock_delay`.
+    pub terms: Terms,
+    /// How much longer to wait; 0 does not queue.
+    pub wait_ms: u64,
+    /// Who asks, for inspection.
+    pub owner: Owner,
+    /// A waiter whose place was lost joins again, even while the store recovers.
+    pub rejoin: bool,
+}

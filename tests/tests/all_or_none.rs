@@ -1,0 +1,176 @@
+//! AcquireAll through gRPC: what one caller gets, and what is left when it gets nothing.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a waiting call is a task of the test"
+)]
+
+use std::time::Duration;
+
+use leasehold_proto::v1::ErrorReason;
+use leasehold_tests::{
+    broker_process::KEY_PREFIX,
+    client::{AcquireCall, Client},
+    clock::boottime,
+    deployment::Deployment,
+    load::lock_name,
+    status::reason,
+};
+
+const TTL: Duration = Duration::from_secs(1);
+
+async fn started() -> (Deployment, Client) {
+    let deployment = Deployment::start(1).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 0);
+    (deployment, client)
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn alone(name: &str) -> AcquireCall {
+    AcquireCall::new(name, Duration::from_secs(60), Duration::ZERO)
+}
+
+#[tokio::test]
+async fn all_are_granted_under_one_lease_in_the_order_asked_for() {
+    let (_deployment, client) = started().await;
+    let call = alone("");
+    let held = client.acquire_all(&names(&["c", "a", "b"]), &call).await;
+    let held = held.expect("all are free");
+    let grants = held.lease.grants.iter();
+    let order = grants.map(|grant| grant.target.clone().expect("a target").name);
+    assert_eq!(order.collect::<Vec<_>>(), ["c", "a", "b"]);
+    let again = client.acquire_all(&names(&["b", "a", "c"]), &call).await;
+    let again = again.expect("the same call");
+    assert_eq!(again.lease.lease_id, held.lease.lease_id);
+    assert_eq!(again.lease.grants[0], held.lease.grants[2]);
+    let fewer = client.acquire_all(&names(&["a", "b"]), &call).await;
+    let status = fewer.expect_err("another call");
+    assert_eq!(reason(&status), Some(ErrorReason::RequestIdReused));
+    client.release(&held).await.expect("the holder");
+    for name in ["a", "b", "c"] {
+        client.acquire(&alone(name)).await.expect("it is free");
+    }
+}
+
+#[tokio::test]
+async fn t26_one_that_is_held_refuses_all_and_leaves_nothing() {
+    let (_deployment, client) = started().await;
+    client.acquire(&alone("b")).await.expect("it is free");
+    let wanted = names(&["c", "b", "a"]);
+    let status = client.acquire_all(&wanted, &alone("")).await;
+    let status = status.expect_err("one is held");
+    assert_eq!(reason(&status), Some(ErrorReason::LockHeld));
+    assert!(status.message().contains("default/b"), "{status:?}");
+    for name in ["a", "c"] {
+        let free = client.get_lock(name).await.expect("GetLock works");
+        assert_eq!(free, None, "it was rolled back");
+    }
+    let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_millis(200));
+    let status = client.acquire_all(&wanted, &waits).await;
+    let status = status.expect_err("one is held");
+    assert_eq!(reason(&status), Some(ErrorReason::WaitTimeout));
+    let held = client.get_lock("b").await.expect("GetLock works");
+    assert_eq!(held.expect("it is held").queue_length, 0);
+    let free = client.get_lock("a").await.expect("GetLock works");
+    assert_eq!(free, None, "it was rolled back");
+}
+
+#[tokio::test]
+async fn a_unary_call_waits_no_longer_than_its_ttl() {
+    let (_deployment, client) = started().await;
+    client.acquire(&alone("b")).await.expect("it is free");
+    let waits = AcquireCall::new("", TTL, Duration::from_secs(3_600));
+    let begun = boottime();
+    let status = client.acquire_all_at(0, &names(&["a", "b"]), &waits).await;
+    let waited = boottime() - begun;
+    assert_eq!(
+        reason(&status.expect_err("one is held")),
+        Some(ErrorReason::WaitTimeout)
+    );
+    assert!(waited >= TTL && waited < 2 * TTL, "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_caller_that_is_gone_leaves_nothing() {
+    let (_deployment, client) = started().await;
+    let b = client.acquire(&alone("b")).await.expect("it is free");
+    let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
+    let (caller, wanted) = (client.clone(), names(&["a", "b"]));
+    let gone = tokio::spawn(async move { caller.acquire_all_at(0, &wanted, &waits).await });
+    client.queued_at(0, "b", 1).await;
+    let a = client.get_lock("a").await.expect("GetLock works");
+    assert_eq!(a.expect("it is taken").holders.len(), 1);
+    gone.abort();
+    client.queued_at(0, "b", 0).await;
+    let patient = AcquireCall::new("a", TTL, Duration::from_secs(10));
+    client.acquire(&patient).await.expect("given back");
+    client.release(&b).await.expect("the holder");
+    client.acquire(&alone("b")).await.expect("it is free");
+}
+
+/// A drain takes nothing back: the same call goes on at another broker from where it was.
+#[tokio::test]
+async fn a_call_at_a_draining_broker_goes_on_at_another() {
+    let deployment = Deployment::start(2).await;
+    let client = Client::new("worker-1", &deployment.addrs(), 1);
+    let b = client.acquire(&alone("b")).await.expect("it is free");
+    let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
+    let open_at = |at| {
+        let (caller, wanted, waits) = (client.clone(), names(&["a", "b"]), waits.clone());
+        tokio::spawn(async move { caller.acquire_all_at(at, &wanted, &waits).await })
+    };
+    let first = open_at(0);
+    client.queued_at(1, "b", 1).await;
+    deployment.brokers[0].terminate();
+    let status = first.await.expect("no panic").expect_err("it drains");
+    assert_eq!(reason(&status), Some(ErrorReason::Draining));
+    let held = client.get_lock_at(1, "a").await.expect("it is held");
+    let second = open_at(1);
+    client.queued_at(1, "b", 1).await;
+    client.release(&b).await.expect("the holder");
+    let both = second.await.expect("no panic").expect("both are free");
+    let token = both.lease.grants[0].fencing_token;
+    assert_eq!(token, held.holders[0].fencing_token, "it was kept");
+}
+
+/// All or none: what was granted first is asked for again after the last grant.
+#[tokio::test]
+async fn a_lock_that_is_lost_meanwhile_fails_the_whole_call() {
+    let (deployment, client) = started().await;
+    let b = client.acquire(&alone("b")).await.expect("it is free");
+    let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
+    let (caller, wanted) = (client.clone(), names(&["a", "b"]));
+    let call = tokio::spawn(async move { caller.acquire_all_at(0, &wanted, &waits).await });
+    client.queued_at(0, "b", 1).await;
+    let record = format!("{KEY_PREFIX}{{default:a}}");
+    let mut redis = deployment.redis.connect().await;
+    assert_eq!(redis.must(&["DEL", &record]).await.integer(), 1);
+    client.release(&b).await.expect("the holder");
+    let status = call.await.expect("no panic").expect_err("a is lost");
+    assert_eq!(reason(&status), Some(ErrorReason::LeaseNotFound));
+    let free = client.get_lock("b").await.expect("GetLock works");
+    assert_eq!(free, None, "it was rolled back");
+}
+
+#[tokio::test]
+async fn illegal_targets_are_named() {
+    let (_deployment, client) = started().await;
+    let many: Vec<_> = (0..17).map(lock_name).collect();
+    for (wanted, said) in [
+        (names(&["a"]), "targets must be 2 to 16"),
+        (many, "targets must be 2 to 16"),
+        (
+            names(&["a", "b", "a"]),
+            "targets[2] must not name a lock twice",
+        ),
+        (names(&["a", ""]), "targets[1].name must not be empty"),
+    ] {
+        let status = client.acquire_all(&wanted, &alone("")).await;
+        let status = status.expect_err("illegal");
+        assert_eq!(reason(&status), Some(ErrorReason::InvalidField));
+        assert!(status.message().contains(said), "{}", status.message());
+    }
+}
