@@ -145,6 +145,8 @@ fn pass_on(waiters: &Waiters, event: Event) {
             };
             waiters.hand_off(&lock, hand_off.request, signal);
         }
+        // No lease is on a stream yet.
+        Event::Moved(..) => {}
         Event::Rejoin(lock) => waiters.rejoin(&lock),
         Event::Resync => waiters.touch_all(),
     }

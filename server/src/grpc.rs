@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     broker::Broker,
-    lock::{Lease, Limits},
+    lock::{Lease, Limits, Via},
 };
 
 /// The largest message that a client may send. The largest legal one is far smaller.
@@ -89,8 +89,8 @@ impl LockService for Locks {
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        let (locks, entry) = decode::release(request.into_inner(), &self.limits)?;
-        let given_back = self.broker.release(&locks, entry).await?;
+        let (locks, release, via) = decode::release(request.into_inner(), &self.limits)?;
+        let given_back = self.broker.release(&locks, release, via).await?;
         Ok(Response::new(encode::released(given_back)))
     }
 
@@ -100,7 +100,7 @@ impl LockService for Locks {
     ) -> Result<Response<RenewResponse>, Status> {
         let (shown, ttl) = decode::renew(request.into_inner(), &self.limits)?;
         let lease = Lease {
-            locks: self.broker.renew(&shown.locks, ttl).await?,
+            locks: self.broker.renew(&shown.locks, ttl, Via::Anywhere).await?,
             lease_id: shown.lease_id,
             lease_token: shown.lease_token,
         };

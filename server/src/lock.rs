@@ -6,8 +6,9 @@ mod identity;
 mod lease;
 mod mode;
 mod name;
+mod stream;
 
-pub use call::{Acquire, AcquireCall, Target, Under};
+pub use call::{Acquire, AcquireCall, Release, Target, Under};
 pub use error::{Failed, LockError};
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
@@ -15,6 +16,7 @@ pub use identity::{
 pub use lease::{Grant, HeldLock, Lease, LeaseRef, ShownLease};
 pub use mode::{HOLDERS_MAX, Mode, PERMITS_MAX, WHOLE};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace};
+pub use stream::{Attachment, StreamId, Via};
 
 /// Waiters of one lock; one more is `QUEUE_FULL`.
 pub const WAITERS_MAX: u32 = 10_000;

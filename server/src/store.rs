@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, Contention, DeploymentKey, FencingToken, Grant, LeaseRef,
-    LockKey, LockState, RequestHash, Ttl,
+    Acquire, Attachment, AttemptId, BrokerId, Contention, DeploymentKey, FencingToken, Grant,
+    LeaseId, LeaseRef, LockKey, LockState, Release, RequestHash, StreamId, Ttl, Via,
 };
 
 /// One broker's connection to the store.
@@ -26,14 +26,24 @@ pub trait Store: Send + Sync + 'static {
 
     /// Extends a lease, never shortens it, and never makes one. Renewing a provisional hand-off is
     /// its claim. `None` keeps the present ttl.
-    async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: Via,
+    ) -> Result<Renewed, StoreError>;
 
-    /// Gives one entry of the lease back, or all of them (`None`). With the last one the lock goes to
-    /// the next waiters; with the strongest one the lease holds less of it from then on.
+    /// Puts the lease on a stream of this broker, without extending it. The stream that it was on is
+    /// told with [`Event::Moved`].
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError>;
+
+    /// Gives the lease up, or one entry of it. With the last one the lock goes to the next waiters;
+    /// with the strongest one the lease holds less of it from then on.
     async fn release(
         &self,
         lease: &LeaseRef,
-        entry: Option<RequestHash>,
+        release: Release,
+        via: Via,
     ) -> Result<Released, StoreError>;
 
     /// Takes back one attempt of a request: out of the queue, or off the lock, if no other attempt
@@ -87,6 +97,8 @@ pub enum Acquired {
         /// The limit in use; 0 if the lock is not in use.
         limit: u32,
     },
+    /// The lease, or the call that waits, is on another stream, and was put there later.
+    StaleAttach,
     /// The lease holds the lock, but less of it than the call wants.
     UpgradeDenied,
     /// The lease has entered the lock as often as it may.
@@ -108,7 +120,26 @@ pub enum Acquired {
 pub enum Renewed {
     /// The lease, extended.
     Extended(Grant),
+    /// The lease is on another stream; it is not extended.
+    Elsewhere,
     /// The lease has been held as long as it may; it is not extended any more.
+    MaxHold,
+    /// The lease had expired.
+    Expired,
+    /// The lease had been released.
+    Released,
+    /// The lock knows no such lease, or holds a newer grant of it.
+    NotFound,
+}
+
+/// Reply of [`Store::attach`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// On the stream, with the validity that it had.
+    Attached(Grant),
+    /// It is on another stream, and was put there later.
+    Stale,
+    /// The lease has been held as long as it may.
     MaxHold,
     /// The lease had expired.
     Expired,
@@ -131,6 +162,8 @@ pub enum Released {
         /// Entries left.
         hold_count: u32,
     },
+    /// The lease is on another stream; nothing is changed.
+    Elsewhere,
     /// The lease had expired: the work may have overlapped.
     Expired,
     /// The lock knows no such lease, or holds a newer grant of it.
@@ -203,13 +236,35 @@ pub struct HandOff {
     pub provisional: bool,
 }
 
-/// What a command did: its reply, and the grants that it made to waiters.
+/// What a command did: its reply, and what others must hear of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<T> {
     /// The reply to the caller.
     pub reply: T,
     /// Grants to waiters, of this and of other brokers.
     pub hand_offs: Vec<HandOff>,
+    /// A lease that was taken off a stream.
+    pub moved: Option<Moved>,
+}
+
+/// A lease that was on a stream and is on another one now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// The stream that it left.
+    pub from: StreamId,
+}
+
+impl<T> Outcome<T> {
+    /// A reply that nobody else needs to hear of.
+    pub fn silent(reply: T) -> Self {
+        Self {
+            reply,
+            hand_offs: Vec::new(),
+            moved: None,
+        }
+    }
 }
 
 /// Why a command was not executed. It changed nothing.
@@ -234,6 +289,8 @@ pub enum Refused {
 pub enum Event {
     /// A waiter of this broker was granted a lock.
     HandOff(LockKey, HandOff),
+    /// A lease has left a stream of this broker.
+    Moved(LockKey, Moved),
     /// Calls that wait for the lock may have lost their place: each asks again.
     Rejoin(LockKey),
     /// Messages may have been lost: touch every lock that has waiters here.

@@ -14,5 +14,6 @@ pub mod repeats;
 pub mod seeds;
 pub mod sharing;
 pub mod silence;
+pub mod streams;
 pub mod terms;
 pub mod traps;

@@ -15,10 +15,11 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        Acquire, BrokerId, Contention, LeaseRef, LockKey, LockName, LockState, Namespace, Under,
+        Acquire, BrokerId, Contention, LeaseRef, LockKey, LockName, LockState, Namespace, Release,
+        Under, Via,
     },
     store::{
-        Acquired, Cancelled, Event, HandOff, LimitSet, Released, Renewed, Store, StoreError,
+        Acquired, Cancelled, Event, HandOff, LimitSet, Moved, Released, Renewed, Store, StoreError,
         Touched,
     },
 };
@@ -213,7 +214,8 @@ impl World {
 
     /// Renews with the present ttl.
     pub async fn renew(&self, n: usize, lease: &LeaseRef) -> Renewed {
-        self.store(n).renew(lease, None).await.expect("renew")
+        let renewed = self.store(n).renew(lease, None, Via::Anywhere);
+        renewed.await.expect("renew")
     }
 
     /// Renews, which must succeed.
@@ -224,12 +226,14 @@ impl World {
 
     /// Releases.
     pub async fn release(&self, n: usize, lease: &LeaseRef) -> Released {
-        self.store(n).release(lease, None).await.expect("release")
+        let released = self.store(n).release(lease, Release::All, Via::Anywhere);
+        released.await.expect("release")
     }
 
     /// Releases the entry of this call.
     pub async fn leave(&self, n: usize, lease: &LeaseRef, entry: &Acquire) -> Released {
-        let left = self.store(n).release(lease, Some(entry.request));
+        let entry = Release::Entry(entry.request);
+        let left = self.store(n).release(lease, entry, Via::Anywhere);
         left.await.expect("release of an entry")
     }
 
@@ -285,6 +289,18 @@ impl World {
         }
     }
 
+    /// Waits until broker `n` is told that a lease has left a stream of its own.
+    pub async fn told_to_move(&self, n: usize) -> Moved {
+        let mut events = self.brokers[n].events.lock().await;
+        loop {
+            let event = timeout(EVENT_LIMIT, events.recv()).await;
+            if let Event::Moved(lock, moved) = event.expect("told in time").expect("events go on") {
+                assert_eq!(lock, self.lock);
+                return moved;
+            }
+        }
+    }
+
     /// Looks at the lock.
     pub async fn get(&self) -> Option<LockState> {
         self.store(0).get(&self.lock).await.expect("get")
@@ -306,7 +322,7 @@ impl World {
                     assert_eq!(hand_off.broker, self.broker(n));
                     return hand_off;
                 }
-                Event::Rejoin(_) | Event::Resync => {}
+                Event::Moved(..) | Event::Rejoin(_) | Event::Resync => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 use leasehold_tests::{
     conformance::{
         adding, attempts, hand_offs, inspection, leases, limits, line, permits, recovery, reentry,
-        repeats, seeds, sharing, silence, terms, traps,
+        repeats, seeds, sharing, silence, streams, terms, traps,
     },
     world::{Start, World},
 };
@@ -95,6 +95,23 @@ on_every_store! {
         a_repeat_of_an_add_in_line_keeps_its_place_although_its_lease_holds
         an_add_waits_for_a_promise_to_its_own_lease
         cancelling_an_add_leaves_the_lease_its_other_locks
+    }
+    Trusted streams {
+        a_lease_on_a_stream_is_renewed_from_it
+        a_renewal_from_elsewhere_extends_nothing
+        a_unary_lease_is_put_on_a_stream_without_being_extended
+        a_newer_attachment_moves_the_lease_and_the_old_stream_is_told
+        a_move_keeps_token_entries_and_expiry
+        an_attachment_that_is_no_newer_is_stale_and_changes_nothing
+        a_lease_that_is_over_is_not_attached
+        nobody_attaches_past_max_hold
+        a_repeat_on_another_stream_moves_the_lease
+        a_repeat_on_another_stream_moves_the_waiter
+        the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved
+        a_lease_on_a_stream_is_changed_there_only
+        a_lapse_ends_the_lease_like_an_expiry
+        a_lapse_is_followed_by_the_lock_delay
+        one_reader_of_many_moves_alone
     }
     Trusted attempts {
         cancelling_an_older_attempt_keeps_the_newer_in_line

@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold_server::{
-    lock::{Acquire, BrokerId, LeaseRef},
+    lock::{Acquire, BrokerId, LeaseRef, Release, Via},
     store::{
         Acquired, Event, HandOff, Released, Renewed, Store,
         redis::{RedisStore, scripts::Scripts},
@@ -114,7 +114,10 @@ impl Line {
         let (mut releases, mut claims) = (Counts::new(), Counts::new());
         for _ in 0..HAND_OFFS {
             let before = counts(redis).await;
-            let released = self.brokers[at].store.release(&holder, None).await;
+            let released = self.brokers[at]
+                .store
+                .release(&holder, Release::All, Via::Anywhere)
+                .await;
             assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
             let between = counts(redis).await;
             (at, holder) = self.take_over(at).await;
@@ -170,7 +173,10 @@ impl Line {
         assert_eq!((told.request, told.provisional), (call.request, n != at));
         let lease = lease(&call, told.fencing_token);
         if told.provisional {
-            let claimed = self.brokers[n].store.renew(&lease, None).await;
+            let claimed = self.brokers[n]
+                .store
+                .renew(&lease, None, Via::Anywhere)
+                .await;
             assert!(matches!(claimed, Ok(Renewed::Extended(_))), "{claimed:?}");
         }
         (n, lease)

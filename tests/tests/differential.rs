@@ -20,7 +20,14 @@ const THREADS: u64 = 2;
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// At full scale each of these occurs at least so often.
 const OCCUR: usize = 500;
-const MUST_OCCUR: [&str; 29] = [
+const MUST_OCCUR: [&str; 36] = [
+    "acquire: stale attach",
+    "renew: elsewhere",
+    "release: elsewhere",
+    "attach: attached",
+    "attach: moved",
+    "attach: stale",
+    "attach: expired",
     "acquire: entered",
     "acquire: upgrade denied",
     "acquire: too many entries",

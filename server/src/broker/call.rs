@@ -13,7 +13,7 @@ use super::{
 };
 use crate::lock::{
     Acquire, AcquireCall, AttemptId, Failed, HeldLock, Lease, LeaseRef, LeaseToken, LockError,
-    Target, Under,
+    Target, Under, Via,
 };
 
 /// Where the answer goes.
@@ -84,7 +84,7 @@ impl Call {
     ) -> Result<Option<Lease>, Failed> {
         if self.call.wait_ms > 0 {
             // Nobody should wait long to hear that the lease was over before.
-            self.broker.renew(self.had(), None).await?;
+            self.broker.renew(self.had(), None, Via::Unary).await?;
         }
         let mut targets: Vec<_> = self.call.targets.iter().collect();
         targets.sort_by(|one, other| one.lock.cmp(&other.lock));
@@ -121,7 +121,7 @@ impl Call {
         let own: Vec<_> = taken.iter().map(|held| self.reference(held)).collect();
         let others = self.had().iter().filter(is_other).chain(&own).cloned();
         let others: Vec<_> = others.collect();
-        let mut locks = self.broker.renew(&others, None).await?;
+        let mut locks = self.broker.renew(&others, None, Via::Unary).await?;
         // What this call has taken can have been released only after an earlier attempt of it was
         // answered.
         let is_gone = |own: &&LeaseRef| locks.iter().all(|held| held.lock != own.lock);
@@ -167,6 +167,7 @@ impl Call {
                 (None, Some(_)) => Under::Lease,
                 (None, None) => Under::NewLease,
             },
+            stream: None,
             request: call.request_id.hash(),
             arguments: call.arguments,
             attempt: self.attempt,

@@ -4,7 +4,7 @@ use futures::future::join_all;
 
 use super::Broker;
 use crate::{
-    lock::{Failed, HeldLock, LeaseRef, LockError, RequestHash, Ttl},
+    lock::{Failed, HeldLock, LeaseRef, LockError, Release, Ttl, Via},
     store::{Released, Renewed},
 };
 
@@ -24,8 +24,9 @@ impl Broker {
         &self,
         lease: &[LeaseRef],
         ttl: Option<Ttl>,
+        via: Via,
     ) -> Result<Vec<HeldLock>, Failed> {
-        let renewals = lease.iter().map(|held| self.store.renew(held, ttl));
+        let renewals = lease.iter().map(|held| self.store.renew(held, ttl, via));
         let renewals = join_all(renewals).await;
         let (mut kept, mut released, mut failed) = (Vec::new(), None, Vec::new());
         for (held, renewed) in lease.iter().zip(renewals) {
@@ -40,6 +41,7 @@ impl Broker {
                     continue;
                 }
                 Ok(Renewed::MaxHold) => LockError::MaxHold,
+                Ok(Renewed::Elsewhere) => LockError::StaleAttach,
                 Ok(Renewed::Expired) => LockError::LeaseExpired,
                 Ok(Renewed::NotFound) => LockError::LeaseNotFound,
                 Err(error) => error.into(),
@@ -62,9 +64,12 @@ impl Broker {
     pub async fn release(
         &self,
         lease: &[LeaseRef],
-        entry: Option<RequestHash>,
+        release: Release,
+        via: Via,
     ) -> Result<GivenBack, Failed> {
-        let releases = lease.iter().map(|held| self.store.release(held, entry));
+        let releases = lease
+            .iter()
+            .map(|held| self.store.release(held, release, via));
         let releases = join_all(releases).await;
         let mut given_back = GivenBack {
             already: true,
@@ -82,6 +87,7 @@ impl Broker {
                     given_back.hold_count += hold_count;
                     continue;
                 }
+                Ok(Released::Elsewhere) => LockError::StaleAttach,
                 Ok(Released::Expired) => LockError::LeaseExpired,
                 Ok(Released::NotFound) => LockError::LeaseNotFound,
                 Err(error) => error.into(),

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Broker, call::Reply};
 use crate::{
-    lock::{Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode},
+    lock::{Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Via},
     store::{Acquired, Renewed, StoreError},
     waiters::{Registration, Signal},
 };
@@ -46,6 +46,7 @@ impl Turn<'_> {
             }
             Acquired::Held(contention) => Err(LockError::Held(contention)),
             Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
+            Acquired::StaleAttach => Err(LockError::StaleAttach),
             Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
             Acquired::TooManyEntries => Err(LockError::TooManyEntries),
             Acquired::NotFound => Err(LockError::LeaseNotFound),
@@ -113,12 +114,16 @@ impl Turn<'_> {
             lease_id: self.acquire.lease_id,
             fencing_token,
         };
-        match self.broker.store.renew(&lease, None).await {
+        match self.broker.store.renew(&lease, None, Via::Anywhere).await {
             Ok(Renewed::Extended(grant)) => Some(Wait::Granted(grant)),
             // It lapsed and the place in line is back, passed over until this broker touches.
-            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
-                Some(Wait::Rejoin)
-            }
+            Ok(
+                Renewed::MaxHold
+                | Renewed::Elsewhere
+                | Renewed::Expired
+                | Renewed::Released
+                | Renewed::NotFound,
+            ) => Some(Wait::Rejoin),
             Err(StoreError::Corrupt(text)) => Some(Wait::Failed(StoreError::Corrupt(text).into())),
             Err(StoreError::Unavailable(_) | StoreError::Recovering { .. }) => None,
         }

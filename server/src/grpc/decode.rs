@@ -15,7 +15,7 @@ use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
     AcquireCall, ArgumentsHash, FencingToken, LeaseRef, Limits, LockKey, Mode, PERMITS_MAX,
-    RequestHash, RequestId, ShownLease, Target, Terms, Ttl,
+    Release, RequestId, ShownLease, Target, Terms, Ttl, Via,
 };
 
 /// Locks of one AcquireAll.
@@ -95,11 +95,12 @@ pub(super) fn acquire_all(
     Ok(call)
 }
 
-/// The locks to release, and which entry of them if not all.
+/// The locks to release, what of them, and from where: a part is given back only on the stream of its
+/// lease, if it is on one.
 pub(super) fn release(
     request: ReleaseRequest,
     limits: &Limits,
-) -> Result<(Vec<LeaseRef>, Option<RequestHash>), Refused> {
+) -> Result<(Vec<LeaseRef>, Release, Via), Refused> {
     let mut fields = Fields::default();
     if request.lock.is_none() && !request.request_id.is_empty() {
         fields.violation("lock", "is required with request_id");
@@ -111,14 +112,19 @@ pub(super) fn release(
     let mut lease = fields.required("lease", request.lease, |fields, lease| {
         lease::shown(fields, "lease", lease, limits)
     });
-    if let (Some(lock), Some(lease)) = (only, &mut lease) {
-        lease.locks.retain(|held| held.lock == lock);
+    if let (Some(lock), Some(lease)) = (&only, &mut lease) {
+        lease.locks.retain(|held| held.lock == *lock);
         if lease.locks.is_empty() {
             fields.violation("lock", "must be a lock of the lease");
         }
     }
+    let via = match only {
+        Some(_) => Via::Unary,
+        None => Via::Anywhere,
+    };
     let lease = lease::proven(fields.accept(lease)?)?;
-    Ok((lease.locks, entry.map(|request_id| request_id.hash())))
+    let entry = entry.map(|request_id| Release::Entry(request_id.hash()));
+    Ok((lease.locks, entry.unwrap_or(Release::All), via))
 }
 
 pub(super) fn renew(

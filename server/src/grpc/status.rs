@@ -98,6 +98,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
         LockError::LimitMismatch { .. } => (Code::FailedPrecondition, Reason::LimitMismatch),
         LockError::UpgradeDenied => (Code::FailedPrecondition, Reason::UpgradeDenied),
+        LockError::StaleAttach => (Code::Aborted, Reason::StaleAttach),
         LockError::TooManyEntries | LockError::TooManyLocks => {
             (Code::ResourceExhausted, Reason::QuotaExceeded)
         }
@@ -129,6 +130,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::RequestIdReused
         | LockError::LimitMismatch { .. }
         | LockError::UpgradeDenied
+        | LockError::StaleAttach
         | LockError::TooManyEntries
         | LockError::TooManyLocks
         | LockError::QueueFull
@@ -154,6 +156,7 @@ fn next(error: &LockError) -> &'static str {
         LockError::UpgradeDenied => {
             "release the lease, and acquire as strongly as the work will ever need"
         }
+        LockError::StaleAttach => "change it on the stream that holds it, or attach it anew",
         LockError::TooManyEntries => "release entries that are over",
         LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::QueueFull => "try again when fewer wait",

@@ -1,8 +1,8 @@
 //! What a caller asks for, and what of it goes to a store.
 
 use super::{
-    ArgumentsHash, AttemptId, FencingToken, LeaseId, LockKey, Mode, Owner, RequestHash, RequestId,
-    ShownLease, Terms, Ttl,
+    ArgumentsHash, Attachment, AttemptId, FencingToken, LeaseId, LockKey, Mode, Owner, RequestHash,
+    RequestId, ShownLease, Terms, Ttl,
 };
 
 /// A lock, and how to hold it.
@@ -47,6 +47,17 @@ pub enum Under {
     Grant(FencingToken),
 }
 
+/// What is given up of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// All entries.
+    All,
+    /// One.
+    Entry(RequestHash),
+    /// All, and nobody gave them back: the lease ends as if it expired now.
+    Lapse,
+}
+
 /// One attempt of a call, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {
@@ -58,6 +69,8 @@ pub struct Acquire {
     pub lease_id: LeaseId,
     /// Whether that lease is a new one.
     pub under: Under,
+    /// The stream that the call came on.
+    pub stream: Option<Attachment>,
     /// Digest of the call's request id.
     pub request: RequestHash,
     /// Digest of the call's other arguments.

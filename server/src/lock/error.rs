@@ -43,6 +43,9 @@ pub enum LockError {
     /// A lease that holds the lock asked for more of it than it holds.
     #[error("a lease cannot strengthen its hold on a lock")]
     UpgradeDenied,
+    /// The lease is on a stream, and is changed only there.
+    #[error("the lease is on another stream")]
+    StaleAttach,
     /// The lease has entered the lock as often as it may.
     #[error("the lease has entered the lock {ENTRIES_MAX} times")]
     TooManyEntries,

@@ -6,9 +6,11 @@ mod entry;
 mod handoff;
 mod holders;
 mod inspect;
+mod limit;
 mod queue;
 pub mod record;
 mod reentry;
+mod streams;
 mod tombstones;
 
 use std::{
@@ -25,12 +27,12 @@ use self::{
     record::Record,
 };
 use super::{
-    Acquired, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released,
+    Acquired, Attached, Cancelled, Checked, Event, LimitSet, Listener, Outcome, Refused, Released,
     Renewed, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken, HOLDERS_MAX, LeaseRef,
-    LockKey, LockState, RequestHash, Ttl, WAITERS_MAX,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken,
+    HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Ttl, Via, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -111,8 +113,13 @@ impl State {
         }
     }
 
-    fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>) {
-        for hand_off in hand_offs {
+    fn publish<T>(&self, lock: &LockKey, outcome: &Outcome<T>) {
+        if let Some(moved) = outcome.moved
+            && let Some(listener) = self.listeners.get(&moved.from.broker)
+        {
+            listener(Event::Moved(lock.clone(), moved));
+        }
+        for hand_off in outcome.hand_offs.iter().cloned() {
             if let Some(listener) = self.listeners.get(&hand_off.broker) {
                 listener(Event::HandOff(lock.clone(), hand_off));
             }
@@ -151,7 +158,7 @@ impl MemoryStore {
             state.records.remove(lock);
         }
         let outcome = outcome?;
-        state.publish(lock, outcome.hand_offs);
+        state.publish(lock, &outcome);
         Ok(outcome.reply)
     }
 }
@@ -164,23 +171,31 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: Via,
+    ) -> Result<Renewed, StoreError> {
         self.run(&lease.lock, |record, context| {
-            let reply = record.renew(context, lease, ttl)?;
-            Ok(Outcome {
-                reply,
-                hand_offs: Vec::new(),
-            })
+            Ok(Outcome::silent(record.renew(context, lease, ttl, via)?))
+        })
+    }
+
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+        self.run(&lease.lock, |record, context| {
+            record.attach(context, lease, to)
         })
     }
 
     async fn release(
         &self,
         lease: &LeaseRef,
-        entry: Option<RequestHash>,
+        release: Release,
+        via: Via,
     ) -> Result<Released, StoreError> {
         self.run(&lease.lock, |record, context| {
-            Ok(record.release(context, lease, entry))
+            Ok(record.release(context, lease, release, via))
         })
     }
 

@@ -33,18 +33,18 @@ use self::{
     supervisor::{NodeEvent, Subscription, Supervisor},
 };
 use super::{
-    Acquired, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Outcome, Refused, Released,
-    Renewed, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Moved, Outcome,
+    Refused, Released, Renewed, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey, LockState,
-    RequestHash, Ttl, WAITERS_MAX,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseId, LeaseRef,
+    LockKey, LockState, Release, RequestHash, Ttl, Via, WAITERS_MAX,
 };
 
 pub mod decode {
     //! The answers of the scripts, for tests that run them by themselves.
     pub use super::answers::{
-        acquired, cancelled, checked, limit_set, released, renewed, state, touched,
+        acquired, attached, cancelled, checked, limit_set, released, renewed, state, touched,
     };
 }
 
@@ -99,8 +99,12 @@ impl RedisStore {
         };
         let late = |_| StoreError::Unavailable("no answer in time".to_owned());
         let (node, answer) = timeout(WITHIN, one).await.map_err(late)??;
-        let Outcome { reply, hand_offs } = self.checked(&node, answer.outcome)?;
-        self.publish(lock, hand_offs);
+        let Outcome {
+            reply,
+            hand_offs,
+            moved,
+        } = self.checked(&node, answer.outcome)?;
+        self.publish(lock, hand_offs, moved);
         if answer.more {
             self.look_at_more(&node, lock).await;
         }
@@ -142,7 +146,7 @@ impl RedisStore {
             else {
                 return;
             };
-            self.publish(lock, outcome.hand_offs);
+            self.publish(lock, outcome.hand_offs, None);
             if !more {
                 return;
             }
@@ -162,10 +166,13 @@ impl RedisStore {
         })
     }
 
-    fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>) {
+    fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>, moved: Option<Moved>) {
         let Some(listener) = self.listener.get() else {
             return;
         };
+        if let Some(moved) = moved.filter(|moved| moved.from.broker == self.broker) {
+            listener(Event::Moved(lock.clone(), moved));
+        }
         for hand_off in hand_offs {
             if hand_off.broker == self.broker {
                 listener(Event::HandOff(lock.clone(), hand_off));
@@ -182,18 +189,30 @@ impl Store for RedisStore {
             .await
     }
 
-    async fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl);
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: Via,
+    ) -> Result<Renewed, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl, via);
         self.run(&lease.lock, Verb::Renew, command, answers::renewed)
+            .await
+    }
+
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.attach(lease, to);
+        self.run(&lease.lock, Verb::Attach, command, answers::attached)
             .await
     }
 
     async fn release(
         &self,
         lease: &LeaseRef,
-        entry: Option<RequestHash>,
+        release: Release,
+        via: Via,
     ) -> Result<Released, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.release(lease, entry);
+        let command = |preamble: &Preamble<'_>| preamble.release(lease, release, via);
         self.run(&lease.lock, Verb::Release, command, answers::released)
             .await
     }
@@ -262,7 +281,7 @@ fn subscription(
 }
 
 /// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
-/// alone: places in line were taken away.
+/// alone: places in line were taken away. `key \n lease \n stream`: the lease has left that stream.
 fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
     let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
     let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
@@ -270,14 +289,23 @@ fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>
     if lines.clone().next().is_none() {
         return Some(vec![Event::Rejoin(lock)]);
     }
-    while let Some(request) = lines.next() {
-        let hand_off = HandOff {
-            broker,
-            request: RequestHash::parse(request)?,
-            fencing_token: FencingToken::new(lines.next()?.parse().ok()?)?,
-            provisional: true,
-        };
-        events.push(Event::HandOff(lock.clone(), hand_off));
+    while let Some(whose) = lines.next() {
+        let what = lines.next()?;
+        events.push(match answers::stream_id(what) {
+            Some(from) => {
+                let lease_id = LeaseId::parse(whose)?;
+                Event::Moved(lock.clone(), Moved { lease_id, from })
+            }
+            None => {
+                let hand_off = HandOff {
+                    broker,
+                    request: RequestHash::parse(whose)?,
+                    fencing_token: FencingToken::new(what.parse().ok()?)?,
+                    provisional: true,
+                };
+                Event::HandOff(lock.clone(), hand_off)
+            }
+        });
     }
     Some(events)
 }

@@ -9,7 +9,7 @@ use fred::types::RespVersion;
 use fred::types::config::TcpConfig;
 use leasehold_server::lock::{
     Acquire, ArgumentsHash, AttemptId, BrokerId, LeaseId, LeaseRef, Limits, LockKey, LockName,
-    Mode, NOT_AFTER_MS, Namespace, Owner, RequestId, Terms, Under, WAITERS_MAX,
+    Mode, NOT_AFTER_MS, Namespace, Owner, Release, RequestId, Terms, Under, Via, WAITERS_MAX,
 };
 use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
 use leasehold_server::store::redis::{Answer, decode};
@@ -98,6 +98,7 @@ impl Pair for Caller {
             lock: self.lock.clone(),
             mode: Mode::Exclusive,
             under: Under::NewLease,
+            stream: None,
             lease_id: LeaseId::parse(request.as_str()).expect("both are 128 bits in base32"),
             request,
             arguments: ArgumentsHash::of(&[b"bench"]),
@@ -121,7 +122,10 @@ impl Pair for Caller {
             lease_id: acquire.lease_id,
             fencing_token: grant.fencing_token,
         };
-        let command = self.scripts.preamble().release(&lease, None);
+        let command = self
+            .scripts
+            .preamble()
+            .release(&lease, Release::All, Via::Anywhere);
         let value = self.scripts.run(&self.scripts.release, command).await;
         assert_eq!(
             reply(decode::released(value, self.scripts.me)),

@@ -14,6 +14,17 @@ async fn elsewhere(world: &World) -> LeaseRef {
     world.granted(0, &call).await
 }
 
+/// Two calls of one lease, whose line has just begun to move: the first has been handed the lock.
+async fn two_in_line(world: &World) -> [Acquire; 2] {
+    let other = elsewhere(world).await;
+    let held = world.held_by(0).await;
+    let calls = [(); 2].map(|()| added_to(&other, world.waiting()));
+    world.queued(1, &calls[0]).await;
+    world.queued(2, &calls[1]).await;
+    world.release(0, &held).await;
+    calls
+}
+
 fn adds(world: &World, to: &LeaseRef) -> Acquire {
     added_to(to, world.call())
 }
@@ -94,15 +105,7 @@ pub async fn a_lock_that_expired_is_not_added_again(world: &World) {
 }
 
 pub async fn two_adds_of_one_lease_make_one_holder(world: &World) {
-    let other = elsewhere(world).await;
-    let held = world.held_by(0).await;
-    let (first, second) = (
-        added_to(&other, world.waiting()),
-        added_to(&other, world.waiting()),
-    );
-    world.queued(1, &first).await;
-    world.queued(2, &second).await;
-    world.release(0, &held).await;
+    let [first, second] = two_in_line(world).await;
     let added = world.handed(1, &first).await;
     let state = world.state().await;
     assert_eq!((state.holder_count, state.queue_length), (1, 1));
@@ -112,20 +115,12 @@ pub async fn two_adds_of_one_lease_make_one_holder(world: &World) {
 }
 
 pub async fn a_repeat_of_an_add_in_line_keeps_its_place_although_its_lease_holds(world: &World) {
-    let other = elsewhere(world).await;
-    let held = world.held_by(0).await;
-    let (first, second) = (
-        added_to(&other, world.waiting()),
-        added_to(&other, world.waiting()),
-    );
-    world.queued(1, &first).await;
-    world.queued(1, &second).await;
-    world.release(0, &held).await;
+    let [first, second] = two_in_line(world).await;
     let added = world.handed(1, &first).await;
-    world.queued(2, &again(&second)).await;
+    world.queued(3, &again(&second)).await;
     assert_eq!(world.state().await.queue_length, 1);
     world.release(1, &added).await;
-    world.handed(2, &second).await;
+    world.handed(3, &second).await;
     assert_eq!(world.state().await.queue_length, 0);
 }
 

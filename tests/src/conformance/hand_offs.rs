@@ -1,7 +1,7 @@
 //! From one holder to the next: final within a broker, provisional until claimed between brokers.
 
 use leasehold_server::{
-    lock::{CLAIM_MS, Ttl, expiry_ms},
+    lock::{CLAIM_MS, Ttl, Via, expiry_ms},
     store::{Acquired, Cancelled, Released, Renewed},
 };
 
@@ -146,7 +146,9 @@ pub async fn a_claim_may_name_another_ttl(world: &World) {
     world.queued(1, &waiter).await;
     world.release(0, &held).await;
     let told = lease(&waiter, world.hand_off(1, &waiter).await.fencing_token);
-    let reply = world.store(1).renew(&told, Some(Ttl::from_stored(20_000)));
+    let reply = world
+        .store(1)
+        .renew(&told, Some(Ttl::from_stored(20_000)), Via::Anywhere);
     assert!(matches!(reply.await, Ok(Renewed::Extended(_))));
     let holder = only(world.state().await.holders).expect("claimed");
     assert_left(holder.remaining_ms, expiry_ms(20_000));

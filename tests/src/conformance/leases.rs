@@ -1,7 +1,7 @@
 //! Renewal, release and fencing tokens.
 
 use leasehold_server::{
-    lock::{FencingToken, Ttl, expiry_ms},
+    lock::{FencingToken, Ttl, Via, expiry_ms},
     store::{Acquired, Released, Renewed},
 };
 
@@ -22,7 +22,11 @@ pub async fn a_renewal_extends_by_the_present_ttl(world: &World) {
 pub async fn a_renewal_changes_the_ttl_from_then_on(world: &World) {
     let lease = world.granted(0, &world.call()).await;
     let longer = Some(Ttl::from_stored(30_000));
-    world.store(0).renew(&lease, longer).await.expect("renew");
+    world
+        .store(0)
+        .renew(&lease, longer, Via::Anywhere)
+        .await
+        .expect("renew");
     world.advance_ms(20_000).await;
     let Renewed::Extended(grant) = world.renew(0, &lease).await else {
         panic!("not extended");
@@ -33,7 +37,11 @@ pub async fn a_renewal_changes_the_ttl_from_then_on(world: &World) {
 pub async fn a_renewal_never_shortens(world: &World) {
     let lease = world.granted(0, &world.call()).await;
     let shorter = Some(Ttl::from_stored(1_000));
-    world.store(0).renew(&lease, shorter).await.expect("renew");
+    world
+        .store(0)
+        .renew(&lease, shorter, Via::Anywhere)
+        .await
+        .expect("renew");
     let holder = only(world.state().await.holders).expect("held");
     assert_left(holder.remaining_ms, expiry_ms(TTL_MS));
 }

@@ -1,9 +1,11 @@
 //! Draws the next step of a sequence from what the steps so far have left behind.
 
+mod calls;
+
 use leasehold_server::{
     lock::{
         Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef, LockKey,
-        LockName, Mode, Namespace, Owner, RequestHash, Terms, Ttl, Under,
+        LockName, Namespace, Release, Ttl,
     },
     store::Acquired,
 };
@@ -15,6 +17,8 @@ const BROKERS: usize = 3;
 /// Enough to hold, to wait, and to be one too many.
 const CALLS: usize = 8;
 const LIMIT: u32 = 3;
+/// All draws above this are touches.
+const VERBS: u32 = 86;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
 const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
@@ -39,10 +43,14 @@ pub struct Generator {
     lock: LockKey,
     brokers: [BrokerId; BROKERS],
     now_us: u64,
+    /// Who sends the next step.
+    broker: usize,
     /// In these sequences one broker touches the lock all the time and the others seldom.
     steady: bool,
     /// In these many calls enter locks that their leases hold.
     reentrant: bool,
+    /// In these many leases are on streams.
+    streams: bool,
     kind: Kind,
     era: Era,
     /// The calls under way; each is replaced by a new one now and then.
@@ -66,9 +74,11 @@ impl Generator {
                 LockName::parse("differential").expect("legal"),
             ),
             brokers,
+            broker: 0,
             now_us: begin_ms * 1_000 + rng.gen_range(0..1_000),
             steady: rng.gen_bool(0.3),
             reentrant,
+            streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
             kind: [
                 Kind::Exclusive,
                 Kind::SharedToo,
@@ -100,16 +110,18 @@ impl Generator {
             2..7 => Era::Recovering,
             _ => self.era,
         };
-        let verb = self.verb();
-        let broker = match (self.steady, &verb) {
-            (true, Verb::Touch) if self.rng.gen_bool(0.9) => 0,
+        let touches = if self.steady { 44 } else { 14 };
+        let which = self.rng.gen_range(0..VERBS + touches);
+        self.broker = match (self.steady, which) {
+            (true, VERBS..) if self.rng.gen_bool(0.9) => 0,
             (true, _) if self.rng.gen_bool(0.3) => 0,
             _ => self.rng.gen_range(0..BROKERS),
         };
+        let verb = self.verb(which);
         Step {
             now_us: self.now_us,
             lock: self.lock.clone(),
-            broker: self.brokers[broker],
+            broker: self.brokers[self.broker],
             not_after_ms: match self.rng.gen_range(0..40) {
                 0 => now_ms - 1,
                 1 => now_ms,
@@ -129,7 +141,11 @@ impl Generator {
                 self.next_event_ms = due(step, outcome.reply.next_event_ms);
                 told.extend(outcome.reply.held.clone());
             }
-            Answer::Renew(_) | Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) => {
+            Answer::Renew(_)
+            | Answer::Attach(_)
+            | Answer::Release(_)
+            | Answer::Cancel(_)
+            | Answer::SetLimit(_) => {
                 self.next_event_ms = None;
             }
             Answer::Acquire(Err(_))
@@ -192,14 +208,16 @@ impl Generator {
         self.now_us += ms * 1_000 + self.rng.gen_range(0..300);
     }
 
-    fn verb(&mut self) -> Verb {
-        let touches = if self.steady { 45 } else { 15 };
-        match self.rng.gen_range(0..85 + touches) {
+    fn verb(&mut self, which: u32) -> Verb {
+        match which {
             0..35 => Verb::Acquire(self.acquire()),
             35..50 => {
                 let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
-                Verb::Renew(self.lease(), ttl)
+                match self.streams && self.rng.gen_bool(0.3) {
+                    true => Verb::Attach(self.lease(), self.attachment()),
+                    false => Verb::Renew(self.lease(), ttl, self.via()),
+                }
             }
             50..67 => self.release(),
             67..81 => self.cancel(),
@@ -241,31 +259,14 @@ impl Generator {
         }
         call.wait_ms = *WAITS_MS.choose(&mut self.rng).expect("some");
         call.rejoin = self.rng.gen_bool(0.3);
+        if self.streams && self.rng.gen_bool(0.7) {
+            call.stream = Some(self.attachment());
+        }
+        if let Some(attachment) = &mut call.stream {
+            attachment.stream.broker = self.brokers[self.broker];
+        }
         self.attempts.push(call.clone());
         call
-    }
-
-    /// A call under a lease: it enters the lock, or adds to the lease as if it were another's.
-    fn under(&mut self, call: Acquire) -> Acquire {
-        let lease = self.lease();
-        let request = RequestHash::parse(&id(&mut self.rng, 26)).expect("an id");
-        Acquire {
-            request,
-            owner: Owner {
-                id: request.to_string(),
-                ..call.owner
-            },
-            lease_id: lease.lease_id,
-            under: match self.rng.gen_bool(0.7) {
-                true => Under::Grant(lease.fencing_token),
-                false => Under::Lease,
-            },
-            mode: match call.mode {
-                Mode::Exclusive | Mode::Shared if self.rng.gen_bool(0.7) => Mode::Shared,
-                Mode::Exclusive | Mode::Shared | Mode::Semaphore { .. } => self.mode(),
-            },
-            ..call
-        }
     }
 
     fn lease(&mut self) -> LeaseRef {
@@ -300,8 +301,13 @@ impl Generator {
             true => entries.first(),
             false => entries.choose(&mut self.rng),
         };
-        let entry = entry.map(|call| call.request);
-        Verb::Release(lease, entry.filter(|_| self.rng.gen_bool(share)))
+        let entry = entry.map(|call| Release::Entry(call.request));
+        let what = entry.filter(|_| self.rng.gen_bool(share));
+        let what = what.unwrap_or(match self.rng.gen_bool(0.05) {
+            true => Release::Lapse,
+            false => Release::All,
+        });
+        Verb::Release(lease, what, self.via())
     }
 
     fn cancel(&mut self) -> Verb {
@@ -315,58 +321,6 @@ impl Generator {
         let newest = self.attempts.len().saturating_sub(5);
         let call = self.attempts[newest..].choose(&mut self.rng).expect("some");
         Verb::Cancel(call.request, call.attempt)
-    }
-
-    fn mode(&mut self) -> Mode {
-        let shared = [Mode::Shared, Mode::Shared, Mode::Exclusive];
-        let permits = [1, 1, 1, 2, 3, LIMIT + 1][self.rng.gen_range(0..6)];
-        let limit = [LIMIT, LIMIT, LIMIT, LIMIT, LIMIT + 1, 0][self.rng.gen_range(0..6)];
-        let semaphore = Mode::Semaphore {
-            permits: match limit {
-                0 => permits,
-                limit => permits.min(limit),
-            },
-            limit,
-        };
-        match self.kind {
-            Kind::Exclusive => Mode::Exclusive,
-            Kind::SharedToo => shared[self.rng.gen_range(0..3)],
-            Kind::Semaphore => semaphore,
-            Kind::Mixed => [shared[self.rng.gen_range(0..3)], semaphore][self.rng.gen_range(0..2)],
-        }
-    }
-
-    fn terms(&mut self) -> Terms {
-        Terms {
-            max_hold_ms: [0, 0, 0, 0, 700, 4_000, 30_000][self.rng.gen_range(0..7)],
-            lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
-        }
-    }
-
-    fn new_call(&mut self) -> Acquire {
-        let mode = self.mode();
-        let terms = self.terms();
-        let rng = &mut self.rng;
-        let request = RequestHash::parse(&id(rng, 26)).expect("an id");
-        let reason = ["", "a|b", "\"ä,\n%\\"][rng.gen_range(0..3)];
-        Acquire {
-            lock: self.lock.clone(),
-            mode,
-            lease_id: LeaseId::parse(&id(rng, 26)).expect("an id"),
-            under: Under::NewLease,
-            request,
-            arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),
-            attempt: AttemptId::parse(&id(rng, 13)).expect("an id"),
-            ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(if self.reentrant { 1..3 } else { 0..3 })]),
-            terms,
-            wait_ms: 0,
-            owner: Owner {
-                id: request.to_string(),
-                reason: reason.to_owned(),
-                labels: vec![("key".to_owned(), reason.to_owned())],
-            },
-            rejoin: false,
-        }
     }
 }
 

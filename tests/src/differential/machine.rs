@@ -107,9 +107,12 @@ impl Machine {
                 scripts::Verb::Acquire,
                 preamble.acquire(acquire, WAITERS_MAX),
             ),
-            Verb::Renew(lease, ttl) => (scripts::Verb::Renew, preamble.renew(lease, *ttl)),
-            Verb::Release(lease, entry) => {
-                (scripts::Verb::Release, preamble.release(lease, *entry))
+            Verb::Renew(lease, ttl, via) => {
+                (scripts::Verb::Renew, preamble.renew(lease, *ttl, *via))
+            }
+            Verb::Attach(lease, to) => (scripts::Verb::Attach, preamble.attach(lease, *to)),
+            Verb::Release(lease, what, via) => {
+                (scripts::Verb::Release, preamble.release(lease, *what, *via))
             }
             Verb::Cancel(request, attempt) => (
                 scripts::Verb::Cancel,
@@ -156,6 +159,9 @@ fn answer(step: &Step, reply: Value) -> Answer {
             .map_or_else(failed, |answer| Answer::Acquire(answer.outcome)),
         Verb::Renew(..) => {
             decode::renewed(reply, me).map_or_else(failed, |answer| Answer::Renew(answer.outcome))
+        }
+        Verb::Attach(..) => {
+            decode::attached(reply, me).map_or_else(failed, |answer| Answer::Attach(answer.outcome))
         }
         Verb::Release(..) => decode::released(reply, me)
             .map_or_else(failed, |answer| Answer::Release(answer.outcome)),

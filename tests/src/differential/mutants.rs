@@ -15,11 +15,11 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 58] = [
+pub const MUTANTS: [Mutant; 70] = [
     mutant(
         "anybody releases",
-        "local h = holder_of(lease)\nif h and h.token == token then\n  local e",
-        "local h = holder_at(1)\nif h then\n  local e",
+        "local h = holder_of(lease)\nif h and h.token == token and is_elsewhere",
+        "local h = holder_at(1)\ntoken = h and h.token\nif h and h.token == token and is_elsewhere",
     ),
     mutant(
         "a renewal does not compare the token",
@@ -268,7 +268,7 @@ pub const MUTANTS: [Mutant; 58] = [
     ),
     mutant(
         "a released entry leaves no tombstone",
-        "if request ~= '' then bury(request) end\n",
+        "if what ~= '' then bury(what) end\n",
         "",
     ),
     mutant(
@@ -305,5 +305,65 @@ pub const MUTANTS: [Mutant; 58] = [
         "entries outlive their holder",
         "for request in string.gmatch(h.entries, '(%w+):%w+:%d+:') do changed['r:' .. request] = false end",
         "local gone",
+    ),
+    mutant(
+        "an older attachment moves a lease",
+        "return newer and there or nil\n",
+        "return there\n",
+    ),
+    mutant(
+        "a unary repeat takes a lease off its stream",
+        "if there == '' then return nil end",
+        "if there == '' then return there end",
+    ),
+    mutant(
+        "a renewal from elsewhere extends",
+        "  if is_elsewhere(h, ARGV[7]) then\n    if next",
+        "  if false then\n    if next",
+    ),
+    mutant(
+        "a release from elsewhere counts",
+        "and is_elsewhere(h, ARGV[7]) then\n  tag",
+        "and false then\n  tag",
+    ),
+    mutant(
+        "a move leaves the lease where it was",
+        "  h.stream = there\n",
+        "",
+    ),
+    mutant(
+        "nobody is told of a move",
+        "  moved = h.lease .. '.' .. from\n",
+        "",
+    ),
+    mutant(
+        "a lease is entered from elsewhere",
+        "  if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end\n",
+        "",
+    ),
+    mutant(
+        "a lapse is dated by its expiry",
+        "tag, h.expires = 'NOW', now",
+        "tag = 'NOW'",
+    ),
+    mutant(
+        "a promise is attached",
+        "if h and h.token == token and not h.place then",
+        "if h and h.token == token then",
+    ),
+    mutant(
+        "a grant forgets its stream",
+        "entries = '', stream = w.stream",
+        "entries = '', stream = ''",
+    ),
+    mutant(
+        "a waiter stays on its old stream",
+        "math.max(w.until_ms, again.until_ms), stream",
+        "math.max(w.until_ms, again.until_ms), w.stream",
+    ),
+    mutant(
+        "a repeat moves no lease",
+        "  put_on(h, there)\n  set_attempts",
+        "  set_attempts",
     ),
 ];

@@ -3,11 +3,12 @@
 
 use leasehold_server::{
     lock::{
-        Acquire, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, LockState, RequestHash, Ttl,
+        Acquire, Attachment, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, LockState,
+        Release, RequestHash, Ttl, Via,
     },
     store::{
-        Acquired, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released, Renewed,
-        Touched,
+        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released,
+        Renewed, Touched,
         memory::{
             context::{Context, Grants},
             record::Record,
@@ -61,8 +62,9 @@ pub struct Step {
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum Verb {
     Acquire(Acquire),
-    Renew(LeaseRef, Option<Ttl>),
-    Release(LeaseRef, Option<RequestHash>),
+    Renew(LeaseRef, Option<Ttl>, Via),
+    Attach(LeaseRef, Attachment),
+    Release(LeaseRef, Release, Via),
     Cancel(RequestHash, AttemptId),
     Touch,
     SetLimit(u32),
@@ -76,6 +78,7 @@ pub enum Verb {
 pub enum Answer {
     Acquire(Done<Acquired>),
     Renew(Done<Renewed>),
+    Attach(Done<Attached>),
     Release(Done<Released>),
     Cancel(Done<Cancelled>),
     Touch(Done<Touched>),
@@ -101,6 +104,7 @@ impl Answer {
             Self::Touch(Err(_))
             | Self::SetLimit(Err(_))
             | Self::Renew(_)
+            | Self::Attach(_)
             | Self::Get(_)
             | Self::Check(_)
             | Self::Failed(_) => &[],
@@ -112,6 +116,7 @@ impl Answer {
         match self {
             Self::Acquire(done) => done.as_ref().err(),
             Self::Renew(done) => done.as_ref().err(),
+            Self::Attach(done) => done.as_ref().err(),
             Self::Release(done) => done.as_ref().err(),
             Self::Cancel(done) => done.as_ref().err(),
             Self::Touch(done) => done.as_ref().err(),
@@ -141,30 +146,27 @@ impl Step {
         };
         match &self.verb {
             Verb::Acquire(acquire) => Answer::Acquire(record.acquire(&context, acquire)),
-            Verb::Renew(lease, ttl) => {
-                Answer::Renew(record.renew(&context, lease, *ttl).map(silent))
+            Verb::Renew(lease, ttl, via) => {
+                let renewed = record.renew(&context, lease, *ttl, *via);
+                Answer::Renew(renewed.map(Outcome::silent))
             }
-            Verb::Release(lease, entry) => {
-                Answer::Release(Ok(record.release(&context, lease, *entry)))
+            Verb::Attach(lease, to) => Answer::Attach(record.attach(&context, lease, *to)),
+            Verb::Release(lease, what, via) => {
+                Answer::Release(Ok(record.release(&context, lease, *what, *via)))
             }
             Verb::Cancel(request, attempt) => {
                 Answer::Cancel(Ok(record.cancel(&context, *request, *attempt)))
             }
             Verb::Touch => Answer::Touch(record.touch(&context)),
             Verb::SetLimit(limit) => Answer::SetLimit(record.set_limit(&context, *limit)),
-            Verb::Check(token) => Answer::Check(Ok(silent(record.check(self.now_us, *token)))),
+            Verb::Check(token) => {
+                Answer::Check(Ok(Outcome::silent(record.check(self.now_us, *token))))
+            }
             Verb::Get => {
                 let state = record.get(self.now_us);
                 let known = state.last_fencing_token > 0 || state.queue_length > 0;
-                Answer::Get(Ok(silent(known.then_some(state))))
+                Answer::Get(Ok(Outcome::silent(known.then_some(state))))
             }
         }
-    }
-}
-
-fn silent<T>(reply: T) -> Outcome<T> {
-    Outcome {
-        reply,
-        hand_offs: Vec::new(),
     }
 }

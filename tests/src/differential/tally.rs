@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt};
 
 use leasehold_server::{
     lock::{Acquire, CLAIM_MS, FencingToken, LeaseId, LockState, expiry_ms},
-    store::{Acquired, Cancelled, Checked, HandOff, LimitSet, Refused, Released, Renewed},
+    store::{
+        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Refused, Released, Renewed,
+    },
 };
 
 use super::steps::{Answer, Step, Verb};
@@ -79,8 +81,18 @@ impl Tally {
                 Checked::Stale { .. } => "check: stale",
                 Checked::Unknown => "check: unknown",
             }),
+            Answer::Attach(Ok(done)) => self.one(match done.reply {
+                Attached::Attached(_) if done.moved.is_some() => "attach: moved",
+                Attached::Attached(_) => "attach: attached",
+                Attached::Stale => "attach: stale",
+                Attached::MaxHold => "attach: max_hold",
+                Attached::Expired => "attach: expired",
+                Attached::Released => "attach: released",
+                Attached::NotFound => "attach: not found",
+            }),
             Answer::Get(_) => self.one("get"),
             Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) | Answer::SetLimit(_) => {}
+            Answer::Attach(_) => {}
             Answer::Release(_) | Answer::Cancel(_) | Answer::Check(_) | Answer::Failed(_) => {}
         }
         if let Some(refused) = answer.refused() {
@@ -103,6 +115,7 @@ impl Tally {
             Released::Now { .. } => "release: an entry",
             Released::Already { hold_count: 0 } => "release: already",
             Released::Already { .. } => "release: an entry already",
+            Released::Elsewhere => "release: elsewhere",
             Released::Expired => "release: expired",
             Released::NotFound => "release: not found",
         });
@@ -147,7 +160,7 @@ impl Tally {
             Answer::Touch(Ok(outcome)) => outcome.reply.held.first(),
             Answer::Touch(_) | Answer::Acquire(_) | Answer::Renew(_) | Answer::Get(_) => None,
             Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) => None,
-            Answer::Check(_) | Answer::Failed(_) => None,
+            Answer::Attach(_) | Answer::Check(_) | Answer::Failed(_) => None,
         };
         let hand_off = answer.hand_offs().first().or(held);
         let Some(granted) = hand_off.map(|hand_off| hand_off.request.to_string()) else {
@@ -160,6 +173,7 @@ impl Tally {
             Verb::Acquire(acquire) => acquire.request.to_string(),
             Verb::Cancel(request, _) => request.to_string(),
             Verb::Release(..) | Verb::Renew(..) | Verb::Touch => String::new(),
+            Verb::Attach(..) => String::new(),
             Verb::SetLimit(_) | Verb::Get | Verb::Check(_) => String::new(),
         };
         for passed in before_ids[..place].iter().filter(|id| **id != acting) {
@@ -206,6 +220,7 @@ impl Tally {
             Acquired::Held(held) if held.closed_ms > 0 => "acquire: closed by a lock_delay",
             Acquired::Held(_) => "acquire: held by another",
             Acquired::LimitMismatch { .. } => "acquire: limit mismatch",
+            Acquired::StaleAttach => "acquire: stale attach",
             Acquired::UpgradeDenied => "acquire: upgrade denied",
             Acquired::TooManyEntries => "acquire: too many entries",
             Acquired::NotFound => "acquire: lease not found",
@@ -220,13 +235,14 @@ impl Tally {
     }
 
     fn count_renewed(&mut self, watch: &mut Watch, step: &Step, renewed: Renewed) {
-        let Verb::Renew(lease, _) = &step.verb else {
+        let Verb::Renew(lease, ..) = &step.verb else {
             return;
         };
         let claims = watch.is_provisional(lease.fencing_token);
         self.one(match renewed {
             Renewed::Extended(_) if claims => "renew: claimed",
             Renewed::Extended(_) => "renew: extended",
+            Renewed::Elsewhere => "renew: elsewhere",
             Renewed::MaxHold => "renew: max_hold",
             Renewed::Expired => "renew: expired",
             Renewed::Released => "renew: released",

@@ -15,6 +15,7 @@ pub fn new_call(lock: &LockKey) -> Acquire {
         mode: Mode::Exclusive,
         lease_id: token.lease_id(),
         under: Under::NewLease,
+        stream: None,
         request: RequestId::random().hash(),
         arguments: ArgumentsHash::of(&[b"arguments"]),
         attempt: AttemptId::random(),

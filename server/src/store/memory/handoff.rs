@@ -26,20 +26,31 @@ impl Record {
         for held in self.holders.expire(now) {
             match held.place {
                 Some(place) => self.queue.fall_back(place, &held),
-                None => {
-                    let closes_until_ms = held.closes_until_ms().unwrap_or(0);
-                    self.closed_until_ms = self.closed_until_ms.max(closes_until_ms);
-                    self.remember_expired(&held, now);
-                }
+                None => self.close_after(&held, now),
             }
         }
     }
 
-    pub(super) fn free(&mut self, lease_id: LeaseId) {
-        let held = self.holders.remove(lease_id);
-        if let Some(place) = held.and_then(|held| held.place) {
+    /// Ends a lease as if it expired now.
+    pub(super) fn lapse(&mut self, lease_id: LeaseId, now: u64) {
+        if let Some(mut held) = self.free(lease_id) {
+            held.expires_ms = now;
+            self.close_after(&held, now);
+        }
+    }
+
+    fn close_after(&mut self, held: &Held, now: u64) {
+        let closes_until_ms = held.closes_until_ms().unwrap_or(0);
+        self.closed_until_ms = self.closed_until_ms.max(closes_until_ms);
+        self.remember_expired(held, now);
+    }
+
+    pub(super) fn free(&mut self, lease_id: LeaseId) -> Option<Held> {
+        let held = self.holders.remove(lease_id)?;
+        if let Some(place) = held.place {
             self.queue.take(place);
         }
+        Some(held)
     }
 
     pub(super) fn fits(&self, context: &Context, weight: u32) -> bool {
@@ -111,6 +122,7 @@ impl Record {
             owner: waiter.owner,
             terms: waiter.terms,
             added: waiter.added,
+            stream: waiter.stream,
             fencing_token,
             ttl_ms: waiter.ttl_ms,
             acquired_ms: now,

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::{entry::Entry, queue::Queue};
-use crate::lock::{FencingToken, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl, expiry_ms};
+use crate::lock::{
+    Attachment, FencingToken, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl, expiry_ms,
+};
 
 /// Who holds how much of the lock, and until when.
 #[derive(Debug)]
@@ -15,6 +17,7 @@ pub(super) struct Held {
     pub(super) terms: Terms,
     /// The lease was there before this grant.
     pub(super) added: bool,
+    pub(super) stream: Option<Attachment>,
     pub(super) fencing_token: FencingToken,
     pub(super) ttl_ms: u64,
     pub(super) acquired_ms: u64,
@@ -95,6 +98,10 @@ impl Holders {
 
     pub(super) fn by_lease(&self, lease_id: LeaseId) -> Option<&Held> {
         self.slots[*self.leases.get(&lease_id)?].as_ref()
+    }
+
+    pub(super) fn by_lease_mut(&mut self, lease_id: LeaseId) -> Option<&mut Held> {
+        self.slots[*self.leases.get(&lease_id)?].as_mut()
     }
 
     pub(super) fn by_request(&self, request: RequestHash) -> Option<&Held> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{context::Context, entry::Entry, holders::Held};
 use crate::lock::{
-    Acquire, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS, Terms, Under,
+    Acquire, Attachment, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS, Terms, Under,
 };
 
 /// A call in line.
@@ -16,6 +16,7 @@ pub(super) struct Waiter {
     pub(super) terms: Terms,
     /// The lease is there already.
     pub(super) added: bool,
+    pub(super) stream: Option<Attachment>,
     pub(super) ttl_ms: u64,
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
@@ -61,6 +62,7 @@ impl Waiter {
             owner: acquire.owner.clone(),
             terms: acquire.terms,
             added: acquire.under != Under::NewLease,
+            stream: acquire.stream,
             ttl_ms: acquire.ttl.as_millis(),
             since_ms: now,
             until_ms: now + acquire.wait_ms,

@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{
     lock::{
-        Acquire, AttemptId, Grant, KEEP_MS, LeaseId, LeaseRef, Mode, RequestHash, SET_KEEP_MS, Ttl,
-        Under, WHOLE,
+        Acquire, Attachment, AttemptId, Grant, KEEP_MS, LeaseId, LeaseRef, Mode, Release,
+        RequestHash, SET_KEEP_MS, Ttl, Under, Via,
     },
-    store::{Acquired, Cancelled, HandOff, LimitSet, Outcome, Refused, Released, Renewed, Touched},
+    store::{Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched},
 };
 
 /// A lock that was ever used, and not so long ago as to be forgotten.
@@ -26,7 +26,7 @@ pub struct Record {
     /// What the holders' weights may add up to. Counts while somebody holds or waits.
     pub(super) limit: u32,
     /// The limit that callers cannot change; 0: none is set.
-    set_limit: u32,
+    pub(super) set_limit: u32,
     pub(super) holders: Holders,
     /// Nothing is granted before, by a lock_delay.
     pub(super) closed_until_ms: u64,
@@ -46,28 +46,33 @@ impl Record {
         context.check_late()?;
         let now = context.now();
         self.expire(now);
-        let reply = |reply| {
-            Ok(Outcome {
-                reply,
-                hand_offs: Vec::new(),
-            })
-        };
+        let reply = |reply| Ok(Outcome::silent(reply));
         if self.tombstones.knows(Dead::Attempt(acquire.attempt), now) {
             return reply(Acquired::Cancelled);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
             let (lease_id, is_over) = (held.lease_id, held.validity(now).is_none());
+            let there = Attachment::moved(held.stream, acquire.stream);
             let entry = self.holders.entry(acquire.request);
             let Some(entry) = entry.filter(|entry| {
                 (lease_id, entry.arguments) == (acquire.lease_id, acquire.arguments)
             }) else {
                 return reply(Acquired::RequestIdReused);
             };
-            if !is_over {
-                entry.attempts.add(acquire.attempt, context.broker);
+            let Some(there) = there else {
+                return reply(Acquired::StaleAttach);
+            };
+            if is_over {
+                return reply(Acquired::Ended);
             }
+            entry.attempts.add(acquire.attempt, context.broker);
+            let moved = self.put_on(lease_id, there);
             let extended = self.extend(lease_id, now, None);
-            return reply(extended.map_or(Acquired::Ended, Acquired::Granted));
+            let reply = extended.map_or(Acquired::Ended, Acquired::Granted);
+            return Ok(Outcome {
+                moved,
+                ..Outcome::silent(reply)
+            });
         }
         if self.is_over(acquire, now) {
             return reply(Acquired::Ended);
@@ -75,6 +80,12 @@ impl Record {
         if let Some(waiter) = self.queue.find(acquire.request) {
             if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
+            }
+            let Some(there) = Attachment::moved(waiter.stream, acquire.stream) else {
+                return reply(Acquired::StaleAttach);
+            };
+            if acquire.wait_ms > 0 {
+                waiter.stream = there;
             }
             return Ok(self.acquire_again(context, acquire));
         }
@@ -98,18 +109,22 @@ impl Record {
         context: &Context,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
+        via: Via,
     ) -> Result<Renewed, Refused> {
         context.check_late()?;
         let now = context.now();
         self.expire(now);
         if self.holds(lease) {
+            if self.is_out_of_reach(lease, via) {
+                return Ok(Renewed::Elsewhere);
+            }
             let extended = self.extend(lease.lease_id, now, ttl);
             return Ok(extended.map_or(Renewed::MaxHold, Renewed::Extended));
         }
         Ok(match self.ended(lease, now) {
             Released::Already { .. } => Renewed::Released,
             Released::Expired => Renewed::Expired,
-            Released::Now { .. } | Released::NotFound => Renewed::NotFound,
+            Released::Now { .. } | Released::Elsewhere | Released::NotFound => Renewed::NotFound,
         })
     }
 
@@ -118,12 +133,14 @@ impl Record {
         &mut self,
         context: &Context,
         lease: &LeaseRef,
-        entry: Option<RequestHash>,
+        release: Release,
+        via: Via,
     ) -> Outcome<Released> {
         let now = context.now();
         self.expire(now);
         let released = match self.holds(lease) {
-            true => self.leave(lease, entry, now),
+            true if self.is_out_of_reach(lease, via) => Released::Elsewhere,
+            true => self.leave(lease, release, now),
             false => self.ended(lease, now),
         };
         self.advanced(context, released)
@@ -138,10 +155,6 @@ impl Record {
     ) -> Outcome<Cancelled> {
         let now = context.now();
         self.expire(now);
-        let kept = |reply| Outcome {
-            reply,
-            hand_offs: Vec::new(),
-        };
         let is_held = self.holders.by_request(request).is_some();
         let entry = match is_held {
             true => self.holders.entry(request),
@@ -149,10 +162,10 @@ impl Record {
         };
         match entry.map(|entry| entry.attempts.remove(attempt)) {
             Some(Some(0)) => {}
-            Some(Some(_)) => return kept(Cancelled::Kept),
+            Some(Some(_)) => return Outcome::silent(Cancelled::Kept),
             Some(None) | None => {
                 self.tombstones.bury(Dead::Attempt(attempt), now);
-                return kept(Cancelled::Unknown);
+                return Outcome::silent(Cancelled::Unknown);
             }
         }
         if is_held {
@@ -190,28 +203,10 @@ impl Record {
             next_event_ms: self.next_event_ms(context),
             held: held.collect(),
         };
-        Ok(Outcome { reply, hand_offs })
-    }
-
-    /// See [`Store::set_limit`](crate::store::Store::set_limit).
-    pub fn set_limit(
-        &mut self,
-        context: &Context,
-        limit: u32,
-    ) -> Result<Outcome<LimitSet>, Refused> {
-        context.check_late()?;
-        self.expire(context.now());
-        let previous = self.limit_in_use();
-        if previous == WHOLE {
-            return Ok(Outcome {
-                reply: LimitSet::Mismatch,
-                hand_offs: Vec::new(),
-            });
-        }
-        self.limit = limit;
-        self.set_limit = limit;
-        self.queue.refuse_above(limit);
-        Ok(self.advanced(context, LimitSet::Set { previous }))
+        Ok(Outcome {
+            hand_offs,
+            ..Outcome::silent(reply)
+        })
     }
 
     /// How long the record is kept after its last use.
@@ -291,37 +286,10 @@ impl Record {
                 self.waiting_or_held(context, acquire)
             }
         };
-        let hand_offs = advanced.hand_offs;
-        Ok(Outcome { reply, hand_offs })
-    }
-
-    /// A lock that nobody holds or waits for takes the limit of the call.
-    fn check_limit(&mut self, acquire: &Acquire) -> Result<(), Acquired> {
-        let in_use = self.limit_in_use();
-        if in_use == 0 {
-            self.limit = acquire.mode.limit();
-        }
-        if self.has_other_limit(acquire.mode) || acquire.mode.weight() > self.limit {
-            return Err(Acquired::LimitMismatch { limit: in_use });
-        }
-        Ok(())
-    }
-
-    /// The lock is in use with another limit than this mode's.
-    pub(super) fn has_other_limit(&self, mode: Mode) -> bool {
-        let (in_use, wanted) = (self.limit_in_use(), mode.limit());
-        match self.set_limit {
-            0 => in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE),
-            _ => wanted == WHOLE,
-        }
-    }
-
-    /// 0 while nobody holds the lock or waits for it, and none is set.
-    pub(super) fn limit_in_use(&self) -> u32 {
-        match self.holders.len() > 0 || self.queue.len() > 0 {
-            true => self.limit,
-            false => self.set_limit,
-        }
+        Ok(Outcome {
+            hand_offs: advanced.hand_offs,
+            ..Outcome::silent(reply)
+        })
     }
 
     /// Lets the queue move, then says how the request stands.
@@ -332,13 +300,18 @@ impl Record {
             true => self.granted(acquire, context.now()),
             false => self.waiting_or_held(context, acquire),
         };
-        Outcome { reply, hand_offs }
+        Outcome {
+            hand_offs,
+            ..Outcome::silent(reply)
+        }
     }
 
     /// Lets the queue move after what was done.
-    fn advanced<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
-        let hand_offs = self.advance(context).hand_offs;
-        Outcome { reply, hand_offs }
+    pub(super) fn advanced<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
+        Outcome {
+            hand_offs: self.advance(context).hand_offs,
+            ..Outcome::silent(reply)
+        }
     }
 
     pub(super) fn extend(
@@ -362,7 +335,7 @@ impl Record {
     }
 
     /// `None` past its `max_hold`.
-    fn grant_of(&self, lease_id: LeaseId, now: u64) -> Option<Grant> {
+    pub(super) fn grant_of(&self, lease_id: LeaseId, now: u64) -> Option<Grant> {
         let held = self.holders.by_lease(lease_id)?;
         Some(Grant {
             fencing_token: held.fencing_token,

@@ -2,7 +2,7 @@
 
 use super::{context::Context, entry::Entry, record::Record, tombstones::Dead};
 use crate::{
-    lock::{Acquire, FencingToken, LeaseRef, RequestHash},
+    lock::{Acquire, FencingToken, LeaseRef, Release, RequestHash, Via},
     store::{Acquired, Released},
 };
 
@@ -19,9 +19,15 @@ impl Record {
         if held.place.is_some() || token.is_some_and(|token| token != held.fencing_token) {
             return None;
         }
+        let via = acquire
+            .stream
+            .map_or(Via::Unary, |on| Via::Stream(on.stream));
+        let is_elsewhere = via.misses(held.stream.map(|on| on.stream));
         let (weight, hold_count) = (held.weight(), held.entries.len());
         let is_over = held.validity(context.now()).is_none();
-        Some(if self.has_other_limit(acquire.mode) {
+        Some(if is_elsewhere {
+            Acquired::StaleAttach
+        } else if self.has_other_limit(acquire.mode) {
             let limit = self.limit_in_use();
             Acquired::LimitMismatch { limit }
         } else if acquire.mode.weight() > weight {
@@ -40,22 +46,20 @@ impl Record {
 
     /// Takes an entry, or all of them, off a lease that holds the lock. With the last one the lock
     /// is free.
-    pub(super) fn leave(
-        &mut self,
-        lease: &LeaseRef,
-        entry: Option<RequestHash>,
-        now: u64,
-    ) -> Released {
+    pub(super) fn leave(&mut self, lease: &LeaseRef, release: Release, now: u64) -> Released {
         let Some(held) = self.holders.by_lease(lease.lease_id) else {
             return Released::NotFound;
         };
-        let is_known = entry.is_none_or(|request| held.entry(request).is_some());
+        let is_known = match release {
+            Release::Entry(request) => held.entry(request).is_some(),
+            Release::All | Release::Lapse => true,
+        };
         let entries = held.entries.iter().map(|entry| entry.request);
-        let over: Vec<_> = match entry {
-            Some(request) => vec![request],
+        let over: Vec<_> = match release {
+            Release::Entry(request) => vec![request],
             // The memory of released leases refuses repeats of the call that made the lease.
-            None if held.added || held.entries.len() > 1 => entries.collect(),
-            None => Vec::new(),
+            Release::All if held.added || held.entries.len() > 1 => entries.collect(),
+            Release::All | Release::Lapse => Vec::new(),
         };
         for request in over {
             self.tombstones.bury(Dead::Request(request), now);
@@ -64,12 +68,13 @@ impl Record {
             let hold_count = self.hold_count(lease);
             return Released::Already { hold_count };
         }
-        match entry {
-            Some(request) => self.leave_entry(request),
-            None => self.free(lease.lease_id),
+        match release {
+            Release::Entry(request) => self.leave_entry(request),
+            Release::All => drop(self.free(lease.lease_id)),
+            Release::Lapse => self.lapse(lease.lease_id, now),
         }
         let hold_count = self.hold_count(lease);
-        if hold_count == 0 {
+        if hold_count == 0 && release != Release::Lapse {
             self.remember_released(lease.lease_id, now);
         }
         Released::Now { hold_count }

@@ -6,11 +6,11 @@ use super::owner;
 use crate::{
     lock::{
         BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Mode, Owner,
-        RequestHash, Ttl, Waiting,
+        RequestHash, StreamId, Ttl, Waiting,
     },
     store::{
-        Acquired, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released, Renewed,
-        StoreError, Touched,
+        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Moved, Outcome, Refused,
+        Released, Renewed, StoreError, Touched,
     },
 };
 
@@ -28,7 +28,11 @@ pub struct Answer<T> {
 pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreError> {
     decode(answer, me, |tag, fields| {
         Some(match tag {
-            "GRANTED" => Acquired::Granted(fields.grant()?),
+            "GRANTED" => {
+                fields.moved = fields.moved()?;
+                Acquired::Granted(fields.grant()?)
+            }
+            "STALE" => Acquired::StaleAttach,
             "QUEUED" => Acquired::Queued {
                 next_event_ms: fields.number()?,
             },
@@ -61,10 +65,28 @@ pub fn renewed(answer: Value, me: BrokerId) -> Result<Answer<Renewed>, StoreErro
     decode(answer, me, |tag, fields| {
         Some(match tag {
             "EXTENDED" => Renewed::Extended(fields.grant()?),
+            "ELSEWHERE" => Renewed::Elsewhere,
             "MAXHOLD" => Renewed::MaxHold,
             "EXPIRED" => Renewed::Expired,
             "RELEASED" => Renewed::Released,
             "NOTFOUND" => Renewed::NotFound,
+            _ => return None,
+        })
+    })
+}
+
+pub fn attached(answer: Value, me: BrokerId) -> Result<Answer<Attached>, StoreError> {
+    decode(answer, me, |tag, fields| {
+        Some(match tag {
+            "ATTACHED" => {
+                fields.moved = fields.moved()?;
+                Attached::Attached(fields.grant()?)
+            }
+            "STALE" => Attached::Stale,
+            "MAXHOLD" => Attached::MaxHold,
+            "EXPIRED" => Attached::Expired,
+            "RELEASED" => Attached::Released,
+            "NOTFOUND" => Attached::NotFound,
             _ => return None,
         })
     })
@@ -75,6 +97,7 @@ pub fn released(answer: Value, me: BrokerId) -> Result<Answer<Released>, StoreEr
         let hold_count = fields.count()?;
         Some(match tag {
             "NOW" => Released::Now { hold_count },
+            "ELSEWHERE" => Released::Elsewhere,
             "ALREADY" => Released::Already { hold_count },
             "EXPIRED" => Released::Expired,
             "NOTFOUND" => Released::NotFound,
@@ -203,7 +226,11 @@ fn decode<T>(
         let hand_offs = fields.hand_offs(me)?;
         let reply = reply(&tag, fields)?;
         Some(Answer {
-            outcome: Ok(Outcome { reply, hand_offs }),
+            outcome: Ok(Outcome {
+                reply,
+                hand_offs,
+                moved: fields.moved,
+            }),
             now_ms,
             more,
         })
@@ -211,24 +238,52 @@ fn decode<T>(
     read(&mut fields).ok_or_else(|| StoreError::Corrupt("a script's answer is not one".to_owned()))
 }
 
+/// Reads `broker.epoch`.
+pub(super) fn stream_id(text: &str) -> Option<StreamId> {
+    let (broker, epoch) = text.split_once('.')?;
+    Some(StreamId {
+        broker: BrokerId::parse(broker)?,
+        epoch: epoch.parse().ok()?,
+    })
+}
+
 /// The elements of an answer, read in order.
-struct Fields(std::vec::IntoIter<Value>);
+struct Fields {
+    left: std::vec::IntoIter<Value>,
+    moved: Option<Moved>,
+}
 
 impl Fields {
     fn of(value: Value) -> Self {
-        if let Value::Array(values) = value {
-            Self(values.into_iter())
+        let values = if let Value::Array(values) = value {
+            values
         } else {
-            Self(Vec::new().into_iter())
+            Vec::new()
+        };
+        Self {
+            left: values.into_iter(),
+            moved: None,
         }
     }
 
+    /// `lease.broker.epoch`, or nothing.
+    fn moved(&mut self) -> Option<Option<Moved>> {
+        let text = self.text()?;
+        if text.is_empty() {
+            return Some(None);
+        }
+        let (lease_id, from) = text.split_once('.')?;
+        let lease_id = LeaseId::parse(lease_id)?;
+        let from = stream_id(from)?;
+        Some(Some(Moved { lease_id, from }))
+    }
+
     fn text(&mut self) -> Option<String> {
-        self.0.next()?.into_string()
+        self.left.next()?.into_string()
     }
 
     fn number(&mut self) -> Option<u64> {
-        self.0.next()?.as_u64()
+        self.left.next()?.as_u64()
     }
 
     fn count(&mut self) -> Option<u32> {
@@ -236,7 +291,7 @@ impl Fields {
     }
 
     fn array(&mut self) -> Option<Vec<Value>> {
-        if let Value::Array(values) = self.0.next()? {
+        if let Value::Array(values) = self.left.next()? {
             Some(values)
         } else {
             None
@@ -251,7 +306,7 @@ impl Fields {
     }
 
     fn owner(&mut self) -> Option<Owner> {
-        owner::decode(self.0.next()?.as_bytes()?)
+        owner::decode(self.left.next()?.as_bytes()?)
     }
 
     fn grant(&mut self) -> Option<Grant> {
@@ -276,7 +331,7 @@ impl Fields {
     }
 
     fn hand_offs(&mut self, me: BrokerId) -> Option<Vec<HandOff>> {
-        let mut fields = Fields(self.array()?.into_iter());
+        let mut fields = Fields::of(Value::Array(self.array()?));
         let mut hand_offs = Vec::new();
         while let Some(request) = fields.text() {
             let broker = BrokerId::parse(&fields.text()?)?;

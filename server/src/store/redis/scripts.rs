@@ -6,8 +6,8 @@ use fred::types::Value;
 
 use super::{owner, script::Script};
 use crate::lock::{
-    Acquire, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, RequestHash, SHOWN_MAX, Terms,
-    Ttl, Under,
+    Acquire, Attachment, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, Release,
+    RequestHash, SHOWN_MAX, Terms, Ttl, Under, Via,
 };
 
 /// What every command says before its own arguments.
@@ -37,6 +37,7 @@ pub struct Command {
 pub enum Verb {
     Acquire,
     Renew,
+    Attach,
     Release,
     Cancel,
     Touch,
@@ -65,6 +66,13 @@ macro_rules! text {
     };
 }
 
+/// A verb that lets the line move, with what it needs besides.
+macro_rules! granting {
+    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
+        text!($flags, $verb, ["grant", "ended", "expire", "line", "advance" $(, $part)*])
+    };
+}
+
 impl Scripts {
     /// The scripts as they are.
     pub fn standard() -> Self {
@@ -88,68 +96,50 @@ impl Scripts {
     }
 }
 
-const ACQUIRE: &str = text!(
+const ACQUIRE: &str = granting!(
     "",
     "acquire",
     [
         "calls",
         "shown",
-        "grant",
-        "ended",
-        "expire",
-        "line",
-        "advance",
         "tombstones",
         "entries",
-        "enter"
+        "enter",
+        "stream",
+        "reply"
     ]
 );
-/// Renew, release and cancel run even when the server is out of memory.
-const RENEW: &str = text!(" flags=allow-oom", "renew", ["grant", "ended", "expire"]);
-const RELEASE: &str = text!(
+/// Renew, attach, release and cancel run even when the server is out of memory.
+const RENEW: &str = text!(
+    " flags=allow-oom",
+    "renew",
+    ["grant", "ended", "expire", "stream"]
+);
+const ATTACH: &str = text!(
+    " flags=allow-oom",
+    "attach",
+    ["grant", "ended", "expire", "stream"]
+);
+const RELEASE: &str = granting!(
     " flags=allow-oom",
     "release",
-    [
-        "grant",
-        "ended",
-        "expire",
-        "line",
-        "advance",
-        "tombstones",
-        "entries"
-    ]
+    ["tombstones", "entries", "stream"]
 );
-const CANCEL: &str = text!(
+const CANCEL: &str = granting!(
     " flags=allow-oom",
     "cancel",
-    [
-        "calls",
-        "grant",
-        "ended",
-        "expire",
-        "line",
-        "advance",
-        "tombstones",
-        "entries"
-    ]
+    ["calls", "tombstones", "entries"]
 );
-const TOUCH: &str = text!(
-    "",
-    "touch",
-    ["calls", "grant", "ended", "expire", "line", "advance"]
-);
-const SET_LIMIT: &str = text!(
-    "",
-    "set_limit",
-    ["grant", "ended", "expire", "line", "advance"]
-);
+const TOUCH: &str = granting!("", "touch", ["calls"]);
+const SET_LIMIT: &str = granting!("", "set_limit", []);
 const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
 const CHECK: &str = text!(" flags=no-writes", "check", []);
 
 /// In the order of [`Verb`].
-const TEXTS: [(Verb, &str, &str); 8] = [
+const TEXTS: [(Verb, &str, &str); 9] = [
     (Verb::Acquire, "acquire", ACQUIRE),
     (Verb::Renew, "renew", RENEW),
+    (Verb::Attach, "attach", ATTACH),
     (Verb::Release, "release", RELEASE),
     (Verb::Cancel, "cancel", CANCEL),
     (Verb::Touch, "touch", TOUCH),
@@ -175,20 +165,33 @@ impl Preamble<'_> {
             number(acquire.mode.limit().into()),
             terms(acquire),
             under(acquire.under),
+            acquire.stream.map_or_else(|| text(""), on_stream),
         ];
         self.command(&acquire.lock, args)
     }
 
-    pub fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>) -> Command {
+    pub fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>, via: Via) -> Command {
         let ttl = ttl.map_or_else(|| text(""), |ttl| number(ttl.as_millis()));
         let token = number(lease.fencing_token.get());
-        self.command(&lease.lock, [text(lease.lease_id.as_str()), token, ttl])
+        let lease_id = text(lease.lease_id.as_str());
+        self.command(&lease.lock, [lease_id, token, ttl, from(via)])
     }
 
-    pub fn release(&self, lease: &LeaseRef, entry: Option<RequestHash>) -> Command {
+    pub fn attach(&self, lease: &LeaseRef, to: Attachment) -> Command {
         let token = number(lease.fencing_token.get());
-        let entry = entry.map_or_else(|| text(""), |request| text(request.as_str()));
-        self.command(&lease.lock, [text(lease.lease_id.as_str()), token, entry])
+        let lease_id = text(lease.lease_id.as_str());
+        self.command(&lease.lock, [lease_id, token, on_stream(to)])
+    }
+
+    pub fn release(&self, lease: &LeaseRef, release: Release, via: Via) -> Command {
+        let token = number(lease.fencing_token.get());
+        let lease_id = text(lease.lease_id.as_str());
+        let what = match release {
+            Release::All => text(""),
+            Release::Entry(request) => text(request.as_str()),
+            Release::Lapse => text("!"),
+        };
+        self.command(&lease.lock, [lease_id, token, what, from(via)])
     }
 
     pub fn cancel(&self, lock: &LockKey, request: RequestHash, attempt: AttemptId) -> Command {
@@ -237,6 +240,19 @@ fn terms(acquire: &Acquire) -> Value {
             let added = u8::from(under != Under::NewLease);
             Value::String(format!("{max_hold_ms},{lock_delay_ms},{added}").into())
         }
+    }
+}
+
+fn on_stream(attachment: Attachment) -> Value {
+    let Attachment { stream, number } = attachment;
+    Value::String(format!("{}.{number}", stream.epoch).into())
+}
+
+fn from(via: Via) -> Value {
+    match via {
+        Via::Anywhere => text("*"),
+        Via::Unary => text(""),
+        Via::Stream(stream) => number(stream.epoch),
     }
 }
 

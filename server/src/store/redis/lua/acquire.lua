@@ -2,35 +2,25 @@
 -- attempt got, and renews the lease.
 -- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
 -- weight, limit (0: the one in use), terms ('' or 'max_hold_ms,lock_delay_ms,added': 0 for none; added
--- is 1 where the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters)
+-- is 1 where the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters),
+-- stream ('' or 'epoch.number')
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local wait, limit, weight, under = tonumber(ARGV[9]), tonumber(ARGV[14]), ARGV[13], ARGV[16]
+local stream = ARGV[17] == '' and '' or me .. '.' .. ARGV[17]
 if now > not_after then return { 'LATE', now } end
 local r, l, was_released, was_expired, tombstones =
   load('r:' .. request, 'l:' .. lease, 'z:' .. lease, 'e:' .. lease, 'a')
 known['r:' .. request], known['l:' .. lease], known.a = r, l, tombstones
 expire()
-
--- Whatever the answer is, an expiry that was noticed stays noticed.
-local function reply(tag, ...)
-  if next(changed) or touched_queue then save() end
-  return { tag, now, more, hand_offs, ... }
-end
-
-local function granted(h) return reply('GRANTED', shown_grant(h)) end
-
-local function held_or_queued()
-  changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
-  if wait > 0 then return reply('QUEUED', next_event()) end
-  return reply('HELD', queue.n, math.max(closed_until - now, 0), holders.limit, (shown(5, 16)))
-end
-
 if tombstones and is_buried(attempt) then return reply('CANCELLED') end
 local h, place = holder_by(request), tonumber(r)
 if h then
   local e = entry_of(h, request)
   if h.lease ~= lease or e.arguments ~= arguments then return reply('REUSED') end
+  local there = moved_to(h.stream, stream)
+  if not there then return reply('STALE') end
   if not announced(h) then return reply('ENDED') end
+  put_on(h, there)
   set_attempts(h, e, attempts_add(e.attempts, attempt))
   extend(h)
   return granted(h)
@@ -44,16 +34,19 @@ if tombstones and is_buried(request)
 end
 local w = { lease = lease, request = request, arguments = arguments, ttl = ARGV[8], since = now,
   weight = weight, terms = ARGV[15], until_ms = now + wait, passed = 0, owner = ARGV[12],
-  attempts = attempt .. '@' .. me }
+  stream = stream, attempts = attempt .. '@' .. me }
 if place then
   local waits = read_waiter(place)
   if waits.lease ~= lease or waits.arguments ~= arguments then return reply('REUSED') end
-  if wait > 0 then wait_again(place, waits, attempt, w.until_ms) end
+  local there = moved_to(waits.stream, stream)
+  if not there then return reply('STALE') end
+  if wait > 0 then wait_again(place, waits, w, there) end
   advance()
   h = holder_by(request)
-  return h and not h.place and granted(h) or held_or_queued()
+  return h and not h.place and granted(h) or held_or_queued(wait)
 end
 if h and not h.place and (under == '+' or under == h.token) then
+  if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
   if other_limit(limit) then return reply('MISMATCH', limit_in_use()) end
   local refused = enter(h, w)
   return refused and reply(refused) or granted(h)
@@ -73,4 +66,4 @@ if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MIS
 if not blocked and fits(weight) then return granted(grant(w)) end
 if wait > 0 and queue.n >= tonumber(ARGV[11]) then return reply('FULL') end
 if wait > 0 then join(w) end
-return held_or_queued()
+return held_or_queued(wait)

@@ -20,9 +20,9 @@ local function touch_queue()
 end
 
 -- A repeat of a call in line keeps its place, and belongs to this broker from now on.
-local function wait_again(place, w, attempt, until_ms)
-  w.attempts, w.passed = attempts_add(w.attempts, attempt), 0
-  w.until_ms = math.max(w.until_ms, until_ms)
+local function wait_again(place, w, again, stream)
+  w.attempts, w.passed = attempts_add(w.attempts, string.sub(again.attempts, 1, 13)), 0
+  w.until_ms, w.stream = math.max(w.until_ms, again.until_ms), stream
   queue.until_ms = math.max(queue.until_ms, w.until_ms)
   write_waiter(place, w)
   touch_queue()

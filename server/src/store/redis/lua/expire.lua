@@ -1,3 +1,12 @@
+-- How a holder's time ends.
+
+-- It is remembered, and may close the lock for a while.
+local function end_lease(h)
+  expired = remember('e', expired, h.lease, h.expires, kept_expired)
+  close_after(h)
+  free(h)
+end
+
 -- Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place in
 -- line, and nothing is remembered of it.
 local function expire()
@@ -14,9 +23,7 @@ local function expire()
       write_waiter(h.place, w)
       remove(h)
     elseif h then
-      expired = remember('e', expired, h.lease, h.expires, kept_expired)
-      close_after(h)
-      free(h)
+      end_lease(h)
     end
   end
   holders.earliest, changed.v = earliest, '1'

@@ -27,7 +27,8 @@ local function grant(w, place)
   end
   local h = { slot = tonumber(slot or all.top), lease = w.lease, request = w.request,
     arguments = w.arguments, token = changed.f, ttl = w.ttl, since = now, weight = w.weight,
-    terms = w.terms, place = place, attempts = w.attempts, entries = '', owner = w.owner }
+    terms = w.terms, place = place, attempts = w.attempts, entries = '', stream = w.stream,
+    owner = w.owner }
   local life = expiry(announced(h))
   h.expires = now + (place and math.min(life, CLAIM) or life)
   all.n, all.used = all.n + 1, all.used + h.weight

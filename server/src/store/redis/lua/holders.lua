@@ -7,17 +7,17 @@ function holder_at(slot)
   local text = slot <= holders.top and field('h:' .. slot)
   if not text or text == '' then return false end
   local lease, request, arguments, token, ttl, since, expires, weight, terms, place, attempts, entries,
-    owner = string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|([^|]*)|(.*)$')
+    stream, owner = string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
   held[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
     token = token, ttl = ttl, since = since, expires = tonumber(expires), weight = weight,
     terms = terms, place = tonumber(place), attempts = attempts, entries = entries,
-    owner = owner }
+    stream = stream, owner = owner }
   return held[slot]
 end
 
 local function write_holder(h)
   changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, h.token, h.ttl,
-    h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.entries, h.owner }, '|')
+    h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.entries, h.stream, h.owner }, '|')
 end
 
 -- Closes the lock for the lock_delay of a holder whose time is over.

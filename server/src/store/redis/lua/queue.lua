@@ -4,16 +4,17 @@ local function broker_of(attempts) return string.sub(attempts, -16) end
 local function read_waiter(place)
   local w = field('w:' .. place)
   if not w then return nil end
-  local lease, request, arguments, ttl, since, until_ms, passed, weight, terms, slot, attempts, owner =
-    string.match(w, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|(.*)$')
+  local lease, request, arguments, ttl, since, until_ms, passed, weight, terms, slot, attempts, stream, owner =
+    string.match(w, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|([^|]*)|(.*)$')
   return { lease = lease, request = request, arguments = arguments, ttl = ttl,
     since = since, until_ms = tonumber(until_ms), passed = passed, weight = weight,
-    terms = terms, slot = tonumber(slot), attempts = attempts, owner = owner }
+    terms = terms, slot = tonumber(slot), attempts = attempts, stream = stream,
+    owner = owner }
 end
 
 local function write_waiter(place, w)
   changed['w:' .. place] = table.concat({ w.lease, w.request, w.arguments, w.ttl,
-    w.since, w.until_ms, w.passed, w.weight, w.terms, w.slot or '', w.attempts, w.owner }, '|')
+    w.since, w.until_ms, w.passed, w.weight, w.terms, w.slot or '', w.attempts, w.stream, w.owner }, '|')
 end
 
 -- The clock of silence: a gap between touches above STALL does not count.

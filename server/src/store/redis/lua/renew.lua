@@ -1,5 +1,5 @@
 -- Renew: extends a lease, and claims a provisional hand-off. Makes no lock and shortens none.
--- ARGV 4..: lease, fencing_token, ttl_ms ('' keeps the present one)
+-- ARGV 4..: lease, fencing_token, ttl_ms ('' keeps the present one), via
 local lease, token = ARGV[4], ARGV[5]
 if now > not_after then return { 'LATE', now } end
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
@@ -7,6 +7,10 @@ known['l:' .. lease] = l
 expire()
 local h = holder_of(lease)
 if h and h.token == token then
+  if is_elsewhere(h, ARGV[7]) then
+    if next(changed) then save() end
+    return { 'ELSEWHERE', now, more, hand_offs }
+  end
   local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
   if extended or next(changed) then save() end
   if not extended then return { 'MAXHOLD', now, more, hand_offs } end

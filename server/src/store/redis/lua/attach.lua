@@ -1,0 +1,23 @@
+-- Attach: puts a lease on a stream of this broker, without extending it.
+-- ARGV 4..: lease, fencing_token, 'epoch.number'
+local lease, token, there = ARGV[4], ARGV[5], me .. '.' .. ARGV[6]
+if now > not_after then return { 'LATE', now } end
+local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
+known['l:' .. lease] = l
+expire()
+local h, tag = holder_of(lease), 'NOTFOUND'
+if h and h.token == token and not h.place then
+  there = moved_to(h.stream, there)
+  tag = not there and 'STALE' or announced(h) and 'ATTACHED' or 'MAXHOLD'
+  if tag == 'ATTACHED' then
+    put_on(h, there)
+    write_holder(h)
+  end
+elseif not h and remembered(was_released, released, kept_released) then
+  tag = 'RELEASED'
+elseif not h and remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
+  tag = 'EXPIRED'
+end
+if next(changed) then save() end
+if tag == 'ATTACHED' then return { tag, now, more, hand_offs, moved, shown_grant(h) } end
+return { tag, now, more, hand_offs }
