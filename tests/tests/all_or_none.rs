@@ -7,10 +7,13 @@
 
 use std::time::Duration;
 
-use leasehold_proto::v1::ErrorReason;
+use leasehold_proto::v1::{
+    AcquireAllRequest, ErrorReason, LockMode, LockTarget, Owner,
+    lock_service_client::LockServiceClient,
+};
 use leasehold_tests::{
     broker_process::KEY_PREFIX,
-    client::{AcquireCall, Client},
+    client::{AcquireCall, Client, channel},
     clock::boottime,
     deployment::Deployment,
     load::lock_name,
@@ -109,6 +112,57 @@ async fn a_caller_that_is_gone_leaves_nothing() {
     client.acquire(&patient).await.expect("given back");
     client.release(&b).await.expect("the holder");
     client.acquire(&alone("b")).await.expect("it is free");
+}
+
+#[tokio::test]
+async fn each_lock_is_taken_in_its_own_mode() {
+    let deployment = Deployment::start(1).await;
+    let mut locks = LockServiceClient::new(channel(deployment.addrs()[0]));
+    let target = |name: &str, mode: LockMode, permits, limit| LockTarget {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        mode: mode.into(),
+        permits,
+        limit,
+    };
+    let all = |targets: &[LockTarget]| AcquireAllRequest {
+        targets: targets.to_vec(),
+        owner: Some(Owner {
+            id: "worker-1".to_owned(),
+            ..Owner::default()
+        }),
+        ..AcquireAllRequest::default()
+    };
+    let mixed = [
+        target("write", LockMode::Exclusive, 0, 0),
+        target("read", LockMode::Shared, 0, 0),
+        target("pool", LockMode::Semaphore, 2, 3),
+    ];
+    let lease = locks.acquire_all(all(&mixed)).await.expect("all are free");
+    let lease = lease.into_inner().lease.expect("OK means held");
+    let grants = lease.grants.iter();
+    let granted = grants.map(|grant| grant.target.clone().expect("a target"));
+    assert_eq!(granted.collect::<Vec<_>>(), mixed);
+    let beside = [
+        target("read", LockMode::Shared, 0, 0),
+        target("pool", LockMode::Semaphore, 1, 0),
+    ];
+    let second = locks
+        .acquire_all(all(&beside))
+        .await
+        .expect("there is room");
+    let second = second.into_inner().lease.expect("OK means held");
+    let pool = second.grants[1].target.clone().expect("a target");
+    assert_eq!((pool.permits, pool.limit), (1, 3));
+    let other = [
+        target("another", LockMode::Exclusive, 0, 0),
+        target("pool", LockMode::Semaphore, 1, 4),
+    ];
+    let status = locks.acquire_all(all(&other)).await.expect_err("3 permits");
+    assert_eq!(reason(&status), Some(ErrorReason::LimitMismatch));
+    let client = Client::new("observer", &deployment.addrs(), 0);
+    let free = client.get_lock("another").await.expect("GetLock works");
+    assert_eq!(free, None, "it was rolled back");
 }
 
 /// A drain takes nothing back: the same call goes on at another broker from where it was.
