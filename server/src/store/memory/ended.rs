@@ -10,6 +10,10 @@ use crate::{
     store::Released,
 };
 
+/// Deleted so much later than they count as forgotten: a small step of the clock back changes no
+/// answer.
+const FORGET_MS: u64 = 1_000;
+
 /// Ended leases of one kind, in the order in which they ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
@@ -26,10 +30,11 @@ impl Ended {
         self.leases.insert(lease_id, (self.last, at_ms));
     }
 
-    /// Drops the oldest while `keep(sequence, at_ms, last sequence)` says no.
+    /// Drops the oldest while `keep(sequence, at_ms, last sequence)` says no even of ones that ended
+    /// a little later.
     pub(super) fn forget(&mut self, keep: impl Fn(u64, u64, u64) -> bool) {
         while let Some(&(seq, at, lease_id)) = self.order.front() {
-            if keep(seq, at, self.last) {
+            if keep(seq, at + FORGET_MS, self.last) {
                 return;
             }
             self.order.pop_front();

@@ -1,4 +1,7 @@
--- How leases ended, remembered for a while so that repeats get a true answer.
+-- How leases ended, remembered for a while so that repeats get a true answer. They are deleted a
+-- second later, so that a small step of the clock back changes no answer.
+local FORGET = 1000
+
 local function kept_released(seq, at, last) return seq + RELEASED_MAX > last or at + TOMBSTONE > now end
 
 local function kept_expired(seq, at, last) return seq + EXPIRED_MAX > last and at + EXPIRED_MS > now end
@@ -26,7 +29,7 @@ local function forget(kind, first, last, kept)
   for i = 1, #names do stamps[i] = kind .. ':' .. string.sub(oldest[i], 1, 26) end
   local latest = fields(stamps)
   for i = 1, #names do
-    if kept(first, tonumber(string.sub(oldest[i], 28)), last) then break end
+    if kept(first, string.sub(oldest[i], 28) + FORGET, last) then break end
     changed[names[i]] = false
     if tonumber(string.match(latest[i] or '', '^(%d+)|')) == first then changed[stamps[i]] = false end
     first = first + 1
