@@ -47,8 +47,8 @@ const SLACK: Duration = Duration::from_millis(300);
 const WORK: Duration = Duration::from_millis(1);
 /// What the dead broker's calls held stands in the way for half of it.
 const DOWN: Duration = Duration::from_secs(3);
-const CALM: Duration = Duration::from_secs(1);
-const ABANDONED_ONE_IN: u32 = 50;
+const CALM: Duration = Duration::from_millis(1_500);
+const ABANDONED_ONE_IN: u32 = 100;
 const ABANDONED_WITHIN_MS: u64 = 20;
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
