@@ -48,7 +48,7 @@ const WORK: Duration = Duration::from_millis(1);
 /// What the dead broker's calls held stands in the way for half of it.
 const DOWN: Duration = Duration::from_secs(3);
 const CALM: Duration = Duration::from_millis(1_500);
-const ABANDONED_ONE_IN: u32 = 100;
+const ABANDONED_ONE_IN: u32 = 10;
 const ABANDONED_WITHIN_MS: u64 = 20;
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
@@ -57,8 +57,9 @@ const BLIND_CHECK: Duration = Duration::from_secs(1);
 struct Run {
     client: Client,
     ttl: Duration,
-    /// Some callers are gone before their answer.
-    abandons: bool,
+    /// Some callers are gone before their answer, with a broker and within this part of its absence:
+    /// their locks are free again when it is over.
+    abandons: AtomicBool,
     /// Callers stop by themselves after so many calls.
     most: usize,
     witness: Witness,
@@ -75,11 +76,11 @@ struct Run {
 }
 
 impl Run {
-    fn new(deployment: &Deployment, ttl: Duration, abandons: bool, most: usize) -> Arc<Self> {
+    fn new(deployment: &Deployment, ttl: Duration, most: usize) -> Arc<Self> {
         Arc::new(Self {
             client: Client::new("", &deployment.addrs(), 0),
             ttl,
-            abandons,
+            abandons: AtomicBool::default(),
             most,
             witness: Witness::new(LOCKS),
             calls: AtomicUsize::default(),
@@ -116,7 +117,9 @@ impl Run {
             let names: Vec<_> = locks.iter().map(|lock| lock_name(*lock)).collect();
             let call = AcquireCall::new("", self.ttl, self.ttl);
             let begun = boottime();
-            if self.abandons && rand::thread_rng().gen_ratio(1, ABANDONED_ONE_IN) {
+            let is_abandoned = self.abandons.load(Ordering::Relaxed)
+                && rand::thread_rng().gen_ratio(1, ABANDONED_ONE_IN);
+            if is_abandoned {
                 let within = rand::thread_rng().gen_range(0..ABANDONED_WITHIN_MS);
                 let attempt = client.acquire_all_at(number, &names, &call);
                 let _ = timeout(Duration::from_millis(within), attempt).await;
@@ -226,7 +229,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 async fn t26_nobody_waits_in_a_circle() {
     let deployment = Deployment::start(BROKERS).await;
     let calls = count(CALLS, 100);
-    let run = Run::new(&deployment, CALM_TTL, false, calls);
+    let run = Run::new(&deployment, CALM_TTL, calls);
     for caller in join_all(run.callers()).await {
         caller.expect("a caller does not panic");
     }
@@ -245,7 +248,7 @@ async fn t26_nobody_waits_in_a_circle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_deadlock_and_no_partial_hold_under_kills() {
     let mut deployment = Deployment::start(BROKERS).await;
-    let run = Run::new(&deployment, TTL, true, usize::MAX);
+    let run = Run::new(&deployment, TTL, usize::MAX);
     let callers = run.callers();
     let observer = Arc::clone(&run);
     let observer = tokio::spawn(async move { observer.observe().await });
@@ -256,7 +259,12 @@ async fn no_deadlock_and_no_partial_hold_under_kills() {
         sleep(CALM).await;
         let (from, before) = (boottime(), errors());
         run.one_dies.store(true, Ordering::Relaxed);
-        kill_and_restart(&mut deployment.brokers[kill % BROKERS], DOWN).await;
+        run.abandons.store(true, Ordering::Relaxed);
+        let broker = &mut deployment.brokers[kill % BROKERS];
+        tokio::join!(kill_and_restart(broker, DOWN), async {
+            sleep(DOWN / 3).await;
+            run.abandons.store(false, Ordering::Relaxed);
+        });
         assert!(errors() > before, "calls at a killed broker fail");
         faults.push((from, boottime()));
         let calls = run.calls.load(Ordering::Relaxed);
