@@ -98,7 +98,7 @@ pub fn released(answer: Value, me: BrokerId) -> Result<Answer<Released>, StoreEr
         Some(match tag {
             "NOW" => Released::Now { hold_count },
             "ELSEWHERE" => Released::Elsewhere,
-            "ALREADY" => Released::Already { hold_count },
+            "RELEASED" => Released::Already { hold_count },
             "EXPIRED" => Released::Expired,
             "NOTFOUND" => Released::NotFound,
             _ => return None,

@@ -13,10 +13,8 @@ if h and h.token == token and not h.place then
     put_on(h, there)
     write_holder(h)
   end
-elseif not h and remembered(was_released, released, kept_released) then
-  tag = 'RELEASED'
-elseif not h and remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
-  tag = 'EXPIRED'
+elseif not h then
+  tag = ended_tag(lease, was_released, was_expired)
 end
 if next(changed) then save() end
 if tag == 'ATTACHED' then return { tag, now, more, hand_offs, moved, shown_grant(h) } end

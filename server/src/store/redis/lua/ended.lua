@@ -12,6 +12,13 @@ local function remembered(stamp, counters, kept)
   return seq and kept(tonumber(seq), tonumber(at), tonumber(string.match(counters, '%d+$')))
 end
 
+-- How a lease that does not hold the lock ended.
+local function ended_tag(lease, was_released, was_expired)
+  if remembered(was_released, released, kept_released) then return 'RELEASED' end
+  if remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then return 'EXPIRED' end
+  return 'NOTFOUND'
+end
+
 local function fields(names)
   local values = call('HMGET', lock, unpack(names))
   for i, name in ipairs(names) do

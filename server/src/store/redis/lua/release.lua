@@ -17,7 +17,7 @@ elseif h and h.token == token then
   local e = what ~= '' and entry_of(h, what)
   if what ~= '' then bury(what) end
   if what ~= '' and not e then
-    tag, left = 'ALREADY', hold_count(h)
+    tag, left = 'RELEASED', hold_count(h)
   elseif e and h.entries ~= '' then
     leave(h, e)
     left = hold_count(h)
@@ -30,10 +30,8 @@ elseif h and h.token == token then
     free(h)
     remember('z', released, lease, now, kept_released)
   end
-elseif not h and remembered(was_released, released, kept_released) then
-  tag = 'ALREADY'
-elseif not h and remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
-  tag = 'EXPIRED'
+elseif not h then
+  tag = ended_tag(lease, was_released, was_expired)
 end
 advance()
 if next(changed) or touched_queue then save() end

@@ -16,11 +16,6 @@ if h and h.token == token then
   if not extended then return { 'MAXHOLD', now, more, hand_offs } end
   return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }
 end
-local tag = 'NOTFOUND'
-if not h and remembered(was_released, released, kept_released) then
-  tag = 'RELEASED'
-elseif not h and remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then
-  tag = 'EXPIRED'
-end
+local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
 if next(changed) then save() end
 return { tag, now, more, hand_offs }
