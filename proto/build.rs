@@ -18,6 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(FILES, ["."])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .codec_path("crate::codec::SmallBuffers")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -2,6 +2,8 @@
 //!
 //! The contract of every message stands in the `.proto` files beside this crate.
 
+pub mod codec;
+
 /// Package `leasehold.v1`.
 #[allow(
     missing_docs,
