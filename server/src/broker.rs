@@ -3,53 +3,81 @@
 mod call;
 mod lease;
 mod line;
+mod standing;
+pub mod stream;
 mod turn;
 mod undo;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicI64};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::error;
 
 pub use self::lease::GivenBack;
-use self::{call::Call, undo::Undo};
+use self::{
+    call::{Call, Offer},
+    stream::{StreamAge, Tell},
+    undo::Undo,
+};
 use crate::{
     lock::{
-        AcquireCall, Failed, FencingToken, LOCKS_MAX, Lease, LeaseToken, LockError, LockKey,
-        LockState, WHOLE,
+        AcquireCall, Attachment, Failed, FencingToken, LOCKS_MAX, Lease, LeaseToken, LockError,
+        LockKey, LockState, WHOLE,
     },
     store::{Checked, Event, LimitSet, Store, StoreError},
+    streams::Streams,
     waiters::{Signal, Waiters},
 };
+
+const RENEWALS_AT_ONCE: usize = 256;
+
+/// The stream that a call came on.
+struct OnStream {
+    call_id: i64,
+    attachment: Attachment,
+    /// The newest heartbeat that was read.
+    heartbeats: Arc<AtomicI64>,
+    tell: Tell,
+    /// The client gives the wait up.
+    give_up: CancellationToken,
+}
 
 /// The use cases. Cheap to clone.
 #[derive(Clone)]
 pub struct Broker {
     store: Arc<dyn Store>,
     waiters: Arc<Waiters>,
+    streams: Arc<Streams>,
     undo: Undo,
+    /// Renewals for streams at the store at the same time: those of thousands of leases that become
+    /// due together must not hold up a call.
+    renewals: Arc<Semaphore>,
+    stream_age: StreamAge,
     tasks: TaskTracker,
     draining: CancellationToken,
 }
 
 impl Broker {
-    /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
-    /// [`Broker::idle`].
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    /// A broker on `store`. Its tasks end with
+    /// [`Broker::drain`] and are awaited by [`Broker::idle`].
+    pub fn new(store: Arc<dyn Store>, stream_age: StreamAge) -> Self {
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
         let broker = Self {
             undo: Undo::start(Arc::clone(&store), &tasks, draining.clone()),
             store,
             waiters: Arc::default(),
+            streams: Arc::default(),
+            renewals: Arc::new(Semaphore::new(RENEWALS_AT_ONCE)),
+            stream_age,
             tasks,
             draining,
         };
-        let waiters = Arc::clone(&broker.waiters);
+        let (waiters, streams) = (Arc::clone(&broker.waiters), Arc::clone(&broker.streams));
         broker
             .store
-            .listen(Arc::new(move |event| pass_on(&waiters, event)));
+            .listen(Arc::new(move |event| pass_on(&waiters, &streams, event)));
         broker
     }
 
@@ -60,6 +88,15 @@ impl Broker {
     /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
     /// call has come again by then.
     pub async fn acquire(&self, caller: &str, call: AcquireCall) -> Result<Lease, Failed> {
+        Ok(self.offer(caller, call, None).await?.accept())
+    }
+
+    async fn offer(
+        &self,
+        caller: &str,
+        call: AcquireCall,
+        on: Option<OnStream>,
+    ) -> Result<Offer, Failed> {
         let first = call.targets[0].lock.clone();
         let failed = |error| Failed {
             lock: first.clone(),
@@ -80,9 +117,8 @@ impl Broker {
         };
         let (reply, answer) = oneshot::channel();
         self.tasks
-            .spawn(Call::new(self.clone(), call, token).run(reply));
-        let offer = answer.await.map_err(|_| failed(LockError::Internal))??;
-        Ok(offer.accept())
+            .spawn(Call::new(self.clone(), call, token, on).run(reply));
+        answer.await.map_err(|_| failed(LockError::Internal))?
     }
 
     /// The same for every attempt of the call, at any broker.
@@ -122,6 +158,11 @@ impl Broker {
         }))
     }
 
+    /// Runs a task that [`Broker::idle`] awaits.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
     /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call
     /// at another broker finds it. Leases belong to their holders and are left alone too.
     pub fn drain(&self) {
@@ -136,7 +177,7 @@ impl Broker {
 }
 
 /// Passes on what the store tells unasked.
-fn pass_on(waiters: &Waiters, event: Event) {
+fn pass_on(waiters: &Waiters, streams: &Streams, event: Event) {
     match event {
         Event::HandOff(lock, hand_off) => {
             let signal = Signal::HandOff {
@@ -145,8 +186,7 @@ fn pass_on(waiters: &Waiters, event: Event) {
             };
             waiters.hand_off(&lock, hand_off.request, signal);
         }
-        // No lease is on a stream yet.
-        Event::Moved(..) => {}
+        Event::Moved(_, moved) => streams.moved(moved),
         Event::Rejoin(lock) => waiters.rejoin(&lock),
         Event::Resync => waiters.touch_all(),
     }

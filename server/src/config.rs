@@ -1,12 +1,14 @@
 //! Configuration: defaults < file < environment < flags, every problem reported at once.
 
 mod cli;
+mod http2;
 mod reader;
 mod store;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 pub use cli::{Cli, Command, Flags};
+pub use http2::Http2;
 pub use store::StoreSettings;
 
 use self::reader::Reader;
@@ -34,6 +36,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Bounds of what callers may ask for.
     pub limits: Limits,
+    /// How connections are kept.
+    pub http2: Http2,
     /// Where locks are kept.
     pub store: StoreSettings,
     /// What is logged.
@@ -86,6 +90,7 @@ impl Config {
             admin_listen,
             drain_timeout: reader.parse("server.drain_timeout", "10s", duration),
             limits,
+            http2: Http2::read(reader),
             store: store_settings(reader, dev, bounds),
             log,
         }

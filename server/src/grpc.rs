@@ -3,15 +3,20 @@
 mod admin;
 mod decode;
 mod encode;
+mod hold;
 mod inspection;
 mod status;
 mod timeout;
+mod waits;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+};
 
-use futures::stream::Empty;
+use futures::stream::BoxStream;
 use leasehold_proto::v1::{
-    AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse,
+    self as pb, AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse,
     CheckFencingTokenRequest, CheckFencingTokenResponse, HoldRequest, HoldResponse, ReleaseRequest,
     ReleaseResponse, RenewRequest, RenewResponse,
     admin_service_server::AdminServiceServer,
@@ -20,55 +25,91 @@ use leasehold_proto::v1::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
+use self::waits::Waits;
 use crate::{
     broker::Broker,
-    lock::{Lease, Limits, Via},
+    config::Http2,
+    lock::{AcquireCall, Lease, Limits, Via},
 };
-
-/// The largest message that a client may send. The largest legal one is far smaller.
-pub const MESSAGE_MAX_BYTES: usize = 64 * 1024;
 
 /// No authentication yet: every caller is the same one.
 const CALLER: &str = "";
 
 /// `LockService` on `broker`.
-pub fn lock_service(broker: Broker, limits: Limits) -> LockServiceServer<impl LockService> {
-    LockServiceServer::new(Locks { broker, limits }).max_decoding_message_size(MESSAGE_MAX_BYTES)
+pub fn lock_service(
+    broker: Broker,
+    limits: Limits,
+    http2: &Http2,
+) -> LockServiceServer<impl LockService> {
+    let waits = Waits::new(http2.max_concurrent_streams);
+    let locks = Locks {
+        broker,
+        limits,
+        waits,
+    };
+    LockServiceServer::new(locks)
+        .max_decoding_message_size(bytes(http2.max_request))
+        .max_encoding_message_size(bytes(http2.max_reply))
 }
 
 /// `InspectionService` on `broker`.
 pub fn inspection_service(
     broker: Broker,
-) -> InspectionServiceServer<impl leasehold_proto::v1::inspection_service_server::InspectionService>
-{
+    http2: &Http2,
+) -> InspectionServiceServer<impl pb::inspection_service_server::InspectionService> {
     InspectionServiceServer::new(inspection::Inspection::new(broker))
-        .max_decoding_message_size(MESSAGE_MAX_BYTES)
+        .max_decoding_message_size(bytes(http2.max_request))
+        .max_encoding_message_size(bytes(http2.max_reply))
 }
 
 /// `AdminService` on `broker`, once there is one.
 pub fn admin_service(
     broker: Arc<OnceLock<Broker>>,
-) -> AdminServiceServer<impl leasehold_proto::v1::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::Admin { broker }).max_decoding_message_size(MESSAGE_MAX_BYTES)
+    http2: &Http2,
+) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
+    AdminServiceServer::new(admin::Admin { broker })
+        .max_decoding_message_size(bytes(http2.max_request))
+        .max_encoding_message_size(bytes(http2.max_reply))
+}
+
+fn bytes(size: u32) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 struct Locks {
     broker: Broker,
     limits: Limits,
+    waits: Waits,
+}
+
+impl Locks {
+    async fn take(
+        &self,
+        mut call: AcquireCall,
+        wait_max_ms: u64,
+        peer: Option<SocketAddr>,
+    ) -> Result<Lease, Status> {
+        call.wait_ms = call.wait_ms.min(wait_max_ms);
+        let _wait = match call.wait_ms {
+            0 => None,
+            _ => self.waits.begin(peer)?,
+        };
+        Ok(self.broker.acquire(CALLER, call).await?)
+    }
 }
 
 #[tonic::async_trait]
 impl LockService for Locks {
-    type HoldStream = Empty<Result<HoldResponse, Status>>;
+    type HoldStream = BoxStream<'static, Result<HoldResponse, Status>>;
 
     async fn acquire(
         &self,
         request: Request<AcquireRequest>,
     ) -> Result<Response<AcquireResponse>, Status> {
         let wait_max_ms = timeout::wait_max_ms(request.metadata());
-        let mut call = decode::acquire(request.into_inner(), &self.limits)?;
-        call.wait_ms = call.wait_ms.min(wait_max_ms);
-        let lease = self.broker.acquire(CALLER, call).await?;
+        let peer = request.remote_addr();
+        let call = decode::acquire(request.into_inner(), &self.limits)?;
+        let lease = self.take(call, wait_max_ms, peer).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireResponse { lease }))
     }
@@ -78,9 +119,9 @@ impl LockService for Locks {
         request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
         let wait_max_ms = timeout::wait_max_ms(request.metadata());
-        let mut call = decode::acquire_all(request.into_inner(), &self.limits)?;
-        call.wait_ms = call.wait_ms.min(wait_max_ms);
-        let lease = self.broker.acquire(CALLER, call).await?;
+        let peer = request.remote_addr();
+        let call = decode::acquire_all(request.into_inner(), &self.limits)?;
+        let lease = self.take(call, wait_max_ms, peer).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireAllResponse { lease }))
     }
@@ -110,9 +151,10 @@ impl LockService for Locks {
 
     async fn hold(
         &self,
-        _: Request<Streaming<HoldRequest>>,
+        request: Request<Streaming<HoldRequest>>,
     ) -> Result<Response<Self::HoldStream>, Status> {
-        Err(status::not_yet("Hold, the lease stream,"))
+        let stream = hold::serve(&self.broker, self.limits, request.into_inner());
+        Ok(Response::new(stream))
     }
 
     async fn check_fencing_token(

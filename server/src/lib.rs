@@ -9,6 +9,7 @@ pub mod runtime;
 mod serve;
 pub mod shutdown;
 pub mod store;
+pub mod streams;
 pub mod telemetry;
 pub mod waiters;
 

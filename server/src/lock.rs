@@ -50,6 +50,10 @@ pub const ATTEMPTS_MAX: usize = 8;
 pub const KEEP_MS: u64 = 300_000;
 /// The same of a lock whose limit was set.
 pub const SET_KEEP_MS: u64 = 86_400_000;
+/// How often the client of a stream sends heartbeats at least while a call waits on it.
+pub const HEARTBEAT_WHILE_WAITING_MS: u64 = 2_000;
+/// Heartbeats in one validity.
+const HEARTBEATS_PER_TTL: u64 = 3;
 /// How far ahead of its sending a command may still be executed.
 pub const NOT_AFTER_MS: u64 = 800;
 
@@ -71,6 +75,11 @@ impl Ttl {
         self.0
     }
 
+    /// How often to send heartbeats for a lease, in milliseconds.
+    pub const fn heartbeat_interval_ms(self) -> u64 {
+        self.0 / HEARTBEATS_PER_TTL
+    }
+
     /// A ttl that a store has kept; its bounds were checked when it was granted.
     pub const fn from_stored(ttl_ms: u64) -> Self {
         Self(ttl_ms)
@@ -84,6 +93,8 @@ pub struct Terms {
     pub max_hold_ms: u64,
     /// How long the whole lock stays closed after the lease expired; 0: not at all.
     pub lock_delay_ms: u64,
+    /// How long after its stream broke the lease ends; `None`: it runs out.
+    pub disconnect_grace_ms: Option<u64>,
 }
 
 impl Terms {
@@ -193,6 +204,8 @@ pub struct Holder {
 /// A waiter as others may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
+    /// Its place: those of waiters before it are lower.
+    pub place: u64,
     /// Who.
     pub owner: Owner,
     /// How it wants to hold the lock.

@@ -25,8 +25,8 @@ use tonic::transport::{
 use self::health::Health;
 pub use self::listeners::Listeners;
 use crate::{
-    broker::Broker,
-    config::{Config, StoreSettings},
+    broker::{Broker, stream::StreamAge},
+    config::{Config, Http2, StoreSettings},
     grpc,
     lock::BrokerId,
     store::{
@@ -37,10 +37,6 @@ use crate::{
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
-const STREAMS_PER_CONNECTION: u32 = 1_000;
-const LOCAL_ERROR_RESETS_MAX: usize = 1_024;
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a broker did not start, or ended by itself.
 #[derive(Debug, Error)]
@@ -78,7 +74,7 @@ pub async fn run(
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
     let broker = Arc::default();
-    let admin = admin_router(&health, &broker).serve_with_incoming_shutdown(
+    let admin = admin_router(&config.http2, &health, &broker).serve_with_incoming_shutdown(
         TcpIncoming::from(listeners.admin).with_nodelay(Some(true)),
         stop.clone().cancelled_owned(),
     );
@@ -104,7 +100,11 @@ async fn serve_api(
         store = build_store(config.store.clone(), &tasks, store_stop.clone()) => store?,
         () = &mut shutdown => return Ok(()),
     };
-    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store)));
+    let stream_age = StreamAge {
+        most: config.http2.max_connection_age,
+        grace: config.http2.max_connection_age_grace,
+    };
+    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store), stream_age));
     let draining = stop.child_token();
     let server = api_router(config, broker, health)?.serve_with_incoming_shutdown(
         TcpIncoming::from(listener).with_nodelay(Some(true)),
@@ -171,29 +171,42 @@ fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Route
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    Ok(server()
+    Ok(server(&config.http2)
         .add_service(health.api())
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
-        .add_service(grpc::lock_service(broker.clone(), config.limits))
-        .add_service(grpc::inspection_service(broker.clone()))
+        .add_service(grpc::lock_service(
+            broker.clone(),
+            config.limits,
+            &config.http2,
+        ))
+        .add_service(grpc::inspection_service(broker.clone(), &config.http2))
         .add_optional_service(
             config
                 .dev
-                .then(|| grpc::admin_service(Arc::new(broker.clone().into()))),
+                .then(|| grpc::admin_service(Arc::new(broker.clone().into()), &config.http2)),
         ))
 }
 
-fn admin_router(health: &Health, broker: &Arc<OnceLock<Broker>>) -> Router {
-    server()
+fn admin_router(http2: &Http2, health: &Health, broker: &Arc<OnceLock<Broker>>) -> Router {
+    server(http2)
         .add_service(health.admin())
-        .add_service(grpc::admin_service(Arc::clone(broker)))
+        .add_service(grpc::admin_service(Arc::clone(broker), http2))
 }
 
-fn server() -> Server {
+/// A connection that is old takes no new streams. Those that it has are as old as it is at most, and
+/// have as long as a stream has to be asked to move, and to do so.
+fn server(http2: &Http2) -> Server {
+    let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
     Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_max_local_error_reset_streams(Some(LOCAL_ERROR_RESETS_MAX))
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .max_concurrent_streams(http2.max_concurrent_streams)
+        .http2_max_local_error_reset_streams(Some(count(http2.max_local_error_resets)))
+        .http2_max_pending_accept_reset_streams(Some(count(http2.max_pending_accept_resets)))
+        .http2_max_header_list_size(http2.max_header_list)
+        .initial_connection_window_size(http2.connection_window)
+        .initial_stream_window_size(http2.stream_window)
+        .http2_keepalive_interval(Some(http2.keepalive_interval))
+        .http2_keepalive_timeout(Some(http2.keepalive_timeout))
+        .max_connection_age(http2.max_connection_age)
+        .max_connection_age_grace(http2.max_connection_age + http2.max_connection_age_grace * 2)
 }

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, Contention, DeploymentKey, FencingToken, Grant,
-    LeaseId, LeaseRef, LockKey, LockState, Release, RequestHash, StreamId, Ttl, Via,
+    LeaseId, LeaseRef, LockKey, LockState, Release, RequestHash, Ttl, Via,
 };
 
 /// One broker's connection to the store.
@@ -69,6 +69,9 @@ pub trait Store: Send + Sync + 'static {
     /// Whether a fencing token is that of a live lease, without touching.
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError>;
 
+    /// The broker whose connection this is.
+    fn broker(&self) -> BrokerId;
+
     /// The key from which this deployment's lease tokens are derived.
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
 
@@ -89,6 +92,10 @@ pub enum Acquired {
     Queued {
         /// When the lock may become free by itself: touch it then. 0: nobody can tell.
         next_event_ms: u64,
+        /// Its place: those of waiters before it are lower.
+        place: u64,
+        /// How many wait up to and with it, if it is the last; 0: somebody is behind it, look.
+        position: u32,
     },
     /// Held by someone else, and the request does not wait.
     Held(Contention),
@@ -252,8 +259,8 @@ pub struct Outcome<T> {
 pub struct Moved {
     /// The lease.
     pub lease_id: LeaseId,
-    /// The stream that it left.
-    pub from: StreamId,
+    /// The stream that it left, and the number by which it was there.
+    pub from: Attachment,
 }
 
 impl<T> Outcome<T> {

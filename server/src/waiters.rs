@@ -3,17 +3,23 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::{Notify, mpsc, watch},
     time::Instant,
 };
 
-use crate::lock::{AttemptId, FencingToken, LockKey, RequestHash};
+use crate::lock::{AttemptId, FencingToken, LockKey, LockState, RequestHash};
 
 /// Signals that a call may fall behind; a lost one is found again by touch.
 const SIGNALS_MAX: usize = 8;
+/// How often a line is looked at for those who are told their place.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What was seen of a lock last; `None` before the first look.
+pub type Look = Option<Arc<LockState>>;
 
 /// What a waiting call is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +48,8 @@ struct Line {
     /// When to touch the lock next; `None` while nobody is known to be queued.
     touch_at: Option<Instant>,
     changed: Arc<Notify>,
+    looked_at: Option<Instant>,
+    look: watch::Sender<Look>,
 }
 
 #[derive(Debug)]
@@ -160,12 +168,40 @@ impl Waiters {
         }
     }
 
+    /// Whether somebody wants to be told of a look at the lock, and the last one is old: the caller
+    /// then looks.
+    pub fn look_due(&self, lock: &LockKey) -> bool {
+        let mut lines = self.lines();
+        let Some(line) = lines.get_mut(lock) else {
+            return false;
+        };
+        let is_old = |at: Instant| at.elapsed() >= LOOK_INTERVAL;
+        let is_due = line.look.receiver_count() > 0 && line.looked_at.is_none_or(is_old);
+        if is_due {
+            line.looked_at = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Tells what was seen of a lock.
+    pub fn looked(&self, lock: &LockKey, state: LockState) {
+        if let Some(line) = self.lines().get(lock) {
+            line.look.send_replace(Some(Arc::new(state)));
+        }
+    }
+
     fn lines(&self) -> MutexGuard<'_, HashMap<LockKey, Line>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Registration {
+    /// What is seen of the lock from now on, and what was seen last.
+    pub fn looks(&self) -> Option<watch::Receiver<Look>> {
+        let lines = self.waiters.lines();
+        Some(lines.get(&self.lock)?.look.subscribe())
+    }
+
     /// The next signal. Cancel safe.
     pub async fn signal(&mut self) -> Signal {
         match self.signals.recv().await {

@@ -1,6 +1,7 @@
 //! A careful unary client: repeats calls of unknown outcome on the next endpoint with the same
 //! request id, and trusts a lease only as long as its contract says.
 
+mod call;
 mod several;
 
 use std::net::SocketAddr;
@@ -11,15 +12,15 @@ use std::time::Duration;
 use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_proto::v1::{
-    AcquireRequest, GetLockRequest, Lease, Lock, LockMode, LockTarget, Owner, ReleaseRequest,
+    AcquireRequest, GetLockRequest, Lease, Lock, LockTarget, Owner, ReleaseRequest,
     ReleaseResponse, RenewRequest,
 };
 use rand::Rng;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
-use uuid::Uuid;
 
+pub use self::call::AcquireCall;
 use crate::clock::boottime;
 use crate::status::{transport_error, unknown_outcome};
 
@@ -47,55 +48,6 @@ pub fn channel(addr: SocketAddr) -> Channel {
         .keep_alive_timeout(KEEP_ALIVE_LIMIT)
         .keep_alive_while_idle(true)
         .connect_lazy()
-}
-
-/// What to acquire.
-#[derive(Debug, Clone)]
-pub struct AcquireCall {
-    /// The lock's name.
-    pub lock: String,
-    /// The same in every repeat.
-    pub request_id: String,
-    /// Wished validity.
-    pub ttl: Duration,
-    /// How long to wait in line; zero does not wait.
-    pub wait: Duration,
-    /// How to hold it.
-    pub mode: LockMode,
-    /// Semaphores: permits and limit.
-    pub permits: (i32, i32),
-}
-
-impl AcquireCall {
-    /// With a fresh request id.
-    #[must_use]
-    pub fn new(lock: &str, ttl: Duration, wait: Duration) -> Self {
-        Self {
-            lock: lock.to_owned(),
-            request_id: Uuid::new_v4().to_string(),
-            ttl,
-            wait,
-            mode: LockMode::Exclusive,
-            permits: (0, 0),
-        }
-    }
-
-    /// As a reader.
-    #[must_use]
-    pub fn shared(self) -> Self {
-        let mode = LockMode::Shared;
-        Self { mode, ..self }
-    }
-
-    /// With so many permits of a semaphore.
-    #[must_use]
-    pub fn taking(self, permits: i32, limit: i32) -> Self {
-        Self {
-            mode: LockMode::Semaphore,
-            permits: (permits, limit),
-            ..self
-        }
-    }
 }
 
 /// A lease and the moment from which its validity counts.
@@ -330,9 +282,11 @@ impl Client {
                 id: self.name.clone(),
                 ..Owner::default()
             }),
-            ttl: Some(call.ttl.try_into().expect("a ttl of seconds")),
-            wait_timeout: Some(call.wait.try_into().expect("a wait of seconds")),
+            ttl: Some(duration(call.ttl)),
+            wait_timeout: Some(duration(call.wait)),
             request_id: call.request_id.clone(),
+            max_hold: (!call.max_hold.is_zero()).then(|| duration(call.max_hold)),
+            disconnect_grace: call.disconnect_grace.map(duration),
             ..AcquireRequest::default()
         }
     }
@@ -391,6 +345,10 @@ impl Repeats<'_> {
         self.pause = (self.pause * 2).min(REPEAT_PAUSE_MOST);
         None
     }
+}
+
+fn duration(of: Duration) -> prost_types::Duration {
+    of.try_into().expect("a duration of seconds")
 }
 
 fn silent() -> Status {

@@ -10,12 +10,13 @@ use crate::broker_process::BrokerProcess;
 use crate::client::Client;
 use crate::clock::boottime;
 use crate::deployment::Deployment;
-use crate::load::{CallRecord, Load};
-use crate::proxy::Proxy;
+use crate::load::CallRecord;
+use crate::proxy::{Mode, Proxy, Way};
 use crate::redis_connection::RedisConnection;
 
 const DOWN: Duration = Duration::from_secs(1);
 const BROKER_STOPPED: Duration = Duration::from_secs(3);
+const SWALLOWED: Duration = Duration::from_secs(3);
 const REDIS_STALLED: Duration = Duration::from_secs(2);
 const REPEATED_FOR: Duration = Duration::from_millis(2_500);
 const REPEATED_EVERY: Duration = Duration::from_millis(100);
@@ -55,6 +56,12 @@ impl Window {
     }
 }
 
+/// Clients that count what they lose.
+pub trait Clients: std::fmt::Debug + Sync {
+    /// How many calls or streams lost their connection so far.
+    fn transport_errors(&self) -> usize;
+}
+
 /// Makes faults on a deployment under load.
 #[derive(Debug)]
 pub struct Faults<'a> {
@@ -63,7 +70,7 @@ pub struct Faults<'a> {
     /// One before each broker.
     pub proxies: &'a [Proxy],
     /// The clients.
-    pub load: &'a Load,
+    pub load: &'a dyn Clients,
 }
 
 impl Faults<'_> {
@@ -95,6 +102,31 @@ impl Faults<'_> {
         }
         sleep(CALM).await;
         windows
+    }
+
+    /// Nothing passes the busiest proxy this way for a while, though its connections stay open.
+    pub async fn swallow(&mut self, way: Way) -> Window {
+        sleep(CALM).await;
+        let busiest = self.proxies.iter().max_by_key(|proxy| proxy.open());
+        let proxy = busiest.expect("a proxy before each broker");
+        let (errors, lost) = (self.load.transport_errors(), proxy.lost());
+        let from = boottime();
+        proxy.set_mode(Mode::Swallow(way));
+        sleep(SWALLOWED).await;
+        let failed = self.load.transport_errors() - errors;
+        let lost = proxy.lost() - lost;
+        proxy.set_mode(Mode::Forward);
+        proxy.cut().await;
+        assert!(
+            lost > 0 && failed > 0,
+            "{lost} frames swallowed, {failed} calls failed"
+        );
+        Window {
+            effect: format!("swallowed {way:?}: {lost} frames, {failed} calls failed"),
+            store_works: true,
+            from,
+            to: boottime(),
+        }
     }
 
     async fn stop_broker(&mut self, victim: usize) -> String {

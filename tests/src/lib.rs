@@ -5,6 +5,7 @@
     reason = "tests run tasks beside the product, which ends them with its own tracker"
 )]
 
+pub mod beats;
 pub mod binary;
 pub mod broker_process;
 pub mod client;
@@ -13,7 +14,9 @@ pub mod conformance;
 pub mod crowd;
 pub mod deployment;
 pub mod differential;
+pub mod fault_report;
 pub mod faults;
+pub mod holder;
 pub mod in_process;
 pub mod load;
 pub mod port;
@@ -25,6 +28,10 @@ pub mod redis_server;
 pub mod scale;
 pub mod shared_redis;
 pub mod status;
+pub mod stream_client;
+pub mod subscriptions;
 pub mod temp_dir;
+pub mod time_left;
+pub mod turns;
 pub mod witness;
 pub mod world;

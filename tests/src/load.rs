@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::{AcquireCall, Client, Held};
 use crate::clock::boottime;
+use crate::faults::Clients;
 use crate::witness::{Share, Visit, Witness};
 
 const TTL: Duration = Duration::from_secs(1);
@@ -107,13 +108,6 @@ impl Load {
         }
     }
 
-    /// How many calls lost their connection so far.
-    #[must_use]
-    pub fn transport_errors(&self) -> usize {
-        let errors = |client: &Client| client.counters.transport_errors.load(Ordering::Relaxed);
-        self.clients.iter().map(errors).sum()
-    }
-
     /// Lets every client finish its call, and returns all calls. A client that does not come back is
     /// a stranded waiter.
     pub async fn stop(self) -> Vec<CallRecord> {
@@ -123,6 +117,13 @@ impl Load {
         all.into_iter()
             .flat_map(|calls| calls.expect("a client does not panic"))
             .collect()
+    }
+}
+
+impl Clients for Load {
+    fn transport_errors(&self) -> usize {
+        let errors = |client: &Client| client.counters.transport_errors.load(Ordering::Relaxed);
+        self.clients.iter().map(errors).sum()
     }
 }
 

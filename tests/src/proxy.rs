@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Result};
@@ -15,7 +16,14 @@ const PREFACE_BYTES: usize = 24;
 const HEAD_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+/// A kind of frame: a stream is broken off.
+pub const RST_STREAM: u8 = 3;
+/// A kind of frame.
+pub const PING: u8 = 6;
+/// A kind of frame: the connection is to end.
+pub const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
+const KINDS: usize = 10;
 
 /// What happens to traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +36,26 @@ pub enum Mode {
     Delay(Duration),
     /// Requests pass, replies don't. Connections are to be cut afterwards.
     SwallowReplies,
+    /// Nothing passes this way or these ways, connections stay open, and neither side hears of the
+    /// other's end. Connections are to be cut afterwards.
+    Swallow(Way),
+}
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From the client.
+    ToBroker,
+    /// From the broker.
+    ToClient,
+    /// Both.
+    Both,
+}
+
+impl Mode {
+    fn swallows(self, way: Way) -> bool {
+        matches!(self, Self::Swallow(swallowed) if swallowed == way || swallowed == Way::Both)
+    }
 }
 
 /// Listens until dropped.
@@ -55,6 +83,8 @@ impl Proxy {
             closed: watch::Sender::new(0),
             requests: watch::Sender::new(0),
             swallowed: watch::Sender::new(0),
+            lost: watch::Sender::new(0),
+            from_broker: Default::default(),
         });
         let stop = CancellationToken::new();
         let task = accept(listener, Arc::clone(&shared));
@@ -116,6 +146,36 @@ impl Proxy {
     pub async fn wait_for_swallowed(&self, count: usize) {
         wait(&self.shared.swallowed, count).await;
     }
+
+    /// How many frames [`Mode::Swallow`] has swallowed so far.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        *self.shared.lost.borrow()
+    }
+
+    /// Waits until that many frames have been swallowed.
+    pub async fn wait_for_lost(&self, count: usize) {
+        wait(&self.shared.lost, count).await;
+    }
+
+    /// How many connections are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        let closed = *self.shared.closed.borrow();
+        self.opened().saturating_sub(closed)
+    }
+
+    /// How many connections have been opened so far.
+    #[must_use]
+    pub fn opened(&self) -> usize {
+        *self.shared.opened.borrow()
+    }
+
+    /// How many frames of a kind the broker has sent so far.
+    #[must_use]
+    pub fn from_broker(&self, kind: u8) -> usize {
+        self.shared.from_broker[usize::from(kind)].load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -127,6 +187,19 @@ struct Shared {
     closed: watch::Sender<usize>,
     requests: watch::Sender<usize>,
     swallowed: watch::Sender<usize>,
+    lost: watch::Sender<usize>,
+    from_broker: [AtomicUsize; KINDS],
+}
+
+impl Shared {
+    /// Whether a frame that goes this way is swallowed now.
+    fn swallows(&self, way: Way) -> bool {
+        let swallows = self.mode.borrow().swallows(way);
+        if swallows {
+            self.lost.send_modify(|count| *count += 1);
+        }
+        swallows
+    }
 }
 
 async fn wait(counter: &watch::Sender<usize>, count: usize) {
@@ -156,21 +229,47 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
         let (client_in, client_out) = client.into_split();
         let (broker_in, broker_out) = broker.into_split();
         tokio::select! {
-            _ = requests(client_in, broker_out, &shared) => {}
-            _ = replies(broker_in, client_out, &shared) => {}
+            () = requests(client_in, broker_out, &shared) => {}
+            () = replies(broker_in, client_out, &shared) => {}
             _ = cuts.changed() => {}
         }
     }
     shared.closed.send_modify(|count| *count += 1);
 }
 
-async fn requests(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Shared) -> Result<()> {
+async fn requests(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Shared) {
+    let _ended = pass_requests(input, &mut output, shared).await;
+    silence(shared).await;
+}
+
+async fn replies(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Shared) {
+    let _ended = pass_replies(input, &mut output, shared).await;
+    silence(shared).await;
+}
+
+/// While packets are lost, the end of one side does not come to the other.
+async fn silence(shared: &Shared) {
+    let mut mode = shared.mode.subscribe();
+    let heard = mode.wait_for(|mode| !matches!(mode, Mode::Swallow(_)));
+    heard.await.expect("the proxy lives as long as this");
+}
+
+async fn pass_requests(
+    input: OwnedReadHalf,
+    output: &mut OwnedWriteHalf,
+    shared: &Shared,
+) -> Result<()> {
     let mut input = BufReader::new(input);
     let mut preface = [0; PREFACE_BYTES];
     input.read_exact(&mut preface).await?;
-    output.write_all(&preface).await?;
+    if !shared.swallows(Way::ToBroker) {
+        output.write_all(&preface).await?;
+    }
     loop {
         let frame = frame(&mut input).await?;
+        if shared.swallows(Way::ToBroker) {
+            continue;
+        }
         output.write_all(&frame).await?;
         if kind(&frame) == HEADERS {
             shared.requests.send_modify(|count| *count += 1);
@@ -178,10 +277,20 @@ async fn requests(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Sha
     }
 }
 
-async fn replies(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Shared) -> Result<()> {
+async fn pass_replies(
+    input: OwnedReadHalf,
+    output: &mut OwnedWriteHalf,
+    shared: &Shared,
+) -> Result<()> {
     let mut input = BufReader::new(input);
     loop {
         let frame = frame(&mut input).await?;
+        if let Some(count) = shared.from_broker.get(usize::from(kind(&frame))) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if shared.swallows(Way::ToClient) {
+            continue;
+        }
         let mode = *shared.mode.borrow();
         let reply = matches!(kind(&frame), DATA | HEADERS | CONTINUATION);
         if mode == Mode::SwallowReplies && reply {

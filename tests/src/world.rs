@@ -183,7 +183,7 @@ impl World {
     /// Acquires by broker `n`, which must join the line; returns `next_event_ms`.
     pub async fn queued(&self, n: usize, call: &Acquire) -> u64 {
         let reply = self.acquire(n, call).await;
-        let Acquired::Queued { next_event_ms } = reply else {
+        let Acquired::Queued { next_event_ms, .. } = reply else {
             panic!("{reply:?} instead of a place in line");
         };
         next_event_ms

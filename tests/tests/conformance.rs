@@ -112,6 +112,8 @@ on_every_store! {
         a_lapse_ends_the_lease_like_an_expiry
         a_lapse_is_followed_by_the_lock_delay
         one_reader_of_many_moves_alone
+        a_renewal_tells_the_disconnect_grace_and_how_many_wait
+        a_waiter_knows_its_place_and_the_last_one_its_position
     }
     Trusted attempts {
         cancelling_an_older_attempt_keeps_the_newer_in_line

@@ -93,27 +93,35 @@ async fn how_a_lease_ended_is_told() {
 #[tokio::test]
 async fn the_line_is_full_at_ten_thousand() {
     const FULL: usize = 10_000;
-    const ON_ONE_CONNECTION: usize = 1_000;
+    /// Three quarters of its streams.
+    const ON_ONE_CONNECTION: usize = 750;
+    const CONNECTIONS: usize = FULL.div_ceil(ON_ONE_CONNECTION);
     let broker = InProcess::start().await;
-    let endpoints = vec![broker.api; 11];
+    let endpoints = vec![broker.api; CONNECTIONS + 1];
     let client = Client::new("worker-1", &endpoints, 0);
-    let held = client.acquire_at(10, &now(LOCK)).await.expect("it is free");
+    let held = client
+        .acquire_at(CONNECTIONS, &now(LOCK))
+        .await
+        .expect("it is free");
     let mut line = Vec::new();
     for index in 0..FULL {
         let call = in_line();
         line.push(client.open_at(index / ON_ONE_CONNECTION, &call));
     }
-    client.queued_at(10, LOCK, FULL).await;
+    client.queued_at(CONNECTIONS, LOCK, FULL).await;
     let surplus = in_line();
-    let surplus = client.acquire_at(10, &surplus).await;
+    let surplus = client.acquire_at(CONNECTIONS, &surplus).await;
     let full = (Code::ResourceExhausted, Some(ErrorReason::QueueFull), None);
     assert_eq!(refused(surplus), full);
-    let (code, reason, retry) = refused(client.acquire_at(10, &now(LOCK)).await);
+    let (code, reason, retry) = refused(client.acquire_at(CONNECTIONS, &now(LOCK)).await);
     assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
     assert!(retry.is_some_and(|after| after <= 2 * TTL), "{retry:?}");
     drop(line);
-    client.queued_at(10, LOCK, 0).await;
-    client.release_at(10, &held).await.expect("the holder");
+    client.queued_at(CONNECTIONS, LOCK, 0).await;
+    client
+        .release_at(CONNECTIONS, &held)
+        .await
+        .expect("the holder");
     broker.stop().await;
 }
 

@@ -1,53 +1,32 @@
 //! What is not in this release says so, and names itself.
 
 use leasehold_proto::v1::{
-    AcquireRequest, ForceReleaseLeaseRequest, HoldRequest, ListLocksRequest, LockTarget, Owner,
-    WatchLocksRequest, admin_service_client::AdminServiceClient,
-    inspection_service_client::InspectionServiceClient, lock_service_client::LockServiceClient,
+    ForceReleaseLeaseRequest, ListLocksRequest, RefreshCredential, WatchLocksRequest,
+    admin_service_client::AdminServiceClient, hold_request::Message as Request,
+    inspection_service_client::InspectionServiceClient,
 };
-use leasehold_tests::in_process::InProcess;
-use tonic::{Code, Status, transport::Channel};
-
-type Locks = LockServiceClient<Channel>;
-
-fn duration(seconds: i64, nanos: i32) -> Option<prost_types::Duration> {
-    Some(prost_types::Duration { seconds, nanos })
-}
-
-fn valid(name: &str) -> AcquireRequest {
-    AcquireRequest {
-        target: Some(LockTarget {
-            name: name.to_owned(),
-            ..LockTarget::default()
-        }),
-        owner: Some(Owner {
-            id: "worker-1".to_owned(),
-            ..Owner::default()
-        }),
-        ..AcquireRequest::default()
-    }
-}
+use leasehold_tests::{in_process::InProcess, stream_client::StreamClient};
+use tonic::{Code, Status};
 
 #[tokio::test]
-async fn fields_that_later_releases_bring_are_named() {
+async fn messages_that_later_releases_bring_are_named() {
     let broker = InProcess::start().await;
-    let locks = &mut Locks::new(broker.channel());
-    let request = AcquireRequest {
-        disconnect_grace: duration(1, 0),
-        ..valid("x")
+    let mut stream = StreamClient::open(broker.api).await;
+    let refresh = RefreshCredential {
+        call_id: 1,
+        authorization: "Bearer x".to_owned(),
     };
-    not_yet("disconnect_grace", locks.acquire(request).await);
+    stream.send(Request::RefreshCredential(refresh)).await;
+    let refused = stream.refused(1).await;
+    assert_eq!(refused.code, i32::from(Code::Unimplemented), "{refused:?}");
+    assert!(refused.message.contains("RefreshCredential is not in"));
+    drop(stream);
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn calls_that_later_releases_bring_are_named() {
     let broker = InProcess::start().await;
-    let locks = &mut Locks::new(broker.channel());
-    not_yet(
-        "Hold",
-        locks.hold(tokio_stream::empty::<HoldRequest>()).await,
-    );
     let mut inspection = InspectionServiceClient::new(broker.channel());
     not_yet(
         "ListLocks",

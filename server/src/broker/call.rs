@@ -1,15 +1,16 @@
 //! One Acquire or AcquireAll from its first command to its answer. Runs in a task of its own: the
 //! caller's future may be dropped at any moment, the grant logic may not.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use futures::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    Broker,
+    Broker, OnStream,
+    stream::QUEUE_GRACE,
     turn::{Turn, left_ms},
-    undo::{Attempt, Undo},
+    undo::{Attempt, GRACE, Undo},
 };
 use crate::lock::{
     Acquire, AcquireCall, AttemptId, Failed, HeldLock, Lease, LeaseRef, LeaseToken, LockError,
@@ -26,12 +27,15 @@ pub(super) struct Call {
     token: LeaseToken,
     attempt: AttemptId,
     deadline: Instant,
+    on: Option<OnStream>,
 }
 
 /// A granted lease on its way to the caller. Dropped on the way, what the call took is given back.
 #[derive(Debug)]
 pub(super) struct Offer {
     lease: Lease,
+    /// The newest heartbeat that had come before the command was sent by which the lease is held.
+    as_of: i64,
     undelivered: Undelivered,
 }
 
@@ -41,13 +45,19 @@ struct Undelivered(Undo, Vec<Attempt>);
 
 impl Call {
     /// `token` proves the lease that the call makes or adds to.
-    pub(super) fn new(broker: Broker, call: AcquireCall, token: LeaseToken) -> Self {
+    pub(super) fn new(
+        broker: Broker,
+        call: AcquireCall,
+        token: LeaseToken,
+        on: Option<OnStream>,
+    ) -> Self {
         Self {
             broker,
             token,
             attempt: AttemptId::random(),
             deadline: Instant::now() + Duration::from_millis(call.wait_ms),
             call,
+            on,
         }
     }
 
@@ -57,10 +67,14 @@ impl Call {
         let result = self.take_all(&mut sent, &mut reply).await;
         let undo = self.broker.undo.clone();
         match result {
-            Ok(Some(lease)) => {
+            Ok(Some((lease, as_of))) => {
                 // An offer that cannot be sent is dropped, and undone by that.
                 let undelivered = Undelivered(undo, sent);
-                let _ = reply.send(Ok(Offer { lease, undelivered }));
+                let _ = reply.send(Ok(Offer {
+                    lease,
+                    as_of,
+                    undelivered,
+                }));
             }
             Ok(None) => sent.into_iter().for_each(|attempt| undo.later(attempt)),
             Err(failed) => {
@@ -81,26 +95,36 @@ impl Call {
         &self,
         sent: &mut Vec<Attempt>,
         reply: &mut Reply,
-    ) -> Result<Option<Lease>, Failed> {
+    ) -> Result<Option<(Lease, i64)>, Failed> {
         if self.call.wait_ms > 0 {
             // Nobody should wait long to hear that the lease was over before.
-            self.broker.renew(self.had(), None, Via::Unary).await?;
+            self.broker.renew(self.had(), None, self.via()).await?;
         }
         let mut targets: Vec<_> = self.call.targets.iter().collect();
         targets.sort_by(|one, other| one.lock.cmp(&other.lock));
-        let mut taken = Vec::new();
+        let (mut taken, mut as_of) = (Vec::new(), 0);
         for target in targets {
             let acquire = self.acquire(target);
             let lock = acquire.lock.clone();
-            sent.push(Attempt::of(&acquire));
-            let (broker, deadline) = (&self.broker, self.deadline);
+            sent.push(Attempt::of(&acquire, self.grace()));
             let turn = Turn {
-                broker,
+                broker: &self.broker,
                 acquire,
-                deadline,
+                deadline: self.deadline,
+                on: self.on.as_ref(),
+                as_of: 0,
+                standing: None,
             };
-            match turn.take(reply).await {
-                Ok(Some(grant)) => taken.push(HeldLock { lock, grant }),
+            let granted = tokio::select! {
+                biased;
+                granted = turn.take(reply) => granted,
+                failed = self.keep(&taken) => return Err(failed),
+            };
+            match granted {
+                Ok(Some((grant, asked))) => {
+                    as_of = asked;
+                    taken.push(HeldLock { lock, grant });
+                }
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     if !error.is_open() {
@@ -110,7 +134,31 @@ impl Call {
                 }
             }
         }
-        self.confirm(taken).await.map(Some)
+        let lease = self.confirm(taken).await?;
+        Ok(Some((lease, as_of)))
+    }
+
+    /// Renews what the call has while it waits for the rest, as long as its client sends heartbeats.
+    /// Ends when something was lost.
+    async fn keep(&self, taken: &[HeldLock]) -> Failed {
+        let Some(on) = self.on.as_ref().filter(|_| !taken.is_empty()) else {
+            return std::future::pending().await;
+        };
+        let own: Vec<_> = taken.iter().map(|held| self.reference(held)).collect();
+        let interval = Duration::from_millis(self.call.ttl.heartbeat_interval_ms());
+        let mut heard = on.heartbeats.load(Ordering::Relaxed);
+        loop {
+            tokio::time::sleep(interval).await;
+            let newest = on.heartbeats.load(Ordering::Relaxed);
+            if newest == heard {
+                continue;
+            }
+            match self.broker.renew(&own, None, self.via()).await {
+                Err(failed) if !failed.error.is_open() => return failed,
+                Ok(_) => heard = newest,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Makes the lease, once every lock that it has besides the one granted last was renewed after
@@ -121,7 +169,7 @@ impl Call {
         let own: Vec<_> = taken.iter().map(|held| self.reference(held)).collect();
         let others = self.had().iter().filter(is_other).chain(&own).cloned();
         let others: Vec<_> = others.collect();
-        let mut locks = self.broker.renew(&others, None, Via::Unary).await?;
+        let mut locks = self.broker.renew(&others, None, self.via()).await?;
         // What this call has taken can have been released only after an earlier attempt of it was
         // answered.
         let is_gone = |own: &&LeaseRef| locks.iter().all(|held| held.lock != own.lock);
@@ -139,6 +187,19 @@ impl Call {
             lease_token: self.token.clone(),
             locks,
         })
+    }
+
+    fn via(&self) -> Via {
+        let on = self.on.as_ref();
+        on.map_or(Via::Unary, |on| Via::Stream(on.attachment.stream))
+    }
+
+    /// How long the caller has to come again before what it got is taken back.
+    fn grace(&self) -> Duration {
+        match self.on {
+            Some(_) => QUEUE_GRACE,
+            None => GRACE,
+        }
     }
 
     /// The locks that the lease had before this call.
@@ -167,7 +228,7 @@ impl Call {
                 (None, Some(_)) => Under::Lease,
                 (None, None) => Under::NewLease,
             },
-            stream: None,
+            stream: self.on.as_ref().map(|on| on.attachment),
             request: call.request_id.hash(),
             arguments: call.arguments,
             attempt: self.attempt,
@@ -195,6 +256,17 @@ impl Call {
 }
 
 impl Offer {
+    pub(super) fn as_of(&self) -> i64 {
+        self.as_of
+    }
+
+    /// Gives back now what nobody will take delivery of.
+    pub(super) fn take_back(mut self) {
+        for attempt in &mut self.undelivered.1 {
+            attempt.grace = Duration::ZERO;
+        }
+    }
+
     /// Takes delivery: the caller knows its lease.
     pub(super) fn accept(mut self) -> Lease {
         self.undelivered.1.clear();

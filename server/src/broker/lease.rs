@@ -4,8 +4,8 @@ use futures::future::join_all;
 
 use super::Broker;
 use crate::{
-    lock::{Failed, HeldLock, LeaseRef, LockError, Release, Ttl, Via},
-    store::{Released, Renewed},
+    lock::{Attachment, Failed, Grant, HeldLock, LeaseRef, LockError, Release, Ttl, Via},
+    store::{Attached, Released, Renewed},
 };
 
 /// What became of a release.
@@ -49,7 +49,7 @@ impl Broker {
             failed.push(Failed { lock, error });
         }
         if let Some(lock) = released.filter(|_| kept.is_empty()) {
-            let error = LockError::LeaseExpired;
+            let error = LockError::LeaseReleased;
             failed.push(Failed { lock, error });
         }
         // What is lost is lost, whatever could not be reached.
@@ -57,6 +57,33 @@ impl Broker {
             .into_iter()
             .min_by_key(|failed| failed.error.is_open());
         failed.map_or(Ok(kept), Err)
+    }
+
+    /// Puts every lock of a lease on a stream, without extending it; its grants.
+    pub(super) async fn attach(
+        &self,
+        lease: &[LeaseRef],
+        to: Attachment,
+    ) -> Result<Vec<Grant>, Failed> {
+        let attachments = lease.iter().map(|held| self.store.attach(held, to));
+        let mut grants = Vec::new();
+        for (held, attached) in lease.iter().zip(join_all(attachments).await) {
+            let lock = held.lock.clone();
+            let error = match attached {
+                Ok(Attached::Attached(grant)) => {
+                    grants.push(grant);
+                    continue;
+                }
+                Ok(Attached::Stale) => LockError::StaleAttach,
+                Ok(Attached::MaxHold) => LockError::MaxHold,
+                Ok(Attached::Expired) => LockError::LeaseExpired,
+                Ok(Attached::Released) => LockError::LeaseReleased,
+                Ok(Attached::NotFound) => LockError::LeaseNotFound,
+                Err(error) => error.into(),
+            };
+            return Err(Failed { lock, error });
+        }
+        Ok(grants)
     }
 
     /// Gives back these locks of a lease, or one entry of each. What can be given back is, whatever

@@ -22,6 +22,23 @@ impl Broker {
         }
     }
 
+    /// Looks at the lock for those who are told their place, unless somebody has just done so.
+    pub(super) async fn look(&self, lock: &LockKey) {
+        if !self.waiters.look_due(lock) {
+            return;
+        }
+        // A failed look is repaired by the next.
+        if let Ok(Some(state)) = self.store.get(lock).await {
+            self.waiters.looked(lock, state);
+        }
+    }
+
+    /// The same, without waiting for the store.
+    pub(super) fn look_soon(&self, lock: &LockKey) {
+        let (broker, lock) = (self.clone(), lock.clone());
+        self.tasks.spawn(async move { broker.look(&lock).await });
+    }
+
     /// Runs while calls wait for the lock.
     async fn keep_line(self, lock: LockKey) {
         loop {
@@ -33,6 +50,7 @@ impl Broker {
             // A failed touch is repaired by the next; the store's own log tells of the failure.
             if let Ok(touched) = self.store.touch(&lock).await {
                 self.pass_on(&lock, &touched);
+                self.look(&lock).await;
             }
         }
     }

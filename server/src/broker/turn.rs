@@ -1,10 +1,13 @@
 //! One lock of a call, from its first command to its grant.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::atomic::Ordering,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use tokio::time::Instant;
 
-use super::{Broker, call::Reply};
+use super::{Broker, OnStream, call::Reply, standing::Standing};
 use crate::{
     lock::{Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Via},
     store::{Acquired, Renewed, StoreError},
@@ -16,6 +19,11 @@ pub(super) struct Turn<'a> {
     pub(super) broker: &'a Broker,
     pub(super) acquire: Acquire,
     pub(super) deadline: Instant,
+    pub(super) on: Option<&'a OnStream>,
+    /// The newest heartbeat that had come before the last command was sent.
+    pub(super) as_of: i64,
+    /// Where a call on a stream stands in line.
+    pub(super) standing: Option<Standing>,
 }
 
 /// How the wait ended.
@@ -28,20 +36,34 @@ enum Wait {
 }
 
 impl Turn<'_> {
-    /// `Ok(None)`: the caller is gone.
-    pub(super) async fn take(mut self, reply: &mut Reply) -> Result<Option<Grant>, LockError> {
-        match self.acquire.wait_ms {
+    /// The grant, and the newest heartbeat that had come before it was asked for. `Ok(None)`: the
+    /// caller is gone.
+    pub(super) async fn take(
+        mut self,
+        reply: &mut Reply,
+    ) -> Result<Option<(Grant, i64)>, LockError> {
+        let grant = match self.acquire.wait_ms {
             0 => self.ask().await.map(Some),
             _ => self.wait_in_line(reply).await,
-        }
+        };
+        Ok(grant?.map(|grant| (grant, self.as_of)))
     }
 
     /// Asks the store once. `Err(Held)` stands for "not now".
     async fn ask(&mut self) -> Result<Grant, LockError> {
+        self.hear();
         match self.broker.store.acquire(&self.acquire).await? {
             Acquired::Granted(grant) => Ok(grant),
-            Acquired::Queued { next_event_ms } => {
+            Acquired::Queued {
+                next_event_ms,
+                place,
+                position,
+            } => {
                 self.broker.expect(&self.acquire.lock, next_event_ms);
+                if let Some(standing) = &mut self.standing {
+                    standing.joined(place, position);
+                    self.broker.look_soon(&self.acquire.lock);
+                }
                 Err(LockError::Held(Contention::default()))
             }
             Acquired::Held(contention) => Err(LockError::Held(contention)),
@@ -61,6 +83,9 @@ impl Turn<'_> {
         let acquire = &self.acquire;
         let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
         let mut registration = self.broker.waiters.register(lock, request, attempt);
+        self.standing = self
+            .on
+            .and_then(|on| Some(Standing::new(on, acquire, registration.looks()?)));
         loop {
             match self.ask().await {
                 Ok(grant) => return Ok(Some(grant)),
@@ -81,12 +106,20 @@ impl Turn<'_> {
         }
     }
 
-    async fn wait(&self, registration: &mut Registration, reply: &mut Reply) -> Wait {
+    fn hear(&mut self) {
+        self.as_of = self
+            .on
+            .map_or(0, |on| on.heartbeats.load(Ordering::Relaxed));
+    }
+
+    async fn wait(&mut self, registration: &mut Registration, reply: &mut Reply) -> Wait {
         loop {
             let signal = tokio::select! {
                 biased;
                 signal = registration.signal() => signal,
+                () = look(&mut self.standing) => continue,
                 () = reply.closed() => return Wait::Abandoned,
+                () = given_up(self.on) => return self.leave(LockError::Cancelled).await,
                 () = self.broker.draining.cancelled() => return Wait::Failed(LockError::Draining),
                 () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
             };
@@ -108,25 +141,37 @@ impl Turn<'_> {
     }
 
     /// Claims a provisional hand-off; nobody is told before the store has confirmed it.
-    async fn claim(&self, fencing_token: FencingToken) -> Option<Wait> {
+    async fn claim(&mut self, fencing_token: FencingToken) -> Option<Wait> {
         let lease = LeaseRef {
             lock: self.acquire.lock.clone(),
             lease_id: self.acquire.lease_id,
             fencing_token,
         };
-        match self.broker.store.renew(&lease, None, Via::Anywhere).await {
+        let via = self
+            .on
+            .map_or(Via::Anywhere, |on| Via::Stream(on.attachment.stream));
+        self.hear();
+        match self.broker.store.renew(&lease, None, via).await {
             Ok(Renewed::Extended(grant)) => Some(Wait::Granted(grant)),
             // It lapsed and the place in line is back, passed over until this broker touches.
-            Ok(
-                Renewed::MaxHold
-                | Renewed::Elsewhere
-                | Renewed::Expired
-                | Renewed::Released
-                | Renewed::NotFound,
-            ) => Some(Wait::Rejoin),
+            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
+                Some(Wait::Rejoin)
+            }
+            // A newer attempt of the call waits on another stream.
+            Ok(Renewed::Elsewhere) => Some(Wait::Failed(LockError::StaleAttach)),
             Err(StoreError::Corrupt(text)) => Some(Wait::Failed(StoreError::Corrupt(text).into())),
             Err(StoreError::Unavailable(_) | StoreError::Recovering { .. }) => None,
         }
+    }
+
+    /// Leaves the line for certain.
+    async fn leave(&self, why: LockError) -> Wait {
+        let acquire = &self.acquire;
+        let store = &self.broker.store;
+        let cancelled = store
+            .cancel(&acquire.lock, acquire.request, acquire.attempt)
+            .await;
+        Wait::Failed(cancelled.map_or_else(LockError::from, |_| why))
     }
 
     /// `WAIT_TIMEOUT` promises that the caller is out of the queue: only the store can say so.
@@ -150,9 +195,10 @@ impl Turn<'_> {
         )))
     }
 
-    /// The limit in use is the store's to say.
+    /// The limit in use is the store's to say. On a stream validity counts from a heartbeat, so a
+    /// command must be sent after it.
     fn knows_its_grant(&self) -> bool {
-        !matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. })
+        self.on.is_none() && !matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. })
     }
 
     fn granted_now(&self, fencing_token: FencingToken) -> Grant {
@@ -164,7 +210,23 @@ impl Turn<'_> {
             ttl: self.acquire.terms.cut(self.acquire.ttl),
             acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
             hold_count: 1,
+            queue_length: 0,
+            disconnect_grace_ms: self.acquire.terms.disconnect_grace_ms,
         }
+    }
+}
+
+async fn look(standing: &mut Option<Standing>) {
+    match standing {
+        Some(standing) => standing.look().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn given_up(on: Option<&OnStream>) {
+    match on {
+        Some(on) => on.give_up.cancelled().await,
+        None => std::future::pending().await,
     }
 }
 

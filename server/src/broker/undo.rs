@@ -16,7 +16,7 @@ use crate::{
 
 /// How long a caller whose connection broke has to come again, at any broker, before its place in
 /// line or its lock is given up.
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(8);
 /// Undos at the store at the same time: a store that is slow already gets no flood of them.
@@ -32,6 +32,8 @@ pub(super) struct Attempt {
     lock: LockKey,
     request: RequestHash,
     attempt: AttemptId,
+    /// How long its caller has to come again.
+    pub(super) grace: Duration,
     /// After this the store has dropped it by itself.
     gone_after: Duration,
 }
@@ -68,12 +70,13 @@ impl Undo {
 }
 
 impl Attempt {
-    pub(super) fn of(acquire: &Acquire) -> Self {
+    pub(super) fn of(acquire: &Acquire, grace: Duration) -> Self {
         let gone_after_ms = acquire.wait_ms + expiry_ms(acquire.ttl.as_millis());
         Self {
             lock: acquire.lock.clone(),
             request: acquire.request,
             attempt: acquire.attempt,
+            grace,
             gone_after: Duration::from_millis(gone_after_ms),
         }
     }
@@ -91,7 +94,7 @@ impl Attempt {
     }
 
     async fn take_back(self, store: Arc<dyn Store>, slots: Arc<Semaphore>) {
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(self.grace).await;
         let give_up = Instant::now() + self.gone_after;
         let mut retry = RETRY;
         while Instant::now() < give_up {

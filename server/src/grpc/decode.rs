@@ -6,16 +6,17 @@ mod lease;
 use std::collections::HashSet;
 
 use leasehold_proto::v1::{
-    self as pb, AcquireAllRequest, AcquireRequest, CheckFencingTokenRequest, GetLockRequest,
-    ReleaseRequest, RenewRequest, SetLockLimitRequest,
+    self as pb, AcquireAllRequest, AcquireRequest, AttachLease, CheckFencingTokenRequest,
+    DetachLease, GetLockRequest, HoldAcquire, HoldAcquireAll, HoldRelease, ReleaseRequest,
+    RenewRequest, SetLockLimitRequest,
 };
 use prost_types::Duration;
 
 use self::fields::Fields;
 use super::status::Refused;
 use crate::lock::{
-    AcquireCall, ArgumentsHash, FencingToken, LeaseRef, Limits, LockKey, Mode, PERMITS_MAX,
-    Release, RequestId, ShownLease, Target, Terms, Ttl, Via,
+    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, Limits, LockKey, Mode,
+    PERMITS_MAX, Release, RequestHash, RequestId, ShownLease, Target, Terms, Ttl, Via,
 };
 
 /// Locks of one AcquireAll.
@@ -73,11 +74,78 @@ pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<Acquir
     Ok(AcquireCall { under, ..call })
 }
 
+/// On a stream a call must be repeatable, and says which attachment it is.
+pub(super) fn hold_acquire(
+    acquire: HoldAcquire,
+    limits: &Limits,
+) -> Result<(AcquireCall, u32), Refused> {
+    let mut fields = Fields::default();
+    let number = fields.attach_number(acquire.attach_number);
+    let request = fields.required("request", acquire.request, |fields, request| {
+        fields.is_repeatable("request.request_id", &request.request_id);
+        Some(request)
+    });
+    let (number, request) = fields.accept(number.zip(request))?;
+    Ok((self::acquire(request, limits)?, number))
+}
+
+pub(super) fn hold_acquire_all(
+    acquire: HoldAcquireAll,
+    limits: &Limits,
+) -> Result<(AcquireCall, u32), Refused> {
+    let mut fields = Fields::default();
+    let number = fields.attach_number(acquire.attach_number);
+    let request = fields.required("request", acquire.request, |fields, request| {
+        fields.is_repeatable("request.request_id", &request.request_id);
+        Some(request)
+    });
+    let (number, request) = fields.accept(number.zip(request))?;
+    Ok((several_at_once(request, limits)?, number))
+}
+
+pub(super) fn attach(attach: AttachLease, limits: &Limits) -> Result<(ShownLease, u32), Refused> {
+    let mut fields = Fields::default();
+    let number = fields.attach_number(attach.attach_number);
+    let lease = fields.required("lease", attach.lease, |fields, lease| {
+        lease::shown(fields, "lease", lease, limits)
+    });
+    let (number, lease) = fields.accept(number.zip(lease))?;
+    Ok((lease::proven(lease)?, number))
+}
+
+pub(super) fn hold_release(
+    release: HoldRelease,
+) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), Refused> {
+    let mut fields = Fields::default();
+    let lease_id = fields.lease_id("lease_id", &release.lease_id);
+    if release.lock.is_none() && !release.request_id.is_empty() {
+        fields.violation("lock", "is required with request_id");
+    }
+    let lock = release
+        .lock
+        .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
+    let entry = fields.request_id("request_id", &release.request_id);
+    let lease_id = fields.accept(lease_id)?;
+    Ok((lease_id, lock, entry.map(|request_id| request_id.hash())))
+}
+
+pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, Refused> {
+    let mut fields = Fields::default();
+    let lease_id = fields.lease_id("lease_id", &detach.lease_id);
+    fields.accept(lease_id)
+}
+
 /// Nobody renews the locks that a unary call has while it waits for the next: it waits at most ttl.
 pub(super) fn acquire_all(
     request: AcquireAllRequest,
     limits: &Limits,
 ) -> Result<AcquireCall, Refused> {
+    let mut call = several_at_once(request, limits)?;
+    call.wait_ms = call.wait_ms.min(call.terms.cut(call.ttl).as_millis());
+    Ok(call)
+}
+
+fn several_at_once(request: AcquireAllRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
     let targets = several(&mut fields, &request.targets);
     let asked = Asked {
@@ -90,9 +158,7 @@ pub(super) fn acquire_all(
         disconnect_grace: request.disconnect_grace,
     };
     let call = asked.read(&mut fields, targets, None, limits);
-    let mut call = fields.accept(call)?;
-    call.wait_ms = call.wait_ms.min(call.terms.cut(call.ttl).as_millis());
-    Ok(call)
+    fields.accept(call)
 }
 
 /// The locks to release, what of them, and from where: a part is given back only on the stream of its
@@ -199,9 +265,13 @@ impl Asked {
         let owner = fields.required("owner", self.owner, fields::owner);
         let ttl_ms = fields.ttl("ttl", self.ttl);
         let wait_ms = fields.wait("wait_timeout", self.wait_timeout);
+        let ttl = limits.ttl(ttl_ms);
+        let grace = self.disconnect_grace.filter(|_| under.is_none());
+        let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
         let terms = Terms {
             max_hold_ms: fields.ttl("max_hold", self.max_hold).unwrap_or(0),
             lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
+            disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
         };
         if terms.lock_delay_ms > limits.lock_delay_max_ms {
             fields.violation(
@@ -210,9 +280,7 @@ impl Asked {
             );
         }
         let request_id = fields.request_id("request_id", &self.request_id);
-        fields.lacks(self.disconnect_grace.is_some(), "disconnect_grace");
         let (targets, owner) = (targets?, owner?);
-        let ttl = limits.ttl(ttl_ms);
         let own_ttl = under.is_none().then_some(ttl);
         Some(AcquireCall {
             arguments: arguments(&targets, &owner.id, own_ttl, terms),
@@ -228,7 +296,7 @@ impl Asked {
 }
 
 /// A repeat of a request id must share the locks, their modes and permits, the owner's id, the ttl
-/// granted, `max_hold` and `lock_delay`. It may differ in `limit`, since the lock has one already, and
+/// granted, `max_hold`, `lock_delay` and `disconnect_grace`. It may differ in `limit`, since the lock has one already, and
 /// in `wait_timeout`, the owner's reason and labels: they change between attempts and
 /// decide nothing. Under a lease the ttl is the lease's.
 fn arguments(targets: &[Target], owner: &str, ttl: Option<Ttl>, terms: Terms) -> ArgumentsHash {
@@ -248,7 +316,9 @@ fn arguments(targets: &[Target], owner: &str, ttl: Option<Ttl>, terms: Terms) ->
         fields.push(weight);
     }
     let ttl_ms = ttl.map_or(0, Ttl::as_millis).to_be_bytes();
-    let terms = [terms.max_hold_ms, terms.lock_delay_ms].map(u64::to_be_bytes);
-    fields.extend([owner.as_bytes(), &ttl_ms, &terms[0], &terms[1]]);
+    let grace_ms = terms.disconnect_grace_ms.unwrap_or(u64::MAX);
+    let terms = [terms.max_hold_ms, terms.lock_delay_ms, grace_ms].map(u64::to_be_bytes);
+    fields.extend([owner.as_bytes(), &ttl_ms]);
+    fields.extend(terms.iter().map(<[u8; 8]>::as_slice));
     ArgumentsHash::of(&fields)
 }

@@ -10,9 +10,6 @@ use crate::{
     lock::{HeldLock, Holder, Lease, LockKey, LockState, Mode, Owner, Waiting},
 };
 
-/// Heartbeats in one validity.
-const HEARTBEATS_PER_TTL: u64 = 3;
-
 /// A lease with the validity that now runs.
 pub(super) fn lease(lease: &Lease) -> pb::Lease {
     let ttl_ms = lease.ttl().as_millis();
@@ -21,7 +18,7 @@ pub(super) fn lease(lease: &Lease) -> pb::Lease {
         lease_token: lease.lease_token.expose().to_owned(),
         grants: lease.locks.iter().map(grant).collect(),
         ttl: Some(duration(ttl_ms)),
-        heartbeat_interval: Some(duration(ttl_ms / HEARTBEATS_PER_TTL)),
+        heartbeat_interval: Some(duration(lease.ttl().heartbeat_interval_ms())),
         expire_time: Some(timestamp(now_ms().saturating_add(ttl_ms))),
     }
 }

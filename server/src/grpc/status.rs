@@ -2,9 +2,9 @@
 
 use leasehold_proto::v1 as pb;
 use prost::Message;
-use prost_types::Any;
+use prost_types::{Any, Duration};
 use tonic::{Code, Status};
-use tonic_types::pb as rpc;
+use tonic_types::{StatusExt as _, pb as rpc};
 
 use super::encode;
 use crate::lock::{Contention, Failed, LockError, LockKey};
@@ -27,8 +27,6 @@ pub(super) struct Violation {
 pub(super) enum Refused {
     /// These fields are wrong.
     Invalid(Vec<Violation>),
-    /// It uses something that is not in this release.
-    NotYet(&'static str),
     /// It cannot be done, whatever the broker would say.
     Failed(Failed),
 }
@@ -43,7 +41,6 @@ impl From<Refused> for Status {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Invalid(violations) => invalid(violations),
-            Refused::NotYet(what) => not_yet(what),
             Refused::Failed(failed) => failed.into(),
         }
     }
@@ -73,6 +70,32 @@ pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
     status(code, message, details)
 }
 
+/// A status that is about no lock.
+pub(super) fn plain(code: Code, reason: pb::ErrorReason, message: &str) -> Status {
+    status(code, message.to_owned(), vec![info(reason, vec![])])
+}
+
+/// The same as a message of a stream.
+pub(super) fn refused(call_id: i64, status: &Status) -> pb::Refused {
+    let details = rpc::Status::decode(status.details())
+        .unwrap_or_default()
+        .details;
+    let known = status.get_error_details();
+    let reason = known
+        .error_info()
+        .and_then(|info| pb::ErrorReason::from_str_name(&format!("ERROR_REASON_{}", info.reason)));
+    let retry_after = known.retry_info().and_then(|retry| retry.retry_delay);
+    let retry_after = retry_after.and_then(|delay| Duration::try_from(delay).ok());
+    pb::Refused {
+        call_id,
+        reason: reason.unwrap_or(pb::ErrorReason::Unspecified).into(),
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        retry_after,
+        details,
+    }
+}
+
 /// The status of a look at a lock that nobody holds or waits for.
 pub(super) fn idle_lock(lock: &LockKey) -> Status {
     let details = vec![info(pb::ErrorReason::LeaseNotFound, named(lock))];
@@ -91,7 +114,10 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
     match error {
         LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
         LockError::WaitTimeout(_) => (Code::Aborted, Reason::WaitTimeout),
-        LockError::LeaseExpired | LockError::MaxHold => (Code::Aborted, Reason::LeaseExpired),
+        LockError::LeaseExpired | LockError::LeaseReleased | LockError::MaxHold => {
+            (Code::Aborted, Reason::LeaseExpired)
+        }
+        LockError::Cancelled => (Code::Cancelled, Reason::Cancelled),
         LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound),
         LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
         LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
@@ -123,6 +149,8 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
         LockError::Draining => Some(0),
         LockError::LeaseExpired
+        | LockError::LeaseReleased
+        | LockError::Cancelled
         | LockError::MaxHold
         | LockError::LeaseNotFound
         | LockError::NotHolder
@@ -143,7 +171,7 @@ fn next(error: &LockError) -> &'static str {
     match error {
         LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
         LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
-        LockError::LeaseExpired | LockError::MaxHold => {
+        LockError::LeaseExpired | LockError::LeaseReleased | LockError::MaxHold => {
             "stop the work it guarded, and acquire with a new request_id"
         }
         LockError::LeaseNotFound => "treat it as lost, and acquire again",
@@ -159,6 +187,7 @@ fn next(error: &LockError) -> &'static str {
         LockError::StaleAttach => "change it on the stream that holds it, or attach it anew",
         LockError::TooManyEntries => "release entries that are over",
         LockError::TooManyLocks => "release locks of it, or begin another lease",
+        LockError::Cancelled => "acquire again to join the end of the line",
         LockError::QueueFull => "try again when fewer wait",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
         LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",

@@ -16,6 +16,9 @@ pub enum LockError {
     /// The lease is over: it expired, or it was given back and its Acquire came again.
     #[error("the lease is over")]
     LeaseExpired,
+    /// The lease was given back.
+    #[error("the lease has been given back")]
+    LeaseReleased,
     /// The lease has been held for its `max_hold`.
     #[error("the lease has been held for all of its max_hold")]
     MaxHold,
@@ -64,6 +67,9 @@ pub enum LockError {
         /// When to ask again.
         retry_after_ms: u64,
     },
+    /// The client gave up the wait.
+    #[error("the wait was given up")]
+    Cancelled,
     /// This broker is going away.
     #[error("this broker is shutting down")]
     Draining,

@@ -15,6 +15,10 @@ pub struct Grant {
     pub acquired_ms: u64,
     /// How many entries the lease has; 1 unless it entered again.
     pub hold_count: u32,
+    /// How many wait for the lock.
+    pub queue_length: u32,
+    /// The `disconnect_grace` that the lease was acquired with.
+    pub disconnect_grace_ms: Option<u64>,
 }
 
 /// One lock of a lease, as a store asks for it.

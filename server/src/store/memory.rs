@@ -115,7 +115,7 @@ impl State {
 
     fn publish<T>(&self, lock: &LockKey, outcome: &Outcome<T>) {
         if let Some(moved) = outcome.moved
-            && let Some(listener) = self.listeners.get(&moved.from.broker)
+            && let Some(listener) = self.listeners.get(&moved.from.stream.broker)
         {
             listener(Event::Moved(lock.clone(), moved));
         }
@@ -241,6 +241,10 @@ impl Store for MemoryStore {
         let kept = state.records.get(lock);
         let kept = kept.filter(|kept| kept.until_ms >= now_us / 1_000);
         Ok(kept.map_or(Checked::Unknown, |kept| kept.record.check(now_us, token)))
+    }
+
+    fn broker(&self) -> BrokerId {
+        self.broker
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

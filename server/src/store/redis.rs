@@ -170,7 +170,7 @@ impl RedisStore {
         let Some(listener) = self.listener.get() else {
             return;
         };
-        if let Some(moved) = moved.filter(|moved| moved.from.broker == self.broker) {
+        if let Some(moved) = moved.filter(|moved| moved.from.stream.broker == self.broker) {
             listener(Event::Moved(lock.clone(), moved));
         }
         for hand_off in hand_offs {
@@ -249,6 +249,10 @@ impl Store for RedisStore {
         self.run(lock, Verb::Check, command, answers::checked).await
     }
 
+    fn broker(&self) -> BrokerId {
+        self.broker
+    }
+
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
         Ok(self.supervisor.node(WITHIN).await?.deployment_key())
     }
@@ -281,7 +285,7 @@ fn subscription(
 }
 
 /// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
-/// alone: places in line were taken away. `key \n lease \n stream`: the lease has left that stream.
+/// alone: places in line were taken away. `key \n lease \n attachment`: the lease has left that stream.
 fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
     let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
     let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
@@ -291,7 +295,7 @@ fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>
     }
     while let Some(whose) = lines.next() {
         let what = lines.next()?;
-        events.push(match answers::stream_id(what) {
+        events.push(match answers::attachment(what) {
             Some(from) => {
                 let lease_id = LeaseId::parse(whose)?;
                 Event::Moved(lock.clone(), Moved { lease_id, from })

@@ -1,6 +1,9 @@
 //! Several locks at once, all or none.
 
-use leasehold_proto::v1::{AcquireAllRequest, LockTarget, Owner};
+use leasehold_proto::v1::{
+    AcquireAllRequest, AcquireRequest, Lease, LockRef, LockTarget, Owner, ReleaseRequest,
+    ReleaseResponse,
+};
 use tonic::Status;
 
 use super::{AcquireCall, Client, Held};
@@ -31,11 +34,22 @@ impl Client {
         call: &AcquireCall,
     ) -> Result<Held, Status> {
         let sent = boottime();
+        let request = self.acquire_all_request(names, call);
+        let response = self.locks(at).acquire_all(request).await?.into_inner();
+        let lease = response
+            .lease
+            .ok_or_else(|| Status::data_loss("no lease"))?;
+        Ok(Held { lease, sent })
+    }
+
+    /// The request of a call, as this client sends it.
+    #[must_use]
+    pub fn acquire_all_request(&self, names: &[String], call: &AcquireCall) -> AcquireAllRequest {
         let targets = names.iter().map(|name| LockTarget {
             name: name.clone(),
             ..LockTarget::default()
         });
-        let request = AcquireAllRequest {
+        AcquireAllRequest {
             targets: targets.collect(),
             owner: Some(Owner {
                 id: self.name.clone(),
@@ -45,11 +59,43 @@ impl Client {
             wait_timeout: Some(call.wait.try_into().expect("a wait of seconds")),
             request_id: call.request_id.clone(),
             ..AcquireAllRequest::default()
+        }
+    }
+
+    /// One attempt at one endpoint to add a lock to a lease.
+    pub async fn acquire_under_at(
+        &self,
+        at: usize,
+        call: &AcquireCall,
+        lease: &Lease,
+    ) -> Result<Held, Status> {
+        let sent = boottime();
+        let request = AcquireRequest {
+            under: Some(lease.clone()),
+            ..self.acquire_request(call)
         };
-        let response = self.locks(at).acquire_all(request).await?.into_inner();
+        let response = self.locks(at).acquire(request).await?.into_inner();
         let lease = response
             .lease
             .ok_or_else(|| Status::data_loss("no lease"))?;
         Ok(Held { lease, sent })
+    }
+
+    /// One attempt at one endpoint to give back one lock of a lease.
+    pub async fn release_lock_at(
+        &self,
+        at: usize,
+        lease: &Lease,
+        name: &str,
+    ) -> Result<ReleaseResponse, Status> {
+        let request = ReleaseRequest {
+            lease: Some(lease.clone()),
+            lock: Some(LockRef {
+                name: name.to_owned(),
+                ..LockRef::default()
+            }),
+            request_id: String::new(),
+        };
+        Ok(self.locks(at).release(request).await?.into_inner())
     }
 }

@@ -97,13 +97,13 @@ pub async fn a_newer_attachment_moves_the_lease_and_the_old_stream_is_told(world
     attached(world, &lease, (1, 1), 2).await;
     let moved = world.told_to_move(0).await;
     assert_eq!(moved.lease_id, lease.lease_id);
-    assert_eq!(moved.from, stream(world, 0, 1));
+    assert_eq!(moved.from.stream, stream(world, 0, 1));
     renewed_via(world, &lease, 1, 1).await;
     assert_eq!(renew_via(world, &lease, 0, 1).await, Renewed::Elsewhere);
     attached(world, &lease, (1, 2), 3).await;
     let moved = world.told_to_move(1).await;
     assert_eq!(
-        moved.from,
+        moved.from.stream,
         stream(world, 1, 1),
         "a stream of the same broker"
     );
@@ -169,7 +169,7 @@ pub async fn a_repeat_on_another_stream_moves_the_lease(world: &World) {
     renewed_via(world, &lease, 0, 1).await;
     let newer = on(stream(world, 1, 4), 2, again(&call));
     assert_eq!(world.granted(1, &newer).await, lease);
-    assert_eq!(world.told_to_move(0).await.from, stream(world, 0, 1));
+    assert_eq!(world.told_to_move(0).await.from.stream, stream(world, 0, 1));
     renewed_via(world, &lease, 1, 4).await;
 }
 
@@ -259,4 +259,57 @@ pub async fn one_reader_of_many_moves_alone(world: &World) {
     renewed_via(world, &readers[0], 0, 1).await;
     renewed_via(world, &readers[1], 1, 1).await;
     renewed_via(world, &readers[2], 0, 3).await;
+}
+
+pub async fn a_renewal_tells_the_disconnect_grace_and_how_many_wait(world: &World) {
+    let mut call = with_ttl(world.call(), 60_000);
+    call.terms.disconnect_grace_ms = Some(0);
+    let lease = world.granted(0, &call).await;
+    world.queued(0, &world.waiting()).await;
+    world.queued(1, &world.waiting()).await;
+    let Renewed::Extended(grant) = world.renew(1, &lease).await else {
+        panic!("it is held");
+    };
+    assert_eq!(
+        (grant.disconnect_grace_ms, grant.queue_length),
+        (Some(0), 2)
+    );
+    let on = Attachment {
+        stream: stream(world, 1, 1),
+        number: 1,
+    };
+    let Attached::Attached(grant) = world.store(1).attach(&lease, on).await.expect("attach") else {
+        panic!("it is held");
+    };
+    assert_eq!(
+        (grant.disconnect_grace_ms, grant.queue_length),
+        (Some(0), 2)
+    );
+}
+
+pub async fn a_waiter_knows_its_place_and_the_last_one_its_position(world: &World) {
+    world.held_by(0).await;
+    let calls = [world.waiting(), world.waiting(), world.waiting()];
+    let mut places = Vec::new();
+    for (n, (call, last)) in calls.iter().zip(1..).enumerate() {
+        let Acquired::Queued {
+            place, position, ..
+        } = world.acquire(n, call).await
+        else {
+            panic!("it is held");
+        };
+        assert_eq!(position, last);
+        places.push(place);
+    }
+    assert!(places.is_sorted(), "{places:?}");
+    let shown: Vec<_> = world.state().await.waiters;
+    let shown: Vec<_> = shown.iter().map(|waiter| waiter.place).collect();
+    assert_eq!(shown, places);
+    let Acquired::Queued {
+        place, position, ..
+    } = world.acquire(3, &again(&calls[1])).await
+    else {
+        panic!("it is held");
+    };
+    assert_eq!((place, position), (places[1], 0), "somebody is behind it");
 }

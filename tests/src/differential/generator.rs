@@ -171,7 +171,7 @@ impl Generator {
         if let Acquired::Granted(grant) = acquired {
             self.remember(acquire.lease_id, grant.fencing_token);
         }
-        if let Acquired::Queued { next_event_ms } = acquired {
+        if let Acquired::Queued { next_event_ms, .. } = acquired {
             self.next_event_ms = due(step, *next_event_ms);
         }
     }

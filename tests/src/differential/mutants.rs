@@ -15,7 +15,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 70] = [
+pub const MUTANTS: [Mutant; 74] = [
     mutant(
         "anybody releases",
         "local h = holder_of(lease)\nif h and h.token == token and is_elsewhere",
@@ -365,5 +365,25 @@ pub const MUTANTS: [Mutant; 70] = [
         "a repeat moves no lease",
         "  put_on(h, there)\n  set_attempts",
         "  set_attempts",
+    ),
+    mutant(
+        "every waiter is the last in line",
+        "place == queue.tail and queue.n or 0",
+        "queue.n",
+    ),
+    mutant(
+        "a waiter is shown without its place",
+        "waiters[#waiters + 1] = { place, ",
+        "waiters[#waiters + 1] = { #waiters + 1, ",
+    ),
+    mutant(
+        "a grant forgets its disconnect_grace",
+        "string.match(h.terms, '(%d*),%d$') or ''",
+        "''",
+    ),
+    mutant(
+        "a move is told without its number",
+        "  local from = h.stream\n",
+        "  local from = stream_of(h.stream) .. '.1'\n",
     ),
 ];

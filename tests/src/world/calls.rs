@@ -61,6 +61,7 @@ pub fn with_mode(call: Acquire, mode: Mode) -> Acquire {
 /// The call with these terms.
 pub fn with_terms(call: Acquire, max_hold_ms: u64, lock_delay_ms: u64) -> Acquire {
     let terms = Terms {
+        disconnect_grace_ms: call.terms.disconnect_grace_ms,
         max_hold_ms,
         lock_delay_ms,
     };

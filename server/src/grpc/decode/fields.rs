@@ -7,7 +7,8 @@ use prost_types::Duration;
 use crate::{
     grpc::status::{Refused, Violation},
     lock::{
-        FencingToken, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX, RequestId, Target,
+        FencingToken, LeaseId, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX, RequestId,
+        Target,
     },
 };
 
@@ -24,7 +25,6 @@ const NANOS_MAX: i32 = 999_999_999;
 #[derive(Default)]
 pub(super) struct Fields {
     violations: Vec<Violation>,
-    not_yet: Vec<&'static str>,
 }
 
 impl Fields {
@@ -36,20 +36,11 @@ impl Fields {
         });
     }
 
-    /// Notes that the request uses something that is not in this release.
-    pub(super) fn lacks(&mut self, used: bool, what: &'static str) {
-        if used {
-            self.not_yet.push(what);
-        }
-    }
-
-    /// What was read, if nothing was noted. Violations go before what is not in this release: they
-    /// stay wrong in every release.
+    /// What was read, if nothing was noted.
     pub(super) fn accept<T>(self, read: Option<T>) -> Result<T, Refused> {
-        match (read, self.violations.is_empty(), self.not_yet.first()) {
-            (Some(read), true, None) => Ok(read),
-            (_, true, Some(what)) => Err(Refused::NotYet(what)),
-            (_, _, _) => Err(Refused::Invalid(self.violations)),
+        match (read, self.violations.is_empty()) {
+            (Some(read), true) => Ok(read),
+            (_, _) => Err(Refused::Invalid(self.violations)),
         }
     }
 
@@ -147,6 +138,29 @@ impl Fields {
             self.violation(field, "must be a UUID");
         }
         id
+    }
+
+    /// An id is what makes a call repeatable.
+    pub(super) fn is_repeatable(&mut self, field: &str, request_id: &str) {
+        if request_id.is_empty() {
+            self.violation(field, "is required on a stream");
+        }
+    }
+
+    pub(super) fn attach_number(&mut self, number: i32) -> Option<u32> {
+        let number = u32::try_from(number).ok().filter(|number| *number > 0);
+        if number.is_none() {
+            self.violation("attach_number", "must be at least 1");
+        }
+        number
+    }
+
+    pub(super) fn lease_id(&mut self, field: &str, text: &str) -> Option<LeaseId> {
+        let lease_id = LeaseId::parse(text);
+        if lease_id.is_none() {
+            self.violation(field, "must be the id of a lease as it was received");
+        }
+        lease_id
     }
 
     pub(super) fn fencing_token(&mut self, field: &str, token: i64) -> Option<FencingToken> {

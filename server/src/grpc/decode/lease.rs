@@ -9,7 +9,7 @@ use super::fields::Fields;
 use crate::{
     grpc::status::Refused,
     lock::{
-        Failed, FencingToken, LOCKS_MAX, LeaseId, LeaseRef, LeaseToken, Limits, LockError, LockKey,
+        Failed, FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, Limits, LockError, LockKey,
         ShownLease,
     },
 };
@@ -22,11 +22,7 @@ pub(super) fn shown(
     limits: &Limits,
 ) -> Option<ShownLease> {
     let at = |field: &str| format!("{path}.{field}");
-    let lease_id = LeaseId::parse(&lease.lease_id);
-    if lease_id.is_none() {
-        let what = "must be the id of a lease as it was received";
-        fields.violation(at("lease_id"), what);
-    }
+    let lease_id = fields.lease_id(&at("lease_id"), &lease.lease_id);
     if lease.lease_token.is_empty() {
         fields.violation(at("lease_token"), "must not be empty");
     }

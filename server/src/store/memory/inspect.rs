@@ -13,8 +13,10 @@ impl Record {
     /// See [`Store::get`](crate::store::Store::get).
     pub fn get(&self, now_us: u64) -> LockState {
         let now = now_us / 1_000;
-        let waiters = self.queue.waiters().filter(|waiter| waiter.until_ms > now);
-        let waiters = waiters.take(SHOWN_MAX).map(|waiter| Waiting {
+        let waiters = self.queue.waiters();
+        let waiters = waiters.filter(|(_, waiter)| waiter.until_ms > now);
+        let waiters = waiters.take(SHOWN_MAX).map(|(place, waiter)| Waiting {
+            place,
             owner: waiter.owner.clone(),
             mode: Mode::from_stored(waiter.entry.weight, self.limit_in_use()),
             since_ms: waiter.since_ms,

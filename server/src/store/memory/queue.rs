@@ -77,8 +77,14 @@ impl Queue {
         u32::try_from(self.waiters.len()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiters.values()
+    pub(super) fn waiters(&self) -> impl Iterator<Item = (u64, &Waiter)> {
+        self.waiters.iter().map(|(&place, waiter)| (place, waiter))
+    }
+
+    /// The place of a request, and whether it is the last that was taken.
+    pub(super) fn place(&self, request: RequestHash) -> (u64, bool) {
+        let place = self.places.get(&request).copied().unwrap_or(0);
+        (place, place == self.tail)
     }
 
     pub(super) fn find(&mut self, request: RequestHash) -> Option<&mut Waiter> {

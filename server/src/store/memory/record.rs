@@ -343,6 +343,8 @@ impl Record {
             ttl: held.validity(now)?,
             acquired_ms: held.acquired_ms,
             hold_count: held.hold_count(),
+            queue_length: self.queue.len(),
+            disconnect_grace_ms: held.terms.disconnect_grace_ms,
         })
     }
 
@@ -350,8 +352,11 @@ impl Record {
         if acquire.wait_ms == 0 {
             return Acquired::Held(self.contention(context.now()));
         }
+        let (place, is_last) = self.queue.place(acquire.request);
         Acquired::Queued {
             next_event_ms: self.next_event_ms(context),
+            place,
+            position: if is_last { self.queue.len() } else { 0 },
         }
     }
 

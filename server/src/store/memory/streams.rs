@@ -2,7 +2,7 @@
 
 use super::{context::Context, record::Record};
 use crate::{
-    lock::{Attachment, LeaseId, LeaseRef, StreamId, Via},
+    lock::{Attachment, LeaseId, LeaseRef, Via},
     store::{Attached, Moved, Outcome, Refused, Released},
 };
 
@@ -47,9 +47,8 @@ impl Record {
         stream: Option<Attachment>,
     ) -> Option<Moved> {
         let held = self.holders.by_lease_mut(lease_id)?;
-        let from = held.stream.map(|attachment| attachment.stream);
-        held.stream = stream;
-        let left = |from: &StreamId| stream.is_none_or(|to| to.stream != *from);
+        let from = std::mem::replace(&mut held.stream, stream);
+        let left = |from: &Attachment| stream.is_none_or(|to| to.stream != from.stream);
         from.filter(left).map(|from| Moved { lease_id, from })
     }
 

@@ -5,8 +5,8 @@ use fred::types::Value;
 use super::owner;
 use crate::{
     lock::{
-        BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Mode, Owner,
-        RequestHash, StreamId, Ttl, Waiting,
+        Attachment, BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Mode,
+        Owner, RequestHash, StreamId, Ttl, Waiting,
     },
     store::{
         Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Moved, Outcome, Refused,
@@ -35,6 +35,8 @@ pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreEr
             "STALE" => Acquired::StaleAttach,
             "QUEUED" => Acquired::Queued {
                 next_event_ms: fields.number()?,
+                place: fields.number()?,
+                position: fields.count()?,
             },
             "HELD" => {
                 let queue_length = fields.count()?;
@@ -180,6 +182,7 @@ pub fn state(answer: Value, me: BrokerId) -> Result<Answer<Option<LockState>>, S
         let limit = fields.count()?;
         let waiters = fields.list(|fields| {
             Some(Waiting {
+                place: fields.number()?,
                 since_ms: fields.number()?,
                 remaining_ms: fields.number()?,
                 mode: Mode::from_stored(fields.count()?, limit),
@@ -238,13 +241,16 @@ fn decode<T>(
     read(&mut fields).ok_or_else(|| StoreError::Corrupt("a script's answer is not one".to_owned()))
 }
 
-/// Reads `broker.epoch`.
-pub(super) fn stream_id(text: &str) -> Option<StreamId> {
-    let (broker, epoch) = text.split_once('.')?;
-    Some(StreamId {
+/// Reads `broker.epoch.number`.
+pub(super) fn attachment(text: &str) -> Option<Attachment> {
+    let (broker, rest) = text.split_once('.')?;
+    let (epoch, number) = rest.split_once('.')?;
+    let stream = StreamId {
         broker: BrokerId::parse(broker)?,
         epoch: epoch.parse().ok()?,
-    })
+    };
+    let number = number.parse().ok()?;
+    Some(Attachment { stream, number })
 }
 
 /// The elements of an answer, read in order.
@@ -266,7 +272,7 @@ impl Fields {
         }
     }
 
-    /// `lease.broker.epoch`, or nothing.
+    /// `lease.broker.epoch.number`, or nothing.
     fn moved(&mut self) -> Option<Option<Moved>> {
         let text = self.text()?;
         if text.is_empty() {
@@ -274,7 +280,7 @@ impl Fields {
         }
         let (lease_id, from) = text.split_once('.')?;
         let lease_id = LeaseId::parse(lease_id)?;
-        let from = stream_id(from)?;
+        let from = attachment(from)?;
         Some(Some(Moved { lease_id, from }))
     }
 
@@ -316,6 +322,11 @@ impl Fields {
             acquired_ms: self.number()?,
             hold_count: self.count()?,
             mode: Mode::from_stored(self.count()?, self.count()?),
+            queue_length: self.count()?,
+            disconnect_grace_ms: match self.text()?.as_str() {
+                "" => None,
+                grace_ms => Some(grace_ms.parse().ok()?),
+            },
         })
     }
 

@@ -233,12 +233,14 @@ fn terms(acquire: &Acquire) -> Value {
     let Terms {
         max_hold_ms,
         lock_delay_ms,
+        disconnect_grace_ms,
     } = acquire.terms;
     match (acquire.terms, acquire.under) {
         (terms, Under::NewLease) if terms == Terms::default() => text(""),
         (_, under) => {
             let added = u8::from(under != Under::NewLease);
-            Value::String(format!("{max_hold_ms},{lock_delay_ms},{added}").into())
+            let grace_ms = disconnect_grace_ms.map_or_else(String::new, |ms| ms.to_string());
+            Value::String(format!("{max_hold_ms},{lock_delay_ms},{grace_ms},{added}").into())
         }
     }
 }

@@ -78,6 +78,7 @@ impl Generator {
         Terms {
             max_hold_ms: [0, 0, 0, 0, 700, 4_000, 30_000][self.rng.gen_range(0..7)],
             lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
+            disconnect_grace_ms: [None, None, Some(0), Some(900)][self.rng.gen_range(0..4)],
         }
     }
 

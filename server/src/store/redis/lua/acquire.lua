@@ -1,8 +1,9 @@
 -- Acquire: grants the lock, or joins its queue, or says why not. A repeat finds what an earlier
 -- attempt got, and renews the lease.
 -- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
--- weight, limit (0: the one in use), terms ('' or 'max_hold_ms,lock_delay_ms,added': 0 for none; added
--- is 1 where the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters),
+-- weight, limit (0: the one in use), terms ('' or
+-- 'max_hold_ms,lock_delay_ms,disconnect_grace_ms,added': 0 for none, '' for no grace; added is 1 where
+-- the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters),
 -- stream ('' or 'epoch.number')
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local wait, limit, weight, under = tonumber(ARGV[9]), tonumber(ARGV[14]), ARGV[13], ARGV[16]
@@ -43,7 +44,7 @@ if place then
   if wait > 0 then wait_again(place, waits, w, there) end
   advance()
   h = holder_by(request)
-  return h and not h.place and granted(h) or held_or_queued(wait)
+  return h and not h.place and granted(h) or held_or_queued(wait, place)
 end
 if h and not h.place and (under == '+' or under == h.token) then
   if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
@@ -66,4 +67,4 @@ if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MIS
 if not blocked and fits(weight) then return granted(grant(w)) end
 if wait > 0 and queue.n >= tonumber(ARGV[11]) then return reply('FULL') end
 if wait > 0 then join(w) end
-return held_or_queued(wait)
+return held_or_queued(wait, queue.tail)

@@ -3,7 +3,7 @@ load()
 local most, waiters, place, seen = tonumber(ARGV[4]), {}, queue.head, 0
 while place <= queue.tail and #waiters < most and seen < 4 * SCAN_MAX do
   local w = read_waiter(place)
-  if w and w.until_ms > now then waiters[#waiters + 1] = { w.since, w.until_ms - now, w.weight, w.owner } end
+  if w and w.until_ms > now then waiters[#waiters + 1] = { place, w.since, w.until_ms - now, w.weight, w.owner } end
   place, seen = place + 1, seen + 1
 end
 if fence == 0 and queue.n == 0 then return { 'UNKNOWN', now, 0, {} } end

@@ -11,7 +11,8 @@ end
 
 -- A grant as its holder is told of it.
 local function shown_grant(h)
-  return h.token, announced(h), h.since, hold_count(h), h.weight, holders.limit
+  local grace = h.terms ~= '' and string.match(h.terms, '(%d*),%d$') or ''
+  return h.token, announced(h), h.since, hold_count(h), h.weight, holders.limit, queue.n, grace
 end
 
 -- The one place where a lock is granted. `place`: provisionally, to fall back to that place.

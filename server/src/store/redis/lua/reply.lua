@@ -8,8 +8,8 @@ end
 
 local function granted(h) return reply('GRANTED', moved, shown_grant(h)) end
 
-local function held_or_queued(wait)
+local function held_or_queued(wait, place)
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
-  if wait > 0 then return reply('QUEUED', next_event()) end
+  if wait > 0 then return reply('QUEUED', next_event(), place, place == queue.tail and queue.n or 0) end
   return reply('HELD', queue.n, math.max(closed_until - now, 0), holders.limit, (shown(5, 16)))
 end

@@ -1,6 +1,6 @@
 -- On which stream a lease or a waiter is: 'broker.epoch.number', or '' for none. The number is its
 -- client's count of attachments.
--- the lease that this command takes off a stream, and that stream: 'lease.broker.epoch'
+-- the lease that this command takes off a stream, and where it was: 'lease.broker.epoch.number'
 local moved = ''
 
 local function stream_of(attachment) return string.match(attachment, '^(.*)%.') or '' end
@@ -16,9 +16,9 @@ end
 
 -- Puts a lease on a stream. The one that it leaves is told.
 local function put_on(h, there)
-  local from = stream_of(h.stream)
+  local from = h.stream
   h.stream = there
-  if from == '' or from == stream_of(there) then return end
+  if from == '' or stream_of(from) == stream_of(there) then return end
   moved = h.lease .. '.' .. from
   local broker = string.match(from, '^%w+')
   if broker ~= me then

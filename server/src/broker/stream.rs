@@ -1,0 +1,330 @@
+//! One lease stream: owns its leases and waits, and orders what is done to each of them.
+//!
+//! It reads what its client asks and never waits for the store: every command runs as a job, one at
+//! a time for each lease.
+
+mod done;
+mod messages;
+mod owned;
+mod time;
+
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{
+    future::{BoxFuture, FutureExt as _},
+    stream::{BoxStream, FuturesUnordered, StreamExt as _},
+};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use self::{
+    done::Done,
+    owned::{Owned, Todo},
+    time::{Silence, until},
+};
+pub use self::{
+    messages::{Asked, Ended, Extended, Place, Refusal, Tell, Told},
+    time::StreamAge,
+};
+use super::{Broker, OnStream};
+use crate::{
+    lock::{AcquireCall, Attachment, LeaseId, Release, ShownLease, StreamId},
+    streams::Departures,
+};
+
+/// Leases and waits of one stream.
+pub const LEASES_MAX: usize = 1_000;
+/// A waiter whose client was not heard for so long is not granted, and one whose stream broke has so
+/// long to come again.
+pub(super) const QUEUE_GRACE: Duration = Duration::from_secs(6);
+/// How soon a command that could not reach the store is sent again.
+const RETRY: Duration = Duration::from_millis(250);
+/// How long a stream that the broker ends is read on, so that what the client has sent meanwhile
+/// does not count as a reset of the connection.
+const READ_ON: Duration = Duration::from_secs(2);
+
+/// How far a stream's life has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Its client asks and is told.
+    Open,
+    /// Its client said Close: everything is given back.
+    Closing,
+    /// Its client is gone: nothing is renewed, what was asked for is finished.
+    Broken,
+    /// The broker ends it; its leases are left alone.
+    Left,
+}
+
+pub(super) struct Stream {
+    broker: Broker,
+    caller: String,
+    id: StreamId,
+    tell: Tell,
+    phase: Phase,
+    /// The newest heartbeat that was read.
+    heartbeats: Arc<AtomicI64>,
+    /// Heartbeats whose sequence went back.
+    went_back: u64,
+    /// When the client was heard last: a heartbeat, or a call.
+    heard: Instant,
+    silence: Silence,
+    /// When the client is asked to go on with another connection, and then when the stream ends.
+    ages_at: Instant,
+    is_old: bool,
+    leases: HashMap<LeaseId, Box<Owned>>,
+    /// The shortest validity of a lease that ends soon after a silence; `None`: there is none.
+    graced: Option<Duration>,
+    /// Calls without an answer, and how to give each up.
+    waits: HashMap<i64, CancellationToken>,
+    /// The calls themselves: they end with the stream.
+    calls: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Commands under way.
+    jobs: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Renewals that are done and not told yet.
+    acks: Vec<(i64, Extended)>,
+    /// How often the client was last told to send heartbeats.
+    interval_ms: u64,
+}
+
+impl Broker {
+    /// Serves a stream: what its client asks comes in, what it is told goes out. It ends when
+    /// `asked` does, after [`Asked::Close`], when the client does not read, or when it has become
+    /// too old.
+    pub fn hold(&self, caller: &str, asked: BoxStream<'static, Asked>, tell: Tell) {
+        let (id, departures) = self.streams.open(self.store.broker());
+        // Boxed, or the task would hold it twice.
+        let stream = Box::new(Stream {
+            broker: self.clone(),
+            caller: caller.to_owned(),
+            id,
+            tell,
+            phase: Phase::Open,
+            heartbeats: Arc::default(),
+            went_back: 0,
+            heard: Instant::now(),
+            silence: Silence::None,
+            ages_at: Instant::now() + self.stream_age.jittered(),
+            is_old: false,
+            leases: HashMap::new(),
+            graced: None,
+            waits: HashMap::new(),
+            calls: FuturesUnordered::new(),
+            jobs: FuturesUnordered::new(),
+            acks: Vec::new(),
+            interval_ms: 0,
+        });
+        self.tasks.spawn(stream.run(asked, departures));
+    }
+}
+
+impl Stream {
+    async fn run(
+        mut self: Box<Self>,
+        mut asked: BoxStream<'static, Asked>,
+        departures: Arc<Departures>,
+    ) {
+        let draining = self.broker.draining.clone();
+        let mut draining = pin!(draining.cancelled().fuse());
+        let mut is_read = false;
+        while self.phase == Phase::Open || self.phase != Phase::Left && !self.jobs.is_empty() {
+            let due = self.due();
+            tokio::select! {
+                next = asked.next(), if !is_read => match next {
+                    Some(next) => self.asked(next),
+                    None => {
+                        is_read = true;
+                        self.break_off();
+                    }
+                },
+                Some(done) = self.calls.next() => self.done(done),
+                Some(done) = self.jobs.next() => self.done(done),
+                left = departures.next() => self.left(left),
+                () = until(due) => self.look_at_the_time(),
+                () = &mut draining => self.say_reconnect(),
+            }
+            while let Some(Some(done)) = self.jobs.next().now_or_never() {
+                self.done(done);
+            }
+            self.acknowledge();
+        }
+        self.broker.streams.close(self.id);
+        if self.went_back > 0 {
+            debug!(count = self.went_back, "heartbeats went back");
+        }
+        if !is_read {
+            // What comes now is for nobody: its client was told, or does not listen.
+            let _ = timeout(READ_ON, asked.for_each(|_| std::future::ready(()))).await;
+        }
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        match asked {
+            Asked::Heartbeat { sequence } => self.beat(sequence),
+            Asked::Acquire {
+                call_id,
+                call,
+                number,
+            } => self.acquire(call_id, *call, number),
+            Asked::Cancel { call_id } => {
+                if let Some(wait) = self.waits.get(&call_id) {
+                    wait.cancel();
+                }
+            }
+            Asked::Attach {
+                call_id,
+                lease,
+                number,
+            } => self.attach(call_id, lease, number),
+            Asked::Release {
+                call_id,
+                lease_id,
+                lock,
+                entry,
+            } => {
+                let call_id = Some(call_id);
+                let what = entry.map_or(Release::All, Release::Entry);
+                let todo = Todo::Release {
+                    call_id,
+                    lock,
+                    what,
+                };
+                self.todo(lease_id, todo);
+            }
+            Asked::Detach { call_id, lease_id } => self.todo(lease_id, Todo::Detach { call_id }),
+            Asked::Close => self.close(),
+        }
+    }
+
+    /// A heartbeat came: every lease is renewed. One that goes back is ignored.
+    fn beat(&mut self, sequence: i64) {
+        if self.heartbeats.fetch_max(sequence, Ordering::Relaxed) >= sequence {
+            self.went_back += 1;
+            return;
+        }
+        self.hear();
+        let leases: Vec<_> = self.leases.keys().copied().collect();
+        for lease_id in leases {
+            if let Some(owned) = self.leases.get_mut(&lease_id) {
+                owned.unanswered = Some(sequence);
+            }
+            self.advance(lease_id);
+        }
+    }
+
+    fn hear(&mut self) {
+        self.heard = Instant::now();
+        self.silence = Silence::None;
+    }
+
+    fn acquire(&mut self, call_id: i64, call: AcquireCall, number: u32) {
+        let under = call.under.as_ref().map(|lease| lease.lease_id);
+        let Some(give_up) = self.admit(call_id, under) else {
+            return;
+        };
+        self.hear();
+        let on = OnStream {
+            call_id,
+            attachment: self.attachment(number),
+            heartbeats: Arc::clone(&self.heartbeats),
+            tell: Arc::clone(&self.tell),
+            give_up,
+        };
+        let (broker, caller) = (self.broker.clone(), self.caller.clone());
+        self.calls.push(Box::pin(async move {
+            let result = broker.offer(&caller, call, Some(on)).await;
+            Done::Acquired {
+                call_id,
+                number,
+                result,
+            }
+        }));
+    }
+
+    fn attach(&mut self, call_id: i64, lease: ShownLease, number: u32) {
+        if self.admit(call_id, Some(lease.lease_id)).is_none() {
+            return;
+        }
+        let (broker, to) = (self.broker.clone(), self.attachment(number));
+        self.calls.push(Box::pin(async move {
+            let result = broker.attach(&lease.locks, to).await;
+            Done::Attached {
+                call_id,
+                number,
+                lease,
+                result,
+            }
+        }));
+    }
+
+    /// Notes a call that wants one more lease, unless it is about one that is here, or refuses it.
+    fn admit(&mut self, call_id: i64, lease_id: Option<LeaseId>) -> Option<CancellationToken> {
+        let is_here = lease_id.is_some_and(|lease_id| self.leases.contains_key(&lease_id));
+        let leases = if is_here { 0 } else { self.leases.len() };
+        let why = if self.waits.contains_key(&call_id) {
+            Refusal::CallIdReused
+        } else if leases + self.waits.len() >= LEASES_MAX {
+            Refusal::TooManyLeases
+        } else {
+            let give_up = CancellationToken::new();
+            self.waits.insert(call_id, give_up.clone());
+            return Some(give_up);
+        };
+        self.tell(Told::Refused { call_id, why });
+        None
+    }
+
+    fn attachment(&self, number: u32) -> Attachment {
+        let stream = self.id;
+        Attachment { stream, number }
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closing;
+        self.give_up_waits();
+        let leases: Vec<_> = self.leases.keys().copied().collect();
+        for lease_id in leases {
+            self.give_back(lease_id, Release::All);
+        }
+        // What is granted meanwhile is given back, too.
+        let calls = std::mem::take(&mut self.calls);
+        self.jobs.extend(calls);
+    }
+
+    /// The client is gone: its leases run out, or end after their disconnect_grace; its waits end a
+    /// while later, unless they come again.
+    fn break_off(&mut self) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        self.phase = Phase::Broken;
+        self.waits.clear();
+        self.calls.clear();
+        let leases: Vec<_> = self.leases.keys().copied().collect();
+        for lease_id in leases {
+            self.lapse_later(lease_id);
+        }
+    }
+
+    fn give_up_waits(&self) {
+        self.waits.values().for_each(CancellationToken::cancel);
+    }
+
+    fn tell(&mut self, told: Told) {
+        if self.phase != Phase::Broken && !(self.tell)(told) {
+            self.break_off();
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The leases of a stream: one command for each runs at a time, the others wait for their turn.
+
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    time::Duration,
+};
+
+use tokio::time::sleep;
+
+use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
+use crate::lock::{
+    Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey, Release, Ttl, Via, expiry_ms,
+};
+
+/// Commands of one lease that wait for their turn.
+const TODO_MAX: usize = 1_000;
+
+/// A lease of the stream.
+pub(super) struct Owned {
+    /// The count of attachments by which it is here.
+    number: u32,
+    pub(super) locks: Vec<LeaseRef>,
+    pub(super) ttl: Ttl,
+    /// How long after a break the lease ends by itself; `None`: it runs out.
+    pub(super) grace: Option<Duration>,
+    pub(super) is_lapsing: bool,
+    /// `max_hold` cuts its validity, and the client was told.
+    pub(super) is_cut: bool,
+    pub(super) is_busy: bool,
+    /// A heartbeat that no renewal was sent after.
+    pub(super) unanswered: Option<i64>,
+    pub(super) todo: VecDeque<Todo>,
+}
+
+/// What waits for the command under way.
+#[derive(Debug, Clone)]
+pub(super) enum Todo {
+    /// Without a call it is the stream's own.
+    Release {
+        call_id: Option<i64>,
+        lock: Option<LockKey>,
+        what: Release,
+    },
+    Detach {
+        call_id: i64,
+    },
+}
+
+impl Owned {
+    /// Its validity.
+    pub(super) fn validity(&self) -> Duration {
+        Duration::from_millis(self.ttl.as_millis())
+    }
+
+    /// How long the store keeps it after its last renewal.
+    pub(super) fn expiry(&self) -> Duration {
+        Duration::from_millis(expiry_ms(self.ttl.as_millis()))
+    }
+}
+
+impl Stream {
+    /// Takes a lease on, or what it has more than before. A lock that was released meanwhile is
+    /// found out by the next renewal.
+    pub(super) fn own(
+        &mut self,
+        lease_id: LeaseId,
+        number: u32,
+        locks: Vec<LeaseRef>,
+        grants: &[Grant],
+    ) {
+        let ttl = grants.iter().map(|grant| grant.ttl).min();
+        let ttl = ttl.unwrap_or(Ttl::from_stored(0));
+        let grace = grants.iter().find_map(|grant| grant.disconnect_grace_ms);
+        let owned = match self.leases.entry(lease_id) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                let names = |held: &LeaseRef| locks.iter().all(|new| new.lock != held.lock);
+                known.locks.retain(names);
+                known.locks.extend(locks);
+                known.ttl = ttl;
+                known.number = known.number.max(number);
+                known
+            }
+            Entry::Vacant(new) => new.insert(Box::new(Owned {
+                number,
+                locks,
+                ttl,
+                grace: None,
+                is_lapsing: false,
+                is_cut: false,
+                is_busy: false,
+                unanswered: None,
+                todo: VecDeque::new(),
+            })),
+        };
+        owned.grace = owned.grace.or(grace.map(Duration::from_millis));
+        if owned.grace.is_some() {
+            let validity = owned.validity();
+            self.graced = Some(self.graced.map_or(validity, |least| least.min(validity)));
+        }
+    }
+
+    /// Has something done to a lease in its turn.
+    pub(super) fn todo(&mut self, lease_id: LeaseId, todo: Todo) {
+        let why = match self.leases.get_mut(&lease_id) {
+            Some(owned) if owned.todo.len() < TODO_MAX => {
+                owned.todo.push_back(todo);
+                return self.advance(lease_id);
+            }
+            Some(_) => Refusal::TooManyCommands,
+            None => Refusal::NotHere,
+        };
+        let call_id = match todo {
+            Todo::Release { call_id, .. } => call_id,
+            Todo::Detach { call_id } => Some(call_id),
+        };
+        if let Some(call_id) = call_id {
+            self.tell(Told::Refused { call_id, why });
+        }
+    }
+
+    /// Ends a lease on the stream's own account.
+    pub(super) fn give_back(&mut self, lease_id: LeaseId, what: Release) {
+        let todo = Todo::Release {
+            call_id: None,
+            lock: None,
+            what,
+        };
+        self.todo(lease_id, todo);
+    }
+
+    /// Runs the next command for a lease, if none is under way.
+    pub(super) fn advance(&mut self, lease_id: LeaseId) {
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        if owned.is_busy {
+            return;
+        }
+        match owned.todo.pop_front() {
+            Some(Todo::Detach { call_id }) => {
+                self.tell(Told::Done { call_id });
+                self.forget(lease_id);
+            }
+            Some(Todo::Release {
+                call_id,
+                lock,
+                what,
+            }) => {
+                owned.is_busy = true;
+                let named = |held: &&LeaseRef| lock.as_ref().is_none_or(|lock| *lock == held.lock);
+                let locks: Vec<_> = owned.locks.iter().filter(named).cloned().collect();
+                let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
+                self.jobs.push(Box::pin(async move {
+                    let result = broker.release(&locks, what, via).await;
+                    Done::Released {
+                        call_id,
+                        lease_id,
+                        lock,
+                        what,
+                        result,
+                    }
+                }));
+            }
+            None if self.phase == Phase::Open => {
+                if let Some(sequence) = owned.unanswered.take() {
+                    self.renew(lease_id, sequence);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn renew(&mut self, lease_id: LeaseId, sequence: i64) {
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        owned.is_busy = true;
+        let asked = owned.locks.clone();
+        let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
+        self.jobs.push(Box::pin(async move {
+            let turn = broker.renewals.acquire().await;
+            let result = broker.renew(&asked, None, via).await;
+            drop(turn);
+            Done::Renewed {
+                lease_id,
+                sequence,
+                asked,
+                result,
+            }
+        }));
+    }
+
+    /// A renewal that could not reach the store is sent again, as long as the client may trust the
+    /// lease at all; then a newer heartbeat is needed.
+    pub(super) fn renew_again(&mut self, lease_id: LeaseId, sequence: i64) {
+        self.jobs.push(Box::pin(async move {
+            sleep(RETRY).await;
+            Done::Retry { lease_id, sequence }
+        }));
+    }
+
+    /// The same for what the stream gives back by itself.
+    pub(super) fn give_back_again(&mut self, lease_id: LeaseId, what: Release) {
+        self.jobs.push(Box::pin(async move {
+            sleep(RETRY).await;
+            Done::GiveBack { lease_id, what }
+        }));
+    }
+
+    /// The client is gone, or silent: a lease with a disconnect_grace ends when that is over.
+    pub(super) fn lapse_later(&mut self, lease_id: LeaseId) {
+        let owned = self.leases.get_mut(&lease_id);
+        let Some(owned) = owned.filter(|owned| !owned.is_lapsing) else {
+            return;
+        };
+        if let Some(grace) = owned.grace {
+            owned.is_lapsing = true;
+            self.jobs.push(Box::pin(async move {
+                sleep(grace).await;
+                Done::Lapsed { lease_id }
+            }));
+        }
+    }
+
+    /// A disconnect_grace is over.
+    pub(super) fn lapsed(&mut self, lease_id: LeaseId) {
+        let is_open = self.phase == Phase::Open;
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        if is_open && self.heard.elapsed() < owned.validity() {
+            owned.is_lapsing = false;
+            return self.watch_silence();
+        }
+        self.give_back(lease_id, Release::Lapse);
+    }
+
+    /// How often the client is to send heartbeats.
+    pub(super) fn interval_ms(&self) -> u64 {
+        let leases = self.leases.values();
+        let leases = leases.map(|owned| owned.ttl.heartbeat_interval_ms());
+        let waits = (!self.waits.is_empty()).then_some(HEARTBEAT_WHILE_WAITING_MS);
+        leases.chain(waits).min().unwrap_or(0)
+    }
+
+    /// Leases have moved to other streams, unless they have come back since.
+    pub(super) fn left(&mut self, left: Vec<(LeaseId, u32)>) {
+        for (lease_id, number) in left {
+            let owned = self.leases.get(&lease_id);
+            if owned.is_some_and(|owned| owned.number <= number) {
+                self.end(lease_id, Ended::Moved);
+            }
+        }
+    }
+
+    /// A lease is over, or elsewhere.
+    pub(super) fn end(&mut self, lease_id: LeaseId, why: Ended) {
+        if self.leases.contains_key(&lease_id) {
+            self.tell(Told::Ended { lease_id, why });
+            self.forget(lease_id);
+        }
+    }
+
+    /// Takes a lease off the stream; what still waits for its turn is refused.
+    pub(super) fn forget(&mut self, lease_id: LeaseId) {
+        if let Some(owned) = self.leases.remove(&lease_id) {
+            for todo in owned.todo {
+                self.todo(lease_id, todo);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What silence and age do to a stream.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
+
+/// How long a silence must last once it was noticed.
+const READ_FIRST: Duration = Duration::from_millis(250);
+/// The clients of a broker that goes away are spread over this time.
+const RECONNECT_WITHIN_MS: u64 = 1_000;
+
+/// What is made of a client that was not heard for [`QUEUE_GRACE`] while it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// It was heard.
+    None,
+    /// Not heard, but a broker that stood still itself has to read first what came meanwhile.
+    Noticed(Instant),
+    /// It is granted nothing.
+    Certain,
+}
+
+/// How old a stream may become.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamAge {
+    /// Then its client is asked to go on with another connection.
+    pub most: Duration,
+    /// How long it has to do so.
+    pub grace: Duration,
+}
+
+impl StreamAge {
+    /// So that the clients of one moment do not all come back at one moment.
+    pub(super) fn jittered(self) -> Duration {
+        self.most.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
+    }
+}
+
+impl Stream {
+    /// When silence or age will have a consequence.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.phase != Phase::Open {
+            return None;
+        }
+        let waits = match self.silence {
+            Silence::None if !self.waits.is_empty() => Some(self.heard + QUEUE_GRACE),
+            Silence::Noticed(until) => Some(until),
+            Silence::None | Silence::Certain => None,
+        };
+        let graced = self.graced.map(|validity| self.heard + validity);
+        let others = waits.into_iter().chain(graced);
+        others.chain([self.ages_at]).min()
+    }
+
+    pub(super) fn look_at_the_time(&mut self) {
+        let now = Instant::now();
+        match self.silence {
+            Silence::None if now >= self.heard + QUEUE_GRACE => {
+                self.silence = Silence::Noticed(now + READ_FIRST);
+            }
+            Silence::Noticed(until) if now >= until => {
+                self.silence = Silence::Certain;
+                self.give_up_waits();
+            }
+            Silence::None | Silence::Noticed(_) | Silence::Certain => {}
+        }
+        if self
+            .graced
+            .is_some_and(|validity| now >= self.heard + validity)
+        {
+            self.lapse_silent();
+        }
+        if now >= self.ages_at {
+            if self.is_old {
+                self.phase = Phase::Left;
+                return;
+            }
+            self.is_old = true;
+            self.ages_at = now + self.broker.stream_age.grace;
+            self.say_reconnect();
+        }
+    }
+
+    pub(super) fn say_reconnect(&self) {
+        let delay_ms = rand::thread_rng().gen_range(0..RECONNECT_WITHIN_MS);
+        (self.tell)(Told::Reconnect { delay_ms });
+    }
+
+    /// No heartbeat for all of a lease's validity is a break.
+    fn lapse_silent(&mut self) {
+        let is_over = |owned: &Owned| self.heard.elapsed() >= owned.validity();
+        let over = self.leases.iter().filter(|(_, owned)| is_over(owned));
+        let over: Vec<_> = over.map(|(&lease_id, _)| lease_id).collect();
+        for lease_id in over {
+            self.lapse_later(lease_id);
+        }
+        self.watch_silence();
+    }
+
+    pub(super) fn watch_silence(&mut self) {
+        let graced = self.leases.values();
+        let graced = graced.filter(|owned| owned.grace.is_some() && !owned.is_lapsing);
+        self.graced = graced.map(|owned| owned.validity()).min();
+    }
+}
+
+pub(super) async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,93 @@
+//! Connections to the API: how old they become, and what of them is left for a release.
+
+use std::time::Duration;
+
+use leasehold_proto::v1::{ErrorReason, hold_response::Message as Response};
+use leasehold_tests::{
+    broker_process::BrokerOptions,
+    client::{AcquireCall, Client},
+    clock::boottime,
+    deployment::Deployment,
+    in_process::InProcess,
+    redis_server::RedisServer,
+    status::reason,
+    stream_client::StreamClient,
+};
+use tokio::time::{sleep, timeout};
+use tonic::Code;
+
+const TTL: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
+/// Three quarters of a connection's 1,000 streams.
+const WAITS_MAX: usize = 750;
+
+fn now(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::ZERO)
+}
+
+fn in_line(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, WAIT)
+}
+
+#[tokio::test]
+async fn an_old_stream_is_asked_to_move_and_its_lease_is_left_alone() {
+    const AGE: Duration = Duration::from_secs(2);
+    const GRACE: Duration = Duration::from_secs(1);
+    /// What the client sent before it knew is read, so that it does not count as a reset.
+    const READ_ON: Duration = Duration::from_secs(2);
+    let redis = RedisServer::start().await;
+    let mut options = BrokerOptions::on(redis.url());
+    for (key, value) in [("AGE", AGE), ("AGE_GRACE", GRACE)] {
+        let key = format!("LEASEHOLD__HTTP2__MAX_CONNECTION_{key}");
+        options.env.push((key, format!("{}s", value.as_secs())));
+    }
+    let deployment = Deployment::start_on(redis, &options, 1).await;
+    let addr = deployment.addrs()[0];
+    let opened = boottime();
+    let mut stream = StreamClient::open(addr).await;
+    let call = stream.acquire(&now("a").with_grace(0), 1).await;
+    let lease = stream.granted(call).await;
+    // Calls on a connection that grows old find a new one by themselves.
+    let client = Client::new("other", &[addr], 0);
+    let asked = loop {
+        match timeout(AGE / 10, stream.told()).await {
+            Ok(Response::Reconnect(_)) => break boottime() - opened,
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => drop(client.get_lock_at(0, "a").await.expect("it is held")),
+        }
+    };
+    assert!(asked <= AGE + AGE / 10, "{asked:?}");
+    let sequence = stream.heartbeat().await;
+    assert_eq!(stream.acknowledged(sequence).await, 1, "still served");
+    assert!(stream.ends_by_itself().await, "in good order");
+    let ended = boottime() - opened;
+    assert!(ended <= asked + GRACE + READ_ON + AGE / 5, "{ended:?}");
+    // Longer than its disconnect_grace of 0 would have left it.
+    sleep(AGE / 10).await;
+    let held = client.get_lock_at(0, "a").await.expect("it is held");
+    assert_eq!(held.holders[0].lease_id, lease.lease_id);
+    let mut next = StreamClient::open(addr).await;
+    next.attach(&lease, 2).await;
+    assert!(matches!(next.told().await, Response::Attached(_)));
+}
+
+#[tokio::test]
+async fn a_connection_full_of_waits_still_releases() {
+    let broker = InProcess::start().await;
+    let client = Client::new("crowd", &[broker.api], 0);
+    let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let waits: Vec<_> = (0..WAITS_MAX)
+        .map(|_| client.open_at(0, &in_line("a")))
+        .collect();
+    client.queued_at(0, "a", WAITS_MAX).await;
+    let one_more = client.acquire_at(0, &in_line("a")).await;
+    let refused = one_more.expect_err("too many wait");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(reason(&refused), Some(ErrorReason::QuotaExceeded));
+    let other = Client::new("other", &[broker.api], 0);
+    let elsewhere = other.open_at(0, &in_line("a"));
+    other.queued_at(0, "a", WAITS_MAX + 1).await;
+    client.release_at(0, &held).await.expect("the holder");
+    drop((waits, elsewhere));
+    broker.stop().await;
+}
