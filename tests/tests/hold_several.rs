@@ -1,0 +1,239 @@
+//! A lease of two locks on a stream: when one is lost its holder is told, the other is renewed no
+//! more and free at its own end; and nobody changes a part of the lease from elsewhere.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold_proto::v1::{
+    ErrorReason, Lease, LeaseEndReason, LeaseExtended, hold_response::Message as Response,
+};
+use leasehold_tests::{
+    broker_process::KEY_PREFIX,
+    client::{AcquireCall, Client, Held},
+    clock::boottime,
+    deployment::Deployment,
+    scale::{count, figures},
+    status::reason,
+    stream_client::StreamClient,
+    time_left::{TimeLeft, expiry, look, spread, watch},
+};
+use tokio_util::sync::CancellationToken;
+
+const TTL: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(60);
+const BEAT: Duration = Duration::from_millis(200);
+/// How late a grant or a message may be.
+const SOON: Duration = Duration::from_millis(200);
+
+/// Runs at the same time would measure each other.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// A lease of two locks, of which the second has a waiter, and is about to lose the first.
+struct Pair<'a> {
+    deployment: &'a Deployment,
+    client: Client,
+    holder: StreamClient,
+    lease: Lease,
+    waiter: StreamClient,
+    call: i64,
+}
+
+/// What became of the second lock.
+#[derive(Debug)]
+struct Loss {
+    /// From the loss until the holder was told.
+    told_after: Duration,
+    /// Every end of the second lock that was seen since then.
+    ends: Vec<TimeLeft>,
+    granted: Duration,
+}
+
+fn names(index: usize) -> [String; 2] {
+    ["lost", "other"].map(|name| format!("{name}-{index}"))
+}
+
+impl<'a> Pair<'a> {
+    async fn take(deployment: &'a Deployment, index: usize) -> Self {
+        let addrs = deployment.addrs();
+        let client = Client::new("observer", &addrs, 0);
+        let mut holder = StreamClient::open(addrs[0]).await;
+        holder.beat(BEAT);
+        let [lost, other] = names(index);
+        let both = AcquireCall::new("", TTL, Duration::ZERO);
+        let call = holder.acquire_all(&[&lost, &other], &both).await;
+        let lease = holder.turn(call).await.expect("the stream lives").lease;
+        let mut waiter = StreamClient::open(addrs[index % 2]).await;
+        waiter.beat(BEAT);
+        let wait = AcquireCall::new(&other, TTL, WAIT);
+        let call = waiter.acquire(&wait, 1).await;
+        client.queued_at(1, &other, 1).await;
+        Self {
+            deployment,
+            client,
+            holder,
+            lease: lease.expect("a lease"),
+            waiter,
+            call,
+        }
+    }
+
+    /// Makes the store forget the first lock, or its holder, and waits until the holder is told.
+    async fn lose(&mut self, index: usize, forget: &[&str]) -> Duration {
+        let mut redis = self.deployment.redis.connect().await;
+        let record = format!("{KEY_PREFIX}{{default:{}}}", names(index)[0]);
+        let words = [&forget[..1], &[record.as_str()], &forget[1..]].concat();
+        assert_eq!(redis.must(&words).await.integer(), 1);
+        let lost_at = boottime();
+        loop {
+            match self.holder.hear().await {
+                Some(Response::Ack(ack)) => {
+                    let names_it =
+                        |extended: &LeaseExtended| extended.lease_id == self.lease.lease_id;
+                    let is_extended = ack.leases.iter().any(names_it);
+                    let is_older = self.holder.beat_sent(ack.sequence) < lost_at;
+                    assert!(is_older || !is_extended, "extended after a loss: {ack:?}");
+                }
+                Some(Response::Ended(ended)) => {
+                    assert_eq!(ended.lease_id, self.lease.lease_id);
+                    assert_eq!(ended.reason(), LeaseEndReason::StoreLost);
+                    return boottime() - lost_at;
+                }
+                other => panic!("{other:?} instead of the end of the lease"),
+            }
+        }
+    }
+
+    /// Waits for the waiter's turn at the second lock, while the former holder beats on.
+    async fn follow(mut self, index: usize, told_after: Duration) -> Loss {
+        let stop = CancellationToken::new();
+        let turn = async {
+            let granted = tokio::select! {
+                granted = self.waiter.turn(self.call) => granted.expect("the stream lives"),
+                told = self.holder.hear() => panic!("{told:?} after the end of the lease"),
+            };
+            let at = boottime();
+            stop.cancel();
+            (granted.lease.expect("a lease"), at)
+        };
+        let other = &names(index)[1];
+        let looks = watch(&self.client, 1, other, &stop);
+        let ((next, granted), mut ends) = tokio::join!(turn, looks);
+        assert!(next.grants[0].fencing_token > self.lease.grants[1].fencing_token);
+        ends.retain(|seen| seen.lease_id != next.lease_id);
+        Loss {
+            told_after,
+            ends,
+            granted,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_lease_that_lost_a_record_runs_out() {
+    run_out("record_deleted", &["DEL"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_lease_that_lost_a_holder_runs_out() {
+    run_out("holder_deleted", &["HDEL", "h:1"]).await;
+}
+
+async fn run_out(name: &str, forget: &[&str]) {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let deployment = Deployment::start(2).await;
+    let losses = (0..count(20, 5)).map(async |index| {
+        let mut pair = Pair::take(&deployment, index).await;
+        let told_after = pair.lose(index, forget).await;
+        pair.follow(index, told_after).await
+    });
+    let losses = join_all(losses).await;
+    let end = |loss: &Loss| loss.ends.last().expect("it was held").clone();
+    let late = |loss: &Loss| loss.granted.saturating_sub(end(loss).latest);
+    let early = losses
+        .iter()
+        .filter(|loss| loss.granted < end(loss).earliest);
+    let early = early.count();
+    figures(&format!(
+        "hold_several: {name} leases={} ttl=2000ms E=2650ms told: {} early={early} after_E: {}",
+        losses.len(),
+        spread(losses.iter().map(|loss| loss.told_after).collect()),
+        spread(losses.iter().map(late).collect())
+    ));
+    assert_eq!(early, 0, "granted before its time was over: {losses:#?}");
+    for loss in &losses {
+        assert!(loss.told_after <= BEAT + SOON, "told late: {loss:#?}");
+        assert_eq!(loss.ends.len(), 1, "renewed after the loss: {loss:#?}");
+        assert!(loss.ends[0].remaining <= expiry(TTL), "{loss:#?}");
+        assert!(late(loss) <= SOON, "granted late: {loss:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_lease_that_lost_a_lock_is_free_when_it_is_released() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let deployment = Deployment::start(2).await;
+    let after = (0..count(20, 5)).map(async |index| {
+        let mut pair = Pair::take(&deployment, index).await;
+        let told_after = pair.lose(index, &["DEL"]).await;
+        let held = Held {
+            lease: pair.lease.clone(),
+            sent: boottime(),
+        };
+        let released = pair.client.release_at(1, &held).await;
+        let refused = released.expect_err("one lock of it was lost");
+        assert_eq!(reason(&refused), Some(ErrorReason::LeaseNotFound));
+        pair.follow(index, told_after).await.granted - held.sent
+    });
+    let after = join_all(after).await;
+    figures(&format!(
+        "hold_several: released leases={} other_lock_granted: {}",
+        after.len(),
+        spread(after.clone())
+    ));
+    assert!(after.iter().all(|after| *after <= SOON), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_a_lease_on_a_stream_is_not_changed_at_another_broker() {
+    let deployment = Deployment::start(2).await;
+    let addrs = deployment.addrs();
+    let mut stream = StreamClient::open(addrs[0]).await;
+    let both = AcquireCall::new("", 10 * TTL, Duration::ZERO);
+    let call = stream.acquire_all(&["a", "b"], &both).await;
+    let lease = stream.turn(call).await.expect("the stream lives").lease;
+    let lease = lease.expect("a lease");
+    let client = Client::new("elsewhere", &addrs, 1);
+    let before = [look(&client, 0, "a").await, look(&client, 0, "b").await];
+    for name in ["a", "b"] {
+        let part = client.release_lock_at(1, &lease, name).await;
+        let refused = part.expect_err("it is on a stream");
+        assert_eq!(reason(&refused), Some(ErrorReason::StaleAttach));
+    }
+    for name in ["c", "a"] {
+        let call = AcquireCall::new(name, TTL, Duration::ZERO);
+        let under = client.acquire_under_at(1, &call, &lease).await;
+        let refused = under.expect_err("it is on a stream");
+        assert_eq!(reason(&refused), Some(ErrorReason::StaleAttach));
+    }
+    assert_eq!(look(&client, 1, "c").await, None, "it was rolled back");
+    for (name, before) in ["a", "b"].into_iter().zip(before) {
+        let before = before.expect("it is held");
+        let after = look(&client, 1, name).await.expect("it is held");
+        assert_eq!(
+            (&after.lease_id, after.token),
+            (&before.lease_id, before.token)
+        );
+        // It was renewed by nobody either.
+        assert!(after.earliest <= before.latest && before.earliest <= after.latest);
+    }
+    stream.heartbeat().await;
+    let Some(Response::Ack(ack)) = stream.hear().await else {
+        panic!("no acknowledgement");
+    };
+    assert_eq!(ack.leases.len(), 1);
+    let extended = &ack.leases[0];
+    assert_eq!(
+        (&extended.lease_id, extended.grant_count),
+        (&lease.lease_id, 2)
+    );
+}
