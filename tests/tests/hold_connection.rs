@@ -1,0 +1,376 @@
+//! One connection that carries a great deal: thousands of cycles, ended streams, waits and leases, and
+//! the broker never hangs up.
+
+#![expect(clippy::disallowed_methods, reason = "streams are tasks of the test")]
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use leasehold_proto::v1::{
+    ReleaseRequest, hold_response::Message as Response, lock_service_client::LockServiceClient,
+};
+use leasehold_tests::{
+    client::{AcquireCall, Client, channel},
+    clock::boottime,
+    deployment::Deployment,
+    proxy::{GOAWAY, Proxy, RST_STREAM},
+    scale::{count, figures},
+    stream_client::StreamClient,
+};
+use tokio::{
+    sync::{Barrier, Semaphore, watch},
+    task::JoinSet,
+    time::{interval, sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tonic::transport::Channel;
+
+const TTL: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
+const HEARTBEATS: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(1);
+const GIVE_UP: Duration = Duration::from_secs(240);
+
+/// One in so many cycles has a stream of its own.
+const OWN_STREAM: usize = 5;
+
+/// A run on its own keeps two cores busy.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// One connection to a broker, through a proxy that sees its frames.
+struct Line {
+    channel: Channel,
+    proxy: Proxy,
+    deployment: Deployment,
+}
+
+impl Line {
+    async fn start() -> Self {
+        let deployment = Deployment::start(1).await;
+        let proxy = Proxy::start(deployment.addrs()[0]).await;
+        Self {
+            channel: channel(proxy.addr()),
+            proxy,
+            deployment,
+        }
+    }
+
+    fn broker(&self) -> SocketAddr {
+        self.deployment.addrs()[0]
+    }
+
+    /// It is the one connection from the beginning, and nobody wants to end it.
+    fn is_whole(&self) {
+        let seen = (self.proxy.opened(), self.proxy.from_broker(GOAWAY));
+        assert_eq!(seen, (1, 0), "connections, GOAWAY frames");
+    }
+}
+
+fn now(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::ZERO)
+}
+
+fn in_line(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, WAIT)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
+    const WORKERS: usize = 10;
+    /// Streams that are closed and not ended yet.
+    const CLOSING: usize = 200;
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let line = Line::start().await;
+    let cycles = count(10_000, 1_000) / WORKERS;
+    let stop = CancellationToken::new();
+    let beating = tokio::spawn(keep_beating(line.channel.clone(), stop.clone()));
+    let begun = boottime();
+    let closing = Arc::new(Semaphore::new(CLOSING));
+    let workers = (0..WORKERS).map(|worker| {
+        let work = cycle(line.channel.clone(), worker, cycles, Arc::clone(&closing));
+        AbortOnDropHandle::new(tokio::spawn(work))
+    });
+    let workers: Vec<_> = workers.collect();
+    let all = timeout(GIVE_UP, join_all(workers)).await;
+    for worker in all.expect("every cycle is done") {
+        worker.expect("no stream broke");
+    }
+    let took = boottime() - begun;
+    stop.cancel();
+    let beats = beating.await.expect("the stream that beats lives");
+    let resets = line.proxy.from_broker(RST_STREAM);
+    figures(&format!(
+        "hold_connection: cycles={} streams_closed={} resets={resets} acknowledged={beats} \
+         goaways={} connections={} took={}ms",
+        cycles * WORKERS,
+        cycles * WORKERS / OWN_STREAM,
+        line.proxy.from_broker(GOAWAY),
+        line.proxy.opened(),
+        took.as_millis()
+    ));
+    assert!(beats > 0, "heartbeats were acknowledged meanwhile");
+    line.is_whole();
+}
+
+/// Takes and releases locks, now and then on a stream that it closes with a lease on it.
+async fn cycle(channel: Channel, worker: usize, cycles: usize, closing: Arc<Semaphore>) {
+    let mut stream = StreamClient::open_on(channel.clone()).await;
+    let mut closed = JoinSet::new();
+    for cycle in 0..cycles {
+        let lock = format!("lock-{worker}-{cycle}");
+        if cycle % OWN_STREAM > 0 {
+            take_and_release(&mut stream, &lock).await;
+            continue;
+        }
+        let slot = Arc::clone(&closing).acquire_owned().await;
+        let slot = slot.expect("nobody closes it");
+        let mut own = StreamClient::open_on(channel.clone()).await;
+        take_and_release(&mut own, &lock).await;
+        let call = own.acquire(&now(&lock), 1).await;
+        own.granted(call).await;
+        closed.spawn(async move {
+            close_in_the_middle(own).await;
+            drop(slot);
+        });
+    }
+    while let Some(closed) = closed.join_next().await {
+        closed.expect("no stream broke");
+    }
+}
+
+/// Holds a lease with many heartbeats under way, until told to stop; how many were acknowledged.
+async fn keep_beating(channel: Channel, stop: CancellationToken) -> usize {
+    let mut stream = StreamClient::open_on(channel).await;
+    let call = stream.acquire(&now("beating"), 1).await;
+    stream.granted(call).await;
+    let mut every = interval(Duration::from_millis(5));
+    let mut acknowledged = 0;
+    while !stop.is_cancelled() {
+        tokio::select! {
+            _ = every.tick() => { stream.heartbeat().await; }
+            leases = stream.heard(acknowledged_leases) => acknowledged += leases.len(),
+        }
+    }
+    acknowledged
+}
+
+fn acknowledged_leases(message: Response) -> Option<Vec<String>> {
+    match message {
+        Response::Ack(ack) => Some(ack.leases.into_iter().map(|lease| lease.lease_id).collect()),
+        Response::Ended(ended) => panic!("{ended:?}"),
+        Response::Queued(_)
+        | Response::Granted(_)
+        | Response::Refused(_)
+        | Response::Attached(_)
+        | Response::Released(_)
+        | Response::ReleaseRequested(_)
+        | Response::Reconnect(_)
+        | Response::Done(_) => None,
+    }
+}
+
+async fn take_and_release(stream: &mut StreamClient, lock: &str) {
+    let call = stream.acquire(&now(lock), 1).await;
+    let lease = stream.granted(call).await;
+    stream.heartbeat().await;
+    let call = stream.release(&lease.lease_id).await;
+    stream.heartbeat().await;
+    let Response::Released(released) = stream.told().await else {
+        panic!("not released");
+    };
+    assert_eq!((released.call_id, released.already_released), (call, false));
+}
+
+/// Ends its stream by Close, and goes on with heartbeats until the broker has ended it too, and after.
+async fn close_in_the_middle(mut stream: StreamClient) {
+    stream.heartbeat().await;
+    stream.close().await;
+    let mut every = interval(Duration::from_millis(20));
+    let end = async {
+        loop {
+            tokio::select! {
+                () = stream.ended() => return,
+                _ = every.tick() => stream.late_heartbeat().await,
+            }
+        }
+    };
+    timeout(GIVE_UP, end).await.expect("the broker ends it");
+    for _ in 0..3 {
+        stream.late_heartbeat().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_full_of_waits_still_releases() {
+    const STREAM_WAITS: usize = 990;
+    const UNARY_WAITS: usize = 700;
+    const BUSY: usize = 10;
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let line = Line::start().await;
+    let owner = Client::new("owner", &[line.broker()], 0);
+    for busy in 0..BUSY {
+        let held = owner.acquire_at(0, &long(&busy_name(busy))).await;
+        held.expect("it is free");
+    }
+    let mut stream = StreamClient::open_on(line.channel.clone()).await;
+    let call = stream.acquire(&long("on-stream"), 1).await;
+    let on_stream = stream.granted(call).await;
+    let mut locks = LockServiceClient::new(line.channel.clone());
+    let by_call = locks.acquire(owner.acquire_request(&long("by-call"))).await;
+    let by_call = by_call.expect("it is free").into_inner().lease;
+    let mut next = Vec::new();
+    for lock in ["on-stream", "by-call"] {
+        next.push(stream.acquire(&in_line(lock), 1).await);
+        owner.queued_at(0, lock, 1).await;
+    }
+    for index in 0..STREAM_WAITS {
+        stream.acquire(&in_line(&busy_name(index % BUSY)), 1).await;
+        if index % 100 == 0 {
+            stream.heartbeat().await;
+        }
+    }
+    let unary = (0..UNARY_WAITS).map(|index| {
+        let call = owner.acquire_request(&in_line(&busy_name(index % BUSY)));
+        let mut locks = locks.clone();
+        AbortOnDropHandle::new(tokio::spawn(async move { locks.acquire(call).await }))
+    });
+    let unary: Vec<_> = unary.collect();
+    for busy in 0..BUSY {
+        let waits = (STREAM_WAITS + UNARY_WAITS) / BUSY;
+        owner.queued_at(0, &busy_name(busy), waits).await;
+    }
+    stream.heartbeat().await;
+
+    let begun = boottime();
+    let call = stream.release(&on_stream.lease_id).await;
+    done(&mut stream, call).await;
+    let by_stream_took = boottime() - begun;
+    done(&mut stream, next[0]).await;
+    let begun = boottime();
+    let release = ReleaseRequest {
+        lease: by_call,
+        ..ReleaseRequest::default()
+    };
+    locks.release(release).await.expect("the holder");
+    let by_call_took = boottime() - begun;
+    done(&mut stream, next[1]).await;
+    figures(&format!(
+        "hold_connection: waits on one stream={STREAM_WAITS} unary={UNARY_WAITS} \
+         release_on_stream={}ms unary_release={}ms goaways={}",
+        by_stream_took.as_millis(),
+        by_call_took.as_millis(),
+        line.proxy.from_broker(GOAWAY)
+    ));
+    assert!(by_stream_took < AT_ONCE && by_call_took < AT_ONCE);
+    assert!(unary.iter().all(|wait| !wait.is_finished()), "they wait");
+    line.is_whole();
+}
+
+fn long(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, 3 * TTL, Duration::ZERO)
+}
+
+fn busy_name(busy: usize) -> String {
+    format!("busy-{busy}")
+}
+
+/// Waits until a call is released or granted.
+async fn done(stream: &mut StreamClient, call: i64) {
+    let done = stream.heard(|message| match message {
+        Response::Released(released) => (released.call_id == call).then_some(()),
+        Response::Granted(granted) => (granted.call_id == call).then_some(()),
+        Response::Refused(refused) => panic!("{refused:?}"),
+        Response::Ended(ended) => panic!("{ended:?}"),
+        Response::Queued(_)
+        | Response::Attached(_)
+        | Response::Ack(_)
+        | Response::ReleaseRequested(_)
+        | Response::Reconnect(_)
+        | Response::Done(_) => None,
+    });
+    timeout(GIVE_UP, done).await.expect("it is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
+    const STREAMS: usize = 5;
+    const STOPPED: Duration = Duration::from_secs(10);
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let line = Line::start().await;
+    let each = count(1_000, 100);
+    let back = watch::Sender::new(None);
+    let all_taken = Arc::new(Barrier::new(STREAMS + 1));
+    let streams = (0..STREAMS).map(|index| {
+        let locks = (0..each).map(|lock| format!("lock-{index}-{lock}"));
+        let (channel, locks) = (line.channel.clone(), locks.collect());
+        let stream = many_leases(channel, locks, Arc::clone(&all_taken), back.subscribe());
+        AbortOnDropHandle::new(tokio::spawn(stream))
+    });
+    let streams: Vec<_> = streams.collect();
+    all_taken.wait().await;
+    sleep(HEARTBEATS).await;
+    let redis = line.deployment.redis.process();
+    let mut raw = line.deployment.redis.connect().await;
+    redis.pause().await;
+    let stopped_at = boottime();
+    let ping = timeout(AT_ONCE, raw.command(&["PING"])).await;
+    assert!(ping.is_err(), "a stopped Redis answers nothing");
+    sleep((stopped_at + STOPPED).saturating_sub(boottime())).await;
+    redis.resume();
+    let back_at = boottime();
+    back.send_replace(Some(back_at));
+    let all = timeout(GIVE_UP, join_all(streams)).await;
+    let all = all.expect("every lease is acknowledged again");
+    let again = all
+        .into_iter()
+        .map(|stream| stream.expect("no stream broke"));
+    let (leases, last): (Vec<_>, Vec<_>) = again.unzip();
+    let leases: usize = leases.iter().sum();
+    let last = last.into_iter().max().expect("streams") - back_at;
+    figures(&format!(
+        "hold_connection: leases={leases} streams={STREAMS} stopped={STOPPED:?} lost=0 \
+         all_acknowledged_again_after={}ms goaways={}",
+        last.as_millis(),
+        line.proxy.from_broker(GOAWAY)
+    ));
+    assert_eq!(leases, STREAMS * each);
+    line.is_whole();
+}
+
+/// Keeps many leases on one stream until all were acknowledged for a heartbeat that was sent after
+/// the store came back; how many, and when.
+async fn many_leases(
+    channel: Channel,
+    locks: Vec<String>,
+    all_taken: Arc<Barrier>,
+    back: watch::Receiver<Option<Duration>>,
+) -> (usize, Duration) {
+    let mut stream = StreamClient::open_on(channel).await;
+    for lock in &locks {
+        stream.acquire(&now(lock), 1).await;
+    }
+    let mut acknowledged_at = HashMap::new();
+    while acknowledged_at.len() < locks.len() {
+        let Response::Granted(granted) = stream.told().await else {
+            panic!("not granted");
+        };
+        let lease = granted.lease.expect("a lease");
+        acknowledged_at.insert(lease.lease_id, Duration::ZERO);
+    }
+    all_taken.wait().await;
+    let mut every = interval(HEARTBEATS);
+    loop {
+        tokio::select! {
+            _ = every.tick() => { stream.heartbeat().await; }
+            named = stream.heard(acknowledged_leases) => for lease_id in named {
+                if let Some(at) = acknowledged_at.get_mut(&lease_id) {
+                    *at = boottime();
+                }
+            },
+        }
+        let last = acknowledged_at.values().min().copied().unwrap_or_default();
+        if back.borrow().is_some_and(|back_at| last > back_at) {
+            return (locks.len(), boottime());
+        }
+    }
+}
