@@ -3,12 +3,13 @@
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 
-use futures::stream::{self, Stream};
+use futures::stream::{Stream, StreamExt as _};
 use leasehold_proto::v1::lock_service_server::{LockService, LockServiceServer};
 use leasehold_proto::v1::{
     AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse,
-    CheckFencingTokenRequest, CheckFencingTokenResponse, Grant, HoldRequest, HoldResponse, Lease,
-    LockTarget, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+    CheckFencingTokenRequest, CheckFencingTokenResponse, Grant, Granted, HoldRequest, HoldResponse,
+    Lease, LockTarget, ReleaseRequest, ReleaseResponse, Released, RenewRequest, RenewResponse,
+    hold_request::Message as Told, hold_response::Message as Answer,
 };
 use prost_types::{Duration, Timestamp};
 use tokio::net::TcpListener;
@@ -70,11 +71,15 @@ impl LockService for Echo {
 
     type HoldStream = Pin<Box<dyn Stream<Item = Result<HoldResponse, Status>> + Send>>;
 
+    /// One message for each, in the stream's own task.
     async fn hold(
         &self,
-        _: Request<Streaming<HoldRequest>>,
+        request: Request<Streaming<HoldRequest>>,
     ) -> Result<Response<Self::HoldStream>, Status> {
-        Ok(Response::new(Box::pin(stream::empty())))
+        let lease = self.lease.clone();
+        let answers = request.into_inner();
+        let answers = answers.map(move |request| Ok(answer(request?, &lease)));
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn check_fencing_token(
@@ -83,6 +88,32 @@ impl LockService for Echo {
     ) -> Result<Response<CheckFencingTokenResponse>, Status> {
         Err(unused())
     }
+}
+
+/// What a broker would answer if nobody is in the way.
+fn answer(request: HoldRequest, lease: &Lease) -> HoldResponse {
+    let message = match request.message {
+        Some(Told::Acquire(acquire)) => Some(Answer::Granted(Granted {
+            call_id: acquire.call_id,
+            lease: Some(lease.clone()),
+            as_of_sequence: 0,
+        })),
+        Some(Told::Release(release)) => Some(Answer::Released(Released {
+            call_id: release.call_id,
+            ..Released::default()
+        })),
+        Some(
+            Told::AcquireAll(_)
+            | Told::Cancel(_)
+            | Told::Attach(_)
+            | Told::Heartbeat(_)
+            | Told::Detach(_)
+            | Told::Close(_)
+            | Told::RefreshCredential(_),
+        )
+        | None => None,
+    };
+    HoldResponse { message }
 }
 
 fn unused() -> Status {

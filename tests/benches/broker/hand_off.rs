@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
-use leasehold_proto::v1::{GetLockRequest, Lease};
+use leasehold_proto::v1::{AcquireRequest, GetLockRequest, Lease};
 use leasehold_tests::client::channel;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -45,26 +45,107 @@ struct Round {
 /// One grant: when it was received, and how long after the sending of the release.
 type HandOff = (Instant, Duration);
 
-/// Fills the line, lets the lock go round, and tells the time from the sending of a release to the
-/// next holder's receipt of its grant.
+/// What one round went through.
+pub(crate) struct Turns {
+    hand_offs: Vec<HandOff>,
+    begin: Instant,
+    end: Instant,
+}
+
+impl Turns {
+    /// While everybody who had a turn joined again.
+    pub(crate) fn full(&self) -> Sample {
+        within(&self.hand_offs, self.begin, self.end)
+    }
+
+    /// While the line ran empty. It must be long.
+    fn emptying(&self) -> Sample {
+        let last = self.hand_offs.iter().map(|(at, _)| *at).max();
+        let last = last.expect("the line moves");
+        within(&self.hand_offs, self.end + SETTLE, last)
+    }
+}
+
+fn within(hand_offs: &[HandOff], from: Instant, to: Instant) -> Sample {
+    let those = hand_offs.iter().filter(|(at, _)| (from..to).contains(at));
+    Sample::of(those.map(|(_, latency)| *latency).collect(), to - from)
+}
+
+/// One who stands in line again after each turn.
+pub(crate) trait Waiter: Send + 'static {
+    /// Waits in line; returns when it holds the lock.
+    fn take(&mut self, lock: &str) -> impl Future<Output = ()> + Send;
+    /// Gives back what it holds.
+    fn give_back(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// By unary calls.
+struct Unary {
+    wait: LockServiceClient<Channel>,
+    give_back: LockServiceClient<Channel>,
+    held: Option<Lease>,
+}
+
+impl Waiter for Unary {
+    async fn take(&mut self, lock: &str) {
+        let response = self.wait.acquire(waiting_request(lock)).await;
+        self.held = response.expect("the line moves on").into_inner().lease;
+    }
+
+    async fn give_back(&mut self) {
+        let lease = self.held.take().expect("OK means held");
+        release(&mut self.give_back, lease).await;
+    }
+}
+
+/// One round of [`WAITERS`] at all of `brokers`.
 pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
-    let lock = format!("bench/hand-off/{round}");
+    let turns = unary(brokers, WAITERS, format!("bench/hand-off/{round}")).await;
+    Line {
+        full: turns.full(),
+        emptying: turns.emptying(),
+    }
+}
+
+/// One round of `waiters` that use unary calls.
+pub(crate) async fn unary(brokers: &[SocketAddr], waiters: usize, lock: String) -> Turns {
     let waits: Vec<_> = brokers
         .iter()
         .flat_map(|addr| (0..CHANNELS).map(|_| channel(*addr)))
         .collect();
     // Releases go by connections of their own, so that no wait can hold them up.
     let releases: Vec<_> = brokers.iter().map(|addr| channel(*addr)).collect();
-    let mut locks = LockServiceClient::new(releases[0].clone());
-    let first = acquire(&mut locks, &lock).await;
+    let waiter = |at: usize| Unary {
+        wait: LockServiceClient::new(waits[at % waits.len()].clone()),
+        give_back: LockServiceClient::new(releases[at % releases.len()].clone()),
+        held: None,
+    };
+    let first = waiter(0);
+    go_round(
+        releases[0].clone(),
+        lock,
+        first,
+        (0..waiters).map(waiter).collect(),
+    )
+    .await
+}
+
+/// Fills the line behind `first`, lets the lock go round, and tells the time from the sending of a
+/// release to the next holder's receipt of its grant.
+pub(crate) async fn go_round<W: Waiter>(
+    inspection: Channel,
+    lock: String,
+    mut first: W,
+    waiters: Vec<W>,
+) -> Turns {
+    first.take(&lock).await;
     let (go, gone) = tokio::sync::watch::channel(None::<Arc<Round>>);
+    let length = waiters.len();
     let mut tasks = JoinSet::new();
-    for at in 0..WAITERS {
-        let wait = LockServiceClient::new(waits[at % waits.len()].clone());
-        let release = LockServiceClient::new(releases[at % releases.len()].clone());
-        tasks.spawn(one_waiter(wait, release, lock.clone(), gone.clone()));
+    for waiter in waiters {
+        tasks.spawn(one_waiter(waiter, lock.clone(), gone.clone()));
     }
-    line_is_full(releases[0].clone(), &lock).await;
+    line_is_full(inspection, &lock, length).await;
     let start = Instant::now();
     let begin = start + WARM_UP;
     let end = begin + MEASURED;
@@ -76,36 +157,26 @@ pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
         released_at,
     };
     go.send_replace(Some(Arc::new(round)));
-    release(&mut locks, first).await;
+    first.give_back().await;
     let mut hand_offs: Vec<HandOff> = Vec::new();
     while let Some(of_one) = tasks.join_next().await {
         hand_offs.extend(of_one.expect("a waiter ends"));
     }
-    let last = hand_offs
-        .iter()
-        .map(|(at, _)| *at)
-        .max()
-        .expect("the line moves");
-    Line {
-        full: within(&hand_offs, begin, end),
-        emptying: within(&hand_offs, end + SETTLE, last),
+    Turns {
+        hand_offs,
+        begin,
+        end,
     }
 }
 
-fn within(hand_offs: &[HandOff], from: Instant, to: Instant) -> Sample {
-    let those = hand_offs.iter().filter(|(at, _)| (from..to).contains(at));
-    Sample::of(those.map(|(_, latency)| *latency).collect(), to - from)
-}
-
 /// Joins the line again after each turn, until the round is over: then the line runs empty.
-async fn one_waiter(
-    mut wait: LockServiceClient<Channel>,
-    mut give_back: LockServiceClient<Channel>,
+async fn one_waiter<W: Waiter>(
+    mut waiter: W,
     lock: String,
     gone: tokio::sync::watch::Receiver<Option<Arc<Round>>>,
 ) -> Vec<HandOff> {
     let mut hand_offs = Vec::new();
-    let mut lease = acquire(&mut wait, &lock).await;
+    waiter.take(&lock).await;
     let round = gone
         .borrow()
         .clone()
@@ -116,25 +187,27 @@ async fn one_waiter(
         hand_offs.push((granted, granted - (round.start + released_at)));
         let now = u64::try_from(round.start.elapsed().as_nanos()).expect("a short run");
         round.released_at.store(now, Ordering::Release);
-        release(&mut give_back, lease).await;
+        waiter.give_back().await;
         if granted >= round.end {
             return hand_offs;
         }
-        lease = acquire(&mut wait, &round.lock).await;
+        waiter.take(&round.lock).await;
     }
 }
 
-async fn acquire(locks: &mut LockServiceClient<Channel>, lock: &str) -> Lease {
-    let mut request = acquire_request(named(lock));
-    request.wait_timeout = Some(prost_types::Duration {
+/// A call that waits in line for that lock.
+pub(crate) fn waiting_request(lock: &str) -> AcquireRequest {
+    let wait = prost_types::Duration {
         seconds: WAIT_SECONDS,
         nanos: 0,
-    });
-    let response = locks.acquire(request).await.expect("the line moves on");
-    response.into_inner().lease.expect("OK means held")
+    };
+    AcquireRequest {
+        wait_timeout: Some(wait),
+        ..acquire_request(named(lock))
+    }
 }
 
-async fn line_is_full(channel: Channel, lock: &str) {
+async fn line_is_full(channel: Channel, lock: &str, waiters: usize) {
     let mut inspection = InspectionServiceClient::new(channel);
     loop {
         let request = GetLockRequest {
@@ -146,7 +219,7 @@ async fn line_is_full(channel: Channel, lock: &str) {
             .await
             .expect("the lock is held");
         let lock = response.into_inner().lock.expect("a lock");
-        if usize::try_from(lock.queue_length).is_ok_and(|length| length >= WAITERS) {
+        if usize::try_from(lock.queue_length).is_ok_and(|length| length >= waiters) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

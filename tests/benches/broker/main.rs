@@ -1,5 +1,7 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
+//! With `calls`, `streams` or `leases` as arguments only those parts; with `--quick` less of each.
+//!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
 //! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
 //! say something about another one.
@@ -13,6 +15,7 @@ mod modes;
 mod pairs;
 mod report;
 mod scripts;
+mod streams;
 mod targets;
 
 use std::time::Duration;
@@ -25,29 +28,75 @@ const CALLERS: [usize; 3] = [1, 64, 256];
 const PAIR_ROUNDS: usize = 5;
 const HAND_OFF_ROUNDS: usize = 3;
 const MODE_ROUNDS: usize = 3;
-/// A run that takes longer hangs.
-const RUN_LIMIT: Duration = Duration::from_secs(420);
+/// A part that takes longer hangs.
+const PART_LIMIT: Duration = Duration::from_secs(420);
+/// By their names as arguments.
+const PARTS: [(&str, Part); 3] = [
+    ("calls", Part::Calls),
+    ("streams", Part::Streams),
+    ("leases", Part::Leases),
+];
+
+/// What is measured one after the other.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// Unary calls, of every kind of lock.
+    Calls,
+    /// The same on lease streams.
+    Streams,
+    /// Standing leases on streams.
+    Leases,
+}
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
-    if std::env::args().any(|argument| argument == echo::ARGUMENT) {
+    let has = |argument: &str| std::env::args().any(|given| given == argument);
+    if has(echo::ARGUMENT) {
         runtime.block_on(echo::serve());
         return;
     }
-    let run = async {
-        tokio::time::timeout(RUN_LIMIT, measure())
-            .await
-            .expect("the run ends")
-    };
-    let (report, modes) = runtime.block_on(run);
-    println!("{report}\n{modes}");
+    let is_quick = has("--quick");
+    let has_none = !PARTS.iter().any(|(name, _)| has(name));
+    for (name, part) in PARTS {
+        if has_none || has(name) {
+            println!("{}", runtime.block_on(limited(part.measure(is_quick))));
+        }
+    }
+}
+
+impl Part {
+    /// Its tables.
+    async fn measure(self, is_quick: bool) -> String {
+        let extent = if is_quick {
+            streams::QUICK
+        } else {
+            streams::FULL
+        };
+        match self {
+            Self::Calls => {
+                let (report, modes) = measure_calls(is_quick).await;
+                format!("{report}\n{modes}")
+            }
+            Self::Streams => streams::measure(&extent).await.to_string(),
+            Self::Leases => streams::measure_leases(&extent).await.to_string(),
+        }
+    }
+}
+
+async fn limited<T>(part: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PART_LIMIT, part)
+        .await
+        .expect("it ends")
 }
 
 /// Rounds are interleaved, so that a slow moment of the machine meets every target alike.
-async fn measure() -> (Report, Modes) {
+async fn measure_calls(is_quick: bool) -> (Report, Modes) {
+    let at_most = |rounds: usize| if is_quick { 1 } else { rounds };
+    let [pair_rounds, hand_off_rounds, mode_rounds] =
+        [PAIR_ROUNDS, HAND_OFF_ROUNDS, MODE_ROUNDS].map(at_most);
     let targets = Targets::start().await;
-    let mut report = Report::new(PAIR_ROUNDS, HAND_OFF_ROUNDS);
-    for _ in 0..PAIR_ROUNDS {
+    let mut report = Report::new(pair_rounds, hand_off_rounds);
+    for _ in 0..pair_rounds {
         for callers in CALLERS {
             report.pairs(
                 Pairs::Memory,
@@ -71,7 +120,7 @@ async fn measure() -> (Report, Modes) {
             );
         }
     }
-    for round in 0..HAND_OFF_ROUNDS {
+    for round in 0..hand_off_rounds {
         let [one, other] = [targets.redis(), targets.second_redis()];
         let memory = hand_off::run(&[targets.memory()], round).await;
         report.hand_offs(HandOffs::Memory, memory);
@@ -82,7 +131,7 @@ async fn measure() -> (Report, Modes) {
         );
     }
     let mut modes = Modes::default();
-    for _ in 0..MODE_ROUNDS {
+    for _ in 0..mode_rounds {
         modes.round(targets.redis()).await;
     }
     (report, modes)

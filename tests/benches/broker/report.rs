@@ -201,7 +201,8 @@ pub(crate) fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-fn machine() -> String {
+/// What the figures were measured on.
+pub(crate) fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus
         .lines()

@@ -1,0 +1,136 @@
+//! Lease streams beside unary calls and beside a bare echo, and standing leases, as tables.
+
+mod beats;
+mod calls;
+mod leases;
+mod line;
+mod table;
+mod usage;
+mod wire;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use uuid::Uuid;
+
+use self::leases::{Shape, Standing};
+use crate::{grpc, hand_off, pairs::Sample, targets::Targets};
+
+/// How much is measured.
+pub(crate) struct Extent {
+    rounds: usize,
+    callers: &'static [usize],
+    waiters: &'static [usize],
+    shapes: &'static [Shape],
+    window: Duration,
+}
+
+/// What tables are made of.
+pub(crate) const FULL: Extent = Extent {
+    rounds: 3,
+    callers: &[1, 64, 256],
+    waiters: &[2, 64, 1_000],
+    shapes: &[
+        Shape {
+            streams: 10_000,
+            leases_each: 1,
+        },
+        Shape {
+            streams: 10,
+            leases_each: 1_000,
+        },
+        Shape {
+            streams: 100_000,
+            leases_each: 1,
+        },
+        Shape {
+            streams: 100,
+            leases_each: 1_000,
+        },
+    ],
+    window: Duration::from_secs(30),
+};
+
+/// Shows within a minute that everything works; the figures mean little.
+pub(crate) const QUICK: Extent = Extent {
+    rounds: 1,
+    callers: &[1, 64],
+    waiters: &[2, 64],
+    shapes: &[
+        Shape {
+            streams: 2_000,
+            leases_each: 1,
+        },
+        Shape {
+            streams: 2,
+            leases_each: 1_000,
+        },
+    ],
+    window: Duration::from_secs(5),
+};
+
+/// How locks are taken and given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    Unary,
+    Stream,
+    /// Streams to the bare echo.
+    Echo,
+}
+
+/// The rounds; shown, they are tables.
+pub(crate) struct Streams {
+    rounds: usize,
+    pairs: BTreeMap<(usize, By), Vec<Sample>>,
+    hand_offs: BTreeMap<(usize, By), Vec<Sample>>,
+}
+
+/// Standing leases, one shape after the other; shown, they are tables.
+pub(crate) struct Leases(Vec<Standing>);
+
+/// Rounds are interleaved, so that a slow moment of the machine meets everybody alike.
+pub(crate) async fn measure(extent: &Extent) -> Streams {
+    let mut streams = Streams {
+        rounds: extent.rounds,
+        pairs: BTreeMap::new(),
+        hand_offs: BTreeMap::new(),
+    };
+    let targets = Targets::start().await;
+    for _ in 0..extent.rounds {
+        streams.round(extent, &targets).await;
+    }
+    streams
+}
+
+/// Each shape with a new broker on a new Redis.
+pub(crate) async fn measure_leases(extent: &Extent) -> Leases {
+    let mut all = Vec::new();
+    for shape in extent.shapes {
+        all.push(leases::measure(*shape, extent.window).await);
+    }
+    Leases(all)
+}
+
+impl Streams {
+    async fn round(&mut self, extent: &Extent, targets: &Targets) {
+        let (broker, echo) = (targets.redis(), targets.echo());
+        for &callers in extent.callers {
+            let rounds = [
+                (By::Unary, grpc::pairs(broker, callers).await),
+                (By::Stream, calls::pairs(broker, callers).await),
+                (By::Echo, calls::pairs(echo, callers).await),
+            ];
+            for (by, sample) in rounds {
+                self.pairs.entry((callers, by)).or_default().push(sample);
+            }
+        }
+        for &waiters in extent.waiters {
+            let lock = || format!("bench/hot/{}", Uuid::new_v4());
+            let unary = hand_off::unary(&[broker], waiters, lock()).await;
+            let stream = line::run(broker, waiters, lock()).await;
+            for (by, turns) in [(By::Unary, unary), (By::Stream, stream)] {
+                let rounds = self.hand_offs.entry((waiters, by)).or_default();
+                rounds.push(turns.full());
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The heartbeats of one stream, and when the newest of them were sent.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::stream::{self, Stream};
+use leasehold_proto::v1::{Heartbeat, HoldRequest, hold_request::Message};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::wire::request;
+
+const KEPT: usize = 4;
+
+/// When heartbeats were sent, on the clock of one run.
+#[derive(Debug)]
+pub(crate) struct Beats {
+    epoch: Instant,
+    newest: AtomicI64,
+    /// Nanoseconds after `epoch`, by sequence; 0 is the opening of the stream.
+    sent: [AtomicU64; KEPT],
+}
+
+impl Beats {
+    /// Of a stream that is opened now.
+    pub(crate) fn of_new_stream(epoch: Instant) -> Arc<Self> {
+        let beats = Self {
+            epoch,
+            newest: AtomicI64::new(0),
+            sent: [const { AtomicU64::new(0) }; KEPT],
+        };
+        beats.slot(0).store(nanos(epoch), Ordering::Relaxed);
+        Arc::new(beats)
+    }
+
+    /// A heartbeat `every` so often, the first at `first`. One that could not be sent in time is
+    /// left out.
+    pub(crate) fn every(
+        self: Arc<Self>,
+        every: Duration,
+        first: Instant,
+    ) -> impl Stream<Item = HoldRequest> + Send + 'static {
+        let mut ticks = interval_at(first, every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        stream::poll_fn(move |context| {
+            let tick = ticks.poll_tick(context);
+            tick.map(|_| Some(request(Message::Heartbeat(self.next()))))
+        })
+    }
+
+    fn next(&self) -> Heartbeat {
+        // Only one stream of heartbeats writes here.
+        let sequence = self.newest.load(Ordering::Relaxed) + 1;
+        let sent = nanos(self.epoch);
+        self.slot(sequence).store(sent, Ordering::Relaxed);
+        self.newest.store(sequence, Ordering::Release);
+        Heartbeat { sequence }
+    }
+
+    /// When that heartbeat was sent, in time since the epoch; `None` if that is long ago.
+    pub(crate) fn sent(&self, sequence: i64) -> Option<Duration> {
+        let is_kept = self.newest.load(Ordering::Acquire) - sequence < KEPT as i64;
+        is_kept.then(|| Duration::from_nanos(self.slot(sequence).load(Ordering::Relaxed)))
+    }
+
+    fn slot(&self, sequence: i64) -> &AtomicU64 {
+        let at = usize::try_from(sequence).expect("sequences count up from 0");
+        &self.sent[at % KEPT]
+    }
+}
+
+fn nanos(epoch: Instant) -> u64 {
+    u64::try_from(epoch.elapsed().as_nanos()).expect("a short run")
+}

@@ -1,0 +1,135 @@
+//! Pairs by callers that share streams: each call is one message, told from others by its number.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use leasehold_proto::v1::{
+    Granted, HoldAcquire, HoldRelease, HoldRequest, HoldResponse, LockTarget,
+    hold_request::Message as Request, hold_response::Message as Response,
+    lock_service_client::LockServiceClient,
+};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::wire::{connection, request};
+use crate::{
+    grpc::{CHANNELS, acquire_request, lock_name, named},
+    pairs::{self, Pair, Sample},
+};
+
+/// One caller. It has one call under way at a time.
+struct Caller {
+    outgoing: mpsc::Sender<HoldRequest>,
+    answers: mpsc::Receiver<Response>,
+    target: LockTarget,
+    /// Counts up by the number of callers of the stream, so that it tells whose a call is.
+    call_id: i64,
+    callers: i64,
+    /// Ends with the last caller.
+    _reader: Arc<JoinSet<()>>,
+}
+
+impl Pair for Caller {
+    async fn pair(&mut self) {
+        let acquire = HoldAcquire {
+            call_id: self.next_call(),
+            request: Some(acquire_request(self.target.clone())),
+            attach_number: 1,
+        };
+        let answer = self.call(Request::Acquire(acquire)).await;
+        let Response::Granted(Granted {
+            lease: Some(lease), ..
+        }) = answer
+        else {
+            panic!("nobody is in the way, but {answer:?}")
+        };
+        let release = HoldRelease {
+            call_id: self.next_call(),
+            lease_id: lease.lease_id,
+            ..HoldRelease::default()
+        };
+        let answer = self.call(Request::Release(release)).await;
+        let Response::Released(released) = answer else {
+            panic!("a holder can release, but {answer:?}")
+        };
+        assert!(!released.already_released, "a lease is released once");
+    }
+}
+
+impl Caller {
+    fn next_call(&mut self) -> i64 {
+        self.call_id += self.callers;
+        self.call_id
+    }
+
+    async fn call(&mut self, message: Request) -> Response {
+        let sent = self.outgoing.send(request(message)).await;
+        sent.expect("the stream is open");
+        self.answers.recv().await.expect("the stream goes on")
+    }
+}
+
+/// One round of `callers` on at most [`CHANNELS`] streams, each on a connection of its own.
+pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
+    let mut all = Vec::new();
+    let streams = CHANNELS.min(callers);
+    for stream in 0..streams {
+        let names = (stream..callers).step_by(streams).map(lock_name);
+        all.extend(on_one_stream(addr, names.collect()).await);
+    }
+    pairs::run(all).await
+}
+
+async fn on_one_stream(addr: SocketAddr, names: Vec<String>) -> Vec<Caller> {
+    let (outgoing, unsent) = mpsc::channel(names.len());
+    let mut locks = LockServiceClient::new(connection(addr));
+    let responses = locks.hold(ReceiverStream::new(unsent)).await;
+    let responses = responses.expect("a stream opens").into_inner();
+    let (routes, answers): (Vec<_>, Vec<_>) = names.iter().map(|_| mpsc::channel(1)).unzip();
+    let mut reader = JoinSet::new();
+    reader.spawn(route(responses, routes));
+    let reader = Arc::new(reader);
+    let callers = i64::try_from(names.len()).expect("few callers");
+    let caller = |(call_id, (name, answers)): (i64, (String, _))| Caller {
+        outgoing: outgoing.clone(),
+        answers,
+        target: named(&name),
+        call_id,
+        callers,
+        _reader: Arc::clone(&reader),
+    };
+    (0..)
+        .zip(names.into_iter().zip(answers))
+        .map(caller)
+        .collect()
+}
+
+/// Gives each answer to its caller.
+async fn route(mut responses: Streaming<HoldResponse>, routes: Vec<mpsc::Sender<Response>>) {
+    while let Ok(Some(response)) = responses.message().await {
+        let Some(message) = response.message else {
+            continue;
+        };
+        if let Some(call_id) = call_of(&message) {
+            let call_id = usize::try_from(call_id).expect("calls count up from 0");
+            // A caller whose round is over waits for nothing.
+            let _ = routes[call_id % routes.len()].send(message).await;
+        }
+    }
+}
+
+/// The call that the message ends.
+pub(crate) fn call_of(message: &Response) -> Option<i64> {
+    match message {
+        Response::Granted(granted) => Some(granted.call_id),
+        Response::Refused(refused) => Some(refused.call_id),
+        Response::Released(released) => Some(released.call_id),
+        Response::Queued(_)
+        | Response::Attached(_)
+        | Response::Ack(_)
+        | Response::Ended(_)
+        | Response::ReleaseRequested(_)
+        | Response::Reconnect(_)
+        | Response::Done(_) => None,
+    }
+}

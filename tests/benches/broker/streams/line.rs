@@ -1,0 +1,107 @@
+//! One lock that goes from hand to hand, each waiter on a stream of its own.
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures::stream;
+use leasehold_proto::v1::{
+    Granted, HoldAcquire, HoldRelease, HoldRequest, HoldResponse, hold_request::Message as Request,
+    hold_response::Message as Response, lock_service_client::LockServiceClient,
+};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Streaming, transport::Channel};
+
+use super::{
+    beats::Beats,
+    calls::call_of,
+    wire::{connection, request},
+};
+use crate::{
+    grpc::CHANNELS,
+    hand_off::{self, Turns, Waiter, waiting_request},
+};
+
+/// What the broker tells waiters to do at least.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
+
+/// One who waits, holds, gives back and waits again.
+struct OnStream {
+    outgoing: mpsc::Sender<HoldRequest>,
+    responses: Streaming<HoldResponse>,
+    call_id: i64,
+    lease_id: String,
+}
+
+impl Waiter for OnStream {
+    async fn take(&mut self, lock: &str) {
+        self.call_id += 1;
+        let acquire = HoldAcquire {
+            call_id: self.call_id,
+            request: Some(waiting_request(lock)),
+            attach_number: 1,
+        };
+        let answer = self.call(Request::Acquire(acquire)).await;
+        let Response::Granted(Granted {
+            lease: Some(lease), ..
+        }) = answer
+        else {
+            panic!("the line moves on, but {answer:?}")
+        };
+        self.lease_id = lease.lease_id;
+    }
+
+    async fn give_back(&mut self) {
+        self.call_id += 1;
+        let release = HoldRelease {
+            call_id: self.call_id,
+            lease_id: self.lease_id.clone(),
+            ..HoldRelease::default()
+        };
+        let answer = self.call(Request::Release(release)).await;
+        assert!(
+            matches!(answer, Response::Released(_)),
+            "a holder can release, but {answer:?}"
+        );
+    }
+}
+
+impl OnStream {
+    /// Opens a stream with heartbeats that begin at `first`.
+    async fn open(connection: Channel, first: Instant) -> Self {
+        let (outgoing, unsent) = mpsc::channel(1);
+        let heartbeats = Beats::of_new_stream(Instant::now()).every(HEARTBEAT_EVERY, first);
+        let all = stream::select(ReceiverStream::new(unsent), heartbeats);
+        let responses = LockServiceClient::new(connection).hold(all).await;
+        Self {
+            outgoing,
+            responses: responses.expect("a stream opens").into_inner(),
+            call_id: 0,
+            lease_id: String::new(),
+        }
+    }
+
+    async fn call(&mut self, message: Request) -> Response {
+        let sent = self.outgoing.send(request(message)).await;
+        sent.expect("the stream is open");
+        loop {
+            let response = self.responses.message().await.expect("the stream lives");
+            let message = response.expect("the stream goes on").message;
+            if let Some(message) = message.filter(|told| call_of(told) == Some(self.call_id)) {
+                return message;
+            }
+        }
+    }
+}
+
+/// One round of `waiters` at `addr`.
+pub(crate) async fn run(addr: SocketAddr, waiters: usize, lock: String) -> Turns {
+    let connections: Vec<_> = (0..CHANNELS).map(|_| connection(addr)).collect();
+    let mut streams = Vec::new();
+    for at in 0..=waiters {
+        let first = Instant::now() + HEARTBEAT_EVERY.mul_f64(at as f64 / (waiters + 1) as f64);
+        let connection = connections[at % CHANNELS].clone();
+        streams.push(OnStream::open(connection, first).await);
+    }
+    let first = streams.pop().expect("one more than wait");
+    hand_off::go_round(connection(addr), lock, first, streams).await
+}

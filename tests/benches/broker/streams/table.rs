@@ -1,0 +1,200 @@
+//! The tables of the lease streams: medians, ratios, what a lease occupies and what keeping it costs.
+
+use std::fmt;
+
+use super::{By, Leases, Streams, leases::Standing};
+use crate::{
+    pairs::Sample,
+    report::{machine, median, ms, verdict},
+};
+
+/// How many times as many pairs as unary calls make.
+const PAIRS_AIM: f64 = 1.3;
+/// Memory of broker and Redis for a lease on a stream of its own.
+const LEASE_AIM_BYTES: f64 = 6.0 * 1_024.0;
+
+impl fmt::Display for Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", machine())?;
+        writeln!(
+            f,
+            "Medians of {} interleaved rounds, broker on Redis. Callers share 4 streams; each waiter of a\n\
+             hand-off has a stream of its own with a heartbeat every 2 s. An echo answers each message with one.\n",
+            self.rounds
+        )?;
+        writeln!(
+            f,
+            "| {:36} | {:>7} | {:>8} | {:>7} | {:>7} | {:>7} | {:>6} | aim |",
+            "what", "callers", "per s", "p50 ms", "p99 ms", "÷ unary", "÷ echo"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
+        for (&(callers, by), rounds) in &self.pairs {
+            let share = |of| ratio(rounds, &self.pairs[&(callers, of)]);
+            let (unary, echo) = (share(By::Unary), share(By::Echo));
+            let (what, aim) = match by {
+                By::Unary => ("pairs: unary calls", String::new()),
+                By::Echo => ("pairs: bare echo stream", String::new()),
+                By::Stream => {
+                    let met = verdict(unary >= PAIRS_AIM);
+                    (
+                        "pairs: streams",
+                        format!("at least {PAIRS_AIM} x unary: {met}"),
+                    )
+                }
+            };
+            row(
+                f,
+                (what, callers),
+                &median(rounds),
+                &[cell(unary), cell(echo), aim],
+            )?;
+        }
+        for (&(waiters, by), rounds) in &self.hand_offs {
+            let unary = ratio(rounds, &self.hand_offs[&(waiters, By::Unary)]);
+            let what = match by {
+                By::Unary => "hand-offs: unary calls",
+                By::Stream | By::Echo => "hand-offs: streams",
+            };
+            let rest = [cell(unary), String::new(), String::new()];
+            row(f, (what, waiters), &median(rounds), &rest)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", machine())?;
+        self.show_occupied(f)?;
+        writeln!(f)?;
+        self.show_kept(f)
+    }
+}
+
+impl Leases {
+    /// What they occupy.
+    fn show_occupied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Standing leases: one broker, ttl 15 s, a heartbeat every 5 s, those of all streams spread evenly; each\n\
+             table row with a new broker and a new Redis. Bytes are what broker (resident) and Redis (used_memory)\n\
+             have grown by, per lease.\n"
+        )?;
+        writeln!(
+            f,
+            "| streams x leases | connections | taken in s | broker MiB before | after | Redis MiB before | after | broker B/lease | Redis B/lease | all-in | aim |"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|")?;
+        for standing in &self.0 {
+            let [empty, _, full] = &standing.usage;
+            let per_lease = |from: u64, to: u64| {
+                let taken = standing.shape.leases() - standing.refused.len();
+                to.saturating_sub(from) as f64 / taken as f64
+            };
+            let broker = per_lease(empty.broker_bytes, full.broker_bytes);
+            let redis = per_lease(empty.redis_bytes, full.redis_bytes);
+            let aim = if standing.shape.leases_each == 1 {
+                let met = verdict(broker + redis <= LEASE_AIM_BYTES);
+                format!("at most {LEASE_AIM_BYTES}: {met}")
+            } else {
+                String::new()
+            };
+            writeln!(
+                f,
+                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {broker:.0} | {redis:.0} | {:.0} | {aim} |",
+                shape(standing),
+                standing.shape.connections(),
+                standing.taken_in.as_secs_f64(),
+                mib(empty.broker_bytes),
+                mib(full.broker_bytes),
+                mib(empty.redis_bytes),
+                mib(full.redis_bytes),
+                broker + redis,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What keeping them costs.
+    fn show_kept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "CPU in seconds per second; a renewal is one lease acknowledged to the client. The latency is from the\n\
+             sending of the heartbeat to the receipt of the acknowledgement. Lost: ended, or once out of validity.\n"
+        )?;
+        writeln!(
+            f,
+            "| streams x leases | window s | CPU broker | Redis | client | renewals/s | scripts/s | broker µs/renewal | Redis µs/renewal | µs/script | p50 ms | p99 ms | not taken | lost | aim |"
+        )?;
+        writeln!(
+            f,
+            "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+        )?;
+        for standing in &self.0 {
+            let [_, begin, end] = &standing.usage;
+            let seconds = standing.window.as_secs_f64();
+            let [broker, redis, client] =
+                [0, 1, 2].map(|at| (end.cpu[at] - begin.cpu[at]).as_secs_f64() / seconds);
+            let Sample {
+                per_second,
+                p50,
+                p99,
+            } = standing.renewals;
+            let scripts = (end.scripts - begin.scripts) as f64;
+            let in_scripts = (end.script_time - begin.script_time).as_secs_f64();
+            let micros = |cpu: f64| cpu * 1e6 / per_second;
+            writeln!(
+                f,
+                "| {} | {seconds:.1} | {broker:.2} | {redis:.2} | {client:.2} | {per_second:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} | {} | {} | none: {} |",
+                shape(standing),
+                scripts / seconds,
+                micros(broker),
+                micros(redis),
+                in_scripts * 1e6 / scripts,
+                ms(p50),
+                ms(p99),
+                standing.refused.len(),
+                standing.lost,
+                verdict(standing.refused.is_empty() && standing.lost == 0),
+            )?;
+        }
+        for standing in &self.0 {
+            if let Some(first) = standing.refused.first() {
+                writeln!(f, "\n{}: not taken at first: {first}", shape(standing))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row(
+    f: &mut fmt::Formatter<'_>,
+    (what, callers): (&str, usize),
+    sample: &Sample,
+    [unary, echo, aim]: &[String; 3],
+) -> fmt::Result {
+    writeln!(
+        f,
+        "| {what:36} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {unary:>7} | {echo:>6} | {aim} |",
+        sample.per_second,
+        ms(sample.p50),
+        ms(sample.p99),
+    )
+}
+
+fn ratio(rounds: &[Sample], to: &[Sample]) -> f64 {
+    median(rounds).per_second / median(to).per_second
+}
+
+fn cell(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
+fn shape(standing: &Standing) -> String {
+    let shape = standing.shape;
+    format!("{} x {}", shape.streams, shape.leases_each)
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,62 @@
+//! How the load generator opens a lease stream when it has a hundred thousand of them.
+
+use std::net::SocketAddr;
+
+use futures::Stream;
+use http::uri::PathAndQuery;
+use leasehold_proto::v1::{HoldRequest, HoldResponse, hold_request::Message};
+use tonic::{
+    Request, Status, Streaming,
+    client::Grpc,
+    codec::{BufferSettings, Codec},
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::{ProstDecoder, ProstEncoder};
+
+const METHOD: &str = "/leasehold.v1.LockService/Hold";
+const BUFFER_BYTES: usize = 256;
+const BATCH_BYTES: usize = 32 * 1024;
+
+/// tonic's codec with buffers of the size of our messages instead of 8 KiB for each direction.
+struct Lean;
+
+impl Codec for Lean {
+    type Encode = HoldRequest;
+    type Decode = HoldResponse;
+    type Encoder = ProstEncoder<HoldRequest>;
+    type Decoder = ProstDecoder<HoldResponse>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::new(BufferSettings::new(BUFFER_BYTES, BATCH_BYTES))
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstDecoder::new(BufferSettings::new(BUFFER_BYTES, BATCH_BYTES))
+    }
+}
+
+/// A connection without pings of its own: the broker's tell whether it lives.
+pub(crate) fn connection(addr: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("a socket address");
+    endpoint.tcp_nodelay(true).connect_lazy()
+}
+
+/// A stream that sends what `outgoing` yields.
+pub(crate) async fn open_lean(
+    connection: Channel,
+    outgoing: impl Stream<Item = HoldRequest> + Send + 'static,
+) -> Result<Streaming<HoldResponse>, Status> {
+    let mut grpc = Grpc::new(connection);
+    grpc.ready()
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    let method = PathAndQuery::from_static(METHOD);
+    let response = grpc.streaming(Request::new(outgoing), method, Lean).await?;
+    Ok(response.into_inner())
+}
+
+/// `message` as it is sent.
+pub(crate) fn request(message: Message) -> HoldRequest {
+    let message = Some(message);
+    HoldRequest { message }
+}
