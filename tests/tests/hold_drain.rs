@@ -1,0 +1,82 @@
+//! A broker that is stopped in good order, with leases and waits on its streams.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test names the messages that it waits for"
+)]
+
+use std::time::Duration;
+
+use leasehold_proto::v1::{ErrorReason, hold_response::Message as Response};
+use leasehold_tests::{
+    client::{AcquireCall, Client},
+    deployment::Deployment,
+    stream_client::StreamClient,
+};
+
+const TTL: Duration = Duration::from_secs(20);
+
+fn now(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::ZERO)
+}
+
+fn in_line(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::from_secs(60))
+}
+
+#[tokio::test]
+async fn a_draining_broker_serves_its_streams_until_they_have_moved() {
+    let mut deployment = Deployment::start(2).await;
+    let addrs = deployment.addrs();
+    let client = Client::new("holder", &addrs, 1);
+    let held = client.acquire_at(1, &now("b")).await.expect("it is free");
+    let mut old = StreamClient::open(addrs[0]).await;
+    let call = old.acquire(&now("a").with_grace(0), 1).await;
+    let lease = old.granted(call).await;
+    let waiting = in_line("b");
+    let call = old.acquire(&waiting, 1).await;
+    assert_eq!(old.queued(call).await.position, 1);
+    let behind = client.open_at(1, &in_line("b"));
+    client.queued_at(1, "b", 2).await;
+    deployment.brokers[0].terminate();
+    let (mut is_asked, mut is_refused) = (false, false);
+    while !(is_asked && is_refused) {
+        match old.told().await {
+            Response::Reconnect(reconnect) => {
+                let delay = reconnect.delay.expect("a delay");
+                assert_eq!(delay.seconds, 0, "{delay:?}");
+                is_asked = true;
+            }
+            Response::Refused(refused) => {
+                assert_eq!(refused.call_id, call);
+                assert_eq!(refused.reason(), ErrorReason::Draining);
+                is_refused = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let sequence = old.heartbeat().await;
+    assert_eq!(old.acknowledged(sequence).await, 1, "until it has moved");
+    let late = old.acquire(&now("c"), 1).await;
+    let refused = old.refused(late).await;
+    assert_eq!(refused.reason(), ErrorReason::Draining);
+    let mut new = StreamClient::open(addrs[1]).await;
+    new.attach(&lease, 2).await;
+    let Response::Attached(_) = new.told().await else {
+        panic!("not attached");
+    };
+    let call = new.acquire(&waiting, 2).await;
+    assert_eq!(new.queued(call).await.position, 1, "its place in line");
+    drop(old);
+    assert_eq!(
+        deployment.brokers[0].ended().await,
+        Some(0),
+        "in good order"
+    );
+    let sequence = new.heartbeat().await;
+    assert_eq!(new.acknowledged(sequence).await, 1);
+    client.release_at(1, &held).await.expect("the holder");
+    let next = new.granted(call).await;
+    new.release(&next.lease_id).await;
+    behind.await.expect("no panic").expect("its turn");
+}
