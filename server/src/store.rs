@@ -92,7 +92,7 @@ pub enum Acquired {
     Queued {
         /// When the lock may become free by itself: touch it then. 0: nobody can tell.
         next_event_ms: u64,
-        /// Its place: those of waiters before it are lower.
+        /// Its place: those of waiters before it are lower. 0: it was dropped from the line just now.
         place: u64,
         /// How many wait up to and with it, if it is the last; 0: somebody is behind it, look.
         position: u32,

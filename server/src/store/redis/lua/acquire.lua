@@ -44,7 +44,8 @@ if place then
   if wait > 0 then wait_again(place, waits, w, there) end
   advance()
   h = holder_by(request)
-  return h and not h.place and granted(h) or held_or_queued(wait, place)
+  -- it may have been dropped from the line just now
+  return h and not h.place and granted(h) or held_or_queued(wait, changed['w:' .. place] ~= false and place or 0)
 end
 if h and not h.place and (under == '+' or under == h.token) then
   if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
