@@ -146,6 +146,7 @@ impl Stream {
         owned.is_busy = false;
         match result {
             Ok(kept) => {
+                owned.unanswered.take_if(|newest| *newest <= sequence);
                 let is_kept = |held: &LeaseRef| kept.iter().any(|kept| kept.lock == held.lock);
                 owned
                     .locks

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -163,23 +164,27 @@ impl Stream {
                 }));
             }
             None if self.phase == Phase::Open => {
-                if let Some(sequence) = owned.unanswered.take() {
-                    self.renew(lease_id, sequence);
+                if owned.unanswered.take().is_some() {
+                    self.renew(lease_id);
                 }
             }
             None => {}
         }
     }
 
-    fn renew(&mut self, lease_id: LeaseId, sequence: i64) {
+    /// Acknowledges the newest heartbeat that was read before the command is sent, not the one that
+    /// asked for it: when there is more to renew than the store can take, that is much older.
+    fn renew(&mut self, lease_id: LeaseId) {
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;
         };
         owned.is_busy = true;
         let asked = owned.locks.clone();
         let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
+        let heartbeats = Arc::clone(&self.heartbeats);
         self.jobs.push(Box::pin(async move {
             let turn = broker.renewals.acquire().await;
+            let sequence = heartbeats.load(Ordering::Relaxed);
             let result = broker.renew(&asked, None, via).await;
             drop(turn);
             Done::Renewed {
