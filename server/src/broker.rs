@@ -59,8 +59,8 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker on `store`. Its tasks end with
-    /// [`Broker::drain`] and are awaited by [`Broker::idle`].
+    /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
+    /// [`Broker::idle`].
     pub fn new(store: Arc<dyn Store>, stream_age: StreamAge) -> Self {
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
@@ -156,11 +156,6 @@ impl Broker {
         Ok(state.filter(|state| {
             state.holder_count > 0 || state.queue_length > 0 || state.closed_ms > 0
         }))
-    }
-
-    /// Runs a task that [`Broker::idle`] awaits.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
     }
 
     /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call

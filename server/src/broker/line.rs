@@ -24,9 +24,12 @@ impl Broker {
 
     /// Looks at the lock for those who are told their place, unless somebody has just done so.
     pub(super) async fn look(&self, lock: &LockKey) {
-        if !self.waiters.look_due(lock) {
-            return;
+        if self.waiters.look_due(lock) {
+            self.look_now(lock).await;
         }
+    }
+
+    async fn look_now(&self, lock: &LockKey) {
         // A failed look is repaired by the next.
         if let Ok(Some(state)) = self.store.get(lock).await {
             self.waiters.looked(lock, state);
@@ -35,8 +38,11 @@ impl Broker {
 
     /// The same, without waiting for the store.
     pub(super) fn look_soon(&self, lock: &LockKey) {
-        let (broker, lock) = (self.clone(), lock.clone());
-        self.tasks.spawn(async move { broker.look(&lock).await });
+        if self.waiters.look_due(lock) {
+            let (broker, lock) = (self.clone(), lock.clone());
+            self.tasks
+                .spawn(async move { broker.look_now(&lock).await });
+        }
     }
 
     /// Runs while calls wait for the lock.

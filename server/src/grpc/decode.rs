@@ -296,9 +296,9 @@ impl Asked {
 }
 
 /// A repeat of a request id must share the locks, their modes and permits, the owner's id, the ttl
-/// granted, `max_hold`, `lock_delay` and `disconnect_grace`. It may differ in `limit`, since the lock has one already, and
-/// in `wait_timeout`, the owner's reason and labels: they change between attempts and
-/// decide nothing. Under a lease the ttl is the lease's.
+/// granted, `max_hold`, `lock_delay` and `disconnect_grace`. It may differ in `limit`, since the lock
+/// has one already, and in `wait_timeout`, the owner's reason and labels: they change between
+/// attempts and decide nothing. Under a lease the ttl is the lease's.
 fn arguments(targets: &[Target], owner: &str, ttl: Option<Ttl>, terms: Terms) -> ArgumentsHash {
     let mut targets: Vec<_> = targets.iter().collect();
     targets.sort_by(|one, other| one.lock.cmp(&other.lock));
