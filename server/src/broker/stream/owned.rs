@@ -163,10 +163,8 @@ impl Stream {
                     }
                 }));
             }
-            None if self.phase == Phase::Open => {
-                if owned.unanswered.take().is_some() {
-                    self.renew(lease_id);
-                }
+            None if self.phase == Phase::Open && owned.unanswered.take().is_some() => {
+                self.renew(lease_id);
             }
             None => {}
         }
