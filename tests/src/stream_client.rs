@@ -70,6 +70,7 @@ impl StreamClient {
             call_id: self.calls,
             request: Some(request),
             attach_number,
+            ..HoldAcquire::default()
         };
         self.send(Request::Acquire(acquire)).await;
         self.calls
@@ -84,6 +85,7 @@ impl StreamClient {
             call_id: self.calls,
             request: Some(request),
             attach_number: 1,
+            ..HoldAcquireAll::default()
         };
         self.send(Request::AcquireAll(acquire)).await;
         self.calls

@@ -270,6 +270,7 @@ async fn a_call_id_in_use_an_expired_lease_and_a_sequence_going_back_change_noth
         call_id: waits,
         request: Some(request),
         attach_number: 1,
+        ..HoldAcquire::default()
     };
     stream.send(Request::Acquire(twice)).await;
     let refused = stream.refused(waits).await;

@@ -76,6 +76,7 @@ fn asked(message: Request, limits: &Limits) -> Result<Asked, (i64, Status)> {
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;
+            traced(call_id, &acquire.traceparent);
             let call = decode::hold_acquire(acquire, limits);
             let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
             let call = Box::new(call);
@@ -87,6 +88,7 @@ fn asked(message: Request, limits: &Limits) -> Result<Asked, (i64, Status)> {
         }
         Request::AcquireAll(acquire) => {
             let call_id = acquire.call_id;
+            traced(call_id, &acquire.traceparent);
             let call = decode::hold_acquire_all(acquire, limits);
             let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
             let call = Box::new(call);
@@ -134,6 +136,13 @@ fn asked(message: Request, limits: &Limits) -> Result<Asked, (i64, Status)> {
         Request::Heartbeat(heartbeat) => Ok(Asked::Heartbeat {
             sequence: heartbeat.sequence,
         }),
+    }
+}
+
+/// Names the trace that a call belongs to.
+fn traced(call_id: i64, traceparent: &str) {
+    if !traceparent.is_empty() {
+        tracing::debug!(call_id, traceparent, "a call on a lease stream");
     }
 }
 

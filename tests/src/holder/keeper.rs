@@ -203,6 +203,7 @@ impl Keeper {
                 call_id,
                 request,
                 attach_number,
+                ..HoldAcquire::default()
             })
         });
     }

@@ -29,6 +29,7 @@ impl StreamClient {
             call_id: self.calls,
             request: Some(request),
             attach_number,
+            ..HoldAcquire::default()
         };
         self.send(Request::Acquire(acquire)).await;
         self.calls

@@ -35,6 +35,7 @@ impl Pair for Caller {
             call_id: self.next_call(),
             request: Some(acquire_request(self.target.clone())),
             attach_number: 1,
+            ..HoldAcquire::default()
         };
         let answer = self.call(Request::Acquire(acquire)).await;
         let Response::Granted(Granted {

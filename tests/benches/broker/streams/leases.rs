@@ -345,5 +345,6 @@ fn acquire(lease: usize) -> Request {
         call_id: i64::try_from(lease).expect("few leases"),
         request: Some(acquire),
         attach_number: 1,
+        ..HoldAcquire::default()
     })
 }

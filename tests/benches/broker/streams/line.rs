@@ -39,6 +39,7 @@ impl Waiter for OnStream {
             call_id: self.call_id,
             request: Some(waiting_request(lock)),
             attach_number: 1,
+            ..HoldAcquire::default()
         };
         let answer = self.call(Request::Acquire(acquire)).await;
         let Response::Granted(Granted {
