@@ -26,6 +26,7 @@ pub mod redis_connection;
 pub mod redis_node;
 pub mod redis_server;
 pub mod scale;
+pub mod sdk_broker;
 pub mod shared_redis;
 pub mod status;
 pub mod stream_client;

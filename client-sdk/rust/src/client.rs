@@ -1,0 +1,144 @@
+//! A client of Leasehold: one for each process.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_proto::v1::Owner;
+
+use crate::{
+    core::Core,
+    election::Election,
+    endpoint::{self, Brokers, Credential},
+    error::ConnectError,
+    lock::Lock,
+    target::Target,
+};
+
+/// Makes locks. Cheap to clone; one is enough for a process.
+///
+/// A client runs a thread of its own that keeps its leases alive, so nothing that the program does
+/// can hold heartbeats up, and its futures run on any executor. The thread ends with the last clone
+/// and the last guard.
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+    pub(crate) owner: Arc<Owner>,
+}
+
+/// Settings of a client.
+#[derive(Debug)]
+#[must_use = "ends with connect()"]
+pub struct Builder {
+    endpoints: String,
+    owner: Option<String>,
+    bearer: Option<String>,
+    #[cfg(feature = "tls")]
+    tls: Option<tonic::transport::ClientTlsConfig>,
+}
+
+impl Client {
+    /// Connects to the first of the `endpoints` that answers: URLs, separated by commas, as in
+    /// `http://a:7070,http://b:7070`. The others are for when it does not any more.
+    pub async fn connect(endpoints: &str) -> Result<Self, ConnectError> {
+        Self::builder(endpoints).connect().await
+    }
+
+    /// The same with more settings.
+    pub fn builder(endpoints: &str) -> Builder {
+        Builder {
+            endpoints: endpoints.to_owned(),
+            owner: None,
+            bearer: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// A lock, by its name or as a [`Target`].
+    pub fn lock(&self, target: impl Into<Target>) -> Lock {
+        Lock::new(self, vec![target.into()])
+    }
+
+    /// 2-16 different locks, taken all or none under one lease, in an order that cannot deadlock.
+    pub fn lock_all<T: Into<Target>>(&self, targets: impl IntoIterator<Item = T>) -> Lock {
+        Lock::new(self, targets.into_iter().map(Into::into).collect())
+    }
+
+    /// The election of one leader for a job.
+    pub fn elect(&self, job: impl Into<Target>) -> Election {
+        Election::new(self, job.into())
+    }
+
+    /// Gives up every wait, releases every lease, and ends the client with all its clones: their
+    /// calls fail from now on, and guards that are left have lost their locks. Takes at most 2 s;
+    /// what could not be released by then runs out by itself. Call it before the process ends: then
+    /// the next in line need not wait for that.
+    pub async fn shutdown(self) {
+        self.core.shutdown().await;
+    }
+
+    pub(crate) fn new(core: Arc<Core>, owner: String) -> Self {
+        let owner = Arc::new(Owner {
+            id: owner,
+            ..Owner::default()
+        });
+        Self { core, owner }
+    }
+}
+
+impl Builder {
+    /// The name of this process, shown to people who find a lock held. Default: host name and
+    /// process id.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Shown to the broker as bearer token.
+    pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
+        self.bearer = Some(token.into());
+        self
+    }
+
+    /// How https endpoints are trusted, and a certificate of this client's own. Default: the root
+    /// certificates of the machine.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: tonic::transport::ClientTlsConfig) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Connects to the first endpoint that answers within a second.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        #[cfg_attr(
+            not(feature = "tls"),
+            expect(unused_mut, reason = "changed for TLS only")
+        )]
+        let mut endpoints = endpoint::parse(&self.endpoints)?;
+        #[cfg(feature = "tls")]
+        {
+            let roots = || tonic::transport::ClientTlsConfig::new().with_native_roots();
+            let tls = self.tls.unwrap_or_else(roots);
+            let with_tls = endpoints.into_iter().map(|one| one.tls(tls.clone()));
+            endpoints = with_tls.collect::<Result<_, _>>()?;
+        }
+        let credential = self.bearer.as_deref().map(Credential::new).transpose()?;
+        let owner = self.owner.unwrap_or_else(this_process);
+        if !(1..=256).contains(&owner.len()) {
+            return Err(ConnectError::InvalidOwner);
+        }
+        let brokers = Arc::new(Brokers {
+            endpoints,
+            credential,
+        });
+        Ok(Client::new(Core::connect(brokers).await?, owner))
+    }
+}
+
+fn this_process() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    format!("{host}:{}", std::process::id())
+}
+
+/// How long a shutdown waits for brokers.
+pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);

@@ -1,0 +1,368 @@
+//! Leases: kept by heartbeats, trusted no longer than was confirmed, given back once.
+
+mod release;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use leasehold_proto::v1::{
+    AttachLease, DetachLease, HeartbeatAck, Lease, LeaseAttached, LeaseEndReason, LeaseEnded,
+    LeaseExtended, Refused, hold_request::Message as Request,
+};
+use tracing::warn;
+
+use self::release::{Part, Release};
+use super::{
+    Keeper,
+    link::About,
+    moves::jittered,
+    waits::{Wait, ttl_of},
+};
+use crate::{
+    clock,
+    core::{Core, Orders, Slot},
+    error::{Error, LostReason, Refusal, is_open, lost, time},
+    guard::Guard,
+    order::Call,
+    target::lock,
+    trust::Trust,
+};
+
+const REPEAT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A lease of the stream, or on its way to the next one.
+pub(super) struct Owned {
+    lease: Lease,
+    trust: Arc<Trust>,
+    slot: Slot,
+    attach_number: i32,
+    is_here: bool,
+    /// When it came to this stream.
+    came_at: Duration,
+    valid_until: Duration,
+    ttl: Duration,
+    interval: Duration,
+    /// Guards that have not given back what they have.
+    guards: usize,
+    /// The call that it was granted to, while too little of its validity is known to hand it out.
+    unborn: Option<Box<Wait>>,
+    release: Option<Release>,
+    parts: HashMap<u64, Part>,
+}
+
+impl Owned {
+    pub(super) fn is_here(&self) -> bool {
+        self.is_here
+    }
+
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(super) fn attach_number(&self) -> i32 {
+        self.attach_number
+    }
+
+    pub(super) fn unborn(self) -> Option<(Slot, Wait)> {
+        Some((self.slot, *self.unborn?))
+    }
+
+    /// A guard for what a call has added to the lease.
+    pub(super) fn enter(&mut self, lease: Lease, call: &Call, reach: (Orders, Arc<Core>)) -> Guard {
+        self.guards += 1;
+        self.lease = lease;
+        self.guard(call, reach)
+    }
+
+    fn guard(&self, call: &Call, reach: (Orders, Arc<Core>)) -> Guard {
+        let asked: Vec<_> = call.targets.iter().map(lock).collect();
+        let grants = self.lease.grants.iter().filter(|grant| {
+            let target = grant.target.as_ref();
+            target.is_some_and(|target| asked.contains(&lock(target)))
+        });
+        let (grants, trust) = (grants.cloned().collect(), Arc::clone(&self.trust));
+        let request_id = call.request_id.clone();
+        Guard::new(&self.lease.lease_id, grants, request_id, trust, reach)
+    }
+
+    /// It is over.
+    pub(super) fn over(self, why: LostReason) {
+        self.trust.end(why.clone());
+        if let Some(mut wait) = self.unborn {
+            wait.answer(Err(Error::LeaseLost(why)));
+        }
+    }
+
+    /// How often it needs heartbeats.
+    fn interval(&self) -> Duration {
+        self.interval.min(self.ttl / 3)
+    }
+}
+
+impl Keeper {
+    /// Takes on the lease that was granted to a call, with validity since `sent`.
+    pub(super) fn own(&mut self, lease: Lease, mut wait: Wait, sent: Duration) {
+        let Some(slot) = wait.slot.take() else { return };
+        let (lease_id, ttl) = (lease.lease_id.clone(), ttl_of(&lease));
+        let interval = time(lease.heartbeat_interval);
+        let owned = Owned {
+            trust: Arc::default(),
+            slot,
+            attach_number: wait.attach_number(),
+            is_here: true,
+            came_at: clock::now(),
+            valid_until: sent + ttl,
+            ttl,
+            interval: if interval.is_zero() {
+                ttl / 3
+            } else {
+                interval
+            },
+            guards: 1,
+            unborn: Some(Box::new(wait)),
+            release: None,
+            parts: HashMap::new(),
+            lease,
+        };
+        self.leases.insert(lease_id.clone(), owned);
+        self.hand_out(&lease_id);
+    }
+
+    /// Hands a lease out for the first time, if half of its validity is left. Otherwise the next
+    /// heartbeat does.
+    fn hand_out(&mut self, lease_id: &str) {
+        let now = clock::now();
+        let Some(owned) = self.leases.get_mut(lease_id) else {
+            return;
+        };
+        if now + owned.ttl / 2 > owned.valid_until {
+            return self.beat();
+        }
+        if let Some(mut wait) = owned.unborn.take() {
+            owned.trust.begin(owned.valid_until, owned.ttl);
+            wait.answer(Ok(owned.guard(&wait.call, wait.reach())));
+        }
+    }
+
+    pub(super) fn acknowledged(&mut self, ack: HeartbeatAck) {
+        let sent = self
+            .link
+            .as_ref()
+            .and_then(|link| link.beat_sent(ack.sequence));
+        let Some(sent) = sent else { return };
+        for extended in ack.leases {
+            self.extended(sent, &extended);
+        }
+    }
+
+    fn extended(&mut self, sent: Duration, extended: &LeaseExtended) {
+        let Some(owned) = self.leases.get_mut(&extended.lease_id) else {
+            return;
+        };
+        if usize::try_from(extended.grant_count) != Ok(owned.lease.grants.len()) {
+            return;
+        }
+        owned.ttl = time(extended.ttl);
+        owned.valid_until = owned.valid_until.max(sent + owned.ttl);
+        if owned.unborn.is_some() {
+            self.hand_out(&extended.lease_id);
+        } else if owned.release.is_none() && !owned.trust.extend(sent + owned.ttl, owned.ttl) {
+            self.lapse(&extended.lease_id);
+        }
+    }
+
+    /// Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded
+    /// needs the time that is left to stop.
+    fn lapse(&mut self, lease_id: &str) {
+        let Some(owned) = self.leases.remove(lease_id) else {
+            return;
+        };
+        warn!(lease_id, "a lock is lost: no renewal was confirmed in time");
+        if owned.is_here {
+            self.detach(lease_id.to_owned());
+        }
+        owned.over(LostReason::Expired);
+    }
+
+    pub(super) fn detach(&mut self, lease_id: String) {
+        if let Some(link) = &mut self.link {
+            link.call(About::Nothing, |call_id| {
+                Request::Detach(DetachLease { call_id, lease_id })
+            });
+        }
+    }
+
+    /// Puts a lease on this stream.
+    pub(super) fn attach(&mut self, lease_id: &str) {
+        let (Some(link), Some(owned)) = (&mut self.link, self.leases.get_mut(lease_id)) else {
+            return;
+        };
+        if owned.release.is_some() {
+            return self.release(lease_id);
+        }
+        if !owned.trust.is_valid() {
+            return self.lapse(lease_id);
+        }
+        owned.attach_number += 1;
+        let (lease, attach_number) = (Some(owned.lease.clone()), owned.attach_number);
+        link.call(About::Attach(lease_id.to_owned()), |call_id| {
+            Request::Attach(AttachLease {
+                call_id,
+                lease,
+                attach_number,
+            })
+        });
+    }
+
+    pub(super) fn attached(&mut self, attached: &LeaseAttached) {
+        self.answered(attached.call_id);
+        let lease_id = &attached.lease_id;
+        let Some(owned) = self.leases.get_mut(lease_id) else {
+            // Lost on the way.
+            return self.detach(lease_id.clone());
+        };
+        (owned.is_here, owned.came_at) = (true, clock::now());
+        if owned.release.is_some() {
+            return self.release(lease_id);
+        }
+        let parts: Vec<_> = owned.parts.keys().copied().collect();
+        for part in parts {
+            self.release_part(lease_id, part);
+        }
+        self.acquire_under(lease_id);
+    }
+
+    pub(super) fn attach_refused(&mut self, lease_id: &str, message: &Refused) {
+        if is_open(message) {
+            let about = About::Attach(lease_id.to_owned());
+            self.again
+                .push((clock::now() + jittered(REPEAT_PAUSE), about));
+            return;
+        }
+        match self.leases.get(lease_id) {
+            Some(owned) if owned.release.is_some() => self.release(lease_id),
+            Some(_) => self.lose(lease_id, lost(message.reason(), &message.message)),
+            None => {}
+        }
+    }
+
+    pub(super) fn ended(&mut self, ended: &LeaseEnded) {
+        let why = match ended.reason() {
+            LeaseEndReason::Released => LostReason::Released,
+            LeaseEndReason::Expired => LostReason::Expired,
+            LeaseEndReason::Revoked => LostReason::Revoked(ended.message.clone()),
+            LeaseEndReason::StoreLost => LostReason::StoreLost,
+            LeaseEndReason::MaxHold => LostReason::MaxHold,
+            LeaseEndReason::Moved => LostReason::Moved,
+            LeaseEndReason::CredentialExpired => LostReason::CredentialExpired,
+            LeaseEndReason::Unspecified => LostReason::Other(ended.message.clone()),
+        };
+        self.lose(&ended.lease_id, why);
+    }
+
+    fn lose(&mut self, lease_id: &str, why: LostReason) {
+        let Some(mut owned) = self.leases.remove(lease_id) else {
+            return;
+        };
+        if let Some(release) = owned.release.take() {
+            return release.lost(why);
+        }
+        warn!(lease_id, %why, "a lock is lost");
+        owned.over(why);
+    }
+
+    /// Ends what ran out.
+    pub(super) fn watch_validity(&mut self, now: Duration) {
+        let due = self.leases.iter().filter(|(_, owned)| owned.is_due(now));
+        let due: Vec<_> = due.map(|(lease_id, _)| lease_id.clone()).collect();
+        for lease_id in due {
+            match self.leases.get(&lease_id) {
+                Some(owned) if owned.release.is_some() => self.unconfirmed(&lease_id),
+                Some(owned) if owned.unborn.is_some() => self.not_born(&lease_id),
+                Some(_) => self.lapse(&lease_id),
+                None => {}
+            }
+        }
+    }
+
+    /// No heartbeat has made enough of a late grant.
+    fn not_born(&mut self, lease_id: &str) {
+        let Some(mut owned) = self.leases.remove(lease_id) else {
+            return;
+        };
+        self.detach(lease_id.to_owned());
+        if let Some(mut wait) = owned.unborn.take() {
+            let why = "the lock was granted so late that nobody could rely on it";
+            wait.answer(Err(Error::Unavailable(Refusal::new(why))));
+        }
+    }
+
+    /// Everything that is not on a stream any more.
+    pub(super) fn off_stream(&mut self) {
+        self.again.clear();
+        self.waits_off_stream();
+        for owned in self.leases.values_mut() {
+            owned.is_here = false;
+        }
+        let unborn = self.leases.extract_if(|_, owned| owned.unborn.is_some());
+        let unborn: Vec<_> = unborn.filter_map(|(_, owned)| owned.into_wait()).collect();
+        for wait in unborn {
+            self.waits.insert(wait.call.request_id.clone(), wait);
+        }
+    }
+
+    /// Brings everything to a new stream.
+    pub(super) fn take_up(&mut self) {
+        let leases: Vec<_> = self.leases.keys().cloned().collect();
+        for lease_id in leases {
+            self.attach(&lease_id);
+        }
+        let waits: Vec<_> = self.waits.keys().cloned().collect();
+        for request_id in waits {
+            self.acquire(&request_id);
+        }
+    }
+
+    pub(super) fn beat_if_due(&mut self, now: Duration) {
+        let Some(link) = &self.link else { return };
+        let leases = self.leases.values().filter(|owned| owned.is_here);
+        let held = leases.clone().map(Owned::interval);
+        let every = held.chain(self.waits.values().map(Wait::interval)).min();
+        let Some(every) = every else { return };
+        let last = link.last_beat();
+        // A lease that has just come here may be about to run out.
+        let has_new = leases.clone().any(|owned| Some(owned.came_at) > last);
+        if has_new || last.is_none_or(|last| now >= last + every) {
+            self.beat();
+        }
+    }
+
+    fn beat(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.beat();
+        }
+    }
+
+    /// A broker that answers no heartbeat for a quarter of a ttl may be gone, though its connection
+    /// seems to live.
+    pub(super) fn watch_silence(&mut self, now: Duration) {
+        let since = self.link.as_ref().and_then(|link| link.silent_since());
+        let leases = self.leases.values().filter(|owned| owned.is_here);
+        let patience = leases.map(|owned| owned.ttl / 4).min();
+        if let (Some(since), Some(patience)) = (since, patience)
+            && now > since + patience
+            && self.moving.is_settled()
+        {
+            self.leave(Duration::ZERO);
+        }
+    }
+}
+
+impl Owned {
+    fn is_due(&self, now: Duration) -> bool {
+        match (&self.release, &self.unborn) {
+            (Some(release), _) => release.is_over(now),
+            (None, Some(_)) => now > self.came_at + self.ttl,
+            (None, None) => !self.trust.is_valid(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One lease stream as its client sees it: what was sent when, and whether the other side answers.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use leasehold_proto::v1::{
+    Close, Heartbeat, HoldRequest, HoldResponse, hold_request::Message as Request,
+    hold_response::Message as Response,
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
+
+use crate::{
+    clock,
+    endpoint::{Brokers, Connection, STREAM_LIMIT},
+};
+
+/// Heartbeats whose time of sending is remembered. An acknowledgement of an older one is of no use.
+const BEATS_KEPT: usize = 64;
+
+/// What a call of the stream is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum About {
+    /// A request.
+    Acquire(String),
+    /// A lease.
+    Attach(String),
+    /// A lease, or the part of it with this number.
+    Release(String, Option<u64>),
+    /// Nothing that an answer is waited for.
+    Nothing,
+}
+
+/// One stream. Dropped, it breaks.
+pub(crate) struct Link {
+    pub(super) connection: Connection,
+    requests: mpsc::UnboundedSender<HoldRequest>,
+    responses: Streaming<HoldResponse>,
+    calls: HashMap<i64, (About, Duration)>,
+    last_call: i64,
+    /// When the newest heartbeats were sent, and the sequence of the first of them.
+    beats: VecDeque<Duration>,
+    first_kept: i64,
+    /// The first heartbeat after the last message.
+    unanswered: Option<Duration>,
+}
+
+/// The first endpoint that answers, and a stream to it.
+pub(crate) async fn first_link(brokers: &Brokers) -> Result<(usize, Box<Link>), String> {
+    let mut why = Vec::new();
+    for at in 0..brokers.endpoints.len() {
+        match Link::open(brokers, at).await {
+            Ok(link) => return Ok((at, link)),
+            Err(error) => why.push(error),
+        }
+    }
+    Err(why.join("; "))
+}
+
+impl Link {
+    /// Opens a stream on a connection of its own.
+    pub(super) async fn open(brokers: &Brokers, at: usize) -> Result<Box<Self>, String> {
+        let endpoint = &brokers.endpoints[at % brokers.endpoints.len()];
+        let open = async {
+            let connection = endpoint.connect(brokers.credential.clone()).await?;
+            let (requests, outgoing) = mpsc::unbounded_channel();
+            let outgoing = UnboundedReceiverStream::new(outgoing);
+            let responses = connection.hold(outgoing).await;
+            let responses = responses.map_err(|why| format!("{}: {why}", endpoint.name()))?;
+            Ok(Box::new(Self {
+                connection,
+                requests,
+                responses,
+                calls: HashMap::new(),
+                last_call: 0,
+                beats: VecDeque::new(),
+                first_kept: 1,
+                unanswered: None,
+            }))
+        };
+        let late = |_| Err(format!("{}: no answer within 1 s", endpoint.name()));
+        timeout(STREAM_LIMIT, open).await.unwrap_or_else(late)
+    }
+
+    /// The next message; `None` once the stream has ended. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<Response> {
+        loop {
+            let response = self.responses.message().await.ok()??;
+            self.unanswered = None;
+            // An unknown message is of a newer broker.
+            if let Some(message) = response.message {
+                return Some(message);
+            }
+        }
+    }
+
+    /// Sends a call, made from its id, which it returns.
+    pub(super) fn call(&mut self, about: About, message: impl FnOnce(i64) -> Request) -> i64 {
+        self.last_call += 1;
+        let sent = clock::now();
+        self.send(message(self.last_call));
+        self.calls.insert(self.last_call, (about, sent));
+        self.last_call
+    }
+
+    /// Sends a message that is no call.
+    pub(super) fn send(&self, message: Request) {
+        let message = Some(message);
+        // A stream that has ended says so where it is read.
+        let _ = self.requests.send(HoldRequest { message });
+    }
+
+    /// What an answer is about, and when that was sent.
+    pub(super) fn answered(&mut self, call_id: i64) -> Option<(About, Duration)> {
+        self.calls.remove(&call_id)
+    }
+
+    /// Sends a heartbeat.
+    pub(super) fn beat(&mut self) {
+        let now = clock::now();
+        self.unanswered.get_or_insert(now);
+        if self.beats.len() == BEATS_KEPT {
+            self.beats.pop_front();
+            self.first_kept += 1;
+        }
+        self.beats.push_back(now);
+        let sequence = self
+            .first_kept
+            .saturating_add_unsigned(self.beats.len() as u64)
+            - 1;
+        self.send(Request::Heartbeat(Heartbeat { sequence }));
+    }
+
+    /// When a heartbeat was sent.
+    pub(super) fn beat_sent(&self, sequence: i64) -> Option<Duration> {
+        let index = sequence.checked_sub(self.first_kept)?;
+        self.beats.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// When the newest heartbeat was sent.
+    pub(super) fn last_beat(&self) -> Option<Duration> {
+        self.beats.back().copied()
+    }
+
+    /// Since when nothing has answered a heartbeat.
+    pub(super) fn silent_since(&self) -> Option<Duration> {
+        self.unanswered
+    }
+
+    /// Ends it in good order: the broker releases every lease that is on it.
+    pub(super) async fn close(self) {
+        self.send(Request::Close(Close {}));
+        let Self {
+            requests,
+            mut responses,
+            ..
+        } = self;
+        drop(requests);
+        while let Ok(Some(_)) = responses.message().await {}
+    }
+}

@@ -1,0 +1,124 @@
+//! From one broker to the next: after a break, when asked to, when nothing answers.
+//!
+//! A stream that still works is left only once another one is open.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use rand::Rng as _;
+use tracing::{debug, warn};
+
+use super::{Keeper, Link};
+use crate::clock;
+
+/// Clients of a broker that dies don't all come to the next one at the same moment.
+const JITTER: Duration = Duration::from_millis(50);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// On the way to another broker.
+pub(super) struct Move {
+    /// The endpoint of the present stream, or the one that was tried last.
+    at: usize,
+    /// When to open another stream.
+    due: Option<Duration>,
+    opening: Option<BoxFuture<'static, Result<Box<Link>, String>>>,
+    failures: u32,
+    why: String,
+}
+
+impl Move {
+    pub(super) fn new(at: usize) -> Self {
+        Self {
+            at,
+            due: None,
+            opening: None,
+            failures: 0,
+            why: "not connected yet".to_owned(),
+        }
+    }
+
+    /// Whether nothing is planned.
+    pub(super) fn is_settled(&self) -> bool {
+        self.due.is_none()
+    }
+
+    /// Why there is no stream.
+    pub(super) fn why_not(&self) -> String {
+        format!("no broker can be reached: {}", self.why)
+    }
+
+    /// Another stream is open, or could not be opened. Cancel safe.
+    pub(super) async fn opened(&mut self) -> Result<Box<Link>, String> {
+        let Some(opening) = &mut self.opening else {
+            return std::future::pending().await;
+        };
+        let opened = opening.await;
+        self.opening = None;
+        opened
+    }
+}
+
+impl Keeper {
+    /// Goes to another broker after a while.
+    pub(super) fn leave(&mut self, delay: Duration) {
+        let at = clock::now() + delay;
+        let due = self.moving.due.map_or(at, |due| due.min(at));
+        self.moving.due = Some(due);
+        self.open_if_due(clock::now());
+    }
+
+    /// The stream is gone.
+    pub(super) fn broken(&mut self) {
+        debug!("the lease stream broke");
+        self.link = None;
+        "the stream broke".clone_into(&mut self.moving.why);
+        self.off_stream();
+        self.leave(jittered(JITTER));
+    }
+
+    pub(super) fn open_if_due(&mut self, now: Duration) {
+        if self.moving.opening.is_some() || self.moving.due.is_none_or(|due| now < due) {
+            return;
+        }
+        self.moving.at += 1;
+        let (brokers, at) = (Arc::clone(&self.brokers), self.moving.at);
+        let open = async move { Link::open(&brokers, at).await };
+        self.moving.opening = Some(Box::pin(open));
+    }
+
+    pub(super) fn opened(&mut self, opened: Result<Box<Link>, String>) {
+        match opened {
+            Ok(link) => {
+                self.moving.due = None;
+                self.moving.failures = 0;
+                // What the old one would still say is said again here.
+                self.link = Some(link);
+                self.off_stream();
+                self.take_up();
+            }
+            Err(why) => {
+                warn!(why, "a broker does not answer");
+                self.moving.failures += 1;
+                self.moving.why = why;
+                let pause = self.pause();
+                self.moving.due = Some(clock::now() + pause);
+            }
+        }
+    }
+
+    /// Every endpoint is tried at once the first time, then all more and more slowly.
+    fn pause(&self) -> Duration {
+        let rounds = self.moving.failures as usize / self.brokers.endpoints.len();
+        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+        match rounds {
+            0 => Duration::ZERO,
+            rounds => jittered((PAUSE_MIN * 2_u32.saturating_pow(rounds - 1)).min(PAUSE_MAX)),
+        }
+    }
+}
+
+/// Between half of it and all of it.
+pub(super) fn jittered(time: Duration) -> Duration {
+    time.mul_f64(rand::thread_rng().gen_range(0.5..1.0))
+}
