@@ -10,13 +10,16 @@ mod undo;
 
 use std::sync::{Arc, atomic::AtomicI64};
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{
+    Semaphore,
+    oneshot::{self, error::RecvError},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::error;
 
 pub use self::lease::GivenBack;
 use self::{
-    call::{Call, Offer},
+    call::{Answer, Answered, Call},
     stream::{StreamAge, Tell},
     undo::Undo,
 };
@@ -88,37 +91,46 @@ impl Broker {
     /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
     /// call has come again by then.
     pub async fn acquire(&self, caller: &str, call: AcquireCall) -> Result<Lease, Failed> {
-        Ok(self.offer(caller, call, None).await?.accept())
+        let first = call.first().clone();
+        let (run, answer) = self.begin(caller, call, None);
+        self.tasks.spawn(run);
+        Ok(ended(&first, answer.await)?.accept())
     }
 
-    async fn offer(
+    /// A call, to be run to its end by whoever takes it, and its answer. The call goes on, and undoes
+    /// what it did, when nobody waits for the answer any more.
+    fn begin(
         &self,
         caller: &str,
         call: AcquireCall,
         on: Option<OnStream>,
-    ) -> Result<Offer, Failed> {
-        let first = call.targets[0].lock.clone();
-        let failed = |error| Failed {
-            lock: first.clone(),
-            error,
-        };
-        if self.draining.is_cancelled() {
-            return Err(failed(LockError::Draining));
-        }
-        if let Some(lease) = &call.under
-            && lease.locks.len() >= LOCKS_MAX
-            && lease.locks.iter().all(|held| held.lock != first)
-        {
-            return Err(failed(LockError::TooManyLocks));
-        }
-        let token = match &call.under {
-            Some(lease) => lease.lease_token.clone(),
-            None => self.new_token(caller, &call).await.map_err(failed)?,
-        };
+    ) -> (impl Future<Output = ()> + Send + use<>, Answer) {
         let (reply, answer) = oneshot::channel();
-        self.tasks
-            .spawn(Call::new(self.clone(), call, token, on).run(reply));
-        answer.await.map_err(|_| failed(LockError::Internal))?
+        let (broker, caller) = (self.clone(), caller.to_owned());
+        let run = async move {
+            match broker.admit(&caller, &call).await {
+                Ok(token) => Call::new(broker, call, token, on).run(reply).await,
+                // A caller that is gone needs no answer.
+                Err(failed) => drop(reply.send(Err(failed))),
+            }
+        };
+        (run, answer)
+    }
+
+    /// The token of the lease that the call makes or adds to, unless it is hopeless.
+    async fn admit(&self, caller: &str, call: &AcquireCall) -> Result<LeaseToken, Failed> {
+        let first = call.first();
+        if self.draining.is_cancelled() {
+            return Err(LockError::Draining.at(first));
+        }
+        let Some(lease) = &call.under else {
+            let token = self.new_token(caller, call).await;
+            return token.map_err(|error| error.at(first));
+        };
+        if lease.locks.len() >= LOCKS_MAX && lease.locks.iter().all(|held| held.lock != *first) {
+            return Err(LockError::TooManyLocks.at(first));
+        }
+        Ok(lease.lease_token.clone())
     }
 
     /// The same for every attempt of the call, at any broker.
@@ -169,6 +181,11 @@ impl Broker {
     pub async fn idle(&self) {
         self.tasks.wait().await;
     }
+}
+
+/// What became of a call. One without an answer was ended by a fault.
+fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
+    answer.unwrap_or_else(|_| Err(LockError::Internal.at(first)))
 }
 
 /// Passes on what the store tells unasked.

@@ -1,5 +1,5 @@
-//! One Acquire or AcquireAll from its first command to its answer. Runs in a task of its own: the
-//! caller's future may be dropped at any moment, the grant logic may not.
+//! One Acquire or AcquireAll from its first command to its answer. Runs in a task of its own, or in
+//! that of its stream: the caller's future may be dropped at any moment, the grant logic may not.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -17,8 +17,12 @@ use crate::lock::{
     Target, Under, Via,
 };
 
+/// What a call ends with.
+pub(super) type Answered = Result<Offer, Failed>;
 /// Where the answer goes.
-pub(super) type Reply = oneshot::Sender<Result<Offer, Failed>>;
+pub(super) type Reply = oneshot::Sender<Answered>;
+/// Where it comes from.
+pub(super) type Answer = oneshot::Receiver<Answered>;
 
 /// A call under way.
 pub(super) struct Call {

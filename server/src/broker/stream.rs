@@ -22,20 +22,20 @@ use futures::{
     future::{BoxFuture, FutureExt as _},
     stream::{BoxStream, FuturesUnordered, StreamExt as _},
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use self::{
     done::Done,
     owned::{Owned, Todo},
-    time::{Silence, until},
+    time::Silence,
 };
 pub use self::{
     messages::{Asked, Ended, Extended, Place, Refusal, Tell, Told},
     time::StreamAge,
 };
-use super::{Broker, OnStream};
+use super::{Broker, OnStream, ended};
 use crate::{
     lock::{AcquireCall, Attachment, LeaseId, Release, ShownLease, StreamId},
     streams::Departures,
@@ -86,8 +86,10 @@ pub(super) struct Stream {
     graced: Option<Duration>,
     /// Calls without an answer, and how to give each up.
     waits: HashMap<i64, CancellationToken>,
-    /// The calls themselves: they end with the stream.
-    calls: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// The calls themselves, each of which runs to its end.
+    calls: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Their answers: nobody waits for them when the stream is over.
+    answers: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Commands under way.
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Renewals that are done and not told yet.
@@ -119,6 +121,7 @@ impl Broker {
             graced: None,
             waits: HashMap::new(),
             calls: FuturesUnordered::new(),
+            answers: FuturesUnordered::new(),
             jobs: FuturesUnordered::new(),
             acks: Vec::new(),
             interval_ms: 0,
@@ -135,9 +138,14 @@ impl Stream {
     ) {
         let draining = self.broker.draining.clone();
         let mut draining = pin!(draining.cancelled().fuse());
+        let mut timer = pin!(sleep_until(self.ages_at));
         let mut is_read = false;
         while self.phase == Phase::Open || self.phase != Phase::Left && !self.jobs.is_empty() {
+            // One that is too early does no harm, and most times move on with each heartbeat.
             let due = self.due();
+            if let Some(due) = due.filter(|due| *due < timer.deadline() || timer.is_elapsed()) {
+                timer.as_mut().reset(due);
+            }
             tokio::select! {
                 next = asked.next(), if !is_read => match next {
                     Some(next) => self.asked(next),
@@ -146,11 +154,16 @@ impl Stream {
                         self.break_off();
                     }
                 },
-                Some(done) = self.calls.next() => self.done(done),
+                Some(()) = self.calls.next() => {}
+                Some(done) = self.answers.next() => self.done(done),
                 Some(done) = self.jobs.next() => self.done(done),
                 left = departures.next() => self.left(left),
-                () = until(due) => self.look_at_the_time(),
+                () = &mut timer, if due.is_some() => self.look_at_the_time(),
                 () = &mut draining => self.say_reconnect(),
+            }
+            while let Some(Some(())) = self.calls.next().now_or_never() {}
+            while let Some(Some(done)) = self.answers.next().now_or_never() {
+                self.done(done);
             }
             while let Some(Some(done)) = self.jobs.next().now_or_never() {
                 self.done(done);
@@ -158,6 +171,11 @@ impl Stream {
             self.acknowledge();
         }
         self.broker.streams.close(self.id);
+        self.answers.clear();
+        let calls = std::mem::take(&mut self.calls);
+        if !calls.is_empty() {
+            self.broker.tasks.spawn(calls.collect::<()>());
+        }
         if self.went_back > 0 {
             debug!(count = self.went_back, "heartbeats went back");
         }
@@ -242,13 +260,14 @@ impl Stream {
             tell: Arc::clone(&self.tell),
             give_up,
         };
-        let (broker, caller) = (self.broker.clone(), self.caller.clone());
-        self.calls.push(Box::pin(async move {
-            let result = broker.offer(&caller, call, Some(on)).await;
+        let first = call.first().clone();
+        let (call, answer) = self.broker.begin(&self.caller, call, Some(on));
+        self.calls.push(Box::pin(call));
+        self.answers.push(Box::pin(async move {
             Done::Acquired {
                 call_id,
                 number,
-                result,
+                result: ended(&first, answer.await),
             }
         }));
     }
@@ -258,7 +277,7 @@ impl Stream {
             return;
         }
         let (broker, to) = (self.broker.clone(), self.attachment(number));
-        self.calls.push(Box::pin(async move {
+        self.answers.push(Box::pin(async move {
             let result = broker.attach(&lease.locks, to).await;
             Done::Attached {
                 call_id,
@@ -299,8 +318,8 @@ impl Stream {
             self.give_back(lease_id, Release::All);
         }
         // What is granted meanwhile is given back, too.
-        let calls = std::mem::take(&mut self.calls);
-        self.jobs.extend(calls);
+        let answers = std::mem::take(&mut self.answers);
+        self.jobs.extend(answers);
     }
 
     /// The client is gone: its leases run out, or end after their disconnect_grace; its waits end a
@@ -311,7 +330,7 @@ impl Stream {
         }
         self.phase = Phase::Broken;
         self.waits.clear();
-        self.calls.clear();
+        self.answers.clear();
         let leases: Vec<_> = self.leases.keys().copied().collect();
         for lease_id in leases {
             self.lapse_later(lease_id);

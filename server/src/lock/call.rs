@@ -35,6 +35,14 @@ pub struct AcquireCall {
     pub arguments: ArgumentsHash,
 }
 
+impl AcquireCall {
+    /// The lock named first; that of a failure that is about all of them.
+    #[must_use]
+    pub fn first(&self) -> &LockKey {
+        &self.targets[0].lock
+    }
+}
+
 /// The lease that a grant belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Under {

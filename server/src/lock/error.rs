@@ -98,6 +98,15 @@ pub struct Failed {
     pub error: LockError,
 }
 
+impl LockError {
+    /// The failure of a call at this lock.
+    #[must_use]
+    pub fn at(self, lock: &LockKey) -> Failed {
+        let lock = lock.clone();
+        Failed { lock, error: self }
+    }
+}
+
 fn limit_mismatch(limit: u32) -> String {
     match limit {
         0 => "no limit is in use on this semaphore".to_owned(),

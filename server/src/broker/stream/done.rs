@@ -1,8 +1,10 @@
 //! What becomes of a stream's jobs.
 
+use tokio::sync::{AcquireError, OwnedSemaphorePermit};
+
 use super::{Ended, Extended, Phase, Refusal, Silence, Stream, Told};
 use crate::{
-    broker::{GivenBack, call::Offer},
+    broker::{GivenBack, call::Answered},
     lock::{Failed, Grant, HeldLock, LeaseId, LeaseRef, LockError, LockKey, Release, ShownLease},
 };
 
@@ -11,13 +13,18 @@ pub(super) enum Done {
     Acquired {
         call_id: i64,
         number: u32,
-        result: Result<Offer, Failed>,
+        result: Answered,
     },
     Attached {
         call_id: i64,
         number: u32,
         lease: ShownLease,
         result: Result<Vec<Grant>, Failed>,
+    },
+    /// A lease may be renewed now.
+    Turn {
+        lease_id: LeaseId,
+        turn: Result<OwnedSemaphorePermit, AcquireError>,
     },
     Renewed {
         lease_id: LeaseId,
@@ -60,6 +67,12 @@ impl Stream {
                     Err(failed) => self.refuse(call_id, failed),
                 }
             }
+            Done::Turn { lease_id, turn } => {
+                // Nobody closes the semaphore.
+                if let Ok(turn) = turn {
+                    self.turn(lease_id, turn);
+                }
+            }
             Done::Renewed {
                 lease_id,
                 sequence,
@@ -87,7 +100,7 @@ impl Stream {
         }
     }
 
-    fn acquired(&mut self, call_id: i64, number: u32, result: Result<Offer, Failed>) {
+    fn acquired(&mut self, call_id: i64, number: u32, result: Answered) {
         self.waits.remove(&call_id);
         match result {
             Ok(offer) if self.silence == Silence::Certain => {
@@ -146,7 +159,6 @@ impl Stream {
         owned.is_busy = false;
         match result {
             Ok(kept) => {
-                owned.unanswered.take_if(|newest| *newest <= sequence);
                 let is_kept = |held: &LeaseRef| kept.iter().any(|kept| kept.lock == held.lock);
                 owned
                     .locks

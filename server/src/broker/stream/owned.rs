@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
+use tokio::{sync::OwnedSemaphorePermit, time::sleep};
 
 use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
 use crate::lock::{
@@ -28,6 +28,8 @@ pub(super) struct Owned {
     /// `max_hold` cuts its validity, and the client was told.
     pub(super) is_cut: bool,
     pub(super) is_busy: bool,
+    /// It waits for its turn to be renewed, which holds up nothing else.
+    pub(super) is_in_turn: bool,
     /// A heartbeat that no renewal was sent after.
     pub(super) unanswered: Option<i64>,
     pub(super) todo: VecDeque<Todo>,
@@ -90,6 +92,7 @@ impl Stream {
                 is_lapsing: false,
                 is_cut: false,
                 is_busy: false,
+                is_in_turn: false,
                 unanswered: None,
                 todo: VecDeque::new(),
             })),
@@ -163,26 +166,52 @@ impl Stream {
                     }
                 }));
             }
-            None if self.phase == Phase::Open && owned.unanswered.take().is_some() => {
-                self.renew(lease_id);
+            None if self.phase == Phase::Open && owned.unanswered.is_some() => {
+                self.renew_in_turn(lease_id);
             }
             None => {}
         }
     }
 
+    /// Has a lease renewed as soon as the store has room for one more renewal.
+    fn renew_in_turn(&mut self, lease_id: LeaseId) {
+        let renewals = Arc::clone(&self.broker.renewals);
+        if let Ok(turn) = Arc::clone(&renewals).try_acquire_owned() {
+            return self.renew(lease_id, turn);
+        }
+        let owned = self.leases.get_mut(&lease_id);
+        if let Some(owned) = owned.filter(|owned| !owned.is_in_turn) {
+            owned.is_in_turn = true;
+            self.jobs.push(Box::pin(async move {
+                let turn = renewals.acquire_owned().await;
+                Done::Turn { lease_id, turn }
+            }));
+        }
+    }
+
+    /// It is a lease's turn. If a release is under way, that is more.
+    pub(super) fn turn(&mut self, lease_id: LeaseId, turn: OwnedSemaphorePermit) {
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        owned.is_in_turn = false;
+        if self.phase == Phase::Open && !owned.is_busy && owned.unanswered.is_some() {
+            self.renew(lease_id, turn);
+        }
+    }
+
     /// Acknowledges the newest heartbeat that was read before the command is sent, not the one that
     /// asked for it: when there is more to renew than the store can take, that is much older.
-    fn renew(&mut self, lease_id: LeaseId) {
+    fn renew(&mut self, lease_id: LeaseId, turn: OwnedSemaphorePermit) {
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;
         };
         owned.is_busy = true;
+        owned.unanswered = None;
+        let sequence = self.heartbeats.load(Ordering::Relaxed);
         let asked = owned.locks.clone();
         let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
-        let heartbeats = Arc::clone(&self.heartbeats);
         self.jobs.push(Box::pin(async move {
-            let turn = broker.renewals.acquire().await;
-            let sequence = heartbeats.load(Ordering::Relaxed);
             let result = broker.renew(&asked, None, via).await;
             drop(turn);
             Done::Renewed {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rand::Rng as _;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::{Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
 
@@ -104,12 +104,5 @@ impl Stream {
         let graced = self.leases.values();
         let graced = graced.filter(|owned| owned.grace.is_some() && !owned.is_lapsing);
         self.graced = graced.map(|owned| owned.validity()).min();
-    }
-}
-
-pub(super) async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
