@@ -222,14 +222,19 @@ impl Keeper {
         for (_, mut wait) in self.waits.drain() {
             wait.answer(Err(Error::Closed));
         }
-        for (_, owned) in self.leases.drain() {
-            owned.over(LostReason::Closed);
-        }
-        if let Some(link) = self.link.take() {
-            // Then everything runs out by itself.
-            let _ = timeout(SHUTDOWN_LIMIT, link.close()).await;
+        let leases = self.leases.drain();
+        let releases: Vec<_> = leases
+            .filter_map(|(_, owned)| owned.over(LostReason::Closed))
+            .collect();
+        let is_closed = match self.link.take() {
+            Some(link) => timeout(SHUTDOWN_LIMIT, link.close()).await.is_ok(),
+            None => false,
+        };
+        for release in releases {
+            release.closed(is_closed);
         }
         if let Some(done) = done {
+            // Whoever asked may be gone.
             let _ = done.send(());
         }
     }

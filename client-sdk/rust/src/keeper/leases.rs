@@ -84,12 +84,13 @@ impl Owned {
         Guard::new(&self.lease.lease_id, grants, request_id, trust, reach)
     }
 
-    /// It is over.
-    pub(super) fn over(self, why: LostReason) {
+    /// It is over. A release of it that nobody has answered is left.
+    pub(super) fn over(self, why: LostReason) -> Option<Release> {
         self.trust.end(why.clone());
         if let Some(mut wait) = self.unborn {
             wait.answer(Err(Error::LeaseLost(why)));
         }
+        self.release
     }
 
     /// How often it needs heartbeats.

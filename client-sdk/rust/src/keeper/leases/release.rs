@@ -23,7 +23,7 @@ type Answer = oneshot::Sender<Result<(), ReleaseError>>;
 
 /// The whole lease is being given back.
 #[derive(Default)]
-pub(super) struct Release {
+pub(in crate::keeper) struct Release {
     answers: Vec<Answer>,
     /// When the store has forgotten it, whatever became of the release.
     gone_at: Duration,
@@ -38,6 +38,12 @@ pub(super) struct Part {
 impl Release {
     pub(super) fn is_over(&self, now: Duration) -> bool {
         now >= self.gone_at
+    }
+
+    /// The stream was closed, with all that was on it, or could not be.
+    pub(in crate::keeper) fn closed(self, is_closed: bool) {
+        let unconfirmed = Err(ReleaseError::Unconfirmed);
+        self.answer(if is_closed { Ok(()) } else { unconfirmed });
     }
 
     fn answer(self, result: Result<(), ReleaseError>) {

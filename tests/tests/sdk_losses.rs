@@ -1,0 +1,220 @@
+//! Every way in which a guard of the Rust client loses its lock, and the outages in which it does not.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests run tasks beside the product, which ends them with its own tracker"
+)]
+
+use std::time::Duration;
+
+use leasehold::{Client, Error, LostReason, ReleaseError};
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    client,
+    clock::boottime,
+    deployment::Deployment,
+    redis_server::RedisServer,
+    time_left::expiry,
+};
+use tokio::time::timeout;
+
+const TTL: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(10);
+/// How much longer than it may wait a call goes on without an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+async fn connect(brokers: &[BrokerProcess]) -> Client {
+    let urls = brokers
+        .iter()
+        .map(|broker| format!("http://{}", broker.addr()));
+    let urls: Vec<_> = urls.collect();
+    let client = Client::connect(&urls.join(",")).await;
+    client.expect("a broker answers")
+}
+
+#[tokio::test]
+async fn a_lock_is_held_no_longer_than_max_hold() {
+    let deployment = Deployment::start(1).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").ttl(TTL).max_hold(TTL * 2).acquire().await;
+    let guard = guard.expect("it is free");
+    let granted = boottime();
+    let why = timeout(SOON, guard.lost()).await.expect("it ends");
+    let held = boottime() - granted;
+    assert!(held >= TTL && held <= TTL * 2, "lost after {held:?}");
+    // The client's own clock may be first.
+    let expected = [LostReason::MaxHold, LostReason::Expired];
+    assert!(expected.contains(&why), "{why:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_loses_a_lock_is_told_of() {
+    let deployment = Deployment::start(1).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").acquire().await.expect("it is free");
+    deployment.redis.connect().await.must(&["FLUSHALL"]).await;
+    let why = timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(why, LostReason::StoreLost);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(ReleaseError::Lost(LostReason::StoreLost))),
+        "{released:?}"
+    );
+    let recovering = client.lock("b").wait(Duration::ZERO).acquire().await;
+    let error = recovering.expect_err("the store has lost data");
+    assert!(matches!(error, Error::StoreRecovering(_)), "{error:?}");
+    assert!(error.retry_after().is_some());
+}
+
+#[tokio::test]
+async fn a_holder_without_a_broker_stops_trusting_by_itself() {
+    let mut deployment = Deployment::start(1).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").ttl(TTL).acquire().await.expect("free");
+    let killed_at = boottime();
+    deployment.brokers[0].kill().await;
+    assert!(guard.is_valid(), "its time is not over yet");
+    let why = timeout(SOON, guard.lost()).await.expect("it ends");
+    assert_eq!(why, LostReason::Expired);
+    let after = boottime() - killed_at;
+    assert!(after <= TTL, "trusted for {after:?}");
+    deployment.brokers[0].restart().await;
+    let next = client.lock("a").ttl(TTL).acquire().await;
+    let token = next.expect("the client comes back").fencing_token();
+    assert!(token > guard.fencing_token());
+    assert!(!guard.is_valid(), "nothing is taken again silently");
+}
+
+#[tokio::test]
+async fn a_drain_moves_guards_and_waits_to_another_broker() {
+    let mut deployment = Deployment::start(2).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").ttl(TTL).acquire().await.expect("free");
+    let waits = tokio::spawn(client.lock("a").ttl(TTL).acquire());
+    let observer = client::Client::new("observer", &deployment.addrs(), 0);
+    observer.queued_at(1, "a", 1).await;
+    deployment.brokers[0].terminate();
+    assert_eq!(deployment.brokers[0].ended().await, Some(0));
+    tokio::time::sleep(expiry(TTL)).await;
+    assert!(guard.is_valid() && guard.lost_reason().is_none());
+    assert!(!waits.is_finished());
+    let token = guard.fencing_token();
+    guard.release().await.expect("it was held");
+    let next = waits.await.expect("no panic").expect("its turn");
+    assert!(next.fencing_token() > token);
+}
+
+#[tokio::test]
+async fn a_killed_broker_costs_no_guard() {
+    let mut deployment = Deployment::start(2).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").ttl(TTL).acquire().await.expect("free");
+    let inner = client.lock("a").under(&guard).acquire().await;
+    let inner = inner.expect("it is ours");
+    deployment.brokers[0].kill().await;
+    tokio::time::sleep(expiry(TTL)).await;
+    assert!(guard.is_valid() && inner.is_valid());
+    inner.release().await.expect("on the new stream");
+    guard.release().await.expect("it was held");
+    let next = client.lock("a").try_acquire().await.expect("an answer");
+    assert!(next.is_some(), "both entries are given back");
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_is_repeated_elsewhere() {
+    let mut deployment = Deployment::start(2).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").acquire().await.expect("it is free");
+    deployment.brokers[0].process().pause().await;
+    let release = tokio::spawn(guard.release());
+    tokio::task::yield_now().await;
+    deployment.brokers[0].kill().await;
+    let released = timeout(SOON, release).await.expect("at the other broker");
+    released.expect("no panic").expect("it was held");
+    let next = client.lock("a").try_acquire().await.expect("an answer");
+    assert!(next.is_some(), "it is given back");
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_answers_says_so() {
+    let mut deployment = Deployment::start(1).await;
+    let client = connect(&deployment.brokers).await;
+    deployment.brokers[0].kill().await;
+    let begun = boottime();
+    let error = client.lock("a").try_acquire().await;
+    let error = error.expect_err("nobody answers");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    let endpoint = deployment.brokers[0].addr().to_string();
+    assert!(error.to_string().contains(&endpoint), "{error}");
+    let took = boottime() - begun;
+    assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_reached_is_waited_for() {
+    let redis = RedisServer::start().await;
+    let options = BrokerOptions::on(redis.url());
+    let mut deployment = Deployment::start_on(redis, &options, 1).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").ttl(TTL * 5).acquire().await.expect("free");
+    deployment.redis.process().pause().await;
+    let call = tokio::spawn(client.lock("b").ttl(TTL).acquire());
+    tokio::time::sleep(TTL).await;
+    assert!(!call.is_finished());
+    deployment.redis.process().resume();
+    call.await.expect("no panic").map(drop).expect("it is free");
+    assert!(guard.is_valid());
+    deployment.redis.kill().await;
+    let error = client.lock("b").try_acquire().await.expect_err("no store");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn endpoints_are_checked_and_tried_in_order() {
+    let deployment = Deployment::start(1).await;
+    let nowhere = format!("http://127.0.0.1:{}", leasehold_tests::port::free_port());
+    for wrong in ["", " , ", "127.0.0.1:7070", "ftp://broker:7070", "http://"] {
+        let error = Client::connect(wrong).await.expect_err("no endpoint");
+        assert!(
+            error.to_string().contains("http://127.0.0.1:7070"),
+            "{error}"
+        );
+    }
+    let error = Client::connect(&nowhere).await.expect_err("nobody there");
+    assert!(error.to_string().contains(&nowhere), "{error}");
+    let both = format!("{nowhere},http://{}", deployment.addrs()[0]);
+    let client = Client::connect(&both).await.expect("the second answers");
+    client
+        .lock("a")
+        .acquire()
+        .await
+        .map(drop)
+        .expect("it is free");
+    let unnamed = Client::builder(&both).owner("").connect().await;
+    assert!(unnamed.is_err(), "an owner has a name");
+}
+
+#[tokio::test]
+async fn bad_input_is_told_field_by_field() {
+    let deployment = Deployment::start(1).await;
+    let client = connect(&deployment.brokers).await;
+    for lock in [
+        client.lock(""),
+        client.lock("a\nb"),
+        client.lock("a").permits(2, 1),
+        client.lock_all(["a", "a"]),
+        client.lock("a").reason("x".repeat(600)),
+    ] {
+        let error = lock.acquire().await.expect_err("it is not legal");
+        assert!(
+            matches!(error, Error::Invalid(_) | Error::LimitMismatch(_)),
+            "{error:?}"
+        );
+    }
+    client
+        .lock("a")
+        .acquire()
+        .await
+        .map(drop)
+        .expect("the stream lives on");
+}
