@@ -9,16 +9,18 @@ use std::{
     time::Duration,
 };
 
-use leasehold_proto::v1::{Grant, LockRef};
+use leasehold_proto::v1::Grant;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
+    clock,
     core::{Core, Orders},
     error::{LostReason, ReleaseError},
     order::{Entry, Order},
-    target::lock,
+    target::{lock, shown},
+    telemetry,
     trust::Trust,
 };
 
@@ -30,6 +32,7 @@ use crate::{
 pub struct Guard {
     held: Held,
     entry: Entry,
+    since: Duration,
     is_released: bool,
 }
 
@@ -76,6 +79,7 @@ impl Guard {
         Self {
             held,
             entry,
+            since: clock::now(),
             is_released: false,
         }
     }
@@ -92,7 +96,7 @@ impl Guard {
     /// The lock is given back even if the future is dropped.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         if let Some(why) = self.lost_reason() {
-            self.is_released = true;
+            self.give_back(None);
             return Err(why.into());
         }
         let (answer, answered) = oneshot::channel();
@@ -112,6 +116,8 @@ impl Guard {
         if std::mem::replace(&mut self.is_released, true) {
             return;
         }
+        let held = clock::now().saturating_sub(self.since);
+        telemetry::held(held, self.lost_reason().is_some());
         if let Some(stop) = self.held.0.stop.get() {
             stop.cancel();
         }
@@ -238,10 +244,6 @@ impl Held {
             .filter_map(|grant| grant.target.as_ref());
         targets.map(|target| shown(&lock(target))).collect()
     }
-}
-
-fn shown(lock: &LockRef) -> String {
-    format!("{}/{}", lock.namespace, lock.name)
 }
 
 impl fmt::Debug for Guard {

@@ -62,7 +62,7 @@ mod lock;
 mod order;
 mod queue;
 mod target;
-mod trace_context;
+mod telemetry;
 mod trust;
 
 /// Transport security of https endpoints, as [`Builder::tls`] takes it.

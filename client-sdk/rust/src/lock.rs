@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use leasehold_proto::v1::Owner;
 use rand::Rng as _;
 use tokio::sync::{oneshot, watch};
+use tracing::{Instrument as _, debug, debug_span};
 use uuid::Uuid;
 
 use crate::{
@@ -15,8 +16,8 @@ use crate::{
     guard::{Guard, Held},
     order::{Ask, Call, Order},
     queue::Place,
-    target::Target,
-    trace_context,
+    target::{Target, lock, shown},
+    telemetry,
 };
 
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
@@ -219,6 +220,20 @@ impl Lock {
 
     /// One call with a request id of its own.
     async fn ask(&mut self, wait: Duration) -> Result<Guard, Error> {
+        let targets = self.call.targets.iter();
+        let locks: Vec<_> = targets.map(|target| shown(&lock(target))).collect();
+        let span = debug_span!("lock.acquire", ?locks, ?wait);
+        let begun = clock::now();
+        let result = self.call(wait).instrument(span.clone()).await;
+        telemetry::waited(clock::now().saturating_sub(begun), &result);
+        span.in_scope(|| match &result {
+            Ok(guard) => debug!(lease_id = guard.lease_id(), "granted"),
+            Err(error) => debug!(%error, "not granted"),
+        });
+        result
+    }
+
+    async fn call(&mut self, wait: Duration) -> Result<Guard, Error> {
         let core = &self.client.core;
         let (orders, slot) = match &self.under {
             Some(held) => (held.reach().0, None),
@@ -227,13 +242,13 @@ impl Lock {
         let (answer, mut answered) = oneshot::channel();
         let (place, mut places) = watch::channel(None);
         self.call.request_id = Uuid::new_v4().to_string();
-        self.call.traceparent = trace_context::traceparent();
+        self.call.traceparent = telemetry::traceparent();
         let ask = Ask {
             call: self.call.clone(),
             slot,
             under: self.under.clone(),
             wait,
-            place: self.on_queue.is_some().then_some(place),
+            place,
             answer,
             orders: orders.clone(),
             core: core.clone(),
@@ -254,11 +269,17 @@ impl Lock {
                     return result.unwrap_or(Err(Error::Closed));
                 }
                 Ok(()) = places.changed() => {
-                    if let (Some(hook), Some(place)) = (&mut self.on_queue, &*places.borrow_and_update()) {
-                        hook(place);
-                    }
+                    self.queued(places.borrow_and_update().as_ref());
                 }
             }
+        }
+    }
+
+    fn queued(&mut self, place: Option<&Place>) {
+        let Some(place) = place else { return };
+        debug!(place.position, place.queue_length, "queued");
+        if let Some(hook) = &mut self.on_queue {
+            hook(place);
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Ask {
     /// How long to wait in line.
     pub(crate) wait: Duration,
     /// Where the caller learns where it stands.
-    pub(crate) place: Option<watch::Sender<Option<Place>>>,
+    pub(crate) place: watch::Sender<Option<Place>>,
     pub(crate) answer: oneshot::Sender<Result<Guard, Error>>,
     pub(crate) orders: Orders,
     pub(crate) core: Arc<Core>,

@@ -86,3 +86,8 @@ pub(crate) fn lock(target: &LockTarget) -> LockRef {
         name: target.name.clone(),
     }
 }
+
+/// A lock for people.
+pub(crate) fn shown(lock: &LockRef) -> String {
+    format!("{}/{}", lock.namespace, lock.name)
+}

@@ -7,7 +7,7 @@ use crate::{
     error::{Busy, Error, Refusal},
     order::Ask,
     queue::Place,
-    target::lock,
+    target::{lock, shown},
 };
 
 impl Locks {
@@ -68,8 +68,7 @@ impl Locks {
     }
 
     pub(super) fn tell_place(&self, waiter: &Waiter) {
-        let (Some(place), Some(first)) = (&waiter.ask.place, waiter.ask.call.targets.first())
-        else {
+        let Some(first) = waiter.ask.call.targets.first() else {
             return;
         };
         let lock = lock(first);
@@ -83,7 +82,7 @@ impl Locks {
             queue_length: u32::try_from(self.queue_length(&lock)).unwrap_or(u32::MAX),
             holders: self.holders(&lock),
         });
-        place.send_if_modified(|place| {
+        waiter.ask.place.send_if_modified(|place| {
             let is_new = *place != told;
             *place = told;
             is_new
@@ -92,8 +91,6 @@ impl Locks {
 }
 
 fn names(locks: &[LockRef]) -> String {
-    let names = locks
-        .iter()
-        .map(|lock| format!("{}/{}", lock.namespace, lock.name));
+    let names = locks.iter().map(shown);
     names.collect::<Vec<_>>().join(", ")
 }

@@ -40,7 +40,7 @@ pub(super) struct Wait {
     call_id: i64,
     /// Why it has no answer yet.
     why: Option<Error>,
-    place: Option<watch::Sender<Option<Place>>>,
+    place: watch::Sender<Option<Place>>,
     /// `None`: the caller is gone.
     answer: Option<oneshot::Sender<Result<Guard, Error>>>,
     reach: (Orders, Arc<Core>),
@@ -166,8 +166,8 @@ impl Keeper {
     pub(super) fn queued(&mut self, queued: &Queued) {
         let mut waits = self.waits.values();
         let wait = waits.find(|wait| wait.call_id == queued.call_id);
-        if let Some(place) = wait.and_then(|wait| wait.place.as_ref()) {
-            place.send_replace(Some(Place {
+        if let Some(wait) = wait {
+            wait.place.send_replace(Some(Place {
                 position: u32::try_from(queued.position).unwrap_or_default(),
                 queue_length: u32::try_from(queued.queue_length).unwrap_or_default(),
                 holders: queued.holders.iter().map(holder).collect(),
