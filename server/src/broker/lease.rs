@@ -27,63 +27,40 @@ impl Broker {
         via: Via,
     ) -> Result<Vec<HeldLock>, Failed> {
         let renewals = lease.iter().map(|held| self.store.renew(held, ttl, via));
-        let renewals = join_all(renewals).await;
-        let (mut kept, mut released, mut failed) = (Vec::new(), None, Vec::new());
-        for (held, renewed) in lease.iter().zip(renewals) {
-            let lock = held.lock.clone();
-            let error = match renewed {
-                Ok(Renewed::Extended(grant)) => {
-                    kept.push(HeldLock { lock, grant });
-                    continue;
-                }
-                Ok(Renewed::Released) => {
-                    released = Some(lock);
-                    continue;
-                }
-                Ok(Renewed::MaxHold) => LockError::MaxHold,
-                Ok(Renewed::Elsewhere) => LockError::StaleAttach,
-                Ok(Renewed::Expired) => LockError::LeaseExpired,
-                Ok(Renewed::NotFound) => LockError::LeaseNotFound,
-                Err(error) => error.into(),
-            };
-            failed.push(Failed { lock, error });
-        }
-        if let Some(lock) = released.filter(|_| kept.is_empty()) {
-            let error = LockError::LeaseReleased;
-            failed.push(Failed { lock, error });
-        }
-        // What is lost is lost, whatever could not be reached.
-        let failed = failed
-            .into_iter()
-            .min_by_key(|failed| failed.error.is_open());
-        failed.map_or(Ok(kept), Err)
+        let renewals = join_all(renewals).await.into_iter();
+        kept(
+            lease,
+            renewals.map(|renewed| match renewed? {
+                Renewed::Extended(grant) => Ok(grant),
+                Renewed::Released => Err(LockError::LeaseReleased),
+                Renewed::MaxHold => Err(LockError::MaxHold),
+                Renewed::Elsewhere => Err(LockError::StaleAttach),
+                Renewed::Expired => Err(LockError::LeaseExpired),
+                Renewed::NotFound => Err(LockError::LeaseNotFound),
+            }),
+        )
     }
 
-    /// Puts every lock of a lease on a stream, without extending it; its grants.
+    /// Puts every lock of a lease on a stream, without extending it. Locks that were released are no
+    /// longer part of it; the loss of any other is the end of the whole.
     pub(super) async fn attach(
         &self,
         lease: &[LeaseRef],
         to: Attachment,
-    ) -> Result<Vec<Grant>, Failed> {
+    ) -> Result<Vec<HeldLock>, Failed> {
         let attachments = lease.iter().map(|held| self.store.attach(held, to));
-        let mut grants = Vec::new();
-        for (held, attached) in lease.iter().zip(join_all(attachments).await) {
-            let lock = held.lock.clone();
-            let error = match attached {
-                Ok(Attached::Attached(grant)) => {
-                    grants.push(grant);
-                    continue;
-                }
-                Ok(Attached::Stale) => LockError::StaleAttach,
-                Ok(Attached::MaxHold) => LockError::MaxHold,
-                Ok(Attached::Expired) => LockError::LeaseExpired,
-                Ok(Attached::Released) => LockError::LeaseReleased,
-                Ok(Attached::NotFound) => LockError::LeaseNotFound,
-                Err(error) => error.into(),
-            };
-            return Err(Failed { lock, error });
-        }
-        Ok(grants)
+        let attachments = join_all(attachments).await.into_iter();
+        kept(
+            lease,
+            attachments.map(|attached| match attached? {
+                Attached::Attached(grant) => Ok(grant),
+                Attached::Released => Err(LockError::LeaseReleased),
+                Attached::Stale => Err(LockError::StaleAttach),
+                Attached::MaxHold => Err(LockError::MaxHold),
+                Attached::Expired => Err(LockError::LeaseExpired),
+                Attached::NotFound => Err(LockError::LeaseNotFound),
+            }),
+        )
     }
 
     /// Gives back these locks of a lease, or one entry of each. What can be given back is, whatever
@@ -128,4 +105,26 @@ impl Broker {
             .max_by_key(|failed| failed.error.is_open());
         failed.map_or(Ok(given_back), Err)
     }
+}
+
+/// The locks that a lease still has. One that was released is no loss, unless it was the last.
+fn kept(
+    lease: &[LeaseRef],
+    results: impl Iterator<Item = Result<Grant, LockError>>,
+) -> Result<Vec<HeldLock>, Failed> {
+    let (mut kept, mut released, mut failed) = (Vec::new(), None, Vec::new());
+    for (held, result) in lease.iter().zip(results) {
+        let lock = held.lock.clone();
+        match result {
+            Ok(grant) => kept.push(HeldLock { lock, grant }),
+            Err(error @ LockError::LeaseReleased) => released = Some(Failed { lock, error }),
+            Err(error) => failed.push(Failed { lock, error }),
+        }
+    }
+    failed.extend(released.filter(|_| kept.is_empty()));
+    // What is lost is lost, whatever could not be reached.
+    let failed = failed
+        .into_iter()
+        .min_by_key(|failed| failed.error.is_open());
+    failed.map_or(Ok(kept), Err)
 }

@@ -5,7 +5,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 use super::{Ended, Extended, Phase, Refusal, Silence, Stream, Told};
 use crate::{
     broker::{GivenBack, call::Answered},
-    lock::{Failed, Grant, HeldLock, LeaseId, LeaseRef, LockError, LockKey, Release, ShownLease},
+    lock::{Failed, HeldLock, LeaseId, LeaseRef, LockError, LockKey, Release, ShownLease},
 };
 
 /// A job's end.
@@ -19,7 +19,7 @@ pub(super) enum Done {
         call_id: i64,
         number: u32,
         lease: ShownLease,
-        result: Result<Vec<Grant>, Failed>,
+        result: Result<Vec<HeldLock>, Failed>,
     },
     /// A lease may be renewed now.
     Turn {
@@ -63,7 +63,7 @@ impl Stream {
             } => {
                 self.waits.remove(&call_id);
                 match result {
-                    Ok(grants) => self.attached(call_id, number, lease, &grants),
+                    Ok(kept) => self.attached(call_id, number, lease, &kept),
                     Err(failed) => self.refuse(call_id, failed),
                 }
             }
@@ -131,9 +131,12 @@ impl Stream {
         }
     }
 
-    fn attached(&mut self, call_id: i64, number: u32, lease: ShownLease, grants: &[Grant]) {
+    fn attached(&mut self, call_id: i64, number: u32, lease: ShownLease, kept: &[HeldLock]) {
         let lease_id = lease.lease_id;
-        self.own(lease_id, number, lease.locks, grants);
+        let is_kept = |held: &LeaseRef| kept.iter().any(|kept| kept.lock == held.lock);
+        let locks = lease.locks.into_iter().filter(is_kept).collect();
+        let grants: Vec<_> = kept.iter().map(|held| held.grant).collect();
+        self.own(lease_id, number, locks, &grants);
         if self.phase == Phase::Closing {
             return self.give_back(lease_id, Release::All);
         }
