@@ -107,7 +107,7 @@ impl Builder {
         self
     }
 
-    /// Connects to the first endpoint that answers within a second.
+    /// Connects to the first endpoint that answers within two seconds.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         #[cfg_attr(
             not(feature = "tls"),

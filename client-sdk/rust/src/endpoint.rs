@@ -16,7 +16,7 @@ use tonic::{
 use crate::error::ConnectError;
 
 /// Establishing a connection, and opening a stream on it.
-const OPEN_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const OPEN_LIMIT: Duration = Duration::from_secs(2);
 /// A dead connection must be known before a place in line is given up, 6 s after the last heartbeat:
 /// 2 s without any message, and 2 s without an answer to a ping.
 const PING_EVERY: Duration = Duration::from_secs(2);
@@ -172,5 +172,3 @@ pub(crate) struct Brokers {
 
 /// Shared by the client's tasks.
 pub(crate) type SharedBrokers = Arc<Brokers>;
-
-pub(crate) const STREAM_LIMIT: Duration = OPEN_LIMIT;

@@ -36,8 +36,10 @@ pub(super) struct Owned {
     slot: Slot,
     attach_number: i32,
     is_here: bool,
-    /// When it came to this stream.
-    came_at: Duration,
+    /// When it was granted.
+    granted_at: Duration,
+    /// When it came to this stream from another one.
+    came_at: Option<Duration>,
     valid_until: Duration,
     ttl: Duration,
     interval: Duration,
@@ -110,7 +112,8 @@ impl Keeper {
             slot,
             attach_number: wait.attach_number(),
             is_here: true,
-            came_at: clock::now(),
+            granted_at: clock::now(),
+            came_at: None,
             valid_until: sent + ttl,
             ttl,
             interval: if interval.is_zero() {
@@ -221,7 +224,7 @@ impl Keeper {
             // Lost on the way.
             return self.detach(lease_id.clone());
         };
-        (owned.is_here, owned.came_at) = (true, clock::now());
+        (owned.is_here, owned.came_at) = (true, Some(clock::now()));
         if owned.release.is_some() {
             return self.release(lease_id);
         }
@@ -331,7 +334,7 @@ impl Keeper {
         let Some(every) = every else { return };
         let last = link.last_beat();
         // A lease that has just come here may be about to run out.
-        let has_new = leases.clone().any(|owned| Some(owned.came_at) > last);
+        let has_new = leases.clone().any(|owned| owned.came_at > last);
         if has_new || last.is_none_or(|last| now >= last + every) {
             self.beat();
         }
@@ -362,7 +365,7 @@ impl Owned {
     fn is_due(&self, now: Duration) -> bool {
         match (&self.release, &self.unborn) {
             (Some(release), _) => release.is_over(now),
-            (None, Some(_)) => now > self.came_at + self.ttl,
+            (None, Some(_)) => now > self.granted_at + self.ttl,
             (None, None) => !self.trust.is_valid(),
         }
     }

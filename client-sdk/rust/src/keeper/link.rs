@@ -15,7 +15,7 @@ use tonic::Streaming;
 
 use crate::{
     clock,
-    endpoint::{Brokers, Connection, STREAM_LIMIT},
+    endpoint::{Brokers, Connection, OPEN_LIMIT},
 };
 
 /// Heartbeats whose time of sending is remembered. An acknowledgement of an older one is of no use.
@@ -81,8 +81,13 @@ impl Link {
                 unanswered: None,
             }))
         };
-        let late = |_| Err(format!("{}: no answer within 1 s", endpoint.name()));
-        timeout(STREAM_LIMIT, open).await.unwrap_or_else(late)
+        let late = |_| {
+            Err(format!(
+                "{}: no answer within {OPEN_LIMIT:?}",
+                endpoint.name()
+            ))
+        };
+        timeout(OPEN_LIMIT, open).await.unwrap_or_else(late)
     }
 
     /// The next message; `None` once the stream has ended. Cancel safe.
@@ -111,6 +116,11 @@ impl Link {
         let message = Some(message);
         // A stream that has ended says so where it is read.
         let _ = self.requests.send(HoldRequest { message });
+    }
+
+    /// What a call is about that has no answer yet.
+    pub(super) fn asked(&self, call_id: i64) -> Option<&About> {
+        self.calls.get(&call_id).map(|(about, _)| about)
     }
 
     /// What an answer is about, and when that was sent.

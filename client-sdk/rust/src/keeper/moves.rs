@@ -13,6 +13,8 @@ use crate::clock;
 
 /// Clients of a broker that dies don't all come to the next one at the same moment.
 const JITTER: Duration = Duration::from_millis(50);
+/// A stream that lived for so long was a success.
+const SETTLED: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -23,7 +25,10 @@ pub(super) struct Move {
     /// When to open another stream.
     due: Option<Duration>,
     opening: Option<BoxFuture<'static, Result<Box<Link>, String>>>,
+    /// Endpoints that were tried one after the other in vain.
     failures: u32,
+    /// When the present stream was opened.
+    opened_at: Duration,
     why: String,
 }
 
@@ -34,6 +39,7 @@ impl Move {
             due: None,
             opening: None,
             failures: 0,
+            opened_at: clock::now(),
             why: "not connected yet".to_owned(),
         }
     }
@@ -46,6 +52,13 @@ impl Move {
     /// Why there is no stream.
     pub(super) fn why_not(&self) -> String {
         format!("no broker can be reached: {}", self.why)
+    }
+
+    /// What failed before the present stream counts no more, if that was a success.
+    fn begin(&mut self, now: Duration) {
+        if now > self.opened_at + SETTLED {
+            self.failures = 0;
+        }
     }
 
     /// Another stream is open, or could not be opened. Cancel safe.
@@ -62,10 +75,14 @@ impl Move {
 impl Keeper {
     /// Goes to another broker after a while.
     pub(super) fn leave(&mut self, delay: Duration) {
-        let at = clock::now() + delay;
+        let now = clock::now();
+        if self.moving.is_settled() {
+            self.moving.begin(now);
+        }
+        let at = now + delay;
         let due = self.moving.due.map_or(at, |due| due.min(at));
         self.moving.due = Some(due);
-        self.open_if_due(clock::now());
+        self.open_if_due(now);
     }
 
     /// The stream is gone.
@@ -74,7 +91,9 @@ impl Keeper {
         self.link = None;
         "the stream broke".clone_into(&mut self.moving.why);
         self.off_stream();
-        self.leave(jittered(JITTER));
+        self.moving.begin(clock::now());
+        self.moving.failures += 1;
+        self.leave(jittered(JITTER).max(self.pause()));
     }
 
     pub(super) fn open_if_due(&mut self, now: Duration) {
@@ -91,7 +110,7 @@ impl Keeper {
         match opened {
             Ok(link) => {
                 self.moving.due = None;
-                self.moving.failures = 0;
+                self.moving.opened_at = clock::now();
                 // What the old one would still say is said again here.
                 self.link = Some(link);
                 self.off_stream();

@@ -164,8 +164,12 @@ impl Keeper {
     }
 
     pub(super) fn queued(&mut self, queued: &Queued) {
-        let mut waits = self.waits.values();
-        let wait = waits.find(|wait| wait.call_id == queued.call_id);
+        let about = self.link.as_ref();
+        let about = about.and_then(|link| link.asked(queued.call_id));
+        let Some(About::Acquire(request_id)) = about else {
+            return;
+        };
+        let wait = self.waits.get(request_id);
         if let Some(wait) = wait {
             wait.place.send_replace(Some(Place {
                 position: u32::try_from(queued.position).unwrap_or_default(),
