@@ -5,6 +5,7 @@
     reason = "tests run tasks beside the product, which ends them with its own tracker"
 )]
 
+pub mod ahead;
 pub mod beats;
 pub mod binary;
 pub mod broker_process;
@@ -25,6 +26,7 @@ pub mod proxy;
 pub mod redis_connection;
 pub mod redis_node;
 pub mod redis_server;
+pub mod resource;
 pub mod scale;
 pub mod sdk_broker;
 pub mod shared_redis;
