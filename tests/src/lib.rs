@@ -35,6 +35,7 @@ pub mod stream_client;
 pub mod subscriptions;
 pub mod temp_dir;
 pub mod time_left;
+pub mod trust_log;
 pub mod turns;
 pub mod witness;
 pub mod world;

@@ -14,7 +14,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 const PREFACE_BYTES: usize = 24;
 const HEAD_BYTES: usize = 9;
-const DATA: u8 = 0;
+/// A kind of frame: messages.
+pub const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 /// A kind of frame: a stream is broken off.
 pub const RST_STREAM: u8 = 3;
