@@ -1,0 +1,357 @@
+//! Two brokers stopped and killed in turn under programs that use the Rust client: no guard is lost
+//! while one broker lives, and lines keep their order.
+
+#![expect(clippy::disallowed_methods, reason = "callers are tasks of the test")]
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use leasehold::{Guard, LostReason};
+use leasehold_tests::{
+    client::Client,
+    clock::boottime,
+    deployment::Deployment,
+    scale::{duration, figures},
+    sdk_callers::{self, Call},
+    sdk_line::{Line, Served, Waiter},
+    sdk_site::{Site, connect, hold},
+    time_left::{expiry, look, spread},
+};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+const TTL: Duration = Duration::from_secs(10);
+/// How much earlier than its validity ends a client gives a lock up.
+const MARGIN: Duration = Duration::from_secs(1);
+const SITES: usize = 10;
+const GUARDS_EACH: usize = 50;
+const LINES: usize = 10;
+const IN_LINE: usize = 20;
+const CALM: Duration = Duration::from_secs(2);
+const DOWN: Duration = Duration::from_secs(1);
+const SETTLED_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The programs of the run.
+struct Fleet {
+    holding: Vec<Site>,
+    guards: Arc<Vec<Vec<Guard>>>,
+    waiting: Vec<Site>,
+    waiters: Vec<Waiter>,
+}
+
+/// How a broker goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Stopped,
+    Killed,
+}
+
+/// A time in which a broker was away and its clients moved.
+#[derive(Debug)]
+struct Window {
+    from: Duration,
+    to: Duration,
+    /// Clients that were on the broker.
+    moved: usize,
+}
+
+impl Window {
+    fn contains(&self, moment: Duration) -> bool {
+        (self.from..self.to).contains(&moment)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_and_lines_outlive_brokers_that_go_in_turn() {
+    let mut deployment = Deployment::start(2).await;
+    let (fleet, lines) = Fleet::start(&deployment).await;
+    let stop = CancellationToken::new();
+    let callers = sdk_callers::start(&deployment.addrs(), &stop).await;
+    let least = fleet.watch_remaining(&stop);
+    let (begun, time) = (
+        boottime(),
+        duration(Duration::from_secs(300), Duration::from_secs(30)),
+    );
+    let pace = time.mul_f64(0.95) / u32::try_from(IN_LINE + 1).expect("few");
+    let served: Vec<_> = lines
+        .into_iter()
+        .zip(0..)
+        .map(|(line, index)| {
+            let from = begun + pace * index / u32::try_from(LINES).expect("few");
+            AbortOnDropHandle::new(tokio::spawn(line.serve(from, pace)))
+        })
+        .collect();
+
+    let mut windows = Vec::new();
+    let turns = [
+        (0, Fault::Stopped),
+        (1, Fault::Killed),
+        (0, Fault::Killed),
+        (1, Fault::Stopped),
+    ];
+    let mut turns = turns.into_iter().cycle();
+    while boottime() < begun + time {
+        sleep(CALM).await;
+        let (broker, fault) = turns.next().expect("a cycle");
+        windows.push(fleet.suffer(&mut deployment, broker, fault).await);
+    }
+    let ended = boottime();
+    let served = join_all(served).await.into_iter();
+    let served: Vec<Served> = served.map(|line| line.expect("no panic")).collect();
+    stop.cancel();
+    let calls = join_all(callers).await.into_iter();
+    let calls: Vec<Call> = calls.flat_map(|calls| calls.expect("no panic")).collect();
+    let least = least.await.expect("no panic");
+    let wrong = fleet.lost_or_changed(&deployment).await;
+
+    report_faults(&fleet, &windows, least, wrong);
+    report_lines(&served, &windows);
+    report_calls(&calls, &windows, (begun, ended));
+}
+
+fn report_faults(
+    fleet: &Fleet,
+    windows: &[Window],
+    least: Duration,
+    (lost, changed): (usize, usize),
+) {
+    let sites = || fleet.holding.iter().chain(&fleet.waiting);
+    let moves: usize = sites().map(Site::moves).sum();
+    let gone: usize = windows.iter().map(|window| window.moved).sum();
+    let settled = windows
+        .iter()
+        .map(|window| window.to - window.from)
+        .collect();
+    let guards: usize = fleet.guards.iter().map(Vec::len).sum();
+    figures(&format!(
+        "sdk_rolling: faults={} clients={} clients_hit={gone} moves={moves} guards={guards} \
+         lost={lost} changed={changed} least_remaining={}ms of {}ms settled_after: {}",
+        windows.len(),
+        sites().count(),
+        least.as_millis(),
+        (TTL - MARGIN).as_millis(),
+        spread(settled)
+    ));
+    assert_eq!((guards, lost, changed), (SITES * GUARDS_EACH, 0, 0));
+    assert!(windows.len() >= 4, "each broker stopped and killed");
+    assert!(moves >= gone, "who was on a broker that went has moved");
+}
+
+fn report_lines(served: &[Served], windows: &[Window]) {
+    let inversions: usize = served.iter().map(Served::inversions).sum();
+    let granted = served.iter().flat_map(|line| &line.granted_at);
+    let in_faults = granted
+        .filter(|at| windows.iter().any(|window| window.contains(**at)))
+        .count();
+    let after_release = served.iter().flat_map(|line| &line.after_release);
+    let granted: usize = served.iter().map(|line| line.order.len()).sum();
+    figures(&format!(
+        "sdk_rolling: lines={LINES} granted={granted} granted_in_faults={in_faults} \
+         inversions={inversions} after_release: {}",
+        spread(after_release.copied().collect())
+    ));
+    assert_eq!(granted, LINES * IN_LINE, "everybody is granted in the end");
+    assert_eq!(inversions, 0, "grants out of the order of joining");
+    assert!(in_faults > 0, "lines went on during faults");
+}
+
+fn report_calls(calls: &[Call], windows: &[Window], (begun, ended): (Duration, Duration)) {
+    let is_in_fault = |call: &&Call| windows.iter().any(|window| window.contains(call.ended));
+    let in_run = calls
+        .iter()
+        .filter(|call| (begun..ended).contains(&call.ended));
+    let in_run: Vec<_> = in_run.collect();
+    let granted = in_run.iter().copied().filter(|call| call.is_granted);
+    let in_faults = granted.clone().filter(is_in_fault).count();
+    let granted = granted.count();
+    let faulty: Duration = windows.iter().map(|window| window.to - window.from).sum();
+    let calm = (ended - begun).saturating_sub(faulty).as_secs().max(1);
+    let per_second = (granted - in_faults) / usize::try_from(calm).expect("seconds");
+    let unavailable = in_run.len() - granted;
+    figures(&format!(
+        "sdk_rolling: seconds={} calls={} calm_grants_per_s={per_second} granted_in_faults={in_faults} \
+         unavailable={unavailable}",
+        (ended - begun).as_secs(),
+        in_run.len()
+    ));
+    assert!(per_second >= 100, "too little happened: {per_second}/s");
+    assert!(in_faults * 5 >= granted, "too little happened in faults");
+}
+
+impl Fleet {
+    /// Guards, and lines that are complete.
+    async fn start(deployment: &Deployment) -> (Self, Vec<Line>) {
+        let addrs = deployment.addrs();
+        let (holding, waiting) = (
+            sites("holding", &addrs).await,
+            sites("waiting", &addrs).await,
+        );
+        let takes = holding.iter().enumerate().map(async |(index, site)| {
+            let locks = (0..GUARDS_EACH).map(|lock| guarded(index, lock));
+            hold(&site.client, &locks.collect::<Vec<_>>(), TTL).await
+        });
+        let guards = Arc::new(join_all(takes).await);
+        let lines = (0..LINES).map(async |line| {
+            let mut begun =
+                Line::start(&holding[line % SITES].client, &format!("line-{line}"), TTL).await;
+            let mut waiters = Vec::new();
+            for place in 0..IN_LINE {
+                let site = (place + line) % SITES;
+                waiters.push(begun.join(site, &waiting[site].client).await);
+            }
+            (begun, waiters)
+        });
+        let (lines, waiters): (Vec<_>, Vec<_>) = join_all(lines).await.into_iter().unzip();
+        let waiters = waiters.into_iter().flatten().collect();
+        let fleet = Self {
+            holding,
+            guards,
+            waiting,
+            waiters,
+        };
+        (fleet, lines)
+    }
+
+    /// A broker goes and comes back; until all who were on it are settled on the other one.
+    async fn suffer(&self, deployment: &mut Deployment, at: usize, fault: Fault) -> Window {
+        let sites = || self.holding.iter().chain(&self.waiting);
+        let hit: Vec<_> = sites().map(|site| site.is_on(at)).collect();
+        let moved = hit.iter().filter(|is_on| **is_on).count();
+        assert!(moved > 0, "nobody is on the broker that goes");
+        let told: Vec<_> = self.waiters.iter().map(Waiter::told).collect();
+        let broker = &mut deployment.brokers[at];
+        let from = boottime();
+        match fault {
+            Fault::Stopped => {
+                broker.terminate();
+                assert_eq!(broker.ended().await, Some(0), "in good order");
+            }
+            Fault::Killed => broker.kill().await,
+        }
+        let refused = TcpStream::connect(broker.addr()).await;
+        assert!(refused.is_err(), "a broker that is gone refuses");
+        sleep(DOWN).await;
+        broker.restart().await;
+        let settling = async {
+            let is_moved =
+                |(site, was_on): (&Site, &bool)| !was_on || site.is_on(1 - at) && !site.is_on(at);
+            let is_heard = |guard: &Guard| boottime() + guard.remaining() > from + TTL - MARGIN;
+            let is_told = |(waiter, told): (&Waiter, &Option<usize>)| {
+                !hit[SITES + waiter.site] || waiter.told().is_none() || waiter.told() > *told
+            };
+            while !(sites().zip(&hit).all(is_moved)
+                && self.guards.iter().flatten().all(is_heard)
+                && self.waiters.iter().zip(&told).all(is_told))
+            {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        let settled = timeout(SETTLED_WITHIN, settling).await;
+        let to = boottime();
+        figures(&format!(
+            "fault {fault:?} broker {at}: refused, clients_hit={moved} settled={}ms",
+            (to - from).as_millis()
+        ));
+        settled.expect("all are settled in time");
+        Window { from, to, moved }
+    }
+
+    /// The least that any guard has left, until stopped.
+    fn watch_remaining(&self, stop: &CancellationToken) -> AbortOnDropHandle<Duration> {
+        let (guards, stop) = (Arc::clone(&self.guards), stop.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut least = TTL;
+            while !stop.is_cancelled() {
+                let now = guards.iter().flatten().map(|guard| guard.remaining()).min();
+                least = least.min(now.expect("guards"));
+                sleep(LOOK_EVERY).await;
+            }
+            least
+        }))
+    }
+
+    /// How many guards were lost, and of how many the store says something else.
+    async fn lost_or_changed(&self, deployment: &Deployment) -> (usize, usize) {
+        let observer = Client::new("observer", &deployment.addrs(), 0);
+        let guards = self.guards.iter().flatten();
+        let lost: Vec<_> = guards
+            .clone()
+            .filter_map(|guard| guard.lost_reason())
+            .collect();
+        let same = self.guards.iter().enumerate().map(async |(site, guards)| {
+            let mut changed = 0;
+            for (index, guard) in guards.iter().enumerate() {
+                let held = look(&observer, 0, &guarded(site, index)).await;
+                let is_same = held.is_some_and(|held| {
+                    held.lease_id == guard.lease_id() && held.token == guard.fencing_token()
+                });
+                changed += usize::from(!is_same);
+            }
+            changed
+        });
+        (lost.len(), join_all(same).await.into_iter().sum())
+    }
+}
+
+async fn sites(name: &str, brokers: &[SocketAddr]) -> Vec<Site> {
+    let sites = (0..SITES).map(|index| async move {
+        Site::start(&format!("{name}-{index}"), brokers, index % 2).await
+    });
+    join_all(sites).await
+}
+
+fn guarded(site: usize, lock: usize) -> String {
+    format!("guarded-{site}-{lock}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_are_lost_with_the_only_broker_that_their_client_knows() {
+    let mut deployment = Deployment::start(2).await;
+    let addrs = deployment.addrs();
+    let locks = |site| {
+        (0..GUARDS_EACH)
+            .map(|lock| guarded(site, lock))
+            .collect::<Vec<_>>()
+    };
+    let (alone, both) = (
+        connect("alone", &addrs[..1]).await,
+        connect("both", &addrs).await,
+    );
+    let (lost, kept) = (
+        hold(&alone, &locks(0), TTL).await,
+        hold(&both, &locks(1), TTL).await,
+    );
+    let observer = Client::new("observer", &addrs[1..], 0);
+    let killed_at = boottime();
+    deployment.brokers[0].kill().await;
+    let ends = lost
+        .iter()
+        .map(async |guard| (guard.lost().await, boottime()));
+    let ends = timeout(TTL, join_all(ends)).await.expect("lost in time");
+    let held = look(&observer, 0, &guarded(0, 0))
+        .await
+        .expect("the store waits for longer");
+    assert!(
+        ends.iter().all(|(why, _)| *why == LostReason::Expired),
+        "{ends:?}"
+    );
+    let after: Vec<_> = ends.iter().map(|(_, at)| *at - killed_at).collect();
+    let still = kept.iter().filter(|guard| guard.is_valid()).count();
+    figures(&format!(
+        "sdk_rolling: only endpoint killed: guards={} lost={} lost_after_kill: {} before_E={}ms; \
+         beside them with two endpoints: guards={} valid={still}",
+        lost.len(),
+        ends.len(),
+        spread(after.clone()),
+        held.remaining.as_millis(),
+        kept.len()
+    ));
+    assert_eq!(held.lease_id, lost[0].lease_id());
+    assert!(held.remaining < expiry(TTL));
+    assert!(after.iter().all(|after| *after < TTL), "{after:?}");
+    assert_eq!(still, GUARDS_EACH, "a broker lives for them");
+}
