@@ -74,6 +74,11 @@ impl Keeper {
             return;
         };
         owned.guards -= 1;
+        if let Some(release) = &mut owned.release {
+            // A call under the lease was granted while all of it was given back.
+            release.answers.extend(answer);
+            return;
+        }
         if owned.guards > 0 {
             let part = owned.parts.keys().max().map_or(0, |last| last + 1);
             owned.parts.insert(part, Part { entry, answer });
