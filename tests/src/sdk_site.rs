@@ -32,6 +32,12 @@ impl Site {
         self.proxies[broker].open() > 0
     }
 
+    /// Cuts its connections; how many there were.
+    pub async fn cut(&self) -> usize {
+        let cuts = join_all(self.proxies.iter().map(Proxy::cut)).await;
+        cuts.into_iter().sum()
+    }
+
     /// How often it has gone to another broker, or came back.
     #[must_use]
     pub fn moves(&self) -> usize {
