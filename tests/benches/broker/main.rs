@@ -1,6 +1,6 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
-//! With `calls`, `streams` or `leases` as arguments only those parts; with `--quick` less of each.
+//! With `calls`, `streams`, `leases` or `sdk` as arguments only those parts; with `--quick` less of each.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
 //! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
@@ -15,6 +15,7 @@ mod modes;
 mod pairs;
 mod report;
 mod scripts;
+mod sdk;
 mod streams;
 mod targets;
 
@@ -31,10 +32,11 @@ const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
 const PART_LIMIT: Duration = Duration::from_secs(420);
 /// By their names as arguments.
-const PARTS: [(&str, Part); 3] = [
+const PARTS: [(&str, Part); 4] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
+    ("sdk", Part::Sdk),
 ];
 
 /// What is measured one after the other.
@@ -46,6 +48,8 @@ enum Part {
     Streams,
     /// Standing leases on streams.
     Leases,
+    /// The Rust client.
+    Sdk,
 }
 
 fn main() {
@@ -53,6 +57,10 @@ fn main() {
     let has = |argument: &str| std::env::args().any(|given| given == argument);
     if has(echo::ARGUMENT) {
         runtime.block_on(echo::serve());
+        return;
+    }
+    if has(sdk::ARGUMENT) {
+        runtime.block_on(sdk::hold_guards(std::env::args()));
         return;
     }
     let is_quick = has("--quick");
@@ -79,6 +87,8 @@ impl Part {
             }
             Self::Streams => streams::measure(&extent).await.to_string(),
             Self::Leases => streams::measure_leases(&extent).await.to_string(),
+            Self::Sdk if is_quick => sdk::measure(&sdk::QUICK).await.to_string(),
+            Self::Sdk => sdk::measure(&sdk::FULL).await.to_string(),
         }
     }
 }

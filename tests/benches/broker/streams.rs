@@ -1,11 +1,11 @@
 //! Lease streams beside unary calls and beside a bare echo, and standing leases, as tables.
 
 mod beats;
-mod calls;
+pub(crate) mod calls;
 mod leases;
 mod line;
 mod table;
-mod usage;
+pub(crate) mod usage;
 mod wire;
 
 use std::{collections::BTreeMap, time::Duration};

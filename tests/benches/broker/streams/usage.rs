@@ -51,7 +51,8 @@ fn numbered(text: &str, field: &str) -> Option<u64> {
     number.parse().ok()
 }
 
-fn resident_bytes(pid: u32) -> u64 {
+/// Memory of a process.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
@@ -60,7 +61,7 @@ fn resident_bytes(pid: u32) -> u64 {
 }
 
 /// User and system time of all threads.
-fn cpu_time(pid: u32) -> Duration {
+pub(crate) fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     // Behind the command in brackets begins field 3; utime and stime are 14 and 15.
     let (_, fields) = stat.rsplit_once(") ").expect("a command in brackets");

@@ -1,0 +1,99 @@
+//! The tables of the Rust client: medians, ratios to raw stubs, bytes for each guard.
+
+use std::fmt;
+
+use super::{By, Sdk, guards::Kept};
+use crate::{
+    pairs::Sample,
+    report::{machine, median, ms, verdict},
+};
+
+/// The least share of the pairs of raw stubs.
+const RAW_AIM: f64 = 0.9;
+
+impl fmt::Display for Sdk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", machine())?;
+        self.show_pairs(f)?;
+        writeln!(f)?;
+        self.show_kept(f)
+    }
+}
+
+impl Sdk {
+    fn show_pairs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Medians of {} interleaved rounds, broker on Redis. Callers share 4 connections, streams or clients; a\n\
+             pair is an acquire and a release, each caller on its own lock.\n",
+            self.rounds
+        )?;
+        writeln!(
+            f,
+            "| {:22} | {:>7} | {:>8} | {:>7} | {:>7} | {:>7} | {:>8} | aim |",
+            "what", "callers", "per s", "p50 ms", "p99 ms", "÷ unary", "÷ stream"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
+        for (&(callers, by), rounds) in &self.pairs {
+            let share = |of| ratio(rounds, &self.pairs[&(callers, of)]);
+            let (unary, stream) = (share(By::Unary), share(By::Stream));
+            let (what, aim) = match by {
+                By::Unary => ("raw stubs: unary calls", String::new()),
+                By::Stream => ("raw stubs: streams", String::new()),
+                By::Client => {
+                    let [unary, stream] = [unary, stream].map(|share| verdict(share >= RAW_AIM));
+                    let aim = format!("at least {RAW_AIM} x unary: {unary}, x stream: {stream}");
+                    ("Rust client", aim)
+                }
+            };
+            let sample = median(rounds);
+            writeln!(
+                f,
+                "| {what:22} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {unary:>7.2} | {stream:>8.2} | {aim} |",
+                sample.per_second,
+                ms(sample.p50),
+                ms(sample.p99),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What guards occupy and cost.
+    fn show_kept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Standing guards: a process with one client, ttl 15 s, a heartbeat every 5 s. Bytes are what it has\n\
+             resident; CPU is its seconds per second, heartbeats and their acknowledgements included.\n"
+        )?;
+        writeln!(
+            f,
+            "| guards | connections | MiB | B/guard | CPU | µs/guard and s |"
+        )?;
+        writeln!(f, "|--:|--:|--:|--:|--:|--:|")?;
+        let empty = self.kept.first().map_or(0, |kept| kept.bytes);
+        for kept in &self.kept {
+            let cpu = kept.cpu.as_secs_f64() / kept.window.as_secs_f64();
+            writeln!(
+                f,
+                "| {} | {} | {:.1} | {} | {cpu:.4} | {} |",
+                kept.guards,
+                kept.connections,
+                kept.bytes as f64 / f64::from(1 << 20),
+                per_guard(kept, kept.bytes.saturating_sub(empty) as f64, 0),
+                per_guard(kept, cpu * 1e6, 2),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn per_guard(kept: &Kept, amount: f64, digits: usize) -> String {
+    match kept.guards {
+        0 => String::new(),
+        guards => format!("{:.digits$}", amount / guards as f64),
+    }
+}
+
+fn ratio(rounds: &[Sample], to: &[Sample]) -> f64 {
+    median(rounds).per_second / median(to).per_second
+}
