@@ -1,6 +1,6 @@
 //! A client of Leasehold: one for each process.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_proto::v1::Owner;
 
@@ -25,7 +25,6 @@ pub struct Client {
 }
 
 /// Settings of a client.
-#[derive(Debug)]
 #[must_use = "ends with connect()"]
 pub struct Builder {
     endpoints: String,
@@ -131,6 +130,16 @@ impl Builder {
             credential,
         });
         Ok(Client::new(Core::connect(brokers).await?, owner))
+    }
+}
+
+/// Without secrets: the bearer token, and the private key that a TLS configuration may have.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("endpoints", &self.endpoints)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
     }
 }
 

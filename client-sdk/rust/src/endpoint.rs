@@ -8,7 +8,7 @@ use leasehold_proto::v1::{
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
-    Request, Streaming,
+    Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     transport::{Channel, Endpoint as Address},
 };
@@ -38,6 +38,7 @@ pub(crate) struct Credential(MetadataValue<Ascii>);
 pub(crate) struct Connection {
     channel: Channel,
     credential: Option<Credential>,
+    is_tls: bool,
 }
 
 /// Makes endpoints of a comma-separated list of URLs.
@@ -77,7 +78,7 @@ impl Endpoint {
     /// The https endpoints with this TLS configuration.
     #[cfg(feature = "tls")]
     pub(crate) fn tls(self, tls: tonic::transport::ClientTlsConfig) -> Result<Self, ConnectError> {
-        if self.address.uri().scheme_str() != Some("https") {
+        if !self.is_tls() {
             return Ok(self);
         }
         let address = self.address.tls_config(tls);
@@ -86,6 +87,10 @@ impl Endpoint {
             why: error.to_string(),
         })?;
         Ok(Self { address, ..self })
+    }
+
+    fn is_tls(&self) -> bool {
+        self.address.uri().scheme_str() == Some("https")
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -102,12 +107,13 @@ impl Endpoint {
         Ok(Connection {
             channel,
             credential,
+            is_tls: self.is_tls(),
         })
     }
 }
 
 impl Credential {
-    /// A bearer token, or a whole value of the header when it names a scheme itself.
+    /// Of a bearer token.
     pub(crate) fn new(bearer: &str) -> Result<Self, ConnectError> {
         let value = format!("Bearer {bearer}").parse();
         let mut value: MetadataValue<Ascii> = value.map_err(|_| ConnectError::InvalidCredential)?;
@@ -129,8 +135,20 @@ impl Connection {
         requests: UnboundedReceiverStream<HoldRequest>,
     ) -> Result<Streaming<HoldResponse>, String> {
         let opened = self.locks().hold(self.request(requests)).await;
-        let opened = opened.map_err(|status| format!("{}: {}", status.code(), status.message()))?;
+        let opened = opened.map_err(|status| self.why_not(&status))?;
         Ok(opened.into_inner())
+    }
+
+    fn why_not(&self, status: &Status) -> String {
+        match std::error::Error::source(status) {
+            None => format!("{}: {}", status.code(), status.message()),
+            // TLS 1.3 refuses a client after its side of the handshake, and the reason may get lost.
+            Some(broken) if self.is_tls => {
+                let hint = "does the broker want a client certificate?";
+                format!("{}; {hint}", causes(broken))
+            }
+            Some(broken) => causes(broken),
+        }
     }
 
     pub(crate) fn locks(&self) -> LockServiceClient<Channel> {
@@ -172,3 +190,36 @@ pub(crate) struct Brokers {
 
 /// Shared by the client's tasks.
 pub(crate) type SharedBrokers = Arc<Brokers>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn https_needs_the_feature() {
+        let refused = parse("http://a:7070, https://b:7070").err();
+        let refused = refused.map(|error| error.to_string());
+        if cfg!(feature = "tls") {
+            assert_eq!(refused, None);
+        } else {
+            let why = refused.expect("it cannot be reached");
+            assert!(
+                why.contains("\"https://b:7070\": needs the feature `tls`"),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_of_a_broker_is_refused() {
+        for endpoint in ["a:7070", "ftp://a:7070", "http://"] {
+            let refused = parse(endpoint);
+            let is_named = matches!(
+                &refused,
+                Err(ConnectError::InvalidEndpoint { endpoint: named, .. }) if named == endpoint
+            );
+            assert!(is_named, "{endpoint}: {refused:?}");
+        }
+        assert!(matches!(parse(" , "), Err(ConnectError::NoEndpoint)));
+    }
+}
