@@ -41,7 +41,7 @@ impl Keeper {
             }
             Response::Reconnect(reconnect) => {
                 let delay = reconnect.delay.unwrap_or_default();
-                link.leave_at = Some(boottime() + delay.try_into().unwrap_or_default());
+                link.leave_at = Some(boottime() + Duration::try_from(delay).unwrap_or_default());
             }
             Response::Queued(_) | Response::ReleaseRequested(_) | Response::Done(_) => {}
         }

@@ -1,0 +1,180 @@
+//! The Rust client over TLS, before brokers that have none themselves: whom it trusts, what it shows,
+//! and that its heartbeats go that way, too.
+
+use std::time::Duration;
+
+use leasehold::{Certificate, Client, ClientTlsConfig, ConnectError, Identity, LostReason};
+use leasehold_tests::{
+    certificates::{Authority, Signed},
+    clock::boottime,
+    deployment::Deployment,
+    scale::figures,
+    sdk_broker::takes,
+    time_left::expiry,
+    tls_relay::TlsRelay,
+};
+use tokio::time::{sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(5);
+const LOCALHOST: &str = "127.0.0.1";
+
+/// A relay with a certificate of `authority` before a broker on Redis.
+struct Secured {
+    authority: Authority,
+    relay: TlsRelay,
+    deployment: Deployment,
+}
+
+impl Secured {
+    async fn start(names: &[&str], clients: Option<&Authority>) -> Self {
+        let deployment = Deployment::start(1).await;
+        let authority = Authority::new("brokers");
+        let server = authority.server(names);
+        let relay = TlsRelay::start(deployment.addrs()[0], &server, clients).await;
+        Self {
+            authority,
+            relay,
+            deployment,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("https://{}", self.relay.addr())
+    }
+
+    /// Trust in the broker's authority.
+    fn trust(&self) -> ClientTlsConfig {
+        trust(&self.authority)
+    }
+
+    async fn connect(&self, tls: ClientTlsConfig) -> Result<Client, ConnectError> {
+        Client::builder(&self.url()).tls(tls).connect().await
+    }
+
+    /// A client beside the relay.
+    async fn plain(&self) -> Client {
+        let url = format!("http://{}", self.deployment.addrs()[0]);
+        Client::connect(&url).await.expect("a broker that runs")
+    }
+}
+
+fn trust(authority: &Authority) -> ClientTlsConfig {
+    ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority.pem()))
+}
+
+fn identity(signed: &Signed) -> Identity {
+    Identity::from_pem(signed.pem(), signed.key_pem())
+}
+
+/// Why no broker answers.
+fn unreachable(connected: Result<Client, ConnectError>) -> String {
+    match connected {
+        Err(ConnectError::Unreachable(why)) => why,
+        other => panic!("it should not get through: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_taken_kept_and_given_back_over_tls() {
+    let secured = Secured::start(&[LOCALHOST], None).await;
+    let other = secured.plain().await;
+    let client = secured.connect(secured.trust()).await.expect("trusted");
+    let guard = client.lock("a").ttl(TTL).acquire().await;
+    let guard = guard.expect("it is free");
+    // Longer than the store keeps it without heartbeats.
+    sleep(expiry(TTL) + TTL / 2).await;
+    assert!(guard.is_valid());
+    let taken = other.lock("a").try_acquire().await.expect("an answer");
+    assert!(taken.is_none(), "two have it");
+    let token = guard.fencing_token();
+    guard.release().await.expect("it was held");
+    assert!(takes(&other, "a").await > token);
+    let seen = secured.relay.seen();
+    assert_eq!((seen.handshakes, seen.failures), (vec![None], vec![]));
+}
+
+#[tokio::test]
+async fn without_the_way_over_tls_the_lock_is_lost() {
+    let secured = Secured::start(&[LOCALHOST], None).await;
+    let client = secured.connect(secured.trust()).await.expect("trusted");
+    let guard = client.lock("a").ttl(TTL).acquire().await;
+    let guard = guard.expect("it is free");
+    let cut = boottime();
+    secured.relay.cut();
+    let why = timeout(SOON, guard.lost())
+        .await
+        .expect("its time runs out");
+    let lost_after = boottime() - cut;
+    assert_eq!(why, LostReason::Expired);
+    assert!(lost_after <= TTL, "{lost_after:?}");
+    let other = secured.plain().await;
+    takes(&other, "a").await;
+    let free_after = boottime() - cut;
+    figures(&format!(
+        "sdk_tls: ttl=2000ms cut lost_after={}ms next_holder_after={}ms",
+        lost_after.as_millis(),
+        free_after.as_millis()
+    ));
+    assert!(free_after > lost_after);
+    // The way back is the same.
+    secured.relay.mend();
+    takes(&client, "a").await;
+    assert!(secured.relay.seen().handshakes.len() > 1);
+}
+
+#[tokio::test]
+async fn a_broker_of_another_authority_is_not_trusted() {
+    let secured = Secured::start(&[LOCALHOST], None).await;
+    let stranger = trust(&Authority::new("others"));
+    let why = unreachable(secured.connect(stranger).await);
+    assert!(
+        why.contains("certificate") && why.contains(&secured.url()),
+        "{why}"
+    );
+    secured.relay.failed("alert: UnknownCA").await;
+    let seen = secured.relay.seen();
+    assert!(seen.handshakes.is_empty(), "{seen:?}");
+    secured.connect(secured.trust()).await.expect("trusted");
+}
+
+#[tokio::test]
+async fn without_a_configuration_only_the_machine_s_authorities_are_trusted() {
+    let secured = Secured::start(&[LOCALHOST], None).await;
+    let why = unreachable(Client::connect(&secured.url()).await);
+    assert!(why.contains("certificate"), "{why}");
+    secured.relay.failed("alert: UnknownCA").await;
+    assert!(secured.relay.seen().handshakes.is_empty());
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_not_trusted() {
+    let secured = Secured::start(&["broker.test"], None).await;
+    let why = unreachable(secured.connect(secured.trust()).await);
+    assert!(why.contains("certificate"), "{why}");
+    let named = secured.trust().domain_name("broker.test");
+    let client = secured.connect(named).await.expect("the name is expected");
+    takes(&client, "a").await;
+}
+
+#[tokio::test]
+async fn a_broker_that_wants_a_certificate_gets_the_client_s() {
+    let clients = Authority::new("clients");
+    let secured = Secured::start(&[LOCALHOST], Some(&clients)).await;
+    let shown = clients.client("worker-1");
+    let with_it = secured.trust().identity(identity(&shown));
+    let client = secured.connect(with_it).await.expect("it has one");
+    takes(&client, "a").await;
+    assert_eq!(secured.relay.seen().handshakes, [Some(shown.certificate())]);
+    let none = unreachable(secured.connect(secured.trust()).await);
+    secured.relay.failed("no certificates").await;
+    let foreign = Authority::new("others").client("worker-1");
+    let foreign = secured.trust().identity(identity(&foreign));
+    let foreign = unreachable(secured.connect(foreign).await);
+    secured.relay.failed("UnknownIssuer").await;
+    for why in [&none, &foreign] {
+        assert!(why.contains("certificate"), "{none}\n{foreign}");
+    }
+    let seen = secured.relay.seen();
+    assert_eq!(seen.handshakes.len(), 1, "{seen:?}");
+}
