@@ -118,7 +118,12 @@ impl Core {
     }
 
     pub(crate) async fn shutdown(&self) {
-        let keepers = std::mem::take(&mut *self.keepers());
+        let keepers = {
+            let mut keepers = self.keepers();
+            // A call that comes now must not start another one, which nobody would close.
+            self.over.cancel();
+            std::mem::take(&mut *keepers)
+        };
         let closed = keepers.into_iter().map(|keeper| async move {
             let (done, is_done) = oneshot::channel();
             // A keeper that has ended needs no order.
@@ -126,7 +131,6 @@ impl Core {
             let _ = is_done.await;
         });
         join_all(closed).await;
-        self.over.cancel();
     }
 
     /// Runs something on the client's thread; `None` if that ends meanwhile.
