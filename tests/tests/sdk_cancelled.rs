@@ -6,11 +6,12 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use futures::{executor::block_on, future::join_all};
-use leasehold::{Client, LostReason};
+use leasehold::{Client, Error, Guard, LostReason};
 use leasehold_tests::{
     client::Client as Observer,
     clock::boottime,
     deployment::Deployment,
+    proxy::{Mode, Proxy, Way},
     scale::{count, figures},
     sdk_cut::{count_panics, panics},
     sdk_dropper::{CONTENDED, HELD, LOCKS, Scene, TTL, Tally, held_name, work},
@@ -30,6 +31,8 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 const TASKS: usize = 24;
 /// For the way of an answer.
 const SOON: Duration = Duration::from_millis(300);
+/// A shutdown takes at most 2 s.
+const SHUT_DOWN_WITHIN: Duration = Duration::from_millis(2_500);
 /// How long the wait of a broken stream keeps its place.
 const PLACE_KEPT: Duration = Duration::from_secs(6);
 
@@ -213,4 +216,104 @@ async fn a_client_works_on_another_executor() {
     let why = timeout(2 * TTL, is_done).await.expect("lost in time");
     assert_eq!(why, Ok(LostReason::Expired));
     elsewhere.join().expect("no panic");
+}
+
+/// One program in the shutdown test: takes locks until the client is shut down.
+async fn take_until_closed(client: Client, name: String) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for lock in 0.. {
+        let name = format!("{name}-{lock}");
+        match client.lock(name).ttl(TTL).acquire().await {
+            Ok(guard) => guards.push(guard),
+            Err(error) => {
+                assert!(matches!(error, Error::Closed), "{error:?}");
+                break;
+            }
+        }
+    }
+    guards
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_ends_every_call_and_guard() {
+    let deployment = Deployment::start(1).await;
+    let next = connect("next", &deployment.addrs()).await;
+    let (rounds, mut ended, mut slowest) = (count(200, 40), 0, Duration::ZERO);
+    for round in 0..rounds {
+        let client = connect("one", &deployment.addrs()).await;
+        let tasks = (0..4).map(|task| {
+            let takes = take_until_closed(client.clone(), format!("{round}-{task}"));
+            AbortOnDropHandle::new(tokio::spawn(takes))
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let pause = Duration::from_micros(rand::thread_rng().gen_range(0..5_000));
+        sleep(pause).await;
+        let begun = boottime();
+        client.shutdown().await;
+        let guards = timeout(SHUT_DOWN_WITHIN, join_all(tasks)).await;
+        let guards = guards.expect("every call ends").into_iter();
+        for guard in guards.flat_map(|guards| guards.expect("no panic")) {
+            let why = timeout(SOON, guard.lost()).await;
+            assert_eq!(why, Ok(LostReason::Closed), "told in time");
+            slowest = slowest.max(boottime() - begun);
+            let locks = guard.locks();
+            let (_, name) = locks[0].split_once('/').expect("a namespace and a name");
+            let taken = next.lock(name).wait(SOON).acquire().await;
+            taken
+                .expect("it was given back")
+                .release()
+                .await
+                .expect("held");
+            ended += 1;
+        }
+    }
+    figures(&format!(
+        "sdk_cancelled: shutdowns={rounds} guards_ended={ended} told_and_free_within={}ms",
+        slowest.as_millis()
+    ));
+    assert!(ended > rounds, "there were guards to end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_under_a_lease_that_was_cut_unanswered_costs_the_lease_nothing() {
+    const TTL: Duration = Duration::from_secs(2);
+    let deployment = Deployment::start(1).await;
+    let addrs = deployment.addrs();
+    let proxy = Proxy::start(addrs[0]).await;
+    let client = connect("one", &[proxy.addr()]).await;
+    let next = connect("next", &addrs).await;
+    let guard = client
+        .lock("a")
+        .ttl(TTL)
+        .acquire()
+        .await
+        .expect("it is free");
+    proxy.set_mode(Mode::Swallow(Way::ToClient));
+    let observer = Observer::new("observer", &addrs, 0);
+    let is_added = async {
+        while observer
+            .get_lock("b")
+            .await
+            .expect("GetLock works")
+            .is_none()
+        {}
+    };
+    tokio::select! {
+        added = client.lock("b").under(&guard).acquire() => panic!("unheard: {added:?}"),
+        () = is_added => {}
+    }
+    let cut_at = boottime();
+    proxy.set_mode(Mode::Forward);
+    assert!(proxy.cut().await > 0, "it was connected");
+    let free = next.lock("b").wait(expiry(TTL) + SOON).acquire().await;
+    let freed = boottime() - cut_at;
+    free.expect("nobody has it").release().await.expect("held");
+    sleep((cut_at + 2 * expiry(TTL)).saturating_sub(boottime())).await;
+    assert_eq!(guard.lost_reason(), None, "it was renewed");
+    figures(&format!(
+        "sdk_cancelled: under, cut unanswered: freed_after={}ms E={}ms",
+        freed.as_millis(),
+        expiry(TTL).as_millis()
+    ));
+    guard.release().await.expect("it was held");
 }

@@ -32,6 +32,8 @@ const LINES: usize = 10;
 const IN_LINE: usize = 20;
 const CALM: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(1);
+/// Half of the time after which a broker that is stopped cuts off who has not moved.
+const ASKED_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -229,6 +231,11 @@ impl Fleet {
             Fault::Stopped => {
                 broker.terminate();
                 assert_eq!(broker.ended().await, Some(0), "in good order");
+                let took = boottime() - from;
+                assert!(
+                    took < ASKED_WITHIN,
+                    "clients move when they are asked: {took:?}"
+                );
             }
             Fault::Killed => broker.kill().await,
         }
