@@ -144,6 +144,9 @@ async fn without_a_configuration_only_the_machine_s_authorities_are_trusted() {
     let why = unreachable(Client::connect(&secured.url()).await);
     assert!(why.contains("certificate"), "{why}");
     secured.relay.failed("alert: UnknownCA").await;
+    // A configuration that names nobody trusts nobody.
+    let why = unreachable(secured.connect(ClientTlsConfig::new()).await);
+    assert!(why.contains("certificate"), "{why}");
     assert!(secured.relay.seen().handshakes.is_empty());
 }
 

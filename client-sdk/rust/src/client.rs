@@ -99,7 +99,8 @@ impl Builder {
     }
 
     /// How https endpoints are trusted, and a certificate of this client's own. Default: the root
-    /// certificates of the machine.
+    /// certificates of the machine; a configuration trusts only what it names, and these with
+    /// `with_native_roots`.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: tonic::transport::ClientTlsConfig) -> Self {
         self.tls = Some(tls);
