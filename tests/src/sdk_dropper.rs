@@ -26,7 +26,7 @@ use crate::{
 /// place.
 pub const TTL: Duration = Duration::from_secs(5);
 /// Locks that many want.
-pub const CONTENDED: usize = 6;
+pub const CONTENDED: usize = 12;
 /// Those, and locks that hardly two want at once.
 pub const LOCKS: usize = CONTENDED + FREE;
 /// Locks that somebody else holds all the time.
@@ -37,7 +37,7 @@ const SITES: usize = 4;
 const WAIT: Duration = Duration::from_secs(10);
 const WAIT_UNDER: Duration = Duration::from_millis(100);
 const WORK_US: u64 = 2_000;
-const CUT_EVERY_MS: Range<u64> = 100..500;
+const CUT_EVERY_MS: Range<u64> = 200..1_000;
 
 /// What became of the futures.
 #[derive(Debug, Default)]

@@ -82,7 +82,7 @@ async fn nothing_stays_of_calls_that_are_dropped_anywhere() {
     ));
     assert!(cut >= target && connections > 0);
     assert_eq!((lost, scene.register.lost()), (0, 0), "leases were lost");
-    assert!(verdict.visits * 5 >= cut, "hardly anything was taken");
+    assert!(verdict.visits * 10 >= cut, "hardly anything was taken");
     assert_eq!((verdict.overlaps, verdict.regressions, panics()), (0, 0, 0));
 }
 
