@@ -151,7 +151,8 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line. A lock that was granted at that moment is
-    /// given back at once; if the connection is gone, too, within its ttl.
+    /// given back at once. If the connection is gone at that moment, too, the place in line is kept
+    /// for 6 s after its end, and a lock until it runs out.
     pub async fn acquire(mut self) -> Result<Guard, Error> {
         let until = clock::now().saturating_add(self.wait);
         loop {

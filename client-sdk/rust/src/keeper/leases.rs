@@ -185,6 +185,7 @@ impl Keeper {
             self.detach(lease_id.to_owned());
         }
         owned.over(LostReason::Expired);
+        self.acquire_under(lease_id);
     }
 
     pub(super) fn detach(&mut self, lease_id: String) {
@@ -272,6 +273,7 @@ impl Keeper {
         }
         warn!(lease_id, %why, "a lock is lost");
         owned.over(why);
+        self.acquire_under(lease_id);
     }
 
     /// Ends what ran out.

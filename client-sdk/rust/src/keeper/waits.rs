@@ -138,7 +138,7 @@ impl Keeper {
         );
     }
 
-    /// What could not be sent before, since its lease was not here.
+    /// What could not be sent before, since its lease was not here. If that is over now, so are they.
     pub(super) fn acquire_under(&mut self, lease_id: &str) {
         let waits = self.waits.iter();
         let waits = waits.filter(|(_, wait)| wait.is_for(lease_id) && wait.call_id == 0);
