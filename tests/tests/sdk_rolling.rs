@@ -76,7 +76,7 @@ async fn guards_and_lines_outlive_brokers_that_go_in_turn() {
     let least = fleet.watch_remaining(&stop);
     let (begun, time) = (
         boottime(),
-        duration(Duration::from_secs(300), Duration::from_secs(30)),
+        duration(Duration::from_secs(300), Duration::from_secs(20)),
     );
     let pace = time.mul_f64(0.95) / u32::try_from(IN_LINE + 1).expect("few");
     let served: Vec<_> = lines
