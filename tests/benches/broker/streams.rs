@@ -26,7 +26,7 @@ pub(crate) struct Extent {
 
 /// What tables are made of.
 pub(crate) const FULL: Extent = Extent {
-    rounds: 3,
+    rounds: 5,
     callers: &[1, 64, 256],
     waiters: &[2, 64, 1_000],
     shapes: &[

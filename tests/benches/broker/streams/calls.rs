@@ -20,13 +20,23 @@ use crate::{
 /// One caller. It has one call under way at a time.
 struct Caller {
     outgoing: mpsc::Sender<HoldRequest>,
-    answers: mpsc::Receiver<Response>,
+    answers: Answers,
     target: LockTarget,
     /// Counts up by the number of callers of the stream, so that it tells whose a call is.
     call_id: i64,
     callers: i64,
-    /// Ends with the last caller.
-    _reader: Arc<JoinSet<()>>,
+}
+
+/// Where a caller hears of its calls.
+enum Answers {
+    /// Nobody else is on its stream.
+    Own(Box<Streaming<HoldResponse>>),
+    /// One task reads the stream for all.
+    Routed {
+        answers: mpsc::Receiver<Response>,
+        /// Ends with the last caller.
+        _reader: Arc<JoinSet<()>>,
+    },
 }
 
 impl Pair for Caller {
@@ -66,7 +76,11 @@ impl Caller {
     async fn call(&mut self, message: Request) -> Response {
         let sent = self.outgoing.send(request(message)).await;
         sent.expect("the stream is open");
-        self.answers.recv().await.expect("the stream goes on")
+        match &mut self.answers {
+            Answers::Own(responses) => next_answer(responses).await,
+            Answers::Routed { answers, .. } => answers.recv().await,
+        }
+        .expect("the stream goes on")
     }
 }
 
@@ -86,10 +100,10 @@ async fn on_one_stream(addr: SocketAddr, names: Vec<String>) -> Vec<Caller> {
     let mut locks = LockServiceClient::new(connection(addr));
     let responses = locks.hold(ReceiverStream::new(unsent)).await;
     let responses = responses.expect("a stream opens").into_inner();
-    let (routes, answers): (Vec<_>, Vec<_>) = names.iter().map(|_| mpsc::channel(1)).unzip();
-    let mut reader = JoinSet::new();
-    reader.spawn(route(responses, routes));
-    let reader = Arc::new(reader);
+    let answers = match names.len() {
+        1 => vec![Answers::Own(Box::new(responses))],
+        callers => routed(responses, callers),
+    };
     let callers = i64::try_from(names.len()).expect("few callers");
     let caller = |(call_id, (name, answers)): (i64, (String, _))| Caller {
         outgoing: outgoing.clone(),
@@ -97,7 +111,6 @@ async fn on_one_stream(addr: SocketAddr, names: Vec<String>) -> Vec<Caller> {
         target: named(&name),
         call_id,
         callers,
-        _reader: Arc::clone(&reader),
     };
     (0..)
         .zip(names.into_iter().zip(answers))
@@ -105,16 +118,34 @@ async fn on_one_stream(addr: SocketAddr, names: Vec<String>) -> Vec<Caller> {
         .collect()
 }
 
+fn routed(responses: Streaming<HoldResponse>, callers: usize) -> Vec<Answers> {
+    let (routes, answers): (Vec<_>, Vec<_>) = (0..callers).map(|_| mpsc::channel(1)).unzip();
+    let mut reader = JoinSet::new();
+    reader.spawn(route(responses, routes));
+    let reader = Arc::new(reader);
+    let routed = |answers| Answers::Routed {
+        answers,
+        _reader: Arc::clone(&reader),
+    };
+    answers.into_iter().map(routed).collect()
+}
+
 /// Gives each answer to its caller.
 async fn route(mut responses: Streaming<HoldResponse>, routes: Vec<mpsc::Sender<Response>>) {
-    while let Ok(Some(response)) = responses.message().await {
-        let Some(message) = response.message else {
-            continue;
-        };
-        if let Some(call_id) = call_of(&message) {
-            let call_id = usize::try_from(call_id).expect("calls count up from 0");
-            // A caller whose round is over waits for nothing.
-            let _ = routes[call_id % routes.len()].send(message).await;
+    while let Some(message) = next_answer(&mut responses).await {
+        let call_id = call_of(&message).and_then(|call_id| usize::try_from(call_id).ok());
+        let call_id = call_id.expect("calls count up from 0");
+        // A caller whose round is over waits for nothing.
+        let _ = routes[call_id % routes.len()].send(message).await;
+    }
+}
+
+/// The next message that ends a call.
+async fn next_answer(responses: &mut Streaming<HoldResponse>) -> Option<Response> {
+    loop {
+        let message = responses.message().await.ok()??.message?;
+        if call_of(&message).is_some() {
+            return Some(message);
         }
     }
 }
