@@ -1,11 +1,11 @@
-//! Pairs by callers that share clients: each acquires its own lock and releases the guard.
+//! Pairs by callers that share a client: each acquires its own lock and releases the guard.
 
 use std::net::SocketAddr;
 
 use leasehold::Client;
 
 use crate::{
-    grpc::{CHANNELS, lock_name},
+    grpc::lock_name,
     pairs::{self, Pair, Sample},
 };
 
@@ -17,26 +17,23 @@ struct Caller {
 
 impl Pair for Caller {
     async fn pair(&mut self) {
-        let guard = self.client.lock(self.lock.as_str()).acquire().await;
+        let guard = self.client.lock(self.lock.as_str()).try_acquire().await;
+        let guard = guard.expect("the broker answers");
         let guard = guard.expect("nobody is in the way");
         guard.release().await.expect("a holder can release");
     }
 }
 
-/// One round of `callers` with as many clients as others have streams.
+/// One round of `callers` with one client, as a program has it. They ask as raw stubs do: without a
+/// place in line.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
-    let mut clients = Vec::new();
-    for _ in 0..CHANNELS.min(callers) {
-        clients.push(connect(addr).await);
-    }
+    let client = connect(addr).await;
     let caller = |at: usize| Caller {
-        client: clients[at % clients.len()].clone(),
+        client: client.clone(),
         lock: lock_name(at),
     };
     let sample = pairs::run((0..callers).map(caller).collect()).await;
-    for client in clients {
-        client.shutdown().await;
-    }
+    client.shutdown().await;
     sample
 }
 

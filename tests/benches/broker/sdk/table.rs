@@ -24,8 +24,8 @@ impl Sdk {
     fn show_pairs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "Medians of {} interleaved rounds, broker on Redis. Callers share 4 connections, streams or clients; a\n\
-             pair is an acquire and a release, each caller on its own lock.\n",
+            "Medians of {} interleaved rounds, broker on Redis. Callers share 4 connections or streams, or one\n\
+             client; a pair is an acquire and a release, each caller on its own lock.\n",
             self.rounds
         )?;
         writeln!(
