@@ -5,23 +5,19 @@ mod http2;
 mod reader;
 mod store;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 pub use cli::{Cli, Command, Flags};
 pub use http2::Http2;
 pub use store::StoreSettings;
 
 use self::reader::Reader;
-use crate::{
-    lock::{DeploymentKey, Limits},
-    store::redis::era::EraBounds,
-};
+use crate::{lock::Limits, store::redis::era::EraBounds};
 
 const TTL_LEAST: Duration = Duration::from_millis(100);
 const TTL_MOST: Duration = Duration::from_secs(3_600);
 const WAIT_MOST: Duration = Duration::from_secs(3_600);
 const LOCK_DELAY_MOST: Duration = Duration::from_secs(60);
-const KEY_PREFIX_MAX_BYTES: usize = 64;
 
 /// What a broker is to do, checked.
 #[derive(Debug, Clone)]
@@ -91,7 +87,7 @@ impl Config {
             drain_timeout: reader.parse("server.drain_timeout", "10s", duration),
             limits,
             http2: Http2::read(reader),
-            store: store_settings(reader, dev, bounds),
+            store: StoreSettings::read(reader, dev, bounds),
             log,
         }
     }
@@ -124,63 +120,6 @@ fn limits(reader: &mut Reader) -> Limits {
         wait_max_ms: millis(wait_max),
         lock_delay_max_ms: millis(lock_delay_max),
     }
-}
-
-fn store_settings(reader: &mut Reader, dev: bool, bounds: EraBounds) -> StoreSettings {
-    if !dev && !reader.is_set("store.url") {
-        let required = "required: memory, or redis://host:port/db (flag --store)";
-        reader.problem("store.url", required);
-    }
-    let mut settings = reader.parse("store.url", "memory", StoreSettings::parse);
-    if let StoreSettings::Memory { quarantine } = &mut settings
-        && !dev
-    {
-        let unreplicated = EraBounds {
-            replica_lag_max_ms: 0,
-            ..bounds
-        };
-        *quarantine = Duration::from_millis(unreplicated.quarantine_ms());
-    }
-    let key_prefix = reader.parse("store.key_prefix", "leasehold:", key_prefix);
-    let password = secret_file(reader, "store.password_file", |text| {
-        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-    });
-    let deployment_key = secret_file(reader, "store.deployment_key_file", |text| {
-        DeploymentKey::parse(text).ok_or("the file must hold 64 hexadecimal digits".to_owned())
-    });
-    let trust_empty_store = reader.parse("store.trust_empty_store", "false", boolean);
-    let wait_for_store = reader.parse("store.wait_for_store", "false", boolean);
-    let allow_unsafe_redis = reader.parse("store.allow_unsafe_redis", "false", boolean);
-    if let StoreSettings::Redis(redis) = &mut settings {
-        redis.key_prefix = key_prefix;
-        redis.bounds = bounds;
-        redis.deployment_key = deployment_key;
-        redis.trust_empty_store = trust_empty_store;
-        redis.wait_for_store = wait_for_store;
-        redis.allow_unsafe = allow_unsafe_redis;
-        if redis.password.is_some() && password.is_some() {
-            let twice = "the password stands in store.url, too: keep only one of them";
-            reader.problem("store.password_file", twice);
-        }
-        redis.password = redis.password.take().or(password);
-    }
-    settings
-}
-
-fn secret_file<T>(
-    reader: &mut Reader,
-    key: &'static str,
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Option<T> {
-    reader.parse(key, "", |path| {
-        if path.is_empty() {
-            return Ok(None);
-        }
-        let path = PathBuf::from(path);
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        parse(&text).map(Some)
-    })
 }
 
 fn at_most(
@@ -226,19 +165,6 @@ fn filter(text: &str) -> Result<String, String> {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!("{text:?} is no log filter: {error}")),
     }
-}
-
-fn key_prefix(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > KEY_PREFIX_MAX_BYTES {
-        return Err("must be 1 to 64 bytes".to_owned());
-    }
-    if text
-        .chars()
-        .any(|c| c.is_control() || "{}*?[]\\".contains(c))
-    {
-        return Err("must not contain { } * ? [ ] \\ or control characters".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 fn millis(duration: Duration) -> u64 {

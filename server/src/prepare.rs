@@ -12,7 +12,7 @@ use crate::{
 pub async fn check(flags: &Flags, connect: bool) -> Result<String, Vec<String>> {
     let config = Config::load(flags, false)?;
     if connect && let StoreSettings::Redis(redis) = config.store {
-        init::check_store(redis).await?;
+        init::check_store(*redis).await?;
         return Ok("the configuration is valid, and the store can be used".to_owned());
     }
     Ok("the configuration is valid".to_owned())
@@ -26,7 +26,7 @@ pub async fn init_store(flags: &Flags) -> Result<String, Vec<String>> {
     match Config::load(flags, false)?.store {
         StoreSettings::Memory { .. } => Ok("the memory store needs no first era".to_owned()),
         StoreSettings::Redis(redis) => {
-            let done = init::init_store(redis).await;
+            let done = init::init_store(*redis).await;
             done.map_err(|error| vec![error.to_string()])
         }
     }

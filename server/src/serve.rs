@@ -150,7 +150,7 @@ async fn build_store(
     Ok(match settings {
         StoreSettings::Memory { quarantine } => Arc::new(Memory::new(quarantine).connect(broker)),
         StoreSettings::Redis(redis) => {
-            Arc::new(RedisStore::start(redis, broker, Scripts::standard(), tasks, stop).await?)
+            Arc::new(RedisStore::start(*redis, broker, Scripts::standard(), tasks, stop).await?)
         }
     })
 }

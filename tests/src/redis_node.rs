@@ -12,6 +12,7 @@ use leasehold_server::store::{
         connection::{NodeError, RedisConfig},
         era::{Era, EraBounds},
         node::Node,
+        place::Place,
         script::Script,
         scripts::Command,
         supervisor::{NodeEvent, Subscription, Supervisor},
@@ -23,7 +24,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::redis_server::RedisServer;
+use crate::{redis_server::RedisServer, shared_redis::address};
 
 /// What every key begins with.
 pub const PREFIX: &str = "lh:";
@@ -97,21 +98,14 @@ impl Drop for Broker {
 /// Small bounds, and a store that is trusted when empty.
 pub fn config(server: &RedisServer) -> RedisConfig {
     RedisConfig {
-        host: "127.0.0.1".to_owned(),
-        port: server.addr().port(),
-        database: 0,
-        username: None,
-        password: None,
         key_prefix: PREFIX.to_owned(),
-        deployment_key: None,
         bounds: EraBounds {
             ttl_max_ms: 10_000,
             lock_delay_max_ms: 1_000,
             replica_lag_max_ms: 0,
         },
         trust_empty_store: true,
-        allow_unsafe: false,
-        wait_for_store: false,
+        ..RedisConfig::at(Place::Server(address(server.addr())))
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold_server::store::redis::{connection::RedisConfig, era::EraBounds};
+use leasehold_server::store::redis::{
+    connection::RedisConfig,
+    place::{Address, Place},
+};
 
 use crate::port::free_port;
 
@@ -33,19 +36,18 @@ pub fn shared_redis() -> SocketAddr {
 
 /// How a store of its own key prefix reaches it.
 pub fn redis_config(key_prefix: &str, trust_empty_store: bool) -> RedisConfig {
-    let addr = shared_redis();
     RedisConfig {
+        key_prefix: key_prefix.to_owned(),
+        trust_empty_store,
+        ..RedisConfig::at(Place::Server(address(shared_redis())))
+    }
+}
+
+/// The same as a store's configuration has it.
+pub fn address(addr: SocketAddr) -> Address {
+    Address {
         host: addr.ip().to_string(),
         port: addr.port(),
-        database: 0,
-        username: None,
-        password: None,
-        key_prefix: key_prefix.to_owned(),
-        deployment_key: None,
-        bounds: EraBounds::default(),
-        trust_empty_store,
-        allow_unsafe: false,
-        wait_for_store: false,
     }
 }
 

@@ -158,7 +158,7 @@ async fn check_config_names_every_problem_and_no_secret() {
     let file = dir.path().join("leasehold.toml");
     let path = file.to_str().expect("UTF-8");
     let wrong = "[server]\nlisten = 'nowhere'\nlissten = 1\n[limits]\nttl_max = 'long'\n\
-                 [store]\nurl = 'rediss://:canary@h:1'\n";
+                 [store]\nurl = 'redis://:canary@h:x'\n";
     std::fs::write(&file, wrong).expect("write the file");
     let (code, stdout, stderr) = run(&["check-config", "--config", path, "--log", "a=b=c"]).await;
     assert_eq!((code, stdout.as_str()), (Some(1), ""));

@@ -1,10 +1,22 @@
-//! Where locks are kept: the store's URL and what goes with it.
+//! Where locks are kept: the store's URL and the keys that go with it.
 
-use std::time::Duration;
+mod url;
 
-use crate::store::redis::{connection::RedisConfig, era::EraBounds};
+use std::{path::PathBuf, time::Duration};
 
-const REDIS_PORT: u16 = 6379;
+use super::{boolean, reader::Reader};
+use crate::{
+    lock::DeploymentKey,
+    store::redis::{
+        connection::RedisConfig,
+        era::EraBounds,
+        login::{Login, Secret},
+        place::Place,
+        tls::Tls,
+    },
+};
+
+const KEY_PREFIX_MAX_BYTES: usize = 64;
 
 /// Which store.
 #[derive(Debug, Clone)]
@@ -14,152 +26,159 @@ pub enum StoreSettings {
         /// How long it grants nothing at first: the process before it may have granted leases.
         quarantine: Duration,
     },
-    /// One Redis node.
-    Redis(RedisConfig),
+    /// Redis: one server, or the master that Sentinel names.
+    Redis(Box<RedisConfig>),
 }
 
 impl StoreSettings {
-    /// Reads `memory` or `redis://[user:password@]host[:port][/db]`. No problem repeats the text: it
-    /// may hold a password.
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
-        if url == "memory" {
-            let quarantine = Duration::ZERO;
-            return Ok(Self::Memory { quarantine });
+    /// Every key is read whatever the URL is, or it would be reported as unknown.
+    pub(super) fn read(reader: &mut Reader, dev: bool, bounds: EraBounds) -> Self {
+        if !dev && !reader.is_set("store.url") {
+            let required = "required: memory, or redis://host:port/db (flag --store)";
+            reader.problem("store.url", required);
         }
-        match url.split_once("://") {
-            Some(("redis", rest)) => redis(rest).map(Self::Redis),
-            Some((scheme @ ("rediss" | "redis-sentinel" | "redis-cluster" | "redlock"), _)) => Err(
-                format!("{scheme}:// is not in this release; use redis:// or memory"),
-            ),
-            _ => Err("must be memory or redis://[user:password@]host:port/db".to_owned()),
+        let mut settings = reader.parse("store.url", "memory", url::parse);
+        let key_prefix = reader.parse("store.key_prefix", "leasehold:", key_prefix);
+        let deployment_key = file(reader, "store.deployment_key_file", |path| {
+            let text = Secret::File(path).read()?;
+            DeploymentKey::parse(&text).ok_or("the file must hold 64 hexadecimal digits".to_owned())
+        });
+        let login = login(reader, "store.username_file", "store.password_file");
+        let (user_key, password_key) = (
+            "store.sentinel_username_file",
+            "store.sentinel_password_file",
+        );
+        let sentinel_login = self::login(reader, user_key, password_key);
+        let tls = tls(reader, &settings);
+        let wait_replicas = reader.parse("store.wait_replicas", "0", replicas);
+        let trust_empty_store = reader.parse("store.trust_empty_store", "false", boolean);
+        let wait_for_store = reader.parse("store.wait_for_store", "false", boolean);
+        let allow_unsafe = reader.parse("store.allow_unsafe_redis", "false", boolean);
+        match &mut settings {
+            Self::Memory { .. } if dev => {}
+            Self::Memory { quarantine } => {
+                let unreplicated = EraBounds {
+                    replica_lag_max_ms: 0,
+                    ..bounds
+                };
+                *quarantine = Duration::from_millis(unreplicated.quarantine_ms());
+            }
+            Self::Redis(redis) => {
+                redis.key_prefix = key_prefix;
+                redis.bounds = bounds;
+                redis.deployment_key = deployment_key;
+                redis.tls = tls;
+                redis.wait_replicas = wait_replicas;
+                redis.trust_empty_store = trust_empty_store;
+                redis.wait_for_store = wait_for_store;
+                redis.allow_unsafe = allow_unsafe;
+                complete(reader, &mut redis.login, login);
+                if let Place::Sentinel(sentinel) = &mut redis.place {
+                    sentinel.login = sentinel_login;
+                }
+            }
         }
+        settings
     }
 }
 
-/// The rest of the settings stand in keys of their own.
-fn redis(rest: &str) -> Result<RedisConfig, String> {
-    let (user_info, place) = match rest.rsplit_once('@') {
-        Some((user_info, place)) => (Some(user_info), place),
-        None => (None, rest),
+/// Files take the place of what the URL leaves open.
+fn complete(reader: &mut Reader, of_url: &mut Login, of_files: Login) {
+    for (own, file, key) in [
+        (
+            &mut of_url.username,
+            of_files.username,
+            "store.username_file",
+        ),
+        (
+            &mut of_url.password,
+            of_files.password,
+            "store.password_file",
+        ),
+    ] {
+        if own.is_some() && file.is_some() {
+            reader.problem(key, "stands in store.url, too: keep only one of them");
+        }
+        *own = own.take().or(file);
+    }
+}
+
+fn login(reader: &mut Reader, user_key: &'static str, password_key: &'static str) -> Login {
+    let mut secret = |key| {
+        file(reader, key, |path| {
+            let secret = Secret::File(path);
+            secret.read().map(|_| secret)
+        })
     };
-    let (authority, db) = place.split_once('/').unwrap_or((place, ""));
-    let db = if db.is_empty() { "0" } else { db };
-    let database = db
-        .parse()
-        .map_err(|_| "the database must be a number from 0 to 255")?;
-    let (host, port) = host_and_port(authority)?;
-    let (username, password) = match user_info {
-        Some(text) => user_and_password(text)?,
-        None => (None, None),
+    Login {
+        username: secret(user_key),
+        password: secret(password_key),
+    }
+}
+
+fn tls(reader: &mut Reader, settings: &StoreSettings) -> Option<Tls> {
+    let is_rediss = matches!(settings, StoreSettings::Redis(redis) if redis.tls.is_some());
+    let is_on = reader.parse("store.tls", "false", boolean) || is_rediss;
+    let mut given = |key| file(reader, key, Ok);
+    let ca_file = given("store.tls_ca_file");
+    let (certificate, key) = (given("store.tls_cert_file"), given("store.tls_key_file"));
+    let server_name = reader.parse("store.tls_server_name", "", |name| {
+        Ok((!name.is_empty()).then(|| name.to_owned()))
+    });
+    if !is_on {
+        for key in [
+            "store.tls_ca_file",
+            "store.tls_cert_file",
+            "store.tls_key_file",
+            "store.tls_server_name",
+        ] {
+            if reader.is_set(key) {
+                let why = "is not used without TLS: set store.tls = true, or use rediss://";
+                reader.problem(key, why);
+            }
+        }
+        return None;
+    }
+    if certificate.is_some() != key.is_some() {
+        let why = "store.tls_cert_file and store.tls_key_file belong together: give both";
+        reader.problem("store.tls_cert_file", why);
+    }
+    let tls = Tls {
+        ca_file,
+        client: certificate.zip(key),
+        server_name,
     };
-    Ok(RedisConfig {
-        host,
-        port,
-        database,
-        username,
-        password,
-        key_prefix: String::new(),
-        deployment_key: None,
-        bounds: EraBounds::default(),
-        trust_empty_store: false,
-        allow_unsafe: false,
-        wait_for_store: false,
+    if let Err(why) = tls.connector() {
+        reader.problem("store.tls", &why);
+    }
+    Some(tls)
+}
+
+fn file<T>(
+    reader: &mut Reader,
+    key: &'static str,
+    read: impl Fn(PathBuf) -> Result<T, String>,
+) -> Option<T> {
+    reader.parse(key, "", |path| {
+        let path = (!path.is_empty()).then(|| PathBuf::from(path));
+        path.map(&read).transpose()
     })
 }
 
-fn host_and_port(authority: &str) -> Result<(String, u16), String> {
-    let bracketed = authority
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'));
-    let (host, port) = match bracketed {
-        Some((host, port)) => (host, port.strip_prefix(':')),
-        None => match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        },
-    };
-    if host.is_empty() {
-        return Err("the host is missing: redis://host:port/db".to_owned());
-    }
-    let port = match port {
-        Some(port) => port
-            .parse()
-            .map_err(|_| "the port must be a number from 1 to 65535")?,
-        None => REDIS_PORT,
-    };
-    Ok((host.to_owned(), port))
+fn replicas(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no number of replicas"))
 }
 
-fn user_and_password(user_info: &str) -> Result<(Option<String>, Option<String>), String> {
-    let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
-    let present = |text: &str| {
-        let text = percent_decoded(text)?;
-        Ok::<_, String>(Some(text).filter(|text| !text.is_empty()))
-    };
-    Ok((present(user)?, present(password)?))
-}
-
-fn percent_decoded(text: &str) -> Result<String, String> {
-    let illegal = || "user and password must be percent-encoded UTF-8".to_owned();
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, tail) = tail.split_at_checked(2).ok_or_else(illegal)?;
-        let decoded = data_encoding::HEXLOWER_PERMISSIVE.decode(digits);
-        bytes.extend(decoded.map_err(|_| illegal())?);
-        rest = tail;
+fn key_prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > KEY_PREFIX_MAX_BYTES {
+        return Err("must be 1 to 64 bytes".to_owned());
     }
-    String::from_utf8(bytes).map_err(|_| illegal())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn redis_of(url: &str) -> RedisConfig {
-        match StoreSettings::parse(url) {
-            Ok(StoreSettings::Redis(redis)) => redis,
-            other => panic!("{url}: {other:?}"),
-        }
+    if text
+        .chars()
+        .any(|c| c.is_control() || "{}*?[]\\".contains(c))
+    {
+        return Err("must not contain { } * ? [ ] \\ or control characters".to_owned());
     }
-
-    #[test]
-    fn every_part_of_the_url_is_read() {
-        let redis = redis_of("redis://al%40ice:p%2Fs:s@[::1]:7000/3");
-        assert_eq!(redis.username.as_deref(), Some("al@ice"));
-        assert_eq!(redis.password.as_deref(), Some("p/s:s"));
-        assert_eq!(
-            (redis.host.as_str(), redis.port, redis.database),
-            ("::1", 7000, 3)
-        );
-        let redis = redis_of("redis://localhost");
-        assert_eq!(
-            (redis.host.as_str(), redis.port, redis.database),
-            ("localhost", 6379, 0)
-        );
-        assert!(redis.username.is_none() && redis.password.is_none());
-        assert!(redis_of("redis://:secret@h:1").username.is_none());
-    }
-
-    #[test]
-    fn problems_do_not_repeat_the_password() {
-        for url in [
-            "redis://:canary@",
-            "redis://:canary@h:x",
-            "redis://:canary@h:1/x",
-            "redis://:canary%zz@h:1",
-            "http://:canary@h",
-            "rediss://:canary@h:1",
-        ] {
-            let problem = StoreSettings::parse(url).unwrap_err();
-            assert!(!problem.contains("canary"), "{url}: {problem}");
-        }
-        let shown = format!("{:?}", redis_of("redis://:canary@h:1"));
-        assert!(!shown.contains("canary"), "{shown}");
-    }
+    Ok(text.to_owned())
 }

@@ -4,15 +4,19 @@ mod answers;
 pub mod connection;
 pub mod decide;
 pub mod era;
+mod gate;
 pub mod init;
+pub mod login;
 pub mod node;
 mod open;
 mod owner;
+pub mod place;
 mod probe;
 pub mod script;
 pub mod scripts;
 mod settle;
 pub mod supervisor;
+pub mod tls;
 mod verify;
 
 use std::{
@@ -83,8 +87,6 @@ impl RedisStore {
         })
     }
 
-    /// Runs one script. What it granted to waiters of this broker goes out as events; those of
-    /// other brokers were told by the script itself.
     async fn run<T>(
         &self,
         lock: &LockKey,
@@ -92,6 +94,19 @@ impl RedisStore {
         command: impl Fn(&Preamble<'_>) -> Command + Send,
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
     ) -> Result<T, StoreError> {
+        let (_, reply) = self.run_on_node(lock, verb, command, decode).await?;
+        Ok(reply)
+    }
+
+    /// Runs one script. What it granted to waiters of this broker goes out as events; those of
+    /// other brokers were told by the script itself.
+    async fn run_on_node<T>(
+        &self,
+        lock: &LockKey,
+        verb: Verb,
+        command: impl Fn(&Preamble<'_>) -> Command + Send,
+        decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
+    ) -> Result<(Arc<Node>, T), StoreError> {
         let one = async {
             let node = self.supervisor.node(WITHIN).await?;
             let answer = self.eval(&node, verb, command, decode).await?;
@@ -104,11 +119,11 @@ impl RedisStore {
             hand_offs,
             moved,
         } = self.checked(&node, answer.outcome)?;
-        self.publish(lock, hand_offs, moved);
+        self.publish(lock, node.to_be_claimed(hand_offs), moved);
         if answer.more {
             self.look_at_more(&node, lock).await;
         }
-        Ok(reply)
+        Ok((node, reply))
     }
 
     async fn eval<T>(
@@ -146,7 +161,7 @@ impl RedisStore {
             else {
                 return;
             };
-            self.publish(lock, outcome.hand_offs, None);
+            self.publish(lock, node.to_be_claimed(outcome.hand_offs), None);
             if !more {
                 return;
             }
@@ -185,8 +200,12 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.acquire(acquire, WAITERS_MAX);
-        self.run(&acquire.lock, Verb::Acquire, command, answers::acquired)
-            .await
+        let run = self.run_on_node(&acquire.lock, Verb::Acquire, command, answers::acquired);
+        let (node, acquired) = run.await?;
+        if let Acquired::Granted(_) = acquired {
+            node.replicated().await?;
+        }
+        Ok(acquired)
     }
 
     async fn renew(
@@ -196,8 +215,12 @@ impl Store for RedisStore {
         via: Via,
     ) -> Result<Renewed, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl, via);
-        self.run(&lease.lock, Verb::Renew, command, answers::renewed)
-            .await
+        let run = self.run_on_node(&lease.lock, Verb::Renew, command, answers::renewed);
+        let (node, renewed) = run.await?;
+        if let Renewed::Extended(_) = renewed {
+            node.replicated().await?;
+        }
+        Ok(renewed)
     }
 
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
@@ -230,7 +253,12 @@ impl Store for RedisStore {
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.touch(lock);
-        self.run(lock, Verb::Touch, command, answers::touched).await
+        let run = self.run_on_node(lock, Verb::Touch, command, answers::touched);
+        let (node, touched) = run.await?;
+        Ok(Touched {
+            held: node.to_be_claimed(touched.held),
+            ..touched
+        })
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {

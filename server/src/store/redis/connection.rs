@@ -1,6 +1,6 @@
 //! One connection to one Redis process. It never reconnects: when it breaks, it is over.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use fred::{
     clients::Client,
@@ -8,12 +8,17 @@ use fred::{
     interfaces::ClientLike as _,
     types::{
         Builder, ConnectHandle, InfoKind, RespVersion,
-        config::{Config, ServerConfig, TcpConfig},
+        config::{Config, Server, ServerConfig, TcpConfig},
     },
 };
 use thiserror::Error;
 
-use super::era::EraBounds;
+use super::{
+    era::EraBounds,
+    login::Login,
+    place::{Address, Place},
+    tls::Tls,
+};
 use crate::lock::DeploymentKey;
 
 /// Commands that may be in flight on one connection.
@@ -23,33 +28,42 @@ const IN_FLIGHT_MAX: usize = 65_536;
 const MESSAGES_UNUSED: usize = 32;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// What fred writes before an error of rustls.
+const OF_TLS: &str = "kind: InvalidData, error: ";
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 
 /// What a Redis store is configured with.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RedisConfig {
-    /// Host name or address.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
+    /// Where it is.
+    pub place: Place,
     /// Number of the database.
     pub database: u8,
-    /// ACL user.
-    pub username: Option<String>,
-    /// Never logged.
-    pub password: Option<String>,
+    /// The broker's user.
+    pub login: Login,
+    /// `None`: in the clear.
+    pub tls: Option<Tls>,
     /// What every key of this deployment begins with.
     pub key_prefix: String,
     /// The deployment key from a file; else it is kept in the store.
     pub deployment_key: Option<DeploymentKey>,
     /// The bounds of this broker.
     pub bounds: EraBounds,
+    /// How many replicas must have a grant or a renewal before anybody is told; 0: nobody waits.
+    pub wait_replicas: u32,
     /// A store without an era has never been used, and grants at once.
     pub trust_empty_store: bool,
     /// Serves stores that may evict locks, or are too old.
     pub allow_unsafe: bool,
     /// Starts even though the store is out of reach.
     pub wait_for_store: bool,
+}
+
+/// One server that is connected to.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint {
+    pub(super) address: Address,
+    pub(super) config: RedisConfig,
 }
 
 /// Why there is no node, in whole sentences for an operator.
@@ -70,9 +84,21 @@ pub(super) struct Connection {
 }
 
 impl RedisConfig {
-    /// How the store is called in messages.
-    pub fn address(&self) -> String {
-        format!("Redis at {}:{}", self.host, self.port)
+    /// With nothing but a place: no login, no TLS, no key prefix, the usual bounds.
+    pub fn at(place: Place) -> Self {
+        Self {
+            place,
+            database: 0,
+            login: Login::default(),
+            tls: None,
+            key_prefix: String::new(),
+            deployment_key: None,
+            bounds: EraBounds::default(),
+            wait_replicas: 0,
+            trust_empty_store: false,
+            allow_unsafe: false,
+            wait_for_store: false,
+        }
     }
 
     /// The key of the era.
@@ -80,63 +106,92 @@ impl RedisConfig {
         format!("{}era", self.key_prefix)
     }
 
+    /// The key that is written before replicas are asked.
+    pub(super) fn marker_key(&self) -> String {
+        format!("{}marker", self.key_prefix)
+    }
+
     /// The key of the deployment key.
     pub fn deployment_key_key(&self) -> String {
         format!("{}key", self.key_prefix)
     }
+}
+
+impl Endpoint {
+    pub(super) fn new(address: Address, config: RedisConfig) -> Self {
+        Self { address, config }
+    }
+
+    /// How the server is called in messages.
+    pub(super) fn name(&self) -> String {
+        format!("Redis at {}", self.address)
+    }
 
     pub(super) fn unreachable(&self, error: &fred::error::Error) -> NodeError {
-        let address = self.address();
+        let name = self.name();
         let text = plain(error);
         if matches!(error.kind(), ErrorKind::Auth) || text.starts_with("NOPERM") {
             return NodeError::Unfit(vec![format!(
-                "{address} refuses this broker's user: {text}. Correct the user name and the \
+                "{name} refuses this broker's user: {text}. Correct the user name and the \
                  password, or the user's rights."
             )]);
         }
+        let is_about_tls = error.details().contains(OF_TLS);
+        if is_about_tls || matches!(error.kind(), ErrorKind::Tls) {
+            return NodeError::Unreachable(format!(
+                "{name} and this broker do not agree on TLS: {text}. See whether the server's \
+                 certificate names {}, who signed it (store.tls_ca_file), and whether it wants one \
+                 of the broker (store.tls_cert_file).",
+                self.server_name()
+            ));
+        }
         NodeError::Unreachable(format!(
-            "{address} cannot be reached: {text}. Start it, or use --wait-for-store."
+            "{name} cannot be reached: {text}. Start it, or use --wait-for-store."
         ))
     }
-}
 
-impl fmt::Debug for RedisConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisConfig")
-            .field("address", &self.address())
-            .field("database", &self.database)
-            .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| ".."))
-            .field("key_prefix", &self.key_prefix)
-            .field("deployment_key", &self.deployment_key)
-            .field("bounds", &self.bounds)
-            .field("trust_empty_store", &self.trust_empty_store)
-            .field("allow_unsafe", &self.allow_unsafe)
-            .field("wait_for_store", &self.wait_for_store)
-            .finish()
+    /// The name that its certificate must have.
+    fn server_name(&self) -> &str {
+        let tls = self.config.tls.as_ref();
+        let named = tls.and_then(|tls| tls.server_name.as_deref());
+        named.unwrap_or(&self.address.host)
+    }
+
+    /// What fred connects with.
+    fn connect_with(&self) -> Result<Config, NodeError> {
+        let unfit = |why: String| NodeError::Unfit(vec![format!("{}: {why}.", self.name())]);
+        let (username, password) = self.config.login.read().map_err(unfit)?;
+        let tls = self.config.tls.as_ref();
+        let server = Server {
+            host: self.address.host.as_str().into(),
+            port: self.address.port,
+            tls_server_name: tls.map(|_| self.server_name().into()),
+        };
+        Ok(Config {
+            server: ServerConfig::Centralized { server },
+            database: (self.config.database != 0).then_some(self.config.database),
+            username,
+            password,
+            tls: tls.map(Tls::connector).transpose().map_err(unfit)?,
+            // fred writes a RESP3 HELLO as plain text, in which a space ends the password.
+            version: RespVersion::RESP2,
+            ..Config::default()
+        })
     }
 }
 
 impl Connection {
     /// Connects, authenticates and selects the database.
-    pub(super) async fn open(config: &RedisConfig) -> Result<Self, NodeError> {
-        Self::open_for_messages(config, MESSAGES_UNUSED).await
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, NodeError> {
+        Self::open_for_messages(endpoint, MESSAGES_UNUSED).await
     }
 
     /// `open`, with room for `messages_max` messages that were not yet read.
     pub(super) async fn open_for_messages(
-        config: &RedisConfig,
+        endpoint: &Endpoint,
         messages_max: usize,
     ) -> Result<Self, NodeError> {
-        // RESP2: fred writes a RESP3 HELLO as plain text, in which a space ends the password.
-        let mut builder = Builder::from_config(Config {
-            server: ServerConfig::new_centralized(&config.host, config.port),
-            database: (config.database != 0).then_some(config.database),
-            username: config.username.clone(),
-            password: config.password.clone(),
-            version: RespVersion::RESP2,
-            ..Config::default()
-        });
+        let mut builder = Builder::from_config(endpoint.connect_with()?);
         builder.with_connection_config(|connection| {
             connection.max_command_attempts = 1;
             connection.max_command_buffer_len = IN_FLIGHT_MAX;
@@ -153,8 +208,8 @@ impl Connection {
             performance.default_command_timeout = COMMAND_TIMEOUT;
             performance.broadcast_channel_capacity = messages_max;
         });
-        let client = builder.build().map_err(|e| config.unreachable(&e))?;
-        let router = client.init().await.map_err(|e| config.unreachable(&e))?;
+        let client = builder.build().map_err(|e| endpoint.unreachable(&e))?;
+        let router = client.init().await.map_err(|e| endpoint.unreachable(&e))?;
         Ok(Self { client, router })
     }
 
@@ -166,13 +221,13 @@ impl Connection {
     /// INFO, of one section or all.
     pub(super) async fn info(
         &self,
-        config: &RedisConfig,
+        endpoint: &Endpoint,
         section: Option<InfoKind>,
     ) -> Result<String, NodeError> {
         self.client
             .info(section)
             .await
-            .map_err(|e| config.unreachable(&e))
+            .map_err(|e| endpoint.unreachable(&e))
     }
 
     /// Resolves when the connection has broken, with the reason.
@@ -198,12 +253,12 @@ pub(super) fn plain(error: &fred::error::Error) -> String {
         Some((text, _)) => text,
         None => error.details(),
     };
-    // fred gives errors of the system in their debug form.
+    // fred gives errors of the system, and those of TLS, in their debug form.
     let of_system = text.split_once("message: \"");
-    let text = match of_system.and_then(|(_, rest)| rest.split_once('"')) {
-        Some((text, _)) => text,
-        None => text,
-    };
+    let of_system = of_system.and_then(|(_, rest)| rest.split_once('"'));
+    let of_tls = text.split_once(OF_TLS);
+    let of_tls = of_tls.and_then(|(_, rest)| rest.rsplit_once(" }"));
+    let text = of_system.or(of_tls).map_or(text, |(text, _)| text);
     let text: String = text.chars().take(160).collect();
     text.trim_end_matches('.').to_owned()
 }

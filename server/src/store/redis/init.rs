@@ -3,9 +3,10 @@
 use fred::interfaces::KeysInterface as _;
 
 use super::{
-    connection::{Connection, NodeError, RedisConfig},
+    connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::{Decision, Known, decide},
     open::{Checked, connect},
+    place::Finder,
     settle::{own, read, refused, settle},
 };
 
@@ -15,26 +16,27 @@ const SCAN_COUNT: u32 = 1_000;
 /// deployment key unless that is in a file. Says what was done.
 pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     config.trust_empty_store = true;
+    let endpoint = endpoint(config).await?;
     let Checked {
         connection, server, ..
-    } = connect(&config).await?;
-    if let Some(key) = any_key(&config, &connection).await? {
+    } = connect(&endpoint).await?;
+    if let Some(key) = any_key(&endpoint, &connection).await? {
         return Err(NodeError::Unfit(vec![format!(
             "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
              broker has ever used it, delete them; else leave it as it is.",
-            config.address(),
-            config.key_prefix
+            endpoint.name(),
+            endpoint.config.key_prefix
         )]));
     }
     let client = connection.client();
-    let settled = settle(&config, client, &server, &mut Known::default()).await?;
-    let key = match config.deployment_key {
+    let settled = settle(&endpoint, client, &server, &mut Known::default()).await?;
+    let key = match endpoint.config.deployment_key {
         Some(_) => "the deployment key stays in its file",
         None => "a deployment key was created in the store",
     };
     Ok(format!(
         "{}: the first era {} was written; {key}.",
-        config.address(),
+        endpoint.name(),
         settled.era.id
     ))
 }
@@ -45,23 +47,29 @@ pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
         NodeError::Unreachable(problem) => vec![problem],
         NodeError::Unfit(problems) => problems,
     };
-    let checked = connect(&config).await.map_err(problems)?;
+    let endpoint = endpoint(config).await.map_err(problems)?;
+    let checked = connect(&endpoint).await.map_err(problems)?;
     let client = checked.connection.client();
-    let read = read(&config, client).await.map_err(problems)?;
+    let read = read(&endpoint, client).await.map_err(problems)?;
     let known = Known::default();
-    match decide(&read.found, &checked.server, &own(&config), &known) {
-        Decision::Refuse(why) => Err(problems(refused(&config, why))),
+    match decide(&read.found, &checked.server, &own(&endpoint.config), &known) {
+        Decision::Refuse(why) => Err(problems(refused(&endpoint, why))),
         Decision::Adopt(_) | Decision::Write(_) => Ok(()),
     }
 }
 
+async fn endpoint(config: RedisConfig) -> Result<Endpoint, NodeError> {
+    let address = Finder::new(&config).find().await?;
+    Ok(Endpoint::new(address, config))
+}
+
 /// One of the keys with our prefix, if there are any.
 async fn any_key(
-    config: &RedisConfig,
+    endpoint: &Endpoint,
     connection: &Connection,
 ) -> Result<Option<String>, NodeError> {
     let mut pattern = String::new();
-    for c in config.key_prefix.chars() {
+    for c in endpoint.config.key_prefix.chars() {
         if r"\*?[]".contains(c) {
             pattern.push('\\');
         }
@@ -73,7 +81,8 @@ async fn any_key(
         let page = connection
             .client()
             .scan_page(cursor, pattern.as_str(), Some(SCAN_COUNT), None);
-        let (next, keys): (String, Vec<String>) = page.await.map_err(|e| config.unreachable(&e))?;
+        let (next, keys): (String, Vec<String>) =
+            page.await.map_err(|e| endpoint.unreachable(&e))?;
         if let Some(key) = keys.into_iter().next() {
             return Ok(Some(key));
         }

@@ -12,23 +12,26 @@ use tracing::warn;
 
 use super::{
     era::{Era, ServerIdentity},
+    gate::Gate,
     script::{Script, condemns, is_noscript, store_error},
     scripts::Command,
 };
 use crate::{
     lock::{DeploymentKey, NOT_AFTER_MS},
-    store::StoreError,
+    store::{HandOff, StoreError},
 };
 
 /// What a node is made of, after verification.
 pub(super) struct Verified {
-    pub(super) address: String,
+    pub(super) name: String,
     pub(super) client: Client,
     pub(super) scripts: Arc<[Script]>,
     pub(super) server: ServerIdentity,
     pub(super) era: Era,
     pub(super) key: DeploymentKey,
     pub(super) now_ms: u64,
+    /// What answers wait for.
+    pub(super) gate: Option<Gate>,
 }
 
 /// One verified Redis server process. It ends when its connections break, when it stops answering,
@@ -85,6 +88,25 @@ impl Node {
         })
     }
 
+    /// Returns once as many replicas as configured have everything that was answered so far. After
+    /// `Unavailable` that may come to be lost.
+    pub async fn replicated(&self) -> Result<(), StoreError> {
+        match &self.verified.gate {
+            Some(gate) if !gate.passed().await => Err(StoreError::Unavailable(
+                "too few replicas have it (store.wait_replicas)".to_owned(),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The same hand-offs; where replicas must have a grant, each is told only after it was claimed.
+    pub(super) fn to_be_claimed(&self, mut hand_offs: Vec<HandOff>) -> Vec<HandOff> {
+        for hand_off in &mut hand_offs {
+            hand_off.provisional |= self.verified.gate.is_some();
+        }
+        hand_offs
+    }
+
     /// The era in which this node may be asked for grants.
     pub fn era_id(&self) -> &str {
         &self.verified.era.id
@@ -113,7 +135,7 @@ impl Node {
     /// Ends the node: it is not what was verified. Only the first call counts.
     pub fn condemn(&self, why: &str) {
         if self.why.set(why.to_owned()).is_ok() {
-            warn!("{} is lost: {why}", self.verified.address);
+            warn!("{} is lost: {why}", self.verified.name);
             self.ended.cancel();
         }
     }

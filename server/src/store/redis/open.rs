@@ -1,4 +1,4 @@
-//! Builds a node: three connections to one process, verified, with era, scripts and subscription.
+//! Builds a node: three connections or four to one process, verified, with era, scripts and subscription.
 
 use std::sync::Arc;
 
@@ -10,10 +10,12 @@ use fred::{
 use tokio::{sync::broadcast, try_join};
 
 use super::{
-    connection::{Connection, NodeError, RedisConfig},
+    connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::Known,
     era::ServerIdentity,
+    gate::{Gate, Waiting},
     node::{Node, Verified},
+    place::Address,
     script::Script,
     settle::settle,
     verify::ServerInfo,
@@ -36,10 +38,12 @@ pub(super) struct Links {
     pub(super) probe: Connection,
     pub(super) subscriber: Connection,
     pub(super) messages: broadcast::Receiver<Message>,
+    pub(super) gate: Option<(Connection, Waiting)>,
 }
 
 /// A node that may serve.
 pub(super) struct Opened {
+    pub(super) endpoint: Endpoint,
     pub(super) node: Arc<Node>,
     pub(super) links: Links,
     pub(super) warnings: Vec<String>,
@@ -53,11 +57,11 @@ pub(super) struct Checked {
 }
 
 /// Connects, and checks everything that can be read.
-pub(super) async fn connect(config: &RedisConfig) -> Result<Checked, NodeError> {
-    let connection = Connection::open(config).await?;
-    let text = connection.info(config, None).await?;
+pub(super) async fn connect(endpoint: &Endpoint) -> Result<Checked, NodeError> {
+    let connection = Connection::open(endpoint).await?;
+    let text = connection.info(endpoint, None).await?;
     let info = ServerInfo::parse(&text);
-    let findings = info.check(&config.address(), config.allow_unsafe);
+    let findings = info.check(endpoint);
     match info.identity() {
         Some(server) if findings.problems.is_empty() => Ok(Checked {
             connection,
@@ -71,25 +75,37 @@ pub(super) async fn connect(config: &RedisConfig) -> Result<Checked, NodeError> 
     }
 }
 
-/// Builds a node, writing the era if it must be.
-pub(super) async fn open(plan: &Plan, known: &mut Known) -> Result<Opened, NodeError> {
-    let config = &plan.config;
-    let checked = connect(config).await?;
+/// Builds a node on the server at `address`, writing the era if it must be.
+pub(super) async fn open(
+    plan: &Plan,
+    address: Address,
+    known: &mut Known,
+) -> Result<Opened, NodeError> {
+    let endpoint = Endpoint::new(address, plan.config.clone());
+    let checked = connect(&endpoint).await?;
     let run_id = checked.server.run_id.as_str();
     let (probe, subscriber) = try_join!(
-        another(Connection::open(config), config, run_id),
+        another(Connection::open(&endpoint), &endpoint, run_id),
         another(
-            Connection::open_for_messages(config, MESSAGES_MAX),
-            config,
+            Connection::open_for_messages(&endpoint, MESSAGES_MAX),
+            &endpoint,
             run_id
         )
     )?;
+    let (gate, waiting) = match plan.config.wait_replicas {
+        0 => (None, None),
+        replicas => {
+            let connection = another(Connection::open(&endpoint), &endpoint, run_id).await?;
+            let (gate, waiting) = Gate::new(plan.config.marker_key(), replicas);
+            (Some(gate), Some((connection, waiting)))
+        }
+    };
     let client = checked.connection.client();
-    let failed = |error: fred::error::Error| config.unreachable(&error);
+    let failed = |error: fred::error::Error| endpoint.unreachable(&error);
     for script in plan.scripts.iter() {
         script.load(client).await.map_err(failed)?;
     }
-    let settled = settle(config, client, &checked.server, known).await?;
+    let settled = settle(&endpoint, client, &checked.server, known).await?;
     let messages = subscriber.client().message_rx();
     let subscribing = subscriber.client();
     subscribing.subscribe(&plan.channel).await.map_err(failed)?;
@@ -97,21 +113,24 @@ pub(super) async fn open(plan: &Plan, known: &mut Known) -> Result<Opened, NodeE
     subscribing.ping::<()>(None).await.map_err(failed)?;
     let now_ms = time_ms(client).await.map_err(failed)?;
     let node = Arc::new(Node::new(Verified {
-        address: config.address(),
+        name: endpoint.name(),
         client: client.clone(),
         scripts: Arc::clone(&plan.scripts),
         server: checked.server,
         era: settled.era,
         key: settled.key,
         now_ms,
+        gate,
     }));
     Ok(Opened {
+        endpoint,
         node,
         links: Links {
             command: checked.connection,
             probe,
             subscriber,
             messages,
+            gate: waiting,
         },
         warnings: checked.warnings,
     })
@@ -127,16 +146,16 @@ pub(super) async fn time_ms(client: &Client) -> Result<u64, fred::error::Error> 
 /// A connection to the same process.
 async fn another(
     opening: impl Future<Output = Result<Connection, NodeError>>,
-    config: &RedisConfig,
+    endpoint: &Endpoint,
     run_id: &str,
 ) -> Result<Connection, NodeError> {
     let connection = opening.await?;
-    let text = connection.info(config, Some(InfoKind::Server)).await?;
+    let text = connection.info(endpoint, Some(InfoKind::Server)).await?;
     if ServerInfo::parse(&text).run_id() == Some(run_id) {
         return Ok(connection);
     }
     Err(NodeError::Unreachable(format!(
         "{} leads to different servers at once. Give the address of one server.",
-        config.address()
+        endpoint.name()
     )))
 }

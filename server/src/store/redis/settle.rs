@@ -10,7 +10,7 @@ use fred::{
 use tracing::{info, warn};
 
 use super::{
-    connection::{NodeError, RedisConfig},
+    connection::{Endpoint, NodeError, RedisConfig},
     decide::{Decision, Found, Known, Own, Write, decide},
     era::{Era, ServerIdentity},
     script::Script,
@@ -36,16 +36,17 @@ pub(super) struct Read {
 }
 
 /// Reads the era and the key.
-pub(super) async fn read(config: &RedisConfig, client: &Client) -> Result<Read, NodeError> {
+pub(super) async fn read(endpoint: &Endpoint, client: &Client) -> Result<Read, NodeError> {
+    let config = &endpoint.config;
     let keys = vec![config.era_key(), config.deployment_key_key()];
     let (era, key): (Option<String>, Option<String>) = client
         .mget(keys)
         .await
-        .map_err(|e| config.unreachable(&e))?;
-    let address = config.address();
+        .map_err(|e| endpoint.unreachable(&e))?;
+    let name = endpoint.name();
     let unreadable = |what: &str, key: String| {
         NodeError::Unfit(vec![format!(
-            "{address} holds under {key} something that is no {what} of this version. If another \
+            "{name} holds under {key} something that is no {what} of this version. If another \
              program uses the same keys, give the broker another key prefix."
         )])
     };
@@ -71,17 +72,17 @@ pub(super) async fn read(config: &RedisConfig, client: &Client) -> Result<Read, 
 
 /// Adopts or writes an era, and remembers it in `known`.
 pub(super) async fn settle(
-    config: &RedisConfig,
+    endpoint: &Endpoint,
     client: &Client,
     server: &ServerIdentity,
     known: &mut Known,
 ) -> Result<Settled, NodeError> {
     for _ in 0..ROUNDS_MAX {
-        let read = read(config, client).await?;
-        let settled = match decide(&read.found, server, &own(config), known) {
+        let read = read(endpoint, client).await?;
+        let settled = match decide(&read.found, server, &own(&endpoint.config), known) {
             Decision::Adopt(key) => read.found.era.map(|era| Settled { era, key }),
-            Decision::Refuse(why) => return Err(refused(config, why)),
-            Decision::Write(write) => put(config, client, &read.era_text, *write).await?,
+            Decision::Refuse(why) => return Err(refused(endpoint, why)),
+            Decision::Write(write) => put(endpoint, client, &read.era_text, *write).await?,
         };
         if let Some(settled) = settled {
             known.remember(&settled.era, &settled.key);
@@ -91,7 +92,7 @@ pub(super) async fn settle(
     Err(NodeError::Unreachable(format!(
         "{} changes its era faster than this broker can follow. See whether a program deletes its \
          keys.",
-        config.address()
+        endpoint.name()
     )))
 }
 
@@ -105,13 +106,13 @@ pub(super) fn own(config: &RedisConfig) -> Own {
 }
 
 /// The sentence for an operator.
-pub(super) fn refused(config: &RedisConfig, why: &str) -> NodeError {
-    NodeError::Unfit(vec![format!("{} {why}", config.address())])
+pub(super) fn refused(endpoint: &Endpoint, why: &str) -> NodeError {
+    NodeError::Unfit(vec![format!("{} {why}", endpoint.name())])
 }
 
 /// Writes if the store still holds `expected`; `None` if another broker was faster.
 async fn put(
-    config: &RedisConfig,
+    endpoint: &Endpoint,
     client: &Client,
     expected: &str,
     write: Write,
@@ -132,24 +133,27 @@ async fn put(
         write.era.no_grants_before_ms.to_string().into(),
         key.into(),
     ];
+    let config = &endpoint.config;
     let keys = vec![config.era_key(), config.deployment_key_key()];
-    ERA.load(client).await.map_err(|e| config.unreachable(&e))?;
+    ERA.load(client)
+        .await
+        .map_err(|e| endpoint.unreachable(&e))?;
     let reply = ERA.run(client, Command { keys, args }).await;
     let (written, text, now_ms) = reply
         .and_then(<(u64, String, u64)>::from_value)
-        .map_err(|e| config.unreachable(&e))?;
+        .map_err(|e| endpoint.unreachable(&e))?;
     let Some(era) = Era::parse(&text).filter(|_| written == 1) else {
         return Ok(None);
     };
     let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
-    let address = config.address();
+    let name = endpoint.name();
     if wait_ms > 0 {
         warn!(
             era = era.id,
-            wait_ms, "{address} may have lost locks: no new grants for a while"
+            wait_ms, "{name} may have lost locks: no new grants for a while"
         );
     } else {
-        info!(era = era.id, "{address} has an era written by this broker");
+        info!(era = era.id, "{name} has an era written by this broker");
     }
     Ok(Some(Settled {
         era,

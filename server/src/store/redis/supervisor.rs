@@ -3,19 +3,25 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use fred::types::Message;
 use tokio::{
     select,
-    sync::{broadcast::error::RecvError, watch},
+    sync::{
+        broadcast::{self, error::RecvError},
+        watch,
+    },
     time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use super::{
-    connection::{NodeError, RedisConfig},
+    connection::{Connection, NodeError, RedisConfig},
     decide::Known,
+    gate::Waiting,
     node::Node,
     open::{Links, Opened, Plan, open},
+    place::Finder,
     probe::probe,
     script::Script,
 };
@@ -48,6 +54,7 @@ pub struct Supervisor {
 
 struct Keeper {
     plan: Plan,
+    finder: Finder,
     known: Known,
     current: watch::Sender<Option<Arc<Node>>>,
     tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
@@ -69,6 +76,7 @@ impl Supervisor {
         let (sender, current) = watch::channel(None);
         let wait = config.wait_for_store;
         let mut keeper = Keeper {
+            finder: Finder::new(&config),
             plan: Plan {
                 config,
                 scripts,
@@ -135,7 +143,7 @@ impl Keeper {
             backoff = BACKOFF_MAX.min(backoff * 2);
             match self.open().await {
                 Ok(opened) => {
-                    info!("{} is back", self.plan.config.address());
+                    info!("{} serves again", opened.endpoint.name());
                     next = Some(opened);
                 }
                 Err(error) => self.log_failure(error),
@@ -144,7 +152,8 @@ impl Keeper {
     }
 
     async fn open(&mut self) -> Result<Opened, NodeError> {
-        let opened = open(&self.plan, &mut self.known).await?;
+        let address = self.finder.find().await?;
+        let opened = open(&self.plan, address, &mut self.known).await?;
         self.failed = None;
         if self.warned != opened.warnings {
             self.warned.clone_from(&opened.warnings);
@@ -163,43 +172,64 @@ impl Keeper {
     }
 
     /// Serves until the node has ended.
-    async fn serve(&self, opened: Opened) {
-        let Opened { node, links, .. } = opened;
+    async fn serve(&mut self, opened: Opened) {
+        let Opened {
+            endpoint,
+            node,
+            links,
+            ..
+        } = opened;
         self.current.send_replace(Some(Arc::clone(&node)));
         let Links {
             mut command,
             probe: mut prober,
             mut subscriber,
             messages,
+            gate,
         } = links;
-        let era_key = self.plan.config.era_key();
+        let era_key = endpoint.config.era_key();
         let (probe_client, subscribed) = (prober.client().clone(), subscriber.client().clone());
         let why = select! {
             () = node.ended() => None,
             why = command.broken() => Some(why),
             why = prober.broken() => Some(why),
             why = subscriber.broken() => Some(why),
+            why = hold_back(gate) => Some(why),
             why = probe(&node, probe_client, subscribed, era_key) => Some(why),
-            never = self.forward(messages) => match never {},
+            why = self.finder.moved(&endpoint.address) => Some(why),
+            never = forward(messages, &self.tell) => match never {},
         };
         if let Some(why) = why {
             node.condemn(&why);
         }
         self.current.send_replace(None);
     }
+}
 
-    async fn forward(
-        &self,
-        mut messages: tokio::sync::broadcast::Receiver<fred::types::Message>,
-    ) -> Infallible {
-        let mut event = NodeEvent::Ready;
-        loop {
-            (self.tell)(event);
-            event = match messages.recv().await {
-                Ok(message) => NodeEvent::Message(message.value.convert().unwrap_or_default()),
-                Err(RecvError::Lagged(_)) => NodeEvent::Ready,
-                Err(RecvError::Closed) => std::future::pending().await,
-            };
-        }
+/// Lets answers pass as replicas get what they tell of, until the connection breaks.
+async fn hold_back(gate: Option<(Connection, Waiting)>) -> String {
+    let Some((mut connection, waiting)) = gate else {
+        return std::future::pending().await;
+    };
+    let client = connection.client().clone();
+    select! {
+        why = connection.broken() => why,
+        never = waiting.serve(&client) => match never {},
+    }
+}
+
+/// Passes messages on.
+async fn forward(
+    mut messages: broadcast::Receiver<Message>,
+    tell: &(dyn Fn(NodeEvent) + Send + Sync),
+) -> Infallible {
+    let mut event = NodeEvent::Ready;
+    loop {
+        tell(event);
+        event = match messages.recv().await {
+            Ok(message) => NodeEvent::Message(message.value.convert().unwrap_or_default()),
+            Err(RecvError::Lagged(_)) => NodeEvent::Ready,
+            Err(RecvError::Closed) => std::future::pending().await,
+        };
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::era::ServerIdentity;
+use super::{
+    connection::{Endpoint, RedisConfig},
+    era::ServerIdentity,
+};
 
 const MAJOR_MIN: u64 = 7;
 
@@ -58,19 +61,20 @@ impl<'a> ServerInfo<'a> {
     }
 
     /// Checks everything. `allow_unsafe` lets evicting and old servers pass with a warning.
-    pub(super) fn check(&self, address: &str, allow_unsafe: bool) -> Findings {
+    pub(super) fn check(&self, endpoint: &Endpoint) -> Findings {
+        let (address, config) = (endpoint.name(), &endpoint.config);
         let mut findings = Findings {
             loading: self.get("loading") == Some("1"),
             ..Findings::default()
         };
-        self.must(address, &mut findings.problems);
-        let risky = if allow_unsafe {
+        self.must(&address, &mut findings.problems);
+        let risky = if config.allow_unsafe {
             &mut findings.warnings
         } else {
             &mut findings.problems
         };
-        self.should(address, risky);
-        self.may(address, &mut findings.warnings);
+        self.should(&address, risky);
+        self.may(&address, config, &mut findings.warnings);
         findings
     }
 
@@ -128,12 +132,15 @@ impl<'a> ServerInfo<'a> {
         }
     }
 
-    fn may(&self, address: &str, warnings: &mut Vec<String>) {
-        let replicas = self.get("connected_slaves").unwrap_or("0");
-        if replicas != "0" && self.get("min_slaves_good_slaves").is_none() {
+    fn may(&self, address: &str, config: &RedisConfig, warnings: &mut Vec<String>) {
+        let has_replicas = self
+            .get("connected_slaves")
+            .is_some_and(|count| count != "0");
+        let is_replicated = has_replicas || config.place.is_replicated();
+        if is_replicated && self.get("min_slaves_good_slaves").is_none() {
             warnings.push(format!(
-                "{address} has replicas but min-replicas-to-write 0: a master that is cut off \
-                 goes on granting beside its successor, so G2 is not given. Set \
+                "{address} can be replaced by a replica but has min-replicas-to-write 0: a master \
+                 that is cut off goes on granting beside its successor, so G2 is not given. Set \
                  min-replicas-to-write to 1 or more."
             ));
         }
@@ -153,14 +160,30 @@ impl<'a> ServerInfo<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{
+            login::Login,
+            place::{Address, Place, Sentinel},
+        },
+        *,
+    };
 
     const FIT: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
         maxmemory_policy:noeviction\r\nloading:0\r\naof_enabled:1\r\nrole:master\r\n\
         connected_slaves:0\r\nmaster_replid:def\r\nmaster_replid2:000\r\ncluster_enabled:0\r\n";
 
+    fn endpoint(allow_unsafe: bool) -> Endpoint {
+        let (host, port) = ("host".to_owned(), 1);
+        let address = Address { host, port };
+        let config = RedisConfig {
+            allow_unsafe,
+            ..RedisConfig::at(Place::Server(address.clone()))
+        };
+        Endpoint { address, config }
+    }
+
     fn check(from: &str, to: &str, allow_unsafe: bool) -> Findings {
-        ServerInfo::parse(&FIT.replace(from, to)).check("Redis at host:1", allow_unsafe)
+        ServerInfo::parse(&FIT.replace(from, to)).check(&endpoint(allow_unsafe))
     }
 
     #[test]
@@ -206,9 +229,9 @@ mod tests {
         let limited = FIT
             .replace("maxmemory:0", "maxmemory:100000000")
             .replace("noeviction", "allkeys-lru");
-        let findings = ServerInfo::parse(&limited).check("Redis at host:1", false);
+        let findings = ServerInfo::parse(&limited).check(&endpoint(false));
         assert!(findings.problems[0].contains("allkeys-lru"), "{findings:?}");
-        let allowed = ServerInfo::parse(&limited).check("Redis at host:1", true);
+        let allowed = ServerInfo::parse(&limited).check(&endpoint(true));
         assert!(allowed.problems.is_empty() && allowed.warnings.len() == 1);
     }
 
@@ -216,6 +239,18 @@ mod tests {
     fn replicas_without_a_quorum_are_reported() {
         let findings = check("connected_slaves:0", "connected_slaves:1", false);
         assert!(findings.problems.is_empty());
+        assert!(findings.warnings[0].contains("G2 is not given"));
+    }
+
+    #[test]
+    fn behind_sentinel_a_master_without_replicas_is_reported() {
+        let mut endpoint = endpoint(false);
+        endpoint.config.place = Place::Sentinel(Sentinel {
+            addresses: Vec::new(),
+            master: "orders".to_owned(),
+            login: Login::default(),
+        });
+        let findings = ServerInfo::parse(FIT).check(&endpoint);
         assert!(findings.warnings[0].contains("G2 is not given"));
     }
 }
