@@ -22,7 +22,13 @@ if [[ "${1:-}" == cargo ]]; then
 fi
 
 packages=()
-command -v redis-server >/dev/null || packages+=(redis-server)
+# Sentinel and Cluster are the same program. Tests on another one name it.
+if [[ -z "${STORE_SERVER:-}" ]]; then
+    command -v redis-server >/dev/null || packages+=(redis-server)
+elif ! command -v "$STORE_SERVER" >/dev/null; then
+    echo "STORE_SERVER is $STORE_SERVER, which is not there. Install it, or unset STORE_SERVER." >&2
+    exit 2
+fi
 buf_missing=
 if [[ ! -x "$BUF_DIR/node_modules/.bin/buf" ]]; then
     buf_missing=1

@@ -14,7 +14,7 @@ use leasehold_server::store::redis::{
     place::{Address, Place},
 };
 
-use crate::port::free_port;
+use crate::{binary::store_server, port::free_port};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const READY: &str = "Ready to accept connections";
@@ -53,8 +53,11 @@ pub fn address(addr: SocketAddr) -> Address {
 
 fn serve(port: u16, ready: &mpsc::Sender<()>) {
     let mut server = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "redis-server", "--bind", "127.0.0.1"])
+        .args(["--pdeathsig", "KILL"])
+        .arg(store_server())
         .args([
+            "--bind",
+            "127.0.0.1",
             "--port",
             &port.to_string(),
             "--save",

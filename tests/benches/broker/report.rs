@@ -5,6 +5,8 @@ use std::fmt;
 use std::process::Command;
 use std::time::Duration;
 
+use leasehold_tests::binary::store_server;
+
 use crate::hand_off::{Line, WAITERS};
 use crate::pairs::Sample;
 
@@ -212,7 +214,7 @@ pub(crate) fn machine() -> String {
     });
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let redis = Command::new("redis-server").arg("--version").output();
+    let redis = Command::new(store_server()).arg("--version").output();
     let redis = redis.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let version = redis
         .as_deref()
