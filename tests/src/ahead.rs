@@ -3,13 +3,13 @@
 use std::{
     fs::{File, OpenOptions},
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
 use tokio::process::Command;
 
-use crate::temp_dir::TempDir;
+use crate::{shim::compile, temp_dir::TempDir};
 
 /// What the shim reads.
 const VARIABLE: &str = "LEASEHOLD_TEST_BOOTTIME_AHEAD";
@@ -26,14 +26,7 @@ impl Ahead {
     /// Compiles it; 0 s ahead.
     pub async fn build() -> Self {
         let dir = TempDir::new("ahead");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("shims/boottime.c");
-        let shim = dir.path().join("boottime.so");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"]);
-        let built = compiler.arg(&shim).arg(&source).output().await;
-        let built = built.expect("the C compiler that Rust links with");
-        let errors = String::from_utf8_lossy(&built.stderr);
-        assert!(built.status.success(), "{errors}");
+        let shim = compile("boottime.c", dir.path()).await;
         let mut seconds = OpenOptions::new();
         let seconds = seconds.create_new(true).write(true);
         let seconds = seconds.open(dir.path().join("seconds"));

@@ -1,11 +1,20 @@
 //! Certificate authorities of a test, and what they sign.
 
+use std::sync::Arc;
+
 use data_encoding::BASE64;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
+};
+
+/// OpenSSL reads no longer ones everywhere.
+const PEM_LINE: usize = 64;
 
 /// Signs certificates.
 #[derive(Debug)]
@@ -100,7 +109,31 @@ impl Signed {
     }
 }
 
+/// How a client trusts whom `authority` has signed, and shows its own certificate if it has one.
+#[must_use]
+pub fn client_config(authority: &Authority, client: Option<&Signed>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(authority.certificate().clone())
+        .expect("a root certificate");
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions();
+    let builder = builder.expect("its own versions");
+    let builder = builder.with_root_certificates(roots);
+    Arc::new(match client {
+        None => builder.with_no_client_auth(),
+        Some(client) => builder
+            .with_client_auth_cert(vec![client.certificate()], client.key())
+            .expect("a certificate with its key"),
+    })
+}
+
 fn pem(what: &str, der: &[u8]) -> String {
     let text = BASE64.encode(der);
-    format!("-----BEGIN {what}-----\n{text}\n-----END {what}-----\n")
+    let mut lines = format!("-----BEGIN {what}-----\n");
+    for at in (0..text.len()).step_by(PEM_LINE) {
+        lines += &text[at..text.len().min(at + PEM_LINE)];
+        lines.push('\n');
+    }
+    lines + &format!("-----END {what}-----\n")
 }

@@ -1,6 +1,7 @@
 //! A real process under test: started, watched, paused, killed, always by its pid.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub struct TestProcess {
 
 impl TestProcess {
     /// Starts `command` and waits until stdout showed a line for each of `marks` (a line counts for
-    /// the first mark that it contains); returns those lines. stderr goes to the file `log`.
+    /// the first mark that it contains); returns those lines. stderr goes to the file `log`, as does
+    /// stdout from then on.
     pub async fn start(mut command: Command, log: &Path, marks: &[&str]) -> (Self, Vec<String>) {
         let stderr = append(log);
         let program = command.as_std().get_program().to_owned();
@@ -50,7 +52,7 @@ impl TestProcess {
         let Ok(Some(found)) = found else {
             panic!("{} did not print {marks:?}", program.display());
         };
-        drain(lines);
+        drain(lines, append(log));
         (process, found)
     }
 
@@ -146,6 +148,11 @@ async fn find(lines: &mut Lines<BufReader<ChildStdout>>, marks: &[&str]) -> Opti
     found.into_iter().collect()
 }
 
-fn drain(mut lines: Lines<BufReader<ChildStdout>>) {
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+fn drain(mut lines: Lines<BufReader<ChildStdout>>, mut log: File) {
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            // Only for whoever looks for the reason of a failure.
+            let _ = writeln!(log, "{line}");
+        }
+    });
 }

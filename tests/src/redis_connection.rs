@@ -1,11 +1,17 @@
 //! One raw Redis connection: a command in, its reply out.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
 
 use tokio::io::{
-    AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream, Error, ErrorKind, Result,
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream, Error,
+    ErrorKind, Result,
 };
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::certificates::{Authority, Signed, client_config};
 
 /// A reply of Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,12 +59,31 @@ impl Reply {
 
 /// One connection, one command at a time.
 #[derive(Debug)]
-pub struct RedisConnection(BufStream<TcpStream>);
+pub struct RedisConnection(BufStream<Box<dyn Wire>>);
+
+/// TCP, or TLS on it.
+trait Wire: AsyncRead + AsyncWrite + Unpin + Send + Sync + Debug {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync + Debug> Wire for T {}
 
 impl RedisConnection {
     /// Connects.
     pub async fn open(addr: SocketAddr) -> Result<Self> {
-        Ok(Self(BufStream::new(TcpStream::connect(addr).await?)))
+        let tcp = TcpStream::connect(addr).await?;
+        Ok(Self(BufStream::new(Box::new(tcp))))
+    }
+
+    /// Connects by TLS to a server whose certificate is by `authority`, with one's own if given. That
+    /// a server does not take it shows at the first command.
+    pub async fn open_tls(
+        addr: SocketAddr,
+        authority: &Authority,
+        client: Option<&Signed>,
+    ) -> Result<Self> {
+        let connector = TlsConnector::from(client_config(authority, client));
+        let tcp = TcpStream::connect(addr).await?;
+        let tls = connector.connect(ServerName::from(addr.ip()), tcp).await?;
+        Ok(Self(BufStream::new(Box::new(tls))))
     }
 
     /// Sends a command and reads its reply.
@@ -70,6 +95,19 @@ impl RedisConnection {
         self.0.write_all(text.as_bytes()).await?;
         self.0.flush().await?;
         self.reply().await
+    }
+
+    /// The next message to a connection that has subscribed to some channel.
+    pub async fn message(&mut self) -> Result<Reply> {
+        self.reply().await
+    }
+
+    /// `command` that must be refused; with which words.
+    pub async fn refused(&mut self, words: &[&str]) -> String {
+        match self.command(words).await {
+            Ok(Reply::Error(error)) => error,
+            other => panic!("{words:?} was not refused: {other:?}"),
+        }
     }
 
     /// `command` that must succeed.

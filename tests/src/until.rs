@@ -1,0 +1,22 @@
+//! Waits for what only an answer to a question can tell.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Asks again and again until there is an answer; `what` says what should have come.
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let answered = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            sleep(PAUSE).await;
+        }
+    };
+    let answer = timeout(LIMIT, answered).await;
+    answer.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+}
