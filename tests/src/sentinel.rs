@@ -1,0 +1,248 @@
+//! Redis with Sentinel: a master, replicas, and the Sentinels that put one in the place of the other.
+
+mod faults;
+mod process;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use futures::future::join_all;
+
+pub use self::process::Sentinel;
+use crate::{
+    gate::Gate,
+    port::free_port,
+    redis_connection::RedisConnection,
+    redis_server::{RedisOptions, RedisServer},
+    until::until,
+};
+
+/// How the Sentinels name the master.
+pub const MASTER: &str = "leasehold";
+
+/// What differs from installation to installation.
+#[derive(Debug, Clone)]
+pub struct SentinelOptions {
+    /// Beside the master.
+    pub replicas: usize,
+    /// Two thirds of them must agree, rounded up.
+    pub sentinels: usize,
+    /// A server that is silent for so long is down for a Sentinel.
+    pub down_after: Duration,
+    /// A fail-over takes no longer, or is begun again after twice this time.
+    pub failover_timeout: Duration,
+    /// A master with fewer replicas refuses writes.
+    pub min_replicas_to_write: usize,
+    /// A replica counts for so long after it was heard; whole seconds.
+    pub min_replicas_max_lag: Duration,
+    /// Whether everybody reaches each server through a gate, which can be shut.
+    pub gated: bool,
+    /// Further options of the servers, as on redis-server's command line.
+    pub options: Vec<String>,
+}
+
+impl Default for SentinelOptions {
+    fn default() -> Self {
+        Self {
+            replicas: 2,
+            sentinels: 3,
+            down_after: Duration::from_secs(1),
+            failover_timeout: Duration::from_secs(4),
+            min_replicas_to_write: 1,
+            min_replicas_max_lag: Duration::from_secs(2),
+            gated: false,
+            options: Vec::new(),
+        }
+    }
+}
+
+/// Servers by index: the first master is 0.
+#[derive(Debug)]
+pub struct SentinelDeployment {
+    members: Vec<Member>,
+    sentinels: Vec<Sentinel>,
+}
+
+/// A server, and what stands before it.
+#[derive(Debug)]
+struct Member {
+    server: RedisServer,
+    gate: Option<Gate>,
+}
+
+impl SentinelDeployment {
+    /// Starts all; returns once the replicas are in sync and the Sentinels know everybody.
+    pub async fn start(options: SentinelOptions) -> Self {
+        let members = (0..=options.replicas).map(|index| Member::start(index, &options));
+        let members = join_all(members).await;
+        let master = members[0].addr();
+        for replica in &members[1..] {
+            let mut raw = replica.server.connect().await;
+            raw.must(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])
+                .await;
+        }
+        let mut all = Self {
+            members,
+            sentinels: Vec::new(),
+        };
+        all.in_sync(0).await;
+        let sentinels = (0..options.sentinels)
+            .map(|index| Sentinel::start(sentinel_address(index), master, &options));
+        all.sentinels = join_all(sentinels).await;
+        all.ready().await;
+        all
+    }
+
+    /// What `--store` takes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let addrs = self.sentinel_addrs();
+        let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
+        format!("redis-sentinel://{}/{MASTER}", addrs.join(","))
+    }
+
+    /// Where the Sentinels listen.
+    #[must_use]
+    pub fn sentinel_addrs(&self) -> Vec<SocketAddr> {
+        self.sentinels.iter().map(Sentinel::addr).collect()
+    }
+
+    /// The Sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[Sentinel] {
+        &self.sentinels
+    }
+
+    /// How many servers there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// A server, to pause it or to ask it past its gate.
+    #[must_use]
+    pub fn server(&self, index: usize) -> &RedisServer {
+        &self.members[index].server
+    }
+
+    /// Where everybody else reaches a server.
+    #[must_use]
+    pub fn addr(&self, index: usize) -> SocketAddr {
+        self.members[index].addr()
+    }
+
+    /// A connection as a client has it, through the gate if there is one.
+    pub async fn connect(&self, index: usize) -> RedisConnection {
+        let connection = RedisConnection::open(self.addr(index)).await;
+        connection.expect("connect to a server of this test")
+    }
+
+    /// Whom the first Sentinel that runs names as the master.
+    pub async fn master(&self) -> usize {
+        let sentinel = self.running().next().expect("a Sentinel runs");
+        self.index_of(sentinel.master().await)
+    }
+
+    /// Returns once every replica that runs has what the master has now.
+    pub async fn in_sync(&self, master: usize) {
+        let mut raw = self.server(master).connect().await;
+        let reached = raw.info("replication", "master_repl_offset").await;
+        let reached: i64 = reached.and_then(|at| at.parse().ok()).expect("an offset");
+        let others = self.others(master);
+        let wanted = others.filter(|&other| self.server(other).answers()).count();
+        until("replicas in sync", async || {
+            let mut raw = self.server(master).connect().await;
+            let text = raw.must(&["INFO", "replication"]).await.text().to_owned();
+            let replicas = text.lines().filter(|line| {
+                let offset = line
+                    .split(',')
+                    .find_map(|part| part.strip_prefix("offset="));
+                let offset = offset.and_then(|offset| offset.parse::<i64>().ok());
+                line.contains("state=online") && offset >= Some(reached)
+            });
+            (replicas.count() >= wanted).then_some(())
+        })
+        .await;
+    }
+
+    /// Returns once the present master's replicas are in sync, and every Sentinel that runs sees all
+    /// the others that run, and all replicas in order: a fail-over can begin.
+    pub async fn ready(&self) {
+        let master = self.master().await;
+        self.in_sync(master).await;
+        let others = self.others(master);
+        let replicas: Vec<u16> = others
+            .filter(|&other| self.server(other).answers())
+            .map(|other| self.addr(other).port())
+            .collect();
+        let sentinels = self.running().count();
+        join_all(
+            self.running()
+                .map(|sentinel| sentinel.sees(&replicas, sentinels)),
+        )
+        .await;
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Sentinel> {
+        self.sentinels.iter().filter(|sentinel| sentinel.runs())
+    }
+
+    fn others(&self, than: usize) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(move |&index| index != than)
+    }
+
+    fn index_of(&self, addr: SocketAddr) -> usize {
+        let index = self.members.iter().position(|member| member.addr() == addr);
+        index.unwrap_or_else(|| panic!("{addr} is no server of this test"))
+    }
+}
+
+impl Member {
+    async fn start(index: usize, all: &SentinelOptions) -> Self {
+        let port = free_port();
+        let gate = match all.gated {
+            true => Some(Gate::start(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await),
+            false => None,
+        };
+        let announced = gate.as_ref().map_or(port, |gate| gate.addr().port());
+        let options = format!(
+            "--protected-mode no --bind-source-addr {} --replica-announce-ip 127.0.0.1 --replica-announce-port {announced} \
+             --repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --appendonly yes \
+             --min-replicas-to-write {} --min-replicas-max-lag {}",
+            server_address(index),
+            all.min_replicas_to_write,
+            all.min_replicas_max_lag.as_secs(),
+        );
+        let options = options.split(' ').map(str::to_owned);
+        let server = RedisServer::start_as(RedisOptions {
+            port: Some(port),
+            options: options.chain(all.options.iter().cloned()).collect(),
+            clock: None,
+        });
+        Self {
+            server: server.await,
+            gate,
+        }
+    }
+
+    fn addr(&self) -> SocketAddr {
+        let gate = self.gate.as_ref().map(Gate::addr);
+        gate.unwrap_or_else(|| self.server.addr())
+    }
+}
+
+/// From where a server connects to others: a gate knows it by this.
+fn server_address(index: usize) -> IpAddr {
+    local(1, index)
+}
+
+fn sentinel_address(index: usize) -> IpAddr {
+    local(2, index)
+}
+
+fn local(net: u8, index: usize) -> IpAddr {
+    let host = u8::try_from(index + 1).expect("a few processes");
+    IpAddr::from([127, 0, net, host])
+}
