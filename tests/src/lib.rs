@@ -12,6 +12,7 @@ pub mod broker_process;
 pub mod certificates;
 pub mod client;
 pub mod clock;
+pub mod cluster;
 pub mod conformance;
 pub mod crowd;
 pub mod deployment;

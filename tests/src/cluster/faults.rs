@@ -1,0 +1,101 @@
+//! What can go wrong with the nodes of a cluster, and what the others make of it.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{ClusterDeployment, Gates, node_address};
+use crate::{redis_server::Data, until::until};
+
+impl ClusterDeployment {
+    /// SIGKILL.
+    pub async fn kill(&mut self, index: usize) {
+        self.members[index].server.kill().await;
+    }
+
+    /// Starts a node again; which node it is, it knows in any case.
+    pub async fn restart(&mut self, index: usize, data: Data) {
+        self.members[index].server.restart_with(data, &[]).await;
+    }
+
+    /// Has a replica take the place of its master, which is well. Returns when it has begun.
+    pub async fn fail_over(&self, replica: usize) {
+        let mut raw = self.server(replica).connect().await;
+        raw.must(&["CLUSTER", "FAILOVER"]).await;
+    }
+
+    /// The next master of a slot, as soon as it serves and every node but `from` names it.
+    pub async fn promoted(&self, slot: u16, from: usize) -> usize {
+        until("a replica is promoted", async || {
+            let mut named = Vec::new();
+            for index in self.answering().filter(|&index| index != from) {
+                let seen = self.seen_by(index).await;
+                named.push(seen.into_iter().find(|node| node.serves(slot))?);
+            }
+            let next = named.first()?.index;
+            let agree = named
+                .iter()
+                .all(|node| node.index == next && !node.has_failed());
+            let serves = agree && next != from && self.state(next).await == "ok";
+            serves.then_some(next)
+        })
+        .await
+    }
+
+    /// Returns once every other node that runs takes a node for failed.
+    pub async fn failed(&self, failed: usize) {
+        until("the others find it failed", async || {
+            for index in self.answering().filter(|&index| index != failed) {
+                let seen = self.seen_by(index).await;
+                let found = seen.iter().find(|node| node.index == failed);
+                found.filter(|node| node.is("fail"))?;
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    /// What a node says of the cluster: `ok`, or `fail`.
+    pub async fn state(&self, index: usize) -> String {
+        let mut raw = self.server(index).connect().await;
+        let info = raw.must(&["CLUSTER", "INFO"]).await.text().to_owned();
+        let state = info
+            .lines()
+            .find_map(|line| line.strip_prefix("cluster_state:"));
+        state.expect("a state").to_owned()
+    }
+
+    /// Parts a node from all others; clients reach it still.
+    pub fn isolate(&self, index: usize) {
+        let everybody: Vec<IpAddr> = (0..self.members.len()).map(node_address).collect();
+        for (at, member) in self.members.iter().enumerate() {
+            let gates = member.gates();
+            let whom = if at == index {
+                &everybody[..]
+            } else {
+                &everybody[index..=index]
+            };
+            gates.commands.shut(whom);
+            gates.bus.shut(whom);
+        }
+    }
+
+    /// Parts clients from a node; the others reach it still.
+    pub fn isolate_from_clients(&self, index: usize) {
+        let gates = self.members[index].gates();
+        gates.commands.shut(&[Ipv4Addr::LOCALHOST.into()]);
+    }
+
+    /// Everybody reaches everybody again.
+    pub fn heal(&self) {
+        for member in &self.members {
+            member.gates().commands.open();
+            member.gates().bus.open();
+        }
+    }
+}
+
+impl super::Member {
+    fn gates(&self) -> &Gates {
+        let gates = self.gates.as_ref();
+        gates.expect("a deployment that was started with gates")
+    }
+}

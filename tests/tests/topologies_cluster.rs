@@ -1,0 +1,268 @@
+//! A Redis Cluster as tests start it: fail-overs and a slot on its way, seen by their effects.
+
+use std::{slice::from_ref, time::Duration};
+
+use leasehold_tests::{
+    clock::boottime,
+    cluster::{ClusterDeployment, ClusterOptions, SLOTS, slot_of, tag_in},
+    redis_connection::{RedisConnection, Reply},
+    redis_server::Data,
+    scale::figures,
+    until::until,
+};
+use tokio::time::{sleep, timeout};
+
+const WRITE_EVERY: Duration = Duration::from_millis(10);
+const WRITES_END: Duration = Duration::from_secs(20);
+const KEYS: usize = 20;
+const TTL_MS: i64 = 60_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_master_is_replaced_by_its_replica() {
+    let began = boottime();
+    let mut all = ClusterDeployment::start(ClusterOptions::default()).await;
+    let started = boottime() - began;
+    assert_eq!(all.masters().await, [0, 1, 2]);
+    assert!(all.url().starts_with("redis-cluster://127.0.0.1:"));
+    assert_eq!((all.count(), all.url().split(',').count()), (6, 3));
+    let [mut here, mut there] = [all.connect(0).await, all.connect(1).await];
+    for key in ["kept", "a{b}c", "{}x", "}{", "{{a}}", "x{y}{z}"] {
+        let slot = here.must(&["CLUSTER", "KEYSLOT", key]).await;
+        assert_eq!(slot.integer(), i64::from(slot_of(key)), "{key}");
+    }
+
+    let (key, other) = (key_at(0), key_at(SLOTS / 2));
+    assert_eq!(all.replicas_of(0).await, [3]);
+    here.must(&["SET", &key, "x"]).await;
+    let replicas = here.must(&["WAIT", "1", "10000"]).await.integer();
+    assert_eq!(replicas, 1);
+    let before = all.server(0).identity().await;
+    let killed = boottime();
+    all.kill(0).await;
+    let promoted = async {
+        let next = all.promoted(0, 0).await;
+        (next, boottime() - killed)
+    };
+    let ((next, after), undisturbed) = tokio::join!(promoted, async {
+        there.must(&["SET", &other, "x"]).await;
+        boottime() - killed
+    });
+    assert_eq!(next, 3);
+    let identity = all.server(next).identity().await;
+    assert_eq!(identity.replid2, before.replid);
+    assert_ne!(identity.replid, before.replid);
+    let moved = there.refused(&["GET", &key]).await;
+    assert_eq!(moved, format!("MOVED 0 {}", all.addr(next)));
+    let mut raw = all.connect(next).await;
+    assert_eq!(raw.must(&["GET", &key]).await.text(), "x");
+
+    let began = boottime();
+    all.restart(0, Data::Lost).await;
+    all.ready().await;
+    let again = boottime() - began;
+    let asked = boottime();
+    all.fail_over(0).await;
+    assert_eq!(all.promoted(0, next).await, 0);
+    let planned = boottime() - asked;
+    let mut raw = all.connect(0).await;
+    assert_eq!(raw.must(&["GET", &key]).await.text(), "x");
+    figures(&format!(
+        "topologies cluster kill -9: started_in={started:?} promoted_after={after:?}, another shard wrote \
+         after {undisturbed:?}; restarted_as_replica_in={again:?}; CLUSTER FAILOVER took {planned:?}"
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_without_a_replica_stays_down_until_it_is_back() {
+    let mut all = ClusterDeployment::start(ClusterOptions::default()).await;
+    let (key, other) = (key_at(0), key_at(SLOTS - 1));
+    all.connect(0).await.must(&["SET", &key, "x"]).await;
+    let mut raw = all.connect(2).await;
+    let killed = boottime();
+    all.kill(3).await;
+    all.kill(0).await;
+    all.failed(0).await;
+    let failed = boottime() - killed;
+    raw.must(&["SET", &other, "x"]).await;
+    let moved = raw.refused(&["GET", &key]).await;
+    assert_eq!(moved, format!("MOVED 0 {}", all.addr(0)), "to a dead one");
+    assert_eq!(all.state(2).await, "ok");
+
+    // With two of three gone nobody can decide on anything.
+    all.kill(1).await;
+    let killed = boottime();
+    let down = until("the last master gives up", async || {
+        match raw.command(&["GET", &other]).await {
+            Ok(Reply::Error(text)) => Some(text),
+            Ok(_) | Err(_) => None,
+        }
+    })
+    .await;
+    let alone = boottime() - killed;
+    assert!(
+        down.starts_with("CLUSTERDOWN The cluster is down"),
+        "{down}"
+    );
+    let began = boottime();
+    all.restart(0, Data::Kept).await;
+    assert_eq!(all.promoted(SLOTS / 2, 1).await, 4);
+    until("it serves again", async || {
+        let mut raw = all.connect(0).await;
+        let found = raw.command(&["GET", &key]).await.ok()?;
+        (found == Reply::Text("x".to_owned())).then_some(())
+    })
+    .await;
+    figures(&format!(
+        "topologies cluster without a replica: failed_after={failed:?}, {moved}; a second master lost: \
+         {alone:?} later {down}; the first started again: serves_after={:?}",
+        boottime() - began
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migrated_slot_keeps_its_keys() {
+    let all = ClusterDeployment::start(ClusterOptions::default()).await;
+    let slot = slot_of("{here}");
+    let from = all.master_of(slot).await;
+    let to = (from + 1) % 3;
+    let [mut source, mut target] = [all.connect(from).await, all.connect(to).await];
+    let ttl = TTL_MS.to_string();
+    for key in (0..KEYS).map(key_of) {
+        source.must(&["HSET", &key, "field", &key]).await;
+        source.must(&["PEXPIRE", &key, &ttl]).await;
+    }
+    let [first, last, none] = [key_of(0), key_of(KEYS - 1), key_of(KEYS)];
+    let moved = |node| format!("MOVED {slot} {}", all.addr(node));
+    let ask = format!("ASK {slot} {}", all.addr(to));
+
+    let mut migration = all.begin_migration(slot, to).await;
+    assert_eq!((migration.from(), migration.to()), (from, to));
+    assert_eq!(field(&mut source, &first).await, first);
+    assert_eq!(source.refused(&["HGET", &none, "field"]).await, ask);
+    assert_eq!(target.refused(&["HGET", &none, "field"]).await, moved(from));
+    let keys = migration.keys_left().await;
+    assert_eq!(keys.len(), KEYS);
+    migration.move_keys(from_ref(&first)).await;
+    assert_eq!(source.refused(&["HGET", &first, "field"]).await, ask);
+    target.must(&["ASKING"]).await;
+    assert_eq!(field(&mut target, &first).await, first);
+    let try_again = source.refused(&["EXISTS", &first, &last]).await;
+    let script = ["EVAL", "return 1", "2", &last, &none];
+    let script = source.refused(&script).await;
+    target.must(&["ASKING"]).await;
+    let asked = target.refused(&["EXISTS", &first, &last]).await;
+    for text in [&try_again, &script, &asked] {
+        assert!(text.starts_with("TRYAGAIN"), "{text}");
+    }
+    // A key that is there is served, and one script on it.
+    let one = ["EVAL", "return redis.call('HLEN', KEYS[1])", "1", &last];
+    assert_eq!(source.must(&one).await.integer(), 1);
+
+    let began = boottime();
+    migration.move_all().await;
+    migration.finish().await;
+    let finished = boottime() - began;
+    assert_eq!(all.master_of(slot).await, to);
+    let gone = source.refused(&["HGET", &first, "field"]).await;
+    assert_eq!(gone, moved(to));
+    for key in (0..KEYS).map(key_of) {
+        assert_eq!(field(&mut target, &key).await, key);
+        let left = target.must(&["PTTL", &key]).await.integer();
+        assert!((1..=TTL_MS).contains(&left), "{left}");
+    }
+    target
+        .must(&["CLUSTER", "DELSLOTS", &slot.to_string()])
+        .await;
+    let unserved = target.refused(&["HGET", &first, "field"]).await;
+    assert!(unserved.starts_with("CLUSTERDOWN"), "{unserved}");
+    figures(&format!(
+        "topologies cluster migration: {ask} | {} | {try_again} | after DELSLOTS: {unserved}; the rest moved \
+         and everybody told in {finished:?}",
+        moved(from)
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_isolated_master_of_a_cluster_stops_serving() {
+    let options = ClusterOptions {
+        gated: true,
+        ..ClusterOptions::default()
+    };
+    let node_timeout = options.node_timeout;
+    let all = ClusterDeployment::start(options).await;
+    let tag = tag_in(0);
+    let mut client = all.connect(0).await;
+    client.must(&["SET", &format!("{tag}kept"), "x"]).await;
+    client.must(&["WAIT", "1", "10000"]).await;
+    let parted = boottime();
+    all.isolate(0);
+    let successor = async {
+        let next = all.promoted(0, 0).await;
+        let mut raw = all.connect(next).await;
+        raw.must(&["SET", &format!("{tag}new"), "x"]).await;
+        (next, boottime() - parted)
+    };
+    let (writes, (next, first)) = tokio::join!(write_on(&mut client, &tag), successor);
+    let (taken, last, refusal) = writes;
+    let last = last - parted;
+    assert!(refusal.starts_with("CLUSTERDOWN"), "{refusal}");
+    assert!(last <= 2 * node_timeout, "{last:?}");
+    assert!(taken > 0);
+
+    let healed = boottime();
+    all.heal();
+    all.ready().await;
+    figures(&format!(
+        "topologies cluster partition: the isolated master took {taken} writes, the last after {last:?}, \
+         then: {refusal}; successor writes_after={first:?}; healed, all in order after {:?}",
+        boottime() - healed
+    ));
+    let mut raw = all.connect(next).await;
+    let lost: Vec<_> = (0..taken).map(|number| format!("{tag}{number}")).collect();
+    let mut words = vec!["EXISTS"];
+    words.extend(lost.iter().map(String::as_str));
+    assert_eq!(raw.must(&words).await.integer(), 0, "lost");
+    for key in ["kept", "new"] {
+        let key = format!("{tag}{key}");
+        assert_eq!(raw.must(&["GET", &key]).await.text(), "x");
+    }
+    assert_eq!(
+        client.refused(&["GET", &tag]).await,
+        format!("MOVED 0 {}", all.addr(next))
+    );
+}
+
+fn key_at(slot: u16) -> String {
+    format!("{}key", tag_in(slot))
+}
+
+fn key_of(number: usize) -> String {
+    format!("{{here}}{number}")
+}
+
+async fn field(raw: &mut RedisConnection, key: &str) -> String {
+    raw.must(&["HGET", key, "field"]).await.text().to_owned()
+}
+
+/// Writes one key after the other until one is refused: how many were taken, when the last, and how
+/// the next was refused.
+async fn write_on(client: &mut RedisConnection, tag: &str) -> (usize, Duration, String) {
+    let mut taken = 0;
+    let mut last = boottime();
+    let refused = async {
+        loop {
+            match client
+                .command(&["SET", &format!("{tag}{taken}"), "x"])
+                .await
+            {
+                Ok(Reply::Error(refusal)) => return refusal,
+                Ok(_) => (taken, last) = (taken + 1, boottime()),
+                Err(error) => panic!("the connection ended: {error}"),
+            }
+            sleep(WRITE_EVERY).await;
+        }
+    };
+    let refusal = timeout(WRITES_END, refused).await;
+    let refusal = refusal.expect("an isolated master refuses writes in the end");
+    (taken, last, refusal)
+}
