@@ -1,0 +1,224 @@
+//! Brokers on a master that Sentinel replaces, by every kind of fail-over: nobody trusts a lock that
+//! somebody else has, tokens rise, and grants resume in bounded time.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    client::{AcquireCall, Client},
+    clock::boottime,
+    load::{CallRecord, Kind, lock_name, run_without_locks},
+    redis_server::Data,
+    scale::{count, figures},
+    sentinel::{SentinelDeployment, SentinelOptions},
+    until::until,
+    witness::{Share, Visit, Witness},
+};
+use rand::Rng as _;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// Locks that change hands all the time, and locks that are held for seconds.
+const HOT: usize = 8;
+const HELD: usize = 24;
+const CLIENTS: usize = 40;
+const BROKERS: usize = 2;
+const TTL: Duration = Duration::from_secs(3);
+const WAIT: Duration = Duration::from_secs(20);
+const WORK: Duration = Duration::from_millis(1);
+const CALM: Duration = Duration::from_secs(2);
+/// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s.
+const QUARANTINE: Duration = Duration::from_millis(3_850 + 3_000 + 1_000);
+const RESUMED_WITHIN: Duration = Duration::from_secs(5);
+const BLIND_CHECK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Killed,
+    Stopped,
+    /// From the other servers and the Sentinels; brokers reach it still.
+    Isolated,
+}
+
+/// One fail-over.
+struct Turn {
+    fault: Fault,
+    from: Duration,
+    /// When every Sentinel named the next master.
+    switched: Duration,
+    /// When a new call was granted again.
+    resumed: Duration,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fail_over_gives_a_lock_twice() {
+    let mut redis = SentinelDeployment::start(SentinelOptions {
+        gated: true,
+        ..SentinelOptions::default()
+    })
+    .await;
+    let options = options(&redis);
+    options.init_store().await;
+    let brokers = BrokerProcess::start_many(&options, BROKERS).await;
+    let endpoints: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();
+    let witness = Witness::new(HOT + HELD);
+    let stop = CancellationToken::new();
+    let clients = (0..CLIENTS).map(|index| take_locks(&endpoints, index, &witness, &stop));
+    let begun = boottime();
+    let faults = async {
+        let mut turns = Vec::new();
+        let faults = [Fault::Killed, Fault::Stopped, Fault::Isolated];
+        for fault in faults.into_iter().cycle().take(count(20, 3)) {
+            sleep(CALM).await;
+            turns.push(fail_over(&mut redis, fault, &endpoints).await);
+        }
+        sleep(CALM).await;
+        stop.cancel();
+        turns
+    };
+    let (calls, turns) = tokio::join!(join_all(clients), faults);
+    judge(&witness, &turns, &calls.concat(), boottime() - begun);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_clients_without_locks_overlap() {
+    let witness = Arc::new(Witness::new(HOT));
+    run_without_locks(CLIENTS, &witness, |_| Kind::Exclusive, BLIND_CHECK).await;
+    assert!(witness.verdict().overlaps > 0);
+}
+
+/// Small bounds, so that a fail-over is soon over.
+fn options(redis: &SentinelDeployment) -> BrokerOptions {
+    let mut options = BrokerOptions::on(redis.url());
+    let settings = [
+        ("LIMITS__TTL_MAX", "3s"),
+        ("LIMITS__LOCK_DELAY_MAX", "0s"),
+        ("STORE__REPLICA_LAG_MAX", "3s"),
+    ];
+    let env = |(key, value): (&str, &str)| (format!("LEASEHOLD__{key}"), value.to_owned());
+    options.env = settings.into_iter().map(env).collect();
+    options
+}
+
+async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[SocketAddr]) -> Turn {
+    redis.ready().await;
+    let master = redis.master().await;
+    let from = boottime();
+    match fault {
+        Fault::Killed => redis.kill(master).await,
+        Fault::Stopped => redis.server(master).process().pause().await,
+        Fault::Isolated => redis.isolate(master),
+    }
+    let next = redis.failed_over(master).await;
+    let switched = boottime();
+    let probe = Client::new("probe", endpoints, 0);
+    let call = AcquireCall::new(&format!("probe/{from:?}"), TTL, Duration::ZERO);
+    let resumed = until("grants after a fail-over", async || {
+        let held = probe.acquire(&call).await;
+        held.ok().map(|_| boottime())
+    })
+    .await;
+    match fault {
+        Fault::Killed => redis.restart(master, Data::Kept).await,
+        Fault::Stopped => redis.server(master).process().resume(),
+        Fault::Isolated => redis.heal(),
+    }
+    redis.follows(master, next).await;
+    Turn {
+        fault,
+        from,
+        switched,
+        resumed,
+    }
+}
+
+async fn take_locks(
+    endpoints: &[SocketAddr],
+    index: usize,
+    witness: &Witness,
+    stop: &CancellationToken,
+) -> Vec<CallRecord> {
+    let client = Client::new(&format!("client-{index}"), endpoints, index);
+    let mut calls = Vec::new();
+    while !stop.is_cancelled() {
+        let is_hot = index.is_multiple_of(2);
+        let lock = if is_hot {
+            rand::thread_rng().gen_range(0..HOT)
+        } else {
+            HOT + rand::thread_rng().gen_range(0..HELD)
+        };
+        let begun = boottime();
+        let call = AcquireCall::new(&lock_name(lock), TTL, WAIT);
+        let held = client.acquire(&call).await;
+        calls.push(CallRecord {
+            begun,
+            ended: boottime(),
+            granted: held.is_ok(),
+        });
+        let Ok(held) = held else { continue };
+        let entered = boottime();
+        let until = held.trusted_until();
+        if is_hot {
+            sleep(WORK).await;
+        } else {
+            sleep(until.saturating_sub(entered)).await;
+        }
+        if entered < until {
+            witness.record(Visit {
+                lock,
+                share: Share::ALL,
+                token: held.token(),
+                entered,
+                ended: boottime().min(until),
+            });
+        }
+        // What a release says is other tests' business: a lost one costs an expiry.
+        let _ = client.release(&held).await;
+    }
+    calls
+}
+
+fn judge(witness: &Witness, turns: &[Turn], calls: &[CallRecord], ran: Duration) {
+    let mut unavailable = Duration::ZERO;
+    for turn in turns {
+        let after = |end: Duration| (end - turn.from).as_millis();
+        figures(&format!(
+            "sentinel {:?}: switched after {} ms, grants after {} ms (Q={} ms)",
+            turn.fault,
+            after(turn.switched),
+            after(turn.resumed),
+            QUARANTINE.as_millis()
+        ));
+        unavailable += turn.resumed - turn.from;
+        let late = turn.resumed - turn.switched;
+        assert!(late <= QUARANTINE + RESUMED_WITHIN, "grants after {late:?}");
+    }
+    let in_fault = |call: &&CallRecord| {
+        let mut windows = turns.iter().map(|turn| (turn.from, turn.resumed));
+        windows.any(|(from, to)| call.begun < to && call.ended >= from)
+    };
+    let open = calls.iter().filter(in_fault).count();
+    let granted = calls.iter().filter(|call| call.granted).count();
+    let calm = (ran - unavailable).as_secs().max(1);
+    let per_second = granted as u64 / calm;
+    let verdict = witness.verdict();
+    figures(&format!(
+        "sentinel: {} fail-overs in {} s, granted={granted} calm_grants_per_s={per_second} open_in_faults={open} \
+         visits={} overlaps={} regressions={}",
+        turns.len(),
+        ran.as_secs(),
+        verdict.visits,
+        verdict.overlaps,
+        verdict.regressions
+    ));
+    assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
+    assert!(
+        per_second >= 100,
+        "too little happened: {per_second} grants/s"
+    );
+    assert!(
+        open >= CLIENTS * turns.len() / 2,
+        "calls were under way in every fault"
+    );
+}
