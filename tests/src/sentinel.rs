@@ -147,22 +147,10 @@ impl SentinelDeployment {
 
     /// Returns once every replica that runs has what the master has now.
     pub async fn in_sync(&self, master: usize) {
-        let mut raw = self.server(master).connect().await;
-        let reached = raw.info("replication", "master_repl_offset").await;
-        let reached: i64 = reached.and_then(|at| at.parse().ok()).expect("an offset");
-        let others = self.others(master);
-        let wanted = others.filter(|&other| self.server(other).answers()).count();
+        let mut noted = None;
         until("replicas in sync", async || {
-            let mut raw = self.server(master).connect().await;
-            let text = raw.must(&["INFO", "replication"]).await.text().to_owned();
-            let replicas = text.lines().filter(|line| {
-                let offset = line
-                    .split(',')
-                    .find_map(|part| part.strip_prefix("offset="));
-                let offset = offset.and_then(|offset| offset.parse::<i64>().ok());
-                line.contains("state=online") && offset >= Some(reached)
-            });
-            (replicas.count() >= wanted).then_some(())
+            let caught_up = self.caught_up(master, &mut noted).await;
+            caught_up.then_some(())
         })
         .await;
     }
@@ -170,19 +158,47 @@ impl SentinelDeployment {
     /// Returns once the present master's replicas are in sync, and every Sentinel that runs sees all
     /// the others that run, and all replicas in order: a fail-over can begin.
     pub async fn ready(&self) {
-        let master = self.master().await;
-        self.in_sync(master).await;
-        let others = self.others(master);
-        let replicas: Vec<u16> = others
-            .filter(|&other| self.server(other).answers())
-            .map(|other| self.addr(other).port())
-            .collect();
-        let sentinels = self.running().count();
-        join_all(
-            self.running()
-                .map(|sentinel| sentinel.sees(&replicas, sentinels)),
-        )
+        let mut noted = None;
+        until("master, replicas and Sentinels in order", async || {
+            let master = self.master().await;
+            let caught_up = self.caught_up(master, &mut noted).await;
+            let replicas: Vec<u16> = self.replicas(master).collect();
+            let sentinels = self.running().count();
+            let seen = self.running().map(|one| one.sees(&replicas, sentinels));
+            let seen = join_all(seen).await.into_iter().all(|seen| seen);
+            (caught_up && seen).then_some(())
+        })
         .await;
+    }
+
+    /// Whether every replica that runs has what the same master had when it was first asked.
+    async fn caught_up(&self, master: usize, noted: &mut Option<(usize, i64)>) -> bool {
+        let mut raw = self.server(master).connect().await;
+        let text = raw.must(&["INFO", "replication"]).await.text().to_owned();
+        let offset = text.lines().find_map(|line| {
+            let offset = line.strip_prefix("master_repl_offset:")?;
+            offset.parse().ok()
+        });
+        let offset: i64 = offset.expect("an offset");
+        let reached = match *noted {
+            Some((same, reached)) if same == master => reached,
+            Some(_) | None => noted.insert((master, offset)).1,
+        };
+        let online = text.lines().filter(|line| {
+            let offset = line
+                .split(',')
+                .find_map(|part| part.strip_prefix("offset="));
+            let offset = offset.and_then(|offset| offset.parse::<i64>().ok());
+            line.contains("state=online") && offset >= Some(reached)
+        });
+        online.count() >= self.replicas(master).count()
+    }
+
+    /// The ports of the others that run.
+    fn replicas(&self, master: usize) -> impl Iterator<Item = u16> {
+        let others = self.others(master);
+        let running = others.filter(|&other| self.server(other).answers());
+        running.map(|other| self.addr(other).port())
     }
 
     fn running(&self) -> impl Iterator<Item = &Sentinel> {

@@ -8,7 +8,7 @@ use std::{
 use futures::future::join_all;
 use tokio::time::timeout;
 
-use super::{MASTER, SentinelDeployment, sentinel_address, server_address};
+use super::{MASTER, Sentinel, SentinelDeployment, sentinel_address, server_address};
 use crate::{gate::Gate, redis_server::Data, until::until};
 
 /// Two elections without a winner fit in.
@@ -47,15 +47,22 @@ impl SentinelDeployment {
         raw.must(&["SENTINEL", "FAILOVER", MASTER]).await;
     }
 
-    /// The next master, as soon as every Sentinel that runs names it in the place of `from`.
+    /// The next master, as soon as all Sentinels that run name the same one in the place of `from`.
     pub async fn failed_over(&self, from: usize) -> usize {
         let former = self.addr(from);
-        let named = join_all(self.running().map(|sentinel| sentinel.master_after(former)));
-        let named = timeout(FAIL_OVER_LIMIT, named).await;
-        let named = named.unwrap_or_else(|_| panic!("no fail-over within {FAIL_OVER_LIMIT:?}"));
-        let next = named[0];
-        assert!(named.iter().all(|addr| *addr == next), "{named:?}");
-        self.index_of(next)
+        let agreed = async {
+            join_all(self.running().map(|sentinel| sentinel.master_after(former))).await;
+            // Two fail-overs may follow each other at once.
+            until("the Sentinels agree", async || {
+                let named = join_all(self.running().map(Sentinel::master)).await;
+                let next = *named.first()?;
+                let agree = named.iter().all(|addr| *addr == next);
+                (agree && next != former).then_some(next)
+            })
+            .await
+        };
+        let next = timeout(FAIL_OVER_LIMIT, agreed).await;
+        self.index_of(next.unwrap_or_else(|_| panic!("no fail-over within {FAIL_OVER_LIMIT:?}")))
     }
 
     /// Returns once a server is a replica of `master` and in touch with it.

@@ -15,17 +15,20 @@ use crate::{
     process::TestProcess,
     redis_connection::{RedisConnection, Reply},
     temp_dir::TempDir,
-    until::until,
 };
 
 const READY: &str = "+monitor master";
 const SWITCHED: &str = "+switch-master";
 /// Sentinels meet by what they publish, and look after replicas by what INFO says; a pause of this
-/// machine is not to make them lie low for half a minute. How a fail-over is decided on is left alone.
-const PERIODS: [&str; 6] = [
+/// machine is not to make them lie low for half a minute. A Sentinel whose connection was cut comes
+/// back after `ping-period`: with its usual second it finds a master that was just promoted down
+/// after a second, and replaces that too.
+const PERIODS: [&str; 8] = [
     "info-period",
     "1000",
     "publish-period",
+    "500",
+    "ping-period",
     "500",
     "tilt-period",
     "1000",
@@ -141,26 +144,22 @@ impl Sentinel {
         }
     }
 
-    /// Returns once it can reach so many Sentinels, itself among them, and exactly these replicas
-    /// are in order.
-    pub(super) async fn sees(&self, replicas: &[u16], sentinels: usize) {
+    /// Whether it can reach so many Sentinels, itself among them, and these replicas are in order.
+    pub(super) async fn sees(&self, replicas: &[u16], sentinels: usize) -> bool {
         let mut raw = self.connect().await;
         let usable = format!("OK {sentinels} usable Sentinels");
-        until("the Sentinels and replicas know each other", async || {
-            let quorum = raw.command(&["SENTINEL", "CKQUORUM", MASTER]).await;
-            let agree = matches!(quorum, Ok(Reply::Simple(text)) if text.starts_with(&usable));
-            let seen = raw.must(&["SENTINEL", "REPLICAS", MASTER]).await;
-            let seen: Vec<_> = seen.array().iter().map(fields).collect();
-            let follows = |port: &u16| {
-                seen.iter().any(|replica| {
-                    replica["port"] == port.to_string()
-                        && replica["flags"] == "slave"
-                        && replica["master-link-status"] == "ok"
-                })
-            };
-            (agree && replicas.iter().all(follows)).then_some(())
-        })
-        .await;
+        let quorum = raw.command(&["SENTINEL", "CKQUORUM", MASTER]).await;
+        let agree = matches!(quorum, Ok(Reply::Simple(text)) if text.starts_with(&usable));
+        let seen = raw.must(&["SENTINEL", "REPLICAS", MASTER]).await;
+        let seen: Vec<_> = seen.array().iter().map(fields).collect();
+        let follows = |port: &u16| {
+            seen.iter().any(|replica| {
+                replica["port"] == port.to_string()
+                    && replica["flags"] == "slave"
+                    && replica["master-link-status"] == "ok"
+            })
+        };
+        agree && replicas.iter().all(follows)
     }
 
     async fn hasten(&self) {
