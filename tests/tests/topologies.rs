@@ -192,6 +192,18 @@ async fn ping(server: &RedisServer, trusts: &Authority, shows: Option<&Signed>) 
     raw.command(&["PING"]).await
 }
 
+#[tokio::test]
+async fn one_clock_of_several_servers_is_set_ahead() {
+    let all = RedlockDeployment::start_with_clocks(3).await;
+    all.servers()[1].clock().step(STEP_MS);
+    let mut times = Vec::new();
+    for server in all.servers() {
+        times.push(time_us(&mut server.connect().await).await / 1_000);
+    }
+    assert!(times[1] >= times[0] + STEP_MS, "{times:?}");
+    assert!(times[2] < times[0] + STEP_MS, "{times:?}");
+}
+
 /// How fast the server's clock goes; between which bounds, for the time that asking takes.
 async fn rate(raw: &mut RedisConnection) -> [f64; 2] {
     let outer = boottime();

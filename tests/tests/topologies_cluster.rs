@@ -16,6 +16,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(10);
 const WRITES_END: Duration = Duration::from_secs(20);
 const KEYS: usize = 20;
 const TTL_MS: i64 = 60_000;
+const STEP_S: i64 = 90;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_by_its_replica() {
@@ -186,6 +187,7 @@ async fn a_migrated_slot_keeps_its_keys() {
 async fn an_isolated_master_of_a_cluster_stops_serving() {
     let options = ClusterOptions {
         gated: true,
+        clocks: true,
         ..ClusterOptions::default()
     };
     let node_timeout = options.node_timeout;
@@ -230,6 +232,25 @@ async fn an_isolated_master_of_a_cluster_stops_serving() {
         client.refused(&["GET", &tag]).await,
         format!("MOVED 0 {}", all.addr(next))
     );
+
+    // Clients alone are parted from it: nobody takes its place.
+    all.isolate_from_clients(next);
+    let unheard = timeout(2 * node_timeout, raw.command(&["PING"])).await;
+    assert!(unheard.is_err(), "{unheard:?}");
+    assert_eq!(all.master_of(0).await, next);
+    all.heal();
+    raw.message().await.expect("what was sent arrives late");
+    all.server(next).clock().step(STEP_S * 1_000);
+    let [ahead, other] = [next, 1].map(|index| seconds(&all, index));
+    let (other, ahead) = (other.await, ahead.await);
+    assert!(ahead >= other + STEP_S, "{ahead} {other}");
+}
+
+/// What a node's clock shows.
+async fn seconds(all: &ClusterDeployment, index: usize) -> i64 {
+    let time = all.server(index).connect().await.must(&["TIME"]).await;
+    let seconds = time.array()[0].text().parse();
+    seconds.expect("seconds")
 }
 
 fn key_at(slot: u16) -> String {

@@ -117,7 +117,7 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
         gated: true,
         ..SentinelOptions::default()
     };
-    let lag = options.min_replicas_max_lag;
+    let (lag, down_after) = (options.min_replicas_max_lag, options.down_after);
     let all = SentinelDeployment::start(options).await;
     let before = all.server(0).identity().await;
     replicated_write(&all, 0, "kept").await;
@@ -162,6 +162,16 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
         assert_eq!(kept(&all, server, writes.taken).await, 0, "lost");
     }
     all.ready().await;
+
+    // Clients alone are parted from it: nobody takes its place.
+    let mut client = all.connect(next).await;
+    all.isolate_from_clients(next);
+    let unheard = timeout(2 * down_after, client.command(&["PING"])).await;
+    assert!(unheard.is_err(), "{unheard:?}");
+    all.ready().await;
+    assert_eq!(all.master().await, next);
+    all.heal();
+    client.message().await.expect("what was sent arrives late");
 }
 
 #[tokio::test(flavor = "multi_thread")]
