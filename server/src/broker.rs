@@ -185,7 +185,10 @@ impl Broker {
 
 /// What became of a call. One without an answer was ended by a fault.
 fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
-    answer.unwrap_or_else(|_| Err(LockError::Internal.at(first)))
+    answer.unwrap_or_else(|_| {
+        error!(lock = %first, "a call ended by a fault of the broker");
+        Err(LockError::Internal.at(first))
+    })
 }
 
 /// Passes on what the store tells unasked.
@@ -204,15 +207,15 @@ fn pass_on(waiters: &Waiters, streams: &Streams, event: Event) {
     }
 }
 
+/// The store has told its log.
 impl From<StoreError> for LockError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) => Self::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::NotNow(_) => Self::StoreUnavailable,
+            StoreError::Full(_) => Self::StoreFull,
             StoreError::Recovering { retry_after_ms } => Self::StoreRecovering { retry_after_ms },
-            StoreError::Corrupt(text) => {
-                error!(error = text, "the store gave an answer that is none");
-                Self::Internal
-            }
+            StoreError::Corrupt(_) => Self::StoreCorrupt,
+            StoreError::Garbled(_) => Self::Internal,
         }
     }
 }

@@ -310,13 +310,30 @@ pub enum StoreError {
     /// Not reached, or no answer in time: the command may or may not have been executed.
     #[error("store unavailable: {0}")]
     Unavailable(String),
+    /// Not reached, or it refuses for now: the command was not executed, and never will be.
+    #[error("store unavailable, nothing was done: {0}")]
+    NotNow(String),
+    /// The store has no memory for what the command would add. It was not executed.
+    #[error("store out of memory: {0}")]
+    Full(String),
     /// The store has lost data; no new grants for so long.
     #[error("store recovering for {retry_after_ms} ms")]
     Recovering {
         /// Until grants resume.
         retry_after_ms: u64,
     },
-    /// The store holds something that this broker did not write or cannot read.
+    /// The store holds something that this broker did not write or cannot read. The command has
+    /// changed nothing.
     #[error("store corrupt: {0}")]
     Corrupt(String),
+    /// The command was executed, perhaps, and its answer cannot be read.
+    #[error("store answer unreadable: {0}")]
+    Garbled(String),
+}
+
+impl StoreError {
+    /// Whether the command may have been executed, or may still be.
+    pub fn may_be_done(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Garbled(_))
+    }
 }

@@ -65,10 +65,7 @@ async fn a_demoted_master_ends_its_node() {
     raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
     let append = || command(["lh:list"], ["x"]);
     let refused = node.eval(&SCRIPTS[1], append).await;
-    assert!(
-        matches!(refused, Err(StoreError::Unavailable(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(StoreError::NotNow(_))), "{refused:?}");
     ended(&node, Duration::from_millis(1_500)).await;
 }
 

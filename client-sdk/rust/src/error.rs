@@ -39,6 +39,9 @@ pub enum Error {
     /// A quota of the broker is used up.
     #[error("{0}")]
     QuotaExceeded(Refusal),
+    /// The broker's store has no memory for another holder or waiter.
+    #[error("{0}")]
+    StoreFull(Refusal),
     /// The broker's store cannot do that.
     #[error("{0}")]
     UnsupportedByStore(Refusal),
@@ -214,6 +217,7 @@ impl Error {
             | Self::Invalid(refusal)
             | Self::QueueFull(refusal)
             | Self::QuotaExceeded(refusal)
+            | Self::StoreFull(refusal)
             | Self::UnsupportedByStore(refusal)
             | Self::Unauthenticated(refusal)
             | Self::PermissionDenied(refusal)

@@ -111,13 +111,14 @@ impl Call {
             let acquire = self.acquire(target);
             let lock = acquire.lock.clone();
             sent.push(Attempt::of(&acquire, self.grace()));
-            let turn = Turn {
+            let mut turn = Turn {
                 broker: &self.broker,
                 acquire,
                 deadline: self.deadline,
                 on: self.on.as_ref(),
                 as_of: 0,
                 standing: None,
+                is_known: false,
             };
             let granted = tokio::select! {
                 biased;
@@ -131,7 +132,7 @@ impl Call {
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    if !error.is_open() {
+                    if !error.is_open() || !turn.is_known {
                         sent.pop();
                     }
                     return Err(Failed { lock, error });

@@ -24,6 +24,8 @@ pub(super) struct Turn<'a> {
     pub(super) as_of: i64,
     /// Where a call on a stream stands in line.
     pub(super) standing: Option<Standing>,
+    /// The store may know of the call.
+    pub(super) is_known: bool,
 }
 
 /// How the wait ended.
@@ -39,7 +41,7 @@ impl Turn<'_> {
     /// The grant, and the newest heartbeat that had come before it was asked for. `Ok(None)`: the
     /// caller is gone.
     pub(super) async fn take(
-        mut self,
+        &mut self,
         reply: &mut Reply,
     ) -> Result<Option<(Grant, i64)>, LockError> {
         let grant = match self.acquire.wait_ms {
@@ -52,7 +54,9 @@ impl Turn<'_> {
     /// Asks the store once. `Err(Held)` stands for "not now".
     async fn ask(&mut self) -> Result<Grant, LockError> {
         self.hear();
-        match self.broker.store.acquire(&self.acquire).await? {
+        let asked = self.broker.store.acquire(&self.acquire).await;
+        self.is_known |= asked.as_ref().err().is_none_or(StoreError::may_be_done);
+        match asked? {
             Acquired::Granted(grant) => Ok(grant),
             Acquired::Queued {
                 next_event_ms,
@@ -91,7 +95,7 @@ impl Turn<'_> {
                 Ok(grant) => return Ok(Some(grant)),
                 Err(LockError::Held(_)) => {}
                 // In line already: the next touch finds out whether that is still so.
-                Err(LockError::StoreUnavailable) if self.acquire.rejoin => {}
+                Err(LockError::StoreUnavailable | LockError::StoreFull) if self.acquire.rejoin => {}
                 Err(error) => return Err(error),
             }
             match self.wait(&mut registration, reply).await {
@@ -159,8 +163,15 @@ impl Turn<'_> {
             }
             // A newer attempt of the call waits on another stream.
             Ok(Renewed::Elsewhere) => Some(Wait::Failed(LockError::StaleAttach)),
-            Err(StoreError::Corrupt(text)) => Some(Wait::Failed(StoreError::Corrupt(text).into())),
-            Err(StoreError::Unavailable(_) | StoreError::Recovering { .. }) => None,
+            Err(error @ (StoreError::Corrupt(_) | StoreError::Garbled(_))) => {
+                Some(Wait::Failed(error.into()))
+            }
+            Err(
+                StoreError::Unavailable(_)
+                | StoreError::NotNow(_)
+                | StoreError::Full(_)
+                | StoreError::Recovering { .. },
+            ) => None,
         }
     }
 

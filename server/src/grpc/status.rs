@@ -14,6 +14,8 @@ const DOMAIN: &str = "leasehold.dev";
 const SHOWN_MAX_BYTES: usize = 128;
 const VIOLATIONS_IN_MESSAGE: usize = 3;
 const STORE_RETRY_MS: u64 = 1_000;
+/// Memory comes back when others give their locks up, or somebody makes room.
+const FULL_RETRY_MS: u64 = 5_000;
 
 /// One field of a request that is not legal.
 pub(super) struct Violation {
@@ -48,9 +50,6 @@ impl From<Refused> for Status {
 
 /// The status of a call about `lock` that failed.
 pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
-    if matches!(error, LockError::Internal) {
-        tracing::error!(%lock, "a call failed by a fault of the broker");
-    }
     let (code, reason) = kind(error);
     let retry_after_ms = retry_after_ms(error);
     let mut metadata = named(lock);
@@ -130,9 +129,10 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         }
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
         LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
+        LockError::StoreFull => (Code::ResourceExhausted, Reason::StoreFull),
         LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
         LockError::Draining => (Code::Unavailable, Reason::Draining),
-        LockError::Internal => (Code::Internal, Reason::Internal),
+        LockError::StoreCorrupt | LockError::Internal => (Code::Internal, Reason::Internal),
     }
 }
 
@@ -146,6 +146,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
             first_ms.max(closed_ms)
         }
         LockError::StoreUnavailable => Some(STORE_RETRY_MS),
+        LockError::StoreFull => Some(FULL_RETRY_MS),
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
         LockError::Draining => Some(0),
         LockError::LeaseExpired
@@ -162,6 +163,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::TooManyEntries
         | LockError::TooManyLocks
         | LockError::QueueFull
+        | LockError::StoreCorrupt
         | LockError::Internal => None,
     }
 }
@@ -190,9 +192,12 @@ fn next(error: &LockError) -> &'static str {
         LockError::Cancelled => "acquire again to join the end of the line",
         LockError::QueueFull => "try again when fewer wait",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
+        LockError::StoreFull => {
+            "repeat the call later; leases are renewed and released all the same"
+        }
         LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",
         LockError::Draining => "repeat the call with the same request_id on another replica",
-        LockError::Internal => "the log of the broker has the details",
+        LockError::StoreCorrupt | LockError::Internal => "the log of the broker has the details",
     }
 }
 

@@ -58,9 +58,15 @@ pub enum LockError {
     /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,
-    /// The store cannot be reached, or did not answer: the outcome is unknown.
-    #[error("the store cannot be reached")]
+    /// The store cannot be reached, did not answer, or refuses for now: the outcome may be unknown.
+    #[error("the store cannot be used now")]
     StoreUnavailable,
+    /// The store has no memory for another holder or waiter.
+    #[error("the store is out of memory")]
+    StoreFull,
+    /// What the store holds of the lock is not what brokers write there.
+    #[error("the store's record of the lock cannot be read")]
+    StoreCorrupt,
     /// The store lost data; grants resume when every lease that it may have forgotten is over.
     #[error("the store is recovering from a loss of data")]
     StoreRecovering {
@@ -83,7 +89,7 @@ impl LockError {
     pub fn is_open(&self) -> bool {
         matches!(
             self,
-            Self::StoreUnavailable | Self::Draining | Self::Internal
+            Self::StoreUnavailable | Self::StoreCorrupt | Self::Draining | Self::Internal
         )
     }
 }

@@ -267,7 +267,7 @@ impl From<Refused> for StoreError {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Recovering { retry_after_ms } => Self::Recovering { retry_after_ms },
-            Refused::Late | Refused::NoEra => Self::Unavailable(refused.to_string()),
+            Refused::Late | Refused::NoEra => Self::NotNow(refused.to_string()),
         }
     }
 }

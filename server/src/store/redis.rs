@@ -1,6 +1,7 @@
 //! The Redis store: each verb is one script, run on the one verified node.
 
 mod answers;
+mod complaints;
 pub mod connection;
 pub mod decide;
 pub mod era;
@@ -12,6 +13,7 @@ mod open;
 mod owner;
 pub mod place;
 mod probe;
+pub mod refusal;
 pub mod script;
 pub mod scripts;
 mod settle;
@@ -26,13 +28,14 @@ use std::{
 
 use async_trait::async_trait;
 use fred::types::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::answers::Answer;
 use self::{
     connection::{NodeError, RedisConfig},
     node::Node,
+    refusal::Refusal,
     scripts::{Command, Preamble, Scripts, Verb},
     supervisor::{NodeEvent, Subscription, Supervisor},
 };
@@ -107,13 +110,11 @@ impl RedisStore {
         command: impl Fn(&Preamble<'_>) -> Command + Send,
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
     ) -> Result<(Arc<Node>, T), StoreError> {
-        let one = async {
-            let node = self.supervisor.node(WITHIN).await?;
-            let answer = self.eval(&node, verb, command, decode).await?;
-            Ok::<_, StoreError>((node, answer))
-        };
+        let until = Instant::now() + WITHIN;
+        let node = self.supervisor.node(WITHIN).await?;
+        let answer = self.eval(&node, verb, command, decode);
         let late = |_| StoreError::Unavailable("no answer in time".to_owned());
-        let (node, answer) = timeout(WITHIN, one).await.map_err(late)??;
+        let answer = timeout_at(until, answer).await.map_err(late)??;
         let Outcome {
             reply,
             hand_offs,
@@ -141,8 +142,10 @@ impl RedisStore {
                 era_id: node.era_id(),
             })
         };
-        let value = node.eval(self.scripts.get(verb), command).await?;
-        let answer = decode(value, self.broker)?;
+        let value = node.eval(self.scripts.get(verb), &command).await?;
+        let answer = decode(value, self.broker).inspect_err(|error| {
+            node.complain(Refusal::ODD_REPLY, &error.to_string(), &command);
+        })?;
         node.saw_time(answer.now_ms);
         Ok(answer)
     }

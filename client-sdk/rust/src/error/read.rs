@@ -42,6 +42,7 @@ pub(crate) fn refused(refused: &pb::Refused) -> Error {
         Reason::InvalidField => Error::Invalid(refusal),
         Reason::QueueFull => Error::QueueFull(refusal),
         Reason::QuotaExceeded | Reason::TooManyLeases => Error::QuotaExceeded(refusal),
+        Reason::StoreFull => Error::StoreFull(refusal),
         Reason::UnsupportedByStore => Error::UnsupportedByStore(refusal),
         Reason::Unauthenticated => Error::Unauthenticated(refusal),
         Reason::PermissionDenied => Error::PermissionDenied(refusal),

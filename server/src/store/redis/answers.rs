@@ -1,4 +1,4 @@
-//! How each verb's answer becomes a reply. Answers are untrusted: anything odd is `Corrupt`.
+//! How each verb's answer becomes a reply. Answers are untrusted: anything odd is `Garbled`.
 
 use fred::types::Value;
 
@@ -238,7 +238,7 @@ fn decode<T>(
             more,
         })
     };
-    read(&mut fields).ok_or_else(|| StoreError::Corrupt("a script's answer is not one".to_owned()))
+    read(&mut fields).ok_or_else(|| StoreError::Garbled("a script's answer is not one".to_owned()))
 }
 
 /// Reads `broker.epoch.number`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fred::{
     clients::Client,
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     interfaces::ClientLike as _,
     types::{
         Builder, ConnectHandle, InfoKind, RespVersion,
@@ -17,6 +17,7 @@ use super::{
     era::EraBounds,
     login::Login,
     place::{Address, Place},
+    refusal::at_opening,
     tls::Tls,
 };
 use crate::lock::DeploymentKey;
@@ -127,27 +128,19 @@ impl Endpoint {
         format!("Redis at {}", self.address)
     }
 
-    pub(super) fn unreachable(&self, error: &fred::error::Error) -> NodeError {
-        let name = self.name();
-        let text = plain(error);
-        if matches!(error.kind(), ErrorKind::Auth) || text.starts_with("NOPERM") {
-            return NodeError::Unfit(vec![format!(
-                "{name} refuses this broker's user: {text}. Correct the user name and the \
-                 password, or the user's rights."
-            )]);
-        }
+    pub(super) fn unreachable(&self, error: &Error) -> NodeError {
         let is_about_tls = error.details().contains(OF_TLS);
         if is_about_tls || matches!(error.kind(), ErrorKind::Tls) {
             return NodeError::Unreachable(format!(
-                "{name} and this broker do not agree on TLS: {text}. See whether the server's \
+                "{} and this broker do not agree on TLS: {}. See whether the server's \
                  certificate names {}, who signed it (store.tls_ca_file), and whether it wants one \
                  of the broker (store.tls_cert_file).",
+                self.name(),
+                plain(error),
                 self.server_name()
             ));
         }
-        NodeError::Unreachable(format!(
-            "{name} cannot be reached: {text}. Start it, or use --wait-for-store."
-        ))
+        at_opening(&self.name(), error)
     }
 
     /// The name that its certificate must have.
@@ -248,7 +241,7 @@ impl Drop for Connection {
 }
 
 /// The text of an error, without the arguments that a server may quote in it.
-pub(super) fn plain(error: &fred::error::Error) -> String {
+pub(super) fn plain(error: &Error) -> String {
     let text = match error.details().split_once(", with args") {
         Some((text, _)) => text,
         None => error.details(),

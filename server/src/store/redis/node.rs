@@ -5,15 +5,18 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use fred::{clients::Client, types::Value};
-use tokio::time::Instant;
+use fred::{clients::Client, error::Error, types::Value};
+use tokio::{sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::{
+    complaints::Complaints,
+    connection::plain,
     era::{Era, ServerIdentity},
     gate::Gate,
-    script::{Script, condemns, is_noscript, store_error},
+    refusal::{Refusal, Then, Told},
+    script::Script,
     scripts::Command,
 };
 use crate::{
@@ -39,6 +42,10 @@ pub(super) struct Verified {
 pub struct Node {
     verified: Verified,
     clock: Clock,
+    /// How often forgotten scripts were loaded again; locked while they are.
+    reloading: Mutex<()>,
+    reloads: AtomicU64,
+    complaints: Complaints,
     ended: CancellationToken,
     why: OnceLock<String>,
 }
@@ -55,6 +62,9 @@ impl Node {
         Self {
             verified,
             clock,
+            reloading: Mutex::default(),
+            reloads: AtomicU64::new(0),
+            complaints: Complaints::default(),
             ended: CancellationToken::new(),
             why: OnceLock::new(),
         }
@@ -68,23 +78,28 @@ impl Node {
         command: impl Fn() -> Command,
     ) -> Result<Value, StoreError> {
         if let Some(why) = self.why.get() {
-            return Err(StoreError::Unavailable(why.clone()));
+            return Err(StoreError::NotNow(why.clone()));
         }
         let client = &self.verified.client;
+        let reloads = self.reloads.load(Ordering::Acquire);
         let first = script.run(client, command()).await;
         let result = match first {
-            Err(error) if is_noscript(&error) => match self.load_scripts().await {
-                Ok(()) => script.run(client, command()).await,
-                Err(error) => Err(error),
-            },
+            Err(error) if Refusal::of(&error).then == Then::Load => {
+                match self.reload_scripts(reloads).await {
+                    Ok(()) => script.run(client, command()).await,
+                    Err(error) => Err(error),
+                }
+            }
             result => result,
         };
         result.map_err(|error| {
-            let for_caller = store_error(script.name(), &error);
-            if condemns(&error) {
-                self.condemn(&for_caller.to_string());
+            let refusal = Refusal::of(&error);
+            let text = format!("{}: {}", script.name(), plain(&error));
+            match refusal.then {
+                Then::End | Then::Elsewhere => self.condemn(&refusal.why(&text)),
+                Then::Load | Then::Keep | Then::Doubt => self.complain(refusal, &text, &command),
             }
-            for_caller
+            refusal.store_error(text)
         })
     }
 
@@ -105,6 +120,25 @@ impl Node {
             hand_off.provisional |= self.verified.gate.is_some();
         }
         hand_offs
+    }
+
+    /// Tells the log of what a command met, unless that was told a moment ago.
+    pub(super) fn complain(&self, refusal: Refusal, text: &str, command: &impl Fn() -> Command) {
+        let Refusal { means, next, .. } = refusal;
+        let address = &self.verified.name;
+        match refusal.told {
+            Told::Corrupt => {
+                let key = command().keys.into_iter().next().unwrap_or_default();
+                if let Some(untold) = self.complaints.due(means, &key) {
+                    error!(answer = text, key, untold, "{address} {means}. {next}.");
+                }
+            }
+            Told::Unavailable | Told::Full => {
+                if let Some(untold) = self.complaints.due(means, "") {
+                    warn!(answer = text, untold, "{address} {means}. {next}.");
+                }
+            }
+        }
     }
 
     /// The era in which this node may be asked for grants.
@@ -166,9 +200,15 @@ impl Node {
         self.clock.set(now_ms);
     }
 
-    async fn load_scripts(&self) -> Result<(), fred::error::Error> {
-        for script in self.verified.scripts.iter() {
-            script.load(&self.verified.client).await?;
+    /// Loads the scripts, unless somebody has since they were loaded `seen` times: of the calls that
+    /// find them missing together one loads them.
+    async fn reload_scripts(&self, seen: u64) -> Result<(), Error> {
+        let _alone = self.reloading.lock().await;
+        if self.reloads.load(Ordering::Acquire) == seen {
+            for script in self.verified.scripts.iter() {
+                script.load(&self.verified.client).await?;
+            }
+            self.reloads.fetch_add(1, Ordering::Release);
         }
         Ok(())
     }

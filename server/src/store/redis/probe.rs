@@ -9,15 +9,15 @@ use fred::{
     types::InfoKind,
 };
 use tokio::{
+    join,
     time::{Instant, MissedTickBehavior, interval, timeout},
-    try_join,
 };
 
 use super::{
     connection::plain,
     node::Node,
     open::time_ms,
-    script::{condemns, is_busy},
+    refusal::{Refusal, Then, Told},
     verify::ServerInfo,
 };
 
@@ -32,6 +32,14 @@ struct Seen {
     replication: String,
 }
 
+enum Verdict {
+    /// A new connection would be told the same.
+    Lives,
+    Missed,
+    /// The node must end; why.
+    Over(String),
+}
+
 /// Runs until the node must end, and says why.
 pub(super) async fn probe(
     node: &Node,
@@ -41,13 +49,13 @@ pub(super) async fn probe(
 ) -> String {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut missed = 0;
+    let (mut missed, mut last) = (0, None);
     loop {
         ticks.tick().await;
         let start = Instant::now();
         match timeout(EVERY, look(&client, &subscriber, &era_key)).await {
             Ok(Ok(seen)) => {
-                missed = 0;
+                (missed, last) = (0, None);
                 if start.elapsed() <= QUICK {
                     node.set_time(seen.now_ms);
                 }
@@ -55,29 +63,57 @@ pub(super) async fn probe(
                     return why;
                 }
             }
-            // It lives: a new connection would be told the same.
-            Ok(Err(error)) if is_busy(&error) => missed = 0,
-            Ok(Err(error)) if condemns(&error) => return plain(&error),
-            Ok(Err(_)) | Err(_) => missed += 1,
+            Ok(Err(error)) => match verdict(&error) {
+                Verdict::Lives => (missed, last) = (0, None),
+                Verdict::Over(why) => return why,
+                Verdict::Missed => {
+                    missed += 1;
+                    last = Some(plain(&error));
+                }
+            },
+            Err(_) => missed += 1,
         }
         if missed == MISSED_MAX {
-            return format!("no answer to {MISSED_MAX} probes");
+            return match last {
+                Some(last) => format!("{MISSED_MAX} probes failed ({last})"),
+                None => format!("no answer to {MISSED_MAX} probes"),
+            };
         }
     }
 }
 
 async fn look(client: &Client, subscriber: &Client, era_key: &str) -> Result<Seen, Error> {
-    let (now_ms, era, replication, ()) = try_join!(
+    let (now_ms, era, replication, heard) = join!(
         time_ms(client),
         client.get::<Option<String>, _>(era_key),
         client.info::<String>(Some(InfoKind::Replication)),
         subscriber.ping::<()>(None)
-    )?;
+    );
+    // A server that takes no writes refuses this, too, and can still be looked at.
+    let heard = heard.or_else(|error| match verdict(&error) {
+        Verdict::Lives => Ok(()),
+        Verdict::Missed | Verdict::Over(_) => Err(error),
+    });
+    heard?;
     Ok(Seen {
-        now_ms,
-        era,
-        replication,
+        now_ms: now_ms?,
+        era: era?,
+        replication: replication?,
     })
+}
+
+/// What an error says of the server.
+fn verdict(error: &Error) -> Verdict {
+    let refusal = Refusal::of(error);
+    match refusal.then {
+        Then::End | Then::Elsewhere => Verdict::Over(refusal.why(&plain(error))),
+        // Nobody but the era is looked at.
+        Then::Keep if refusal.told == Told::Corrupt => {
+            Verdict::Over(format!("its era was overwritten ({})", plain(error)))
+        }
+        Then::Keep => Verdict::Lives,
+        Then::Load | Then::Doubt => Verdict::Missed,
+    }
 }
 
 fn objection(node: &Node, seen: &Seen) -> Option<String> {

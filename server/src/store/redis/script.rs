@@ -1,17 +1,12 @@
-//! Runs a script by its digest, and says what its failures mean.
+//! A script, run by its digest.
 
 use std::sync::OnceLock;
 
 use fred::{
-    bytes_utils::Str,
-    clients::Client,
-    error::{Error, ErrorKind},
-    interfaces::LuaInterface as _,
-    types::Value,
+    bytes_utils::Str, clients::Client, error::Error, interfaces::LuaInterface as _, types::Value,
 };
 
-use super::{connection::plain, scripts::Command};
-use crate::store::StoreError;
+use super::scripts::Command;
 
 /// A script. Servers name its SHA-1 when it is loaded.
 #[derive(Debug)]
@@ -49,31 +44,5 @@ impl Script {
         }
         let sha = self.sha.get().cloned().unwrap_or_default();
         client.evalsha(sha, command.keys, command.args).await
-    }
-}
-
-/// Whether the server has forgotten its scripts; the command was not executed.
-pub(super) fn is_noscript(error: &Error) -> bool {
-    error.details().starts_with("NOSCRIPT")
-}
-
-/// Whether the server can't be the one that was verified, or is out of reach.
-pub(super) fn condemns(error: &Error) -> bool {
-    let role = ["READONLY", "MASTERDOWN"];
-    matches!(error.kind(), ErrorKind::IO) || role.iter().any(|r| error.details().starts_with(r))
-}
-
-/// Whether the server lives and only has no time: a long script runs.
-pub(super) fn is_busy(error: &Error) -> bool {
-    error.details().starts_with("BUSY ")
-}
-
-/// What a caller of the store is told.
-pub(super) fn store_error(name: &str, error: &Error) -> StoreError {
-    let text = format!("{name}: {}", plain(error));
-    if error.details().starts_with("WRONGTYPE") {
-        StoreError::Corrupt(text)
-    } else {
-        StoreError::Unavailable(text)
     }
 }
