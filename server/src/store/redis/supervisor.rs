@@ -28,7 +28,8 @@ use super::{
 use crate::store::StoreError;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// A store that is back is used within a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
 /// What a node tells unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +114,7 @@ impl Supervisor {
             Ok(Ok(node)) => node.clone(),
             Ok(Err(_)) | Err(_) => None,
         }
-        .ok_or_else(|| StoreError::Unavailable("no verified connection".to_owned()))
+        .ok_or_else(|| StoreError::NotNow("no verified connection".to_owned()))
     }
 }
 
