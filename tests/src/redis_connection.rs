@@ -1,5 +1,6 @@
 //! One raw Redis connection: a command in, its reply out.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
@@ -124,6 +125,15 @@ impl RedisConnection {
         let text = self.must(&["INFO", section]).await.text().to_owned();
         text.lines()
             .find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned()))
+    }
+
+    /// The fields of a hash, in the order of their names; none if there is no such key.
+    pub async fn hash(&mut self, key: &str) -> BTreeMap<String, String> {
+        let reply = self.must(&["HGETALL", key]).await;
+        let pairs = reply.array().chunks(2);
+        pairs
+            .map(|pair| (pair[0].text().to_owned(), pair[1].text().to_owned()))
+            .collect()
     }
 
     /// Every key that begins with `prefix`, with its PTTL.

@@ -23,10 +23,12 @@ local function field(name)
   return known[name]
 end
 
+local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. what }) end
+
 -- Fills what was declared above; returns the fields asked for besides.
 local function load(...)
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
-  if v[1] and v[1] ~= '1' then error({ err = 'SCHEMA the lock record has version ' .. v[1] }) end
+  if v[1] and v[1] ~= '1' then unreadable('version ' .. v[1]) end
   fence = tonumber(v[2] or 0)
   known.u, known['h:1'] = v[3], v[4]
   if v[3] then
@@ -49,13 +51,17 @@ local function load(...)
   else
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
+  if holders.top > HOLDERS_MAX then unreadable('too many slots') end
   released, expired = v[6] or '1|0', v[7] or '1|0'
   return v[8], v[9], v[10], v[11], v[12]
 end
 
--- Writes what changed. A record without a TTL gets one by the same command.
+-- Writes what changed: the last step, which nothing that can fail may follow. A record without a TTL
+-- gets one by the same command.
 local function save()
   local h = holders
+  local last = math.max(now, h.latest, queue.until_ms, closed_until)
+  if math.max(last, fence) >= 2^53 then unreadable('a number that is none') end
   if touched_queue then
     changed.q = queue.n > 0 and table.concat({ queue.head, queue.tail, queue.n,
       queue.until_ms, queue.ms, queue.heard, queue.resume, queue.brokers }, '|')
@@ -66,15 +72,9 @@ local function save()
   if u ~= known.u then changed.u = u end
   local sets, deletes = { 'v', '1' }, {}
   for name, value in pairs(changed) do
-    if value then
-      sets[#sets + 1] = name
-      sets[#sets + 1] = value
-    else
-      deletes[#deletes + 1] = name
-    end
+    if value then sets[#sets + 1], sets[#sets + 2] = name, value else deletes[#deletes + 1] = name end
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  local last = math.max(now, h.latest, queue.until_ms, closed_until)
   call('PEXPIRE', lock, last - now + (set_limit > 0 and SET_KEEP or KEEP))
 end

@@ -8,7 +8,6 @@ local touched_ms, silent = last_touch(me)
 local rejoin = not touched_ms or silent > SILENT
 if touched_ms then touch_queue() end
 advance()
-if next(changed) or touched_queue then save() end
 local mine = {}
 read_holders(holders.top)
 for slot = 1, holders.top do
@@ -17,4 +16,6 @@ for slot = 1, holders.top do
     mine[#mine + 1] = { h.request, h.token, h.place and 1 or 0 }
   end
 end
-return { 'TOUCHED', now, more, hand_offs, rejoin and 1 or 0, next_event(), mine }
+local event = next_event()
+if next(changed) or touched_queue then save() end
+return { 'TOUCHED', now, more, hand_offs, rejoin and 1 or 0, event, mine }
