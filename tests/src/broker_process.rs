@@ -65,6 +65,7 @@ pub struct BrokerProcess {
     process: TestProcess,
     options: BrokerOptions,
     addr: SocketAddr,
+    admin: SocketAddr,
     dir: TempDir,
 }
 
@@ -73,11 +74,12 @@ impl BrokerProcess {
     pub async fn start(options: &BrokerOptions) -> Self {
         let dir = TempDir::new("broker");
         let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let process = launch(options, addr, &dir).await;
+        let (process, admin) = launch(options, addr, &dir).await;
         Self {
             process,
             options: options.clone(),
             addr,
+            admin,
             dir,
         }
     }
@@ -95,6 +97,12 @@ impl BrokerProcess {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where health and the admin service listen.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
     }
 
     /// The process, to pause and resume it.
@@ -121,7 +129,7 @@ impl BrokerProcess {
     /// Starts it again on the same port.
     pub async fn restart(&mut self) {
         self.process.kill().await;
-        self.process = launch(&self.options, self.addr, &self.dir).await;
+        (self.process, self.admin) = launch(&self.options, self.addr, &self.dir).await;
     }
 
     /// What it has logged so far.
@@ -131,7 +139,11 @@ impl BrokerProcess {
     }
 }
 
-async fn launch(options: &BrokerOptions, addr: SocketAddr, dir: &TempDir) -> TestProcess {
+async fn launch(
+    options: &BrokerOptions,
+    addr: SocketAddr,
+    dir: &TempDir,
+) -> (TestProcess, SocketAddr) {
     let mut command = options.command("serve");
     command.args([
         "--listen",
@@ -141,12 +153,15 @@ async fn launch(options: &BrokerOptions, addr: SocketAddr, dir: &TempDir) -> Tes
     ]);
     let log = dir.path().join("stderr.log");
     let (process, lines) = TestProcess::start(command, &log, &[ADMIN, API]).await;
-    let [_, api] = lines.as_slice() else {
+    let [admin, api] = lines.as_slice() else {
         panic!("two marks, two lines: {lines:?}")
     };
     assert!(
         api.ends_with(&addr.to_string()),
         "asked for {addr}, got: {api}"
     );
-    process
+    let admin = admin
+        .strip_prefix(ADMIN)
+        .and_then(|admin| admin.parse().ok());
+    (process, admin.expect("an address after the mark"))
 }

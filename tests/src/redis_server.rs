@@ -15,6 +15,7 @@ use crate::store_clock::StoreClock;
 use crate::temp_dir::TempDir;
 
 const READY: &str = "Ready to accept connections";
+const LOADING: &str = "Loading RDB produced by";
 /// Where a server with this option keeps every write: a kill loses none that it has answered.
 const APPEND_ONLY_DIR: &str = "appendonlydir";
 
@@ -128,7 +129,7 @@ impl RedisServer {
 
     async fn launch(launch: Launch) -> Self {
         Self {
-            process: launch.run(&[]).await,
+            process: launch.run(&[], READY).await,
             runs: true,
             launch,
         }
@@ -188,7 +189,14 @@ impl RedisServer {
         if data == Data::Lost {
             self.launch.forget();
         }
-        self.process = self.launch.run(options).await;
+        self.process = self.launch.run(options, READY).await;
+        self.runs = true;
+    }
+
+    /// Starts it again with what its directory holds; returns while it still loads that.
+    pub async fn restart_loading(&mut self) {
+        self.kill().await;
+        self.process = self.launch.run(&[], LOADING).await;
         self.runs = true;
     }
 
@@ -225,7 +233,7 @@ impl RedisServer {
 }
 
 impl Launch {
-    async fn run(&self, further: &[&str]) -> TestProcess {
+    async fn run(&self, further: &[&str], mark: &str) -> TestProcess {
         let mut command = Command::new(store_server());
         command.args([
             "--port",
@@ -241,7 +249,7 @@ impl Launch {
         if let Some(clock) = &self.clock {
             clock.apply(&mut command);
         }
-        let (process, _) = TestProcess::start(command, &dir.join("stderr.log"), &[READY]).await;
+        let (process, _) = TestProcess::start(command, &dir.join("stderr.log"), &[mark]).await;
         process
     }
 

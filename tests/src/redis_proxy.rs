@@ -1,0 +1,193 @@
+//! A TCP proxy between a broker and its Redis that loses replies to scripts: they are executed, and
+//! nobody hears of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Result};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const SCRIPT: &[u8] = b"EVALSHA";
+const CHUNK_BYTES: usize = 65_536;
+
+/// Listens until dropped.
+#[derive(Debug)]
+pub struct RedisProxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    _stop: DropGuard,
+}
+
+#[derive(Debug)]
+struct Shared {
+    redis: SocketAddr,
+    swallows: AtomicBool,
+    cuts: watch::Sender<usize>,
+    opened: watch::Sender<usize>,
+    closed: watch::Sender<usize>,
+    /// By the word that a reply begins with.
+    swallowed: watch::Sender<BTreeMap<String, usize>>,
+}
+
+impl RedisProxy {
+    /// Starts one.
+    pub async fn start(redis: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .expect("bind a loopback port");
+        let addr = listener
+            .local_addr()
+            .expect("a bound socket has an address");
+        let shared = Arc::new(Shared {
+            redis,
+            swallows: AtomicBool::new(false),
+            cuts: watch::Sender::new(0),
+            opened: watch::Sender::new(0),
+            closed: watch::Sender::new(0),
+            swallowed: watch::Sender::default(),
+        });
+        let stop = CancellationToken::new();
+        let task = accept(listener, Arc::clone(&shared));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(task));
+        Self {
+            addr,
+            shared,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// What `--store` takes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}/0", self.addr)
+    }
+
+    /// Whether replies to scripts are lost from now on.
+    pub fn swallow(&self, swallows: bool) {
+        self.shared.swallows.store(swallows, Ordering::Relaxed);
+    }
+
+    /// How many replies that begin with this word were lost so far.
+    #[must_use]
+    pub fn swallowed(&self, word: &str) -> usize {
+        let swallowed = self.shared.swallowed.borrow();
+        swallowed.get(word).copied().unwrap_or(0)
+    }
+
+    /// Waits until so many of them were lost.
+    pub async fn wait_for_swallowed(&self, word: &str, count: usize) {
+        let mut swallowed = self.shared.swallowed.subscribe();
+        let reached = swallowed.wait_for(|now| now.get(word).is_some_and(|now| *now >= count));
+        reached.await.expect("the proxy counts while it lives");
+    }
+
+    /// Cuts every connection; returns once they are closed.
+    pub async fn cut(&self) {
+        let opened = *self.shared.opened.borrow();
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+        let mut closed = self.shared.closed.subscribe();
+        let reached = closed.wait_for(|now| *now >= opened).await;
+        reached.expect("the proxy counts while it lives");
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((broker, _)) = listener.accept().await {
+        tokio::spawn(serve(broker, Arc::clone(&shared)));
+    }
+}
+
+async fn serve(broker: TcpStream, shared: Arc<Shared>) {
+    let mut cuts = shared.cuts.subscribe();
+    let Ok(redis) = TcpStream::connect(shared.redis).await else {
+        return;
+    };
+    shared.opened.send_modify(|count| *count += 1);
+    if broker.set_nodelay(true).is_ok() && redis.set_nodelay(true).is_ok() {
+        let (broker_in, broker_out) = broker.into_split();
+        let (redis_in, redis_out) = redis.into_split();
+        let runs_scripts = AtomicBool::new(false);
+        tokio::select! {
+            _ = pass_commands(broker_in, redis_out, &runs_scripts) => {}
+            _ = pass_replies(redis_in, broker_out, (&runs_scripts, &shared)) => {}
+            _ = cuts.changed() => {}
+        }
+    }
+    shared.closed.send_modify(|count| *count += 1);
+}
+
+async fn pass_commands(
+    mut input: OwnedReadHalf,
+    mut output: OwnedWriteHalf,
+    runs_scripts: &AtomicBool,
+) -> Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let length = input.read(&mut chunk).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut words = chunk[..length].windows(SCRIPT.len());
+        if words.any(|word| word == SCRIPT) {
+            runs_scripts.store(true, Ordering::Relaxed);
+        }
+        output.write_all(&chunk[..length]).await?;
+    }
+}
+
+async fn pass_replies(
+    input: OwnedReadHalf,
+    mut output: OwnedWriteHalf,
+    (runs_scripts, shared): (&AtomicBool, &Shared),
+) -> Result<()> {
+    let mut input = BufReader::new(input);
+    loop {
+        let reply = reply(&mut input).await?;
+        if runs_scripts.load(Ordering::Relaxed) && shared.swallows.load(Ordering::Relaxed) {
+            let word = word(&reply);
+            shared
+                .swallowed
+                .send_modify(|count| *count.entry(word).or_default() += 1);
+        } else {
+            output.write_all(&reply).await?;
+        }
+    }
+}
+
+/// The bytes of one whole reply.
+async fn reply(input: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut parts = 1;
+    while parts > 0 {
+        parts -= 1;
+        let begin = bytes.len();
+        if input.read_until(b'\n', &mut bytes).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = String::from_utf8_lossy(&bytes[begin..]).into_owned();
+        let number = || line[1..].trim_end().parse::<usize>().ok();
+        if line.starts_with('*') {
+            parts += number().unwrap_or(0);
+        } else if let Some(length) = line.starts_with('$').then(number).flatten() {
+            let begin = bytes.len();
+            bytes.resize(begin + length + 2, 0);
+            input.read_exact(&mut bytes[begin..]).await?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// The first word of an array; empty where there is none.
+fn word(reply: &[u8]) -> String {
+    let text = String::from_utf8_lossy(reply);
+    let mut lines = text.split("\r\n").skip(1);
+    match (lines.next(), lines.next()) {
+        (Some(length), Some(word)) if length.starts_with('$') => word.to_owned(),
+        (_, _) => String::new(),
+    }
+}
