@@ -1,7 +1,7 @@
 //! A real Redis that cannot be used any more as it was verified: the broker leaves it, says why once,
 //! asks for it now and then, and serves again as soon as it may.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
@@ -10,12 +10,16 @@ use leasehold_tests::{
     port::free_port,
     redis_proxy::RedisProxy,
     redis_server::RedisServer,
-    refusing::{IDLE, Refusing, UNAVAILABLE, assert_told, done, names, told, until_refused},
+    refusing::{
+        IDLE, INTERNAL, Refusing, UNAVAILABLE, assert_told, done, names, told, until_refused,
+    },
     scale::{count, figures},
 };
 use tokio::time::Instant;
 
-const RECOVERED: Duration = Duration::from_secs(1);
+/// At most half a second until the next attempt, and what it takes to open a node on a busy machine:
+/// three connections and all scripts.
+const RECOVERED: Duration = Duration::from_millis(1_500);
 const QUICK: &[(&str, &str)] = &[
     ("LIMITS__TTL_MAX", "1s"),
     ("LIMITS__TTL_DEFAULT", "1s"),
@@ -128,12 +132,35 @@ async fn a_replica_without_a_master_grants_nothing() {
 }
 
 #[tokio::test]
+async fn an_era_that_somebody_overwrote_is_a_loss_of_data() {
+    let site = &mut Refusing::start_with(RedisServer::start().await, QUICK).await;
+    site.raw.must(&["DEL", "lh:era"]).await;
+    site.raw.must(&["RPUSH", "lh:era", "x"]).await;
+    let locks = names("new", calls());
+    let mut internal = 0;
+    while !site.was_lost() {
+        let answers = site.acquires(&locks).await.into_iter();
+        let refusals = answers.map(|answer| told(&answer.err().expect("no era, no grant")));
+        internal += refusals.filter(|refusal| *refusal == INTERNAL).count();
+    }
+    assert!(internal > 0, "the scripts have seen it first");
+    assert_eq!(site.logged("is lost: its era was overwritten"), 1);
+    assert_told(site.acquires(&locks).await, UNAVAILABLE);
+    assert_eq!(
+        site.logged("of others under a key of the brokers: WRONG"),
+        1
+    );
+    site.raw.must(&["DEL", "lh:era"]).await;
+    resumes_after_quarantine(site, Instant::now()).await;
+}
+
+#[tokio::test]
 async fn a_server_that_loads_its_data_anew_is_waited_for() {
     let redis = RedisServer::start_with(&["--enable-debug-command", "yes"]).await;
     let mut site = Refusing::start_with(redis, &[]).await;
     let held = done(site.acquires(&names("held", calls())).await);
     let raw = &mut site.raw;
-    raw.must(&["DEBUG", "POPULATE", "4000"]).await;
+    raw.must(&["DEBUG", "POPULATE", "2500"]).await;
     for (setting, value) in [
         ("key-load-delay", "1000"),
         ("loading-process-events-interval-bytes", "1024"),
@@ -148,8 +175,7 @@ async fn a_server_that_loads_its_data_anew_is_waited_for() {
     };
     let refused = async {
         until_refused(&mut site.raw, &["PING"], "LOADING").await;
-        assert_told(site.acquires(&names("new", calls())).await, UNAVAILABLE);
-        assert_told(site.renews(&held).await, UNAVAILABLE);
+        site.refuses_all(&held, UNAVAILABLE).await;
         Instant::now()
     };
     let (loaded, refused) = tokio::join!(load, refused);
@@ -215,6 +241,33 @@ async fn a_server_that_may_not_be_looked_at_is_not_served() {
     site.raw.must(&["ACL", "SETUSER", "default", "+info"]).await;
     outage.ends(&mut site, "NOPERM to look").await;
     done(site.releases(&held).await);
+}
+
+/// It refuses writes and even PING, but what can be looked at still counts.
+#[tokio::test]
+async fn a_server_that_cannot_save_is_left_when_it_is_demoted() {
+    let mut site = Refusing::start().await;
+    let locks = names("held", calls());
+    done(site.acquires(&locks).await);
+    let other = RedisServer::start().await;
+    let raw = &mut site.raw;
+    raw.must(&["CONFIG", "SET", "save", "3600 1000000"]).await;
+    fs::create_dir(site.redis.snapshot()).expect("nothing is saved yet");
+    raw.must(&["BGSAVE"]).await;
+    until_refused(raw, &["PING"], "MISCONF").await;
+    let port = other.addr().port().to_string();
+    raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let start = Instant::now();
+    while !site.was_lost() {
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "{}",
+            site.broker.log()
+        );
+        site.looks(&locks[..1]).await;
+    }
+    assert_eq!(site.logged("is lost: it is a master no more"), 1);
+    assert_told(site.looks(&locks).await, UNAVAILABLE);
 }
 
 #[tokio::test]

@@ -51,6 +51,22 @@ async fn a_lock_is_held_no_longer_than_max_hold() {
 }
 
 #[tokio::test]
+async fn a_store_without_memory_is_told_of_and_keeps_guards_alive() {
+    let deployment = Deployment::start(1).await;
+    let client = connect(&deployment.brokers).await;
+    let guard = client.lock("a").ttl(TTL).acquire().await;
+    let guard = guard.expect("it is free");
+    let mut redis = deployment.redis.connect().await;
+    redis.must(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let error = client.lock("b").acquire().await.expect_err("no memory");
+    assert!(matches!(error, Error::StoreFull(_)), "{error:?}");
+    assert!(error.retry_after().is_some(), "{error:?}");
+    let lost = timeout(2 * TTL, guard.lost()).await;
+    assert!(lost.is_err() && guard.is_valid(), "{lost:?}");
+    guard.release().await.expect("it is held");
+}
+
+#[tokio::test]
 async fn a_store_that_loses_a_lock_is_told_of() {
     let deployment = Deployment::start(1).await;
     let client = connect(&deployment.brokers).await;

@@ -252,7 +252,7 @@ const SAID: [(&str, Refusal); 26] = [
     (
         "WRONGTYPE",
         Refusal {
-            means: "holds something else where a lock should be",
+            means: "holds something of others under a key of the brokers",
             next: "Find out who uses the same keys, or give the broker another key prefix",
             ..UNREADABLE
         },
