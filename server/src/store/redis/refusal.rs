@@ -102,6 +102,10 @@ const CUT: Refusal = Refusal {
     next: "Start it, or use --wait-for-store",
     ..REFUSED
 };
+const UNSENT: Refusal = Refusal {
+    executed: Executed::No,
+    ..CUT
+};
 const FAILED: Refusal = Refusal {
     executed: Executed::Unknown,
     then: Then::Doubt,
@@ -262,7 +266,14 @@ const SAID: [(&str, Refusal); 26] = [
     ("ERR", FAILED),
 ];
 
-/// By the kind of failure, where no server says anything.
+/// By what fred says of a connection that is over. The last two: it was too late to send anything.
+const OVER: [(&str, Refusal); 3] = [
+    ("channel closed", CUT),
+    ("Failed to send command to router", UNSENT),
+    ("Failed to route command", UNSENT),
+];
+
+/// By the kind of failure, where nobody says anything.
 const UNSAID: [(ErrorKind, Refusal); 5] = [
     (ErrorKind::IO, CUT),
     (ErrorKind::Canceled, CUT),
@@ -304,7 +315,8 @@ impl Refusal {
     /// What an error means.
     #[must_use]
     pub fn of(error: &Error) -> Self {
-        let said = SAID.iter().find(|(words, _)| says(error.details(), words));
+        let mut all = SAID.iter().chain(&OVER);
+        let said = all.find(|(words, _)| says(error.details(), words));
         let unsaid = || UNSAID.iter().find(|(kind, _)| kind == error.kind());
         match said {
             Some((_, refusal)) => *refusal,

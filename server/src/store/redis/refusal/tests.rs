@@ -72,6 +72,11 @@ fn what_may_have_been_done_is_told_so() {
         let refusal = Refusal::of(&Error::new(kind, "Request failed."));
         assert_eq!(refusal.executed, Executed::Unknown);
     }
+    assert_eq!(said("channel closed"), CUT);
+    assert_eq!(
+        said("Failed to send command to router.").executed,
+        Executed::No
+    );
     let full = Error::new(ErrorKind::Backpressure, "Max in-flight commands reached.");
     assert_eq!(Refusal::of(&full).executed, Executed::No);
 }
