@@ -16,18 +16,14 @@ use leasehold_server::store::redis::{
     refusal::{Executed, Refusal, Then, Told},
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client},
     port::free_port,
     redis_connection::RedisConnection,
     redis_node::config,
     redis_server::RedisServer,
     refusing::{until_refused, until_taken},
 };
-use tokio::time::Duration;
 
 const WRITES: &str = "#!lua\nreturn redis.call('SET', KEYS[1], 'x')";
-const TTL: Duration = Duration::from_secs(30);
 
 /// A connection as a node has it.
 async fn fred(server: &RedisServer) -> Fred {
@@ -191,42 +187,4 @@ fn the_page_knows_every_answer() {
     let missing = Refusal::known().filter(|words| !page.contains(&format!("`{words}`")));
     let missing: Vec<_> = missing.collect();
     assert!(missing.is_empty(), "{missing:?}");
-}
-
-/// A broker does all that it does with the rights that the page names, and no others.
-#[tokio::test]
-async fn the_rights_on_the_page_are_enough() {
-    let page = page();
-    let mut lines = page.lines();
-    let rights = lines.find(|line| line.starts_with("~lh:"));
-    let rights = rights.expect("a line of rights").split(' ');
-    let redis = RedisServer::start().await;
-    let mut raw = redis.connect().await;
-    let user = ["ACL", "SETUSER", "broker"];
-    let given = [
-        &user[..],
-        &["on", ">secret", "+scan"],
-        &rights.collect::<Vec<_>>(),
-    ];
-    raw.must(&given.concat()).await;
-    let options = BrokerOptions::on(format!("redis://broker:secret@{}/0", redis.addr()));
-    options.init_store().await;
-    raw.must(&[&user[..], &["-scan"]].concat()).await;
-    raw.must(&["ACL", "LOG", "RESET"]).await;
-    let brokers = BrokerProcess::start_many(&options, 2).await;
-    let addrs: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();
-    let client = Client::new("caller", &addrs, 0);
-    let call = |wait| AcquireCall::new("a-lock", TTL, wait);
-    let first = client.acquire_at(0, &call(Duration::ZERO)).await;
-    let first = first.expect("it is free");
-    let second = client.open_at(1, &call(TTL));
-    client.queued_at(0, "a-lock", 1).await;
-    client.renew_at(0, &first).await.expect("the holder");
-    client.release_at(0, &first).await.expect("the holder");
-    let second = second.await.expect("no panic").expect("its turn");
-    let given_up = client.open_at(0, &call(Duration::from_millis(100)));
-    given_up.await.expect("no panic").expect_err("it is held");
-    client.release_at(1, &second).await.expect("the holder");
-    let denied = raw.must(&["ACL", "LOG"]).await;
-    assert_eq!(denied.array(), [], "rights that are missing");
 }
