@@ -216,6 +216,7 @@ impl From<StoreError> for LockError {
             StoreError::Recovering { retry_after_ms } => Self::StoreRecovering { retry_after_ms },
             StoreError::Corrupt(_) => Self::StoreCorrupt,
             StoreError::Garbled(_) => Self::Internal,
+            StoreError::Unsupported(why) => Self::Unsupported(why),
         }
     }
 }

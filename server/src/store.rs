@@ -2,6 +2,7 @@
 
 pub mod memory;
 pub mod redis;
+pub mod redlock;
 
 use std::sync::Arc;
 
@@ -322,6 +323,9 @@ pub enum StoreError {
         /// Until grants resume.
         retry_after_ms: u64,
     },
+    /// It is not among what this store can do; why, in a sentence.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// The store holds something that this broker did not write or cannot read. The command has
     /// changed nothing.
     #[error("store corrupt: {0}")]

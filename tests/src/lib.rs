@@ -33,6 +33,7 @@ pub mod redis_node;
 pub mod redis_proxy;
 pub mod redis_server;
 pub mod redlock;
+pub mod redlock_broker;
 pub mod refusing;
 pub mod resource;
 pub mod scale;

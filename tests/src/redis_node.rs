@@ -65,7 +65,11 @@ impl Broker {
         let channel = format!("{PREFIX}channel");
         let (sender, events) = mpsc::unbounded_channel();
         let tell = Box::new(move |event| drop(sender.send(event)));
-        let subscription = Subscription { channel, tell };
+        let subscription = Subscription {
+            channel,
+            messages_max: 65_536,
+            tell,
+        };
         let supervisor =
             Supervisor::start(config, scripts, subscription, &tasks, stop.clone()).await?;
         Ok(Self {

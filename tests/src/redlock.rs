@@ -1,36 +1,56 @@
 //! Servers that know nothing of each other, as RedLock wants them.
 
 use futures::future::join_all;
+use leasehold_server::lock::{DeploymentKey, LockKey};
 
 use crate::{
+    broker_process::{BrokerOptions, KEY_PREFIX},
     redis_server::{Data, RedisOptions, RedisServer},
     store_clock::StoreClock,
+    temp_dir::TempDir,
 };
 
 /// Keeps every answered write through a kill.
 const KEEPS: [&str; 2] = ["--appendonly", "yes"];
 
-/// Independent masters.
+/// Independent masters, and the key of the deployment that uses them.
 #[derive(Debug)]
 pub struct RedlockDeployment {
     servers: Vec<RedisServer>,
+    key: DeploymentKey,
+    dir: TempDir,
+}
+
+/// Who holds a lock at one node, as its record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldAt {
+    /// The lease.
+    pub lease_id: String,
+    /// The token.
+    pub token: u64,
 }
 
 impl RedlockDeployment {
     /// Starts so many empty ones.
     pub async fn start(servers: usize) -> Self {
-        let launches = (0..servers).map(|_| launch(None));
-        Self {
-            servers: join_all(launches).await,
-        }
+        Self::of(join_all((0..servers).map(|_| launch(None))).await)
     }
 
     /// Starts so many empty ones, each with a wall clock of its own.
     pub async fn start_with_clocks(servers: usize) -> Self {
         let launches =
             (0..servers).map(|_| async { launch(Some(StoreClock::build().await)).await });
+        Self::of(join_all(launches).await)
+    }
+
+    fn of(servers: Vec<RedisServer>) -> Self {
+        let dir = TempDir::new("redlock");
+        let text = data_encoding::HEXLOWER.encode(&rand::random::<[u8; 32]>());
+        std::fs::write(dir.path().join("key"), &text).expect("write a file");
         Self {
-            servers: join_all(launches).await,
+            servers,
+            key: DeploymentKey::parse(&text).expect("64 digits"),
+            dir,
         }
     }
 
@@ -39,6 +59,28 @@ impl RedlockDeployment {
     pub fn url(&self) -> String {
         let addrs = self.servers.iter().map(|server| server.addr().to_string());
         format!("redlock://{}", addrs.collect::<Vec<_>>().join(","))
+    }
+
+    /// Brokers with these settings, without the prefix of their variables.
+    #[must_use]
+    pub fn options(&self, settings: &[(&str, &str)]) -> BrokerOptions {
+        let file = self.dir.path().join("key");
+        let file = (
+            "STORE__DEPLOYMENT_KEY_FILE",
+            file.to_str().expect("a plain path"),
+        );
+        let all = settings.iter().copied().chain([file]);
+        let env = |(key, value): (&str, &str)| (format!("LEASEHOLD__{key}"), value.to_owned());
+        BrokerOptions {
+            store: self.url(),
+            env: all.map(env).collect(),
+        }
+    }
+
+    /// The deployment's key.
+    #[must_use]
+    pub fn key(&self) -> &DeploymentKey {
+        &self.key
     }
 
     /// All of them.
@@ -55,6 +97,53 @@ impl RedlockDeployment {
     /// Starts one again on its port.
     pub async fn restart(&mut self, index: usize, data: Data) {
         self.servers[index].restart_with(data, &[]).await;
+    }
+
+    /// Starts one again with its last snapshot, which may be old.
+    pub async fn restart_with_snapshot(&mut self, index: usize) {
+        let without_log = ["--appendonly", "no"];
+        self.servers[index]
+            .restart_with(Data::Kept, &without_log)
+            .await;
+    }
+
+    /// Stops these processes; returns once they are stopped.
+    pub async fn pause(&self, nodes: impl IntoIterator<Item = usize>) {
+        for node in nodes {
+            self.servers[node].process().pause().await;
+        }
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self, nodes: impl IntoIterator<Item = usize>) {
+        for node in nodes {
+            self.servers[node].process().resume();
+        }
+    }
+
+    /// Who holds the lock at a node.
+    pub async fn held_at(&self, node: usize, lock: &LockKey) -> Option<HeldAt> {
+        let mut connection = self.servers[node].connect().await;
+        let key = format!("{KEY_PREFIX}{}", lock.encoded());
+        let text = connection.must(&["HGET", &key, "h:1"]).await;
+        let mut fields = text.text().split('|').map(str::to_owned);
+        let lease_id = fields.next().filter(|lease_id| !lease_id.is_empty())?;
+        let token = fields.nth(2)?.parse().expect("a token");
+        Some(HeldAt { lease_id, token })
+    }
+
+    /// The same of all nodes.
+    pub async fn held(&self, lock: &LockKey) -> Vec<Option<HeldAt>> {
+        let mut held = Vec::new();
+        for node in 0..self.servers.len() {
+            held.push(self.held_at(node, lock).await);
+        }
+        held
+    }
+
+    /// At how many nodes anybody holds the lock.
+    pub async fn holders(&self, lock: &LockKey) -> usize {
+        self.held(lock).await.into_iter().flatten().count()
     }
 }
 

@@ -1,4 +1,4 @@
-//! One Redis for all tests of a process; ended by the kernel when the process ends.
+//! One Redis for all tests of a process, or several; ended by the kernel when the process ends.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -22,24 +22,37 @@ const READY: &str = "Ready to accept connections";
 /// Where it listens. Tests keep apart by their key prefixes.
 pub fn shared_redis() -> SocketAddr {
     static ADDR: OnceLock<SocketAddr> = OnceLock::new();
-    *ADDR.get_or_init(|| {
-        let port = free_port();
-        let (ready, is_ready) = mpsc::channel();
-        // The kernel's signal comes when the thread that started the server ends, so that thread
-        // must live as long as the process.
-        thread::spawn(move || serve(port, &ready));
-        let answer = is_ready.recv_timeout(START_LIMIT);
-        answer.expect("redis-server must be installed and start");
-        SocketAddr::from(([127, 0, 0, 1], port))
-    })
+    *ADDR.get_or_init(start)
+}
+
+/// Where three that do not know each other listen.
+pub fn shared_nodes() -> [SocketAddr; 3] {
+    static ADDRS: OnceLock<[SocketAddr; 3]> = OnceLock::new();
+    *ADDRS.get_or_init(|| [(); 3].map(|()| start()))
+}
+
+fn start() -> SocketAddr {
+    let port = free_port();
+    let (ready, is_ready) = mpsc::channel();
+    // The kernel's signal comes when the thread that started the server ends, so that thread
+    // must live as long as the process.
+    thread::spawn(move || serve(port, &ready));
+    let answer = is_ready.recv_timeout(START_LIMIT);
+    answer.expect("redis-server must be installed and start");
+    SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 /// How a store of its own key prefix reaches it.
 pub fn redis_config(key_prefix: &str, trust_empty_store: bool) -> RedisConfig {
+    config_of(shared_redis(), key_prefix, trust_empty_store)
+}
+
+/// The same of any server.
+pub fn config_of(addr: SocketAddr, key_prefix: &str, trust_empty_store: bool) -> RedisConfig {
     RedisConfig {
         key_prefix: key_prefix.to_owned(),
         trust_empty_store,
-        ..RedisConfig::at(Place::Server(address(shared_redis())))
+        ..RedisConfig::at(Place::Server(address(addr)))
     }
 }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod memory;
 mod redis;
+mod redlock;
 
 use std::{
     sync::{
@@ -28,7 +29,10 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::calls::{added_to, again, lease, new_call, with_mode, with_terms, with_ttl};
+pub use self::{
+    calls::{added_to, again, lease, new_call, with_mode, with_terms, with_ttl},
+    redis::skewed_by,
+};
 
 /// The ttl of a call that names none.
 pub const TTL_MS: u64 = 10_000;
@@ -95,6 +99,11 @@ impl World {
     /// Runs a behaviour on the Redis store.
     pub async fn redis(start: Start, behaviour: impl AsyncFn(&World)) {
         Self::run(Box::new(redis::OnRedis::new(start).await), behaviour).await;
+    }
+
+    /// Runs a behaviour on the RedLock store.
+    pub async fn redlock(start: Start, behaviour: impl AsyncFn(&World)) {
+        Self::run(Box::new(redlock::OnRedlock::new(start).await), behaviour).await;
     }
 
     async fn run(backend: Box<dyn Backend>, behaviour: impl AsyncFn(&World)) {

@@ -182,7 +182,8 @@ impl Site {
                     error @ (StoreError::Unavailable(_)
                     | StoreError::NotNow(_)
                     | StoreError::Full(_)
-                    | StoreError::Recovering { .. }),
+                    | StoreError::Recovering { .. }
+                    | StoreError::Unsupported(_)),
                 ) => panic!("{name} with {what}: {error}"),
             }
         }

@@ -15,7 +15,7 @@ struct Arrow {
     server_modules: &'static [&'static str],
 }
 
-const ARROWS: [Arrow; 5] = [
+const ARROWS: [Arrow; 6] = [
     Arrow {
         modules: &["lock"],
         crates: &[
@@ -56,6 +56,11 @@ const ARROWS: [Arrow; 5] = [
     },
     Arrow {
         modules: &["store/redis"],
+        crates: &[],
+        server_modules: &["store::memory", "store::redlock"],
+    },
+    Arrow {
+        modules: &["store/redlock"],
         crates: &[],
         server_modules: &["store::memory"],
     },

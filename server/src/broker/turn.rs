@@ -163,9 +163,11 @@ impl Turn<'_> {
             }
             // A newer attempt of the call waits on another stream.
             Ok(Renewed::Elsewhere) => Some(Wait::Failed(LockError::StaleAttach)),
-            Err(error @ (StoreError::Corrupt(_) | StoreError::Garbled(_))) => {
-                Some(Wait::Failed(error.into()))
-            }
+            Err(
+                error @ (StoreError::Corrupt(_)
+                | StoreError::Garbled(_)
+                | StoreError::Unsupported(_)),
+            ) => Some(Wait::Failed(error.into())),
             Err(
                 StoreError::Unavailable(_)
                 | StoreError::NotNow(_)

@@ -128,6 +128,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
             (Code::ResourceExhausted, Reason::QuotaExceeded)
         }
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
+        LockError::Unsupported(_) => (Code::FailedPrecondition, Reason::UnsupportedByStore),
         LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
         LockError::StoreFull => (Code::ResourceExhausted, Reason::StoreFull),
         LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
@@ -164,6 +165,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::TooManyLocks
         | LockError::QueueFull
         | LockError::StoreCorrupt
+        | LockError::Unsupported(_)
         | LockError::Internal => None,
     }
 }
@@ -191,6 +193,7 @@ fn next(error: &LockError) -> &'static str {
         LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::Cancelled => "acquire again to join the end of the line",
         LockError::QueueFull => "try again when fewer wait",
+        LockError::Unsupported(_) => "ask for it where the store is one Redis, or do without it",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
         LockError::StoreFull => {
             "repeat the call later; leases are renewed and released all the same"

@@ -58,6 +58,9 @@ pub enum LockError {
     /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,
+    /// This deployment's store cannot do that; why, in a sentence.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// The store cannot be reached, did not answer, or refuses for now: the outcome may be unknown.
     #[error("the store cannot be used now")]
     StoreUnavailable,

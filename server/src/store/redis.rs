@@ -49,14 +49,23 @@ use crate::lock::{
 };
 
 pub mod decode {
-    //! The answers of the scripts, for tests that run them by themselves.
+    //! The answers of the scripts, for those who run them by themselves.
     pub use super::answers::{
-        acquired, attached, cancelled, checked, limit_set, released, renewed, state, touched,
+        Voted, acquired, attached, cancelled, checked, limit_set, released, renewed, state,
+        touched, voted,
     };
+
+    /// One of them.
+    pub type Decode<T> = fn(
+        fred::types::Value,
+        crate::lock::BrokerId,
+    ) -> Result<super::Answer<T>, crate::store::StoreError>;
 }
 
 /// A call is answered within a second, whatever the store does.
 const WITHIN: Duration = Duration::from_millis(900);
+/// A supervisor reads a burst of 20,000 without a pause.
+const MESSAGES_MAX: usize = 65_536;
 
 /// One broker's connection to Redis.
 pub struct RedisStore {
@@ -312,12 +321,16 @@ fn subscription(
             }
         }
     });
-    Subscription { channel, tell }
+    Subscription {
+        channel,
+        messages_max: MESSAGES_MAX,
+        tell,
+    }
 }
 
 /// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
 /// alone: places in line were taken away. `key \n lease \n attachment`: the lease has left that stream.
-fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
+pub(super) fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
     let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
     let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
     let mut events = Vec::new();

@@ -22,7 +22,7 @@ use crate::{
 
 const CLOCK: &str = "local t = redis.call('TIME')\n";
 /// Redis' own expiry does not know the skew: time that goes by is taken off every record's TTL.
-const AGE: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '{*')) do
+pub(super) const AGE: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '{*')) do
   local pttl = redis.call('PTTL', key)
   if pttl >= 0 then redis.call('PEXPIRE', key, pttl - ARGV[2]) end
 end
@@ -50,25 +50,25 @@ impl OnRedis {
             stop: CancellationToken::new(),
         }
     }
+}
 
-    fn scripts(&self) -> Scripts {
-        let skewed = format!(
-            "local t = redis.call('TIME')
-local skew = tonumber(redis.call('GET', '{}') or 0)
+/// Scripts whose clock is the server's plus what a key says.
+pub fn skewed_by(skew_key: &str) -> Scripts {
+    let skewed = format!(
+        "local t = redis.call('TIME')
+local skew = tonumber(redis.call('GET', '{skew_key}') or 0)
 t[2] = t[2] + skew * 1000
 not_after = not_after + skew
-",
-            self.skew_key
+"
+    );
+    Scripts::edited(|_, text| {
+        assert_eq!(
+            text.matches(CLOCK).count(),
+            1,
+            "the clock is read in one line"
         );
-        Scripts::edited(|_, text| {
-            assert_eq!(
-                text.matches(CLOCK).count(),
-                1,
-                "the clock is read in one line"
-            );
-            text.replace(CLOCK, &skewed)
-        })
-    }
+        text.replace(CLOCK, &skewed)
+    })
 }
 
 #[async_trait]
@@ -76,7 +76,8 @@ impl Backend for OnRedis {
     async fn connect(&self, broker: BrokerId) -> Arc<dyn Store> {
         let config = redis_config(&self.prefix, self.trust_empty_store);
         let stop = self.stop.clone();
-        let store = RedisStore::start(config, broker, self.scripts(), &self.tasks, stop).await;
+        let scripts = skewed_by(&self.skew_key);
+        let store = RedisStore::start(config, broker, scripts, &self.tasks, stop).await;
         Arc::new(store.expect("a Redis that can keep locks"))
     }
 

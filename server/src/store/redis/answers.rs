@@ -25,42 +25,34 @@ pub struct Answer<T> {
     pub more: bool,
 }
 
-pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreError> {
+/// The answer of one node of several to a proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Voted {
+    /// What it would answer without one.
+    Acquired(Acquired),
+    /// It is free and takes no token below this one.
+    Behind {
+        /// The least that it takes.
+        least: u64,
+    },
+    /// The token is too far ahead of its clock.
+    Ahead,
+}
+
+pub fn voted(answer: Value, me: BrokerId) -> Result<Answer<Voted>, StoreError> {
     decode(answer, me, |tag, fields| {
         Some(match tag {
-            "GRANTED" => {
-                fields.moved = fields.moved()?;
-                Acquired::Granted(fields.grant()?)
-            }
-            "STALE" => Acquired::StaleAttach,
-            "QUEUED" => Acquired::Queued {
-                next_event_ms: fields.number()?,
-                place: fields.number()?,
-                position: fields.count()?,
+            "BEHIND" => Voted::Behind {
+                least: fields.number()?,
             },
-            "HELD" => {
-                let queue_length = fields.count()?;
-                let closed_ms = fields.number()?;
-                let limit = fields.count()?;
-                Acquired::Held(Contention {
-                    holders: fields.list(|fields| fields.holder(limit))?,
-                    queue_length,
-                    closed_ms,
-                })
-            }
-            "MISMATCH" => Acquired::LimitMismatch {
-                limit: fields.count()?,
-            },
-            "FULL" => Acquired::QueueFull,
-            "UPGRADE" => Acquired::UpgradeDenied,
-            "ENTRIES" => Acquired::TooManyEntries,
-            "NOTFOUND" => Acquired::NotFound,
-            "REUSED" => Acquired::RequestIdReused,
-            "ENDED" => Acquired::Ended,
-            "CANCELLED" => Acquired::Cancelled,
-            _ => return None,
+            "AHEAD" => Voted::Ahead,
+            _ => Voted::Acquired(fields.acquired(tag)?),
         })
     })
+}
+
+pub fn acquired(answer: Value, me: BrokerId) -> Result<Answer<Acquired>, StoreError> {
+    decode(answer, me, |tag, fields| fields.acquired(tag))
 }
 
 pub fn renewed(answer: Value, me: BrokerId) -> Result<Answer<Renewed>, StoreError> {
@@ -282,6 +274,42 @@ impl Fields {
         let lease_id = LeaseId::parse(lease_id)?;
         let from = attachment(from)?;
         Some(Some(Moved { lease_id, from }))
+    }
+
+    fn acquired(&mut self, tag: &str) -> Option<Acquired> {
+        Some(match tag {
+            "GRANTED" => {
+                self.moved = self.moved()?;
+                Acquired::Granted(self.grant()?)
+            }
+            "STALE" => Acquired::StaleAttach,
+            "QUEUED" => Acquired::Queued {
+                next_event_ms: self.number()?,
+                place: self.number()?,
+                position: self.count()?,
+            },
+            "HELD" => {
+                let queue_length = self.count()?;
+                let closed_ms = self.number()?;
+                let limit = self.count()?;
+                Acquired::Held(Contention {
+                    holders: self.list(|fields| fields.holder(limit))?,
+                    queue_length,
+                    closed_ms,
+                })
+            }
+            "MISMATCH" => Acquired::LimitMismatch {
+                limit: self.count()?,
+            },
+            "FULL" => Acquired::QueueFull,
+            "UPGRADE" => Acquired::UpgradeDenied,
+            "ENTRIES" => Acquired::TooManyEntries,
+            "NOTFOUND" => Acquired::NotFound,
+            "REUSED" => Acquired::RequestIdReused,
+            "ENDED" => Acquired::Ended,
+            "CANCELLED" => Acquired::Cancelled,
+            _ => return None,
+        })
     }
 
     fn text(&mut self) -> Option<String> {

@@ -123,7 +123,7 @@ impl Node {
     }
 
     /// Tells the log of what a command met, unless that was told a moment ago.
-    pub(super) fn complain(&self, refusal: Refusal, text: &str, command: &impl Fn() -> Command) {
+    pub fn complain(&self, refusal: Refusal, text: &str, command: &impl Fn() -> Command) {
         let Refusal { means, next, .. } = refusal;
         let address = &self.verified.name;
         match refusal.told {
@@ -154,6 +154,16 @@ impl Node {
     /// The key of the deployment.
     pub fn deployment_key(&self) -> DeploymentKey {
         self.verified.key.clone()
+    }
+
+    /// The process, by a name that is new at every start.
+    pub fn run_id(&self) -> &str {
+        &self.verified.server.run_id
+    }
+
+    /// The server's clock, as far as it is known here, in microseconds since 1970.
+    pub fn now_us(&self) -> u64 {
+        self.clock.now_us()
     }
 
     /// The Redis time after which a command sent now must not be executed any more.
@@ -224,6 +234,11 @@ impl Clock {
 
     fn now_ms(&self) -> u64 {
         self.offset_ms.load(Ordering::Relaxed) + self.elapsed_ms()
+    }
+
+    fn now_us(&self) -> u64 {
+        let elapsed_us = u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX / 2);
+        self.offset_ms.load(Ordering::Relaxed) * 1_000 + elapsed_us
     }
 
     fn at_least(&self, now_ms: u64) {

@@ -21,15 +21,12 @@ use super::{
     verify::ServerInfo,
 };
 
-/// Messages that fred keeps until the supervisor takes them: it reads a burst of 20,000 without a
-/// pause. Costs 600 bytes each, at once.
-const MESSAGES_MAX: usize = 65_536;
-
 /// What every node of a store is built from.
 pub(super) struct Plan {
     pub(super) config: RedisConfig,
     pub(super) scripts: Arc<[Script]>,
     pub(super) channel: String,
+    pub(super) messages_max: usize,
 }
 
 /// The connections of a node. Dropping them ends every call that is under way.
@@ -87,7 +84,7 @@ pub(super) async fn open(
     let (probe, subscriber) = try_join!(
         another(Connection::open(&endpoint), &endpoint, run_id),
         another(
-            Connection::open_for_messages(&endpoint, MESSAGES_MAX),
+            Connection::open_for_messages(&endpoint, plan.messages_max),
             &endpoint,
             run_id
         )

@@ -32,6 +32,31 @@ pub struct Command {
     pub args: Vec<Value>,
 }
 
+/// What makes an acquire one vote of several: where several nodes keep a lock, all are asked for the
+/// same grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vote {
+    /// The token to grant with; `None` asks for nothing new, only for what the request has.
+    pub token: Option<FencingToken>,
+    /// How far the token may be from a node's clock.
+    pub apart_max_ms: u64,
+    /// A holder by the same request gets the token, if it is higher.
+    pub raises: bool,
+    /// When the node tells this broker that the lock is free.
+    pub tells: Tells,
+}
+
+/// When a node tells a broker that a lock is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tells {
+    /// It does not.
+    Never = 0,
+    /// If the lock is not granted to the broker's call now.
+    IfHeld = 1,
+    /// In any case: other calls of the broker wait.
+    Always = 2,
+}
+
 /// One script a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
@@ -106,7 +131,9 @@ const ACQUIRE: &str = granting!(
         "entries",
         "enter",
         "stream",
-        "reply"
+        "reply",
+        "vote",
+        "told"
     ]
 );
 /// Renew, attach, release and cancel run even when the server is out of memory.
@@ -123,12 +150,12 @@ const ATTACH: &str = text!(
 const RELEASE: &str = granting!(
     " flags=allow-oom",
     "release",
-    ["tombstones", "entries", "stream"]
+    ["tombstones", "entries", "stream", "told"]
 );
 const CANCEL: &str = granting!(
     " flags=allow-oom",
     "cancel",
-    ["calls", "tombstones", "entries"]
+    ["calls", "tombstones", "entries", "told"]
 );
 const TOUCH: &str = granting!("", "touch", ["calls"]);
 const SET_LIMIT: &str = granting!("", "set_limit", []);
@@ -166,8 +193,22 @@ impl Preamble<'_> {
             terms(acquire),
             under(acquire.under),
             acquire.stream.map_or_else(|| text(""), on_stream),
+            text(""),
         ];
         self.command(&acquire.lock, args)
+    }
+
+    /// The same as one vote of several, by a call that does not wait.
+    pub fn vote(&self, acquire: &Acquire, vote: &Vote) -> Command {
+        let mut command = self.acquire(acquire, 0);
+        command.args.pop();
+        command.args.extend([
+            number(vote.token.map_or(0, FencingToken::get)),
+            number(vote.apart_max_ms),
+            number(vote.raises.into()),
+            number(vote.tells as u64),
+        ]);
+        command
     }
 
     pub fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>, via: Via) -> Command {
@@ -191,11 +232,12 @@ impl Preamble<'_> {
             Release::Entry(request) => text(request.as_str()),
             Release::Lapse => text("!"),
         };
-        self.command(&lease.lock, [lease_id, token, what, from(via)])
+        self.command(&lease.lock, [lease_id, token, what, from(via), text("")])
     }
 
     pub fn cancel(&self, lock: &LockKey, request: RequestHash, attempt: AttemptId) -> Command {
-        self.command(lock, [text(request.as_str()), text(attempt.as_str())])
+        let (request, attempt) = (text(request.as_str()), text(attempt.as_str()));
+        self.command(lock, [request, attempt, text("")])
     }
 
     pub fn touch(&self, lock: &LockKey) -> Command {
@@ -225,6 +267,16 @@ impl Preamble<'_> {
             keys: vec![key, format!("{}era", self.key_prefix)],
             args,
         }
+    }
+}
+
+impl Command {
+    /// A release or cancel that also tells the brokers which want to know when the lock is free.
+    #[must_use]
+    pub fn telling(mut self) -> Self {
+        self.args.pop();
+        self.args.push(number(1));
+        self
     }
 }
 

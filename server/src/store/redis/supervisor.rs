@@ -44,6 +44,8 @@ pub enum NodeEvent {
 pub struct Subscription {
     /// The broker's channel.
     pub channel: String,
+    /// Messages that fred keeps until they are taken. Each costs 600 bytes, at once.
+    pub messages_max: usize,
     /// Must not block.
     pub tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
 }
@@ -70,7 +72,7 @@ impl Supervisor {
     pub async fn start(
         config: RedisConfig,
         scripts: Arc<[Script]>,
-        Subscription { channel, tell }: Subscription,
+        subscription: Subscription,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
@@ -81,11 +83,12 @@ impl Supervisor {
             plan: Plan {
                 config,
                 scripts,
-                channel,
+                channel: subscription.channel,
+                messages_max: subscription.messages_max,
             },
             known: Known::default(),
             current: sender,
-            tell,
+            tell: subscription.tell,
             stop,
             warned: Vec::new(),
             failed: None,

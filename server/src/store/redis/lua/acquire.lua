@@ -4,7 +4,7 @@
 -- weight, limit (0: the one in use), terms ('' or
 -- 'max_hold_ms,lock_delay_ms,disconnect_grace_ms,added': 0 for none, '' for no grace; added is 1 where
 -- the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters),
--- stream ('' or 'epoch.number')
+-- stream ('' or 'epoch.number'), then what makes it a vote, or ''
 local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local wait, limit, weight, under = tonumber(ARGV[9]), tonumber(ARGV[14]), ARGV[13], ARGV[16]
 local stream = ARGV[17] == '' and '' or me .. '.' .. ARGV[17]
@@ -14,6 +14,8 @@ local r, l, was_released, was_expired, tombstones =
 known['r:' .. request], known['l:' .. lease], known.a = r, l, tombstones
 expire()
 if tombstones and is_buried(attempt) then return reply('CANCELLED') end
+-- what a node that restarted still knows is not a vote
+if proposed and grants_in() ~= 0 then return not_yet(grants_in()) end
 local h, place = holder_by(request), tonumber(r)
 if h then
   local e = entry_of(h, request)
@@ -23,6 +25,7 @@ if h then
   if not announced(h) then return reply('ENDED') end
   put_on(h, there)
   set_attempts(h, e, attempts_add(e.attempts, attempt))
+  if proposed then raise(h, e) end
   extend(h)
   return granted(h)
 end
@@ -57,15 +60,16 @@ if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 
 local closed = grants_in()
 if closed < 0 or closed > 0 and not (ARGV[10] == '1' and wait > 0) then
-  if next(changed) then save() end
-  return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
+  return not_yet(closed)
 end
 -- another request of the same lease may have been promised the lock
 local blocked = closed > 0 or advance() or holder_of(lease)
 local in_use = limit_in_use()
 if in_use == 0 then holders.limit = limit end
 if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
-if not blocked and fits(weight) then return granted(grant(w)) end
+if proposed and tells == '2' then tell_me() end
+if not blocked and fits(weight) then return proposed and against() or granted(grant(w, nil, proposed)) end
 if wait > 0 and queue.n >= tonumber(ARGV[11]) then return reply('FULL') end
 if wait > 0 then join(w) end
+if proposed and tells ~= '0' then tell_me() end
 return held_or_queued(wait, queue.tail)

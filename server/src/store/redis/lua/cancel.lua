@@ -1,6 +1,7 @@
 -- Cancel: takes back one attempt of a request; with the last one the request leaves the queue or the
 -- lock. An attempt that has not arrived yet leaves a tombstone.
--- ARGV 4..: request, attempt
+-- ARGV 4..: request, attempt, 1 or '': to tell
+-- brokers that want to know when the lock is free, or not
 local request, attempt = ARGV[4], ARGV[5]
 local r = load('r:' .. request)
 known['r:' .. request] = r
@@ -31,4 +32,5 @@ if left ~= '' then
 end
 if not h then drop(place, request) elseif h.entries == '' then free(h) else leave(h, e) end
 advance()
+if ARGV[6] == '1' then tell_free() end
 return reply(h and 'FREED' or 'DEQUEUED')

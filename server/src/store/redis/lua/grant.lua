@@ -15,9 +15,11 @@ local function shown_grant(h)
   return h.token, announced(h), h.since, hold_count(h), h.weight, holders.limit, queue.n, grace
 end
 
--- The one place where a lock is granted. `place`: provisionally, to fall back to that place.
-local function grant(w, place)
+-- The one place where a lock is granted. `place`: provisionally, to fall back to that place. `token`:
+-- with this one.
+local function grant(w, place, token)
   fence = math.max(fence + 1, now_us)
+  if token then fence = token end
   changed.f = string.format('%.0f', fence)
   local all = holders
   local slot = all.spare ~= '' and string.match(all.spare, '%d+$')

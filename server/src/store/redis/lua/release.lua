@@ -1,6 +1,7 @@
 -- Release: gives a lease back, or one of its entries, and hands the lock to the next waiters in the
 -- same step.
--- ARGV 4..: lease, fencing_token, what ('' for all, the request of an entry, or '!': it lapses), via
+-- ARGV 4..: lease, fencing_token, what ('' for all, the request of an entry, or '!': it lapses), via,
+-- 1 or '': to tell brokers that want to know when the lock is free, or not
 local lease, token, what = ARGV[4], ARGV[5], ARGV[6]
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 known['l:' .. lease] = l
@@ -34,5 +35,6 @@ elseif not h then
   tag = ended_tag(lease, was_released, was_expired)
 end
 advance()
+if ARGV[8] == '1' then tell_free() end
 if next(changed) or touched_queue then save() end
 return { tag, now, more, hand_offs, left }

@@ -6,6 +6,12 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
+-- No grants, for so long or in this era at all.
+local function not_yet(closed)
+  if next(changed) then save() end
+  return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
+end
+
 local function granted(h) return reply('GRANTED', moved, shown_grant(h)) end
 
 local function held_or_queued(wait, place)

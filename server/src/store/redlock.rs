@@ -1,0 +1,305 @@
+//! The RedLock store: several independent Redis masters, of which a quorum must hold a lock.
+
+mod election;
+mod keeper;
+mod line;
+mod lines;
+mod member;
+mod nodes;
+mod start;
+mod taken;
+mod tally;
+mod verdicts;
+mod vote;
+mod votes;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    election::Wants,
+    line::{Joined, Left, Standing},
+    lines::Lines,
+    member::Question,
+    nodes::Nodes,
+    taken::TakeBack,
+    tally::Together,
+    verdicts::Seen,
+};
+use super::{
+    Acquired, Attached, Cancelled, Checked, Event, LimitSet, Listener, Moved, Released, Renewed,
+    Store, StoreError, Touched,
+    redis::{
+        decode,
+        scripts::{Tells, Verb},
+    },
+};
+use crate::lock::{
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Grant, LeaseRef,
+    LockKey, LockState, Mode, Release, RequestHash, Ttl, Under, Via,
+};
+
+/// A call is answered within a second, whatever the nodes do.
+const WITHIN: Duration = Duration::from_millis(900);
+/// Nodes tell of a release one after the other, and other brokers hear of it, too.
+const AFTER_RELEASE_MS: std::ops::Range<u64> = 1..10;
+
+const EXCLUSIVE_ONLY: &str = "locks on several independent Redis servers are exclusive: shared locks \
+    and semaphores would have to be counted, and no server knows of all their holders";
+const NO_LIMITS: &str =
+    "locks on several independent Redis servers are exclusive, and have no limits to set";
+
+/// One broker's connection to the nodes.
+pub struct RedlockStore(Arc<Shared>);
+
+/// What the store's tasks share.
+struct Shared {
+    broker: BrokerId,
+    nodes: Nodes,
+    lines: Arc<Lines>,
+    deployment_key: DeploymentKey,
+    listener: Arc<OnceLock<Listener>>,
+    stop: CancellationToken,
+}
+
+impl Shared {
+    /// Asks the nodes once for a call that does not wait, or for what a call has already.
+    async fn ask(&self, acquire: &Acquire, new: bool) -> Result<Acquired, StoreError> {
+        let tells = Tells::Never;
+        let elected = self.nodes.elect(acquire, Wants { new, tells }).await?;
+        if let election::Elected::Granted(_, moved) = &elected {
+            self.tell_moved(&acquire.lock, *moved);
+        }
+        Ok(elected.told(self.lines.length(&acquire.lock)))
+    }
+
+    /// The first to come asks the nodes at once. Who comes later may hold the lock already, and else
+    /// waits for its turn.
+    async fn join(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        let lock = &acquire.lock;
+        let (joined, is_new) = self.lines.join(acquire);
+        if is_new {
+            let keeper = Arc::clone(self).keep_line(lock.clone());
+            self.nodes.tasks().spawn(keeper);
+        }
+        let standing = match joined {
+            Joined::Refused(refused) => return Ok(refused),
+            Joined::Again(standing) => return Ok(queued(standing)),
+            Joined::First(answer) => {
+                let stops = |_| StoreError::Unavailable("the broker stops".to_owned());
+                return answer.await.map_err(stops)?;
+            }
+            Joined::Behind(standing) => standing,
+        };
+        match self.ask(acquire, false).await {
+            Ok(Acquired::Held(_)) => Ok(queued(standing)),
+            Err(StoreError::Recovering { .. }) if acquire.rejoin => Ok(queued(standing)),
+            known => {
+                self.lines.leave(lock, acquire.request, acquire.attempt);
+                known
+            }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        if let Some(listener) = self.listener.get() {
+            listener(event);
+        }
+    }
+
+    /// A lease has left a stream. Streams of other brokers were told by the nodes.
+    fn tell_moved(&self, lock: &LockKey, moved: Option<Moved>) {
+        if let Some(moved) = moved.filter(|moved| moved.from.stream.broker == self.broker) {
+            self.tell(Event::Moved(lock.clone(), moved));
+        }
+    }
+}
+
+#[async_trait]
+impl Store for RedlockStore {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        let Self(shared) = self;
+        if acquire.mode != Mode::Exclusive {
+            return Err(StoreError::Unsupported(EXCLUSIVE_ONLY));
+        }
+        match acquire.under {
+            // An entry never waits, and needs nothing new.
+            Under::Grant(_) => shared.ask(acquire, false).await,
+            Under::NewLease | Under::Lease if acquire.wait_ms > 0 => shared.join(acquire).await,
+            Under::NewLease | Under::Lease => {
+                let is_free = shared.lines.length(&acquire.lock) == 0;
+                shared.ask(acquire, is_free).await
+            }
+        }
+    }
+
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: Via,
+    ) -> Result<Renewed, StoreError> {
+        let asked = lease.clone();
+        let question = Question::new(Verb::Renew, decode::renewed, move |preamble| {
+            preamble.renew(&asked, ttl, via)
+        });
+        let together = self.0.nodes.settle(&question, verdicts::extended).await?;
+        Ok(match verdicts::renewed(together) {
+            Renewed::Extended(grant) => Renewed::Extended(self.with_line(&lease.lock, grant)),
+            refused @ (Renewed::Elsewhere
+            | Renewed::MaxHold
+            | Renewed::Expired
+            | Renewed::Released
+            | Renewed::NotFound) => refused,
+        })
+    }
+
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+        let asked = lease.clone();
+        let question = Question::new(Verb::Attach, decode::attached, move |preamble| {
+            preamble.attach(&asked, to)
+        });
+        let attached = match self.0.nodes.settle(&question, verdicts::attached).await? {
+            Together::Refused(refusals) => return Ok(verdicts::not_attached(refusals)),
+            Together::Wanted(attached) => attached,
+        };
+        let moved = attached.iter().find_map(|(_, moved)| *moved);
+        self.0.tell_moved(&lease.lock, moved);
+        let grants: Vec<_> = attached.into_iter().map(|(grant, _)| grant).collect();
+        let grant = verdicts::one_grant(&grants);
+        Ok(grant.map_or(Attached::NotFound, |grant| {
+            Attached::Attached(self.with_line(&lease.lock, grant))
+        }))
+    }
+
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        release: Release,
+        via: Via,
+    ) -> Result<Released, StoreError> {
+        let asked = lease.clone();
+        let question = Question::new(Verb::Release, decode::released, move |preamble| {
+            preamble.release(&asked, release, via).telling()
+        });
+        let together = self.0.nodes.settle(&question, verdicts::given_back).await?;
+        self.0.lines.wake(&lease.lock, Duration::ZERO);
+        Ok(verdicts::released(together))
+    }
+
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError> {
+        let Self(shared) = self;
+        let by = match shared.lines.leave(lock, request, attempt) {
+            (Left::NotHere, TakeBack::Attempt(by)) if by == attempt => by,
+            (left, take_back) => {
+                // It may be under way to the nodes, all the same.
+                shared.nodes.take_back_everywhere(lock, request, attempt);
+                match (left, take_back) {
+                    (Left::Line, _) => return Ok(Cancelled::Dequeued),
+                    (Left::Others, _) | (_, TakeBack::Nothing) => return Ok(Cancelled::Kept),
+                    (Left::NotHere, TakeBack::Attempt(by)) => by,
+                }
+            }
+        };
+        let key = lock.clone();
+        let question = Question::new(Verb::Cancel, decode::cancelled, move |preamble| {
+            preamble.cancel(&key, request, by).telling()
+        });
+        let settled = shared.nodes.settle(&question, verdicts::taken_back).await?;
+        shared.lines.wake(lock, Duration::ZERO);
+        Ok(match settled {
+            Together::Wanted(all) => verdicts::cancelled(all),
+            Together::Refused(never) => match never.first() {
+                Some(never) => match *never {},
+                None => Cancelled::Unknown,
+            },
+        })
+    }
+
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
+        let (waits, held) = self.0.lines.touched(lock, self.0.broker);
+        Ok(Touched {
+            rejoin: !waits,
+            next_event_ms: 0,
+            held,
+        })
+    }
+
+    async fn set_limit(&self, _lock: &LockKey, _limit: u32) -> Result<LimitSet, StoreError> {
+        Err(StoreError::Unsupported(NO_LIMITS))
+    }
+
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
+        let nodes = &self.0.nodes;
+        let key = lock.clone();
+        let question = Question::new(Verb::Get, decode::state, move |preamble| preamble.get(&key));
+        let mut seen = Seen::new(nodes.count());
+        let end = Instant::now() + WITHIN;
+        nodes
+            .gather(&mut nodes.ask(&question), &mut seen, end)
+            .await;
+        let (queue_length, waiters) = self.0.lines.shown(lock);
+        Ok(seen.together()?.map(|state| LockState {
+            queue_length,
+            waiters,
+            ..state
+        }))
+    }
+
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
+        let key = lock.clone();
+        let question = Question::new(Verb::Check, decode::checked, move |preamble| {
+            preamble.check(&key, token)
+        });
+        let together = self.0.nodes.settle(&question, verdicts::live).await?;
+        Ok(verdicts::checked(together))
+    }
+
+    fn broker(&self) -> BrokerId {
+        self.0.broker
+    }
+
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
+        self.0.nodes.ready(Instant::now() + WITHIN).await?;
+        Ok(self.0.deployment_key.clone())
+    }
+
+    fn listen(&self, listener: Listener) {
+        let _ = self.0.listener.set(listener);
+    }
+}
+
+impl RedlockStore {
+    /// The nodes know of no line.
+    fn with_line(&self, lock: &LockKey, grant: Grant) -> Grant {
+        Grant {
+            queue_length: self.0.lines.length(lock),
+            ..grant
+        }
+    }
+}
+
+fn queued(Standing { place, position }: Standing) -> Acquired {
+    Acquired::Queued {
+        next_event_ms: 0,
+        place,
+        position,
+    }
+}
+
+/// How long to wait after a node has told of a release.
+fn after_release() -> Duration {
+    Duration::from_millis(rand::thread_rng().gen_range(AFTER_RELEASE_MS))
+}

@@ -1,0 +1,235 @@
+//! What each verb's answers mean together, refusals included: the strongest of them counts.
+
+use std::convert::Infallible;
+
+use super::tally::{Gather, Together, no_quorum, quorum};
+use crate::{
+    lock::{FencingToken, Grant, Holder, LockState},
+    store::{Attached, Cancelled, Checked, Moved, Outcome, Released, Renewed, StoreError},
+};
+
+/// The grants of a quorum as one: no longer than the shortest.
+pub(super) fn one_grant(grants: &[Grant]) -> Option<Grant> {
+    let mut grants = grants.iter().copied();
+    let first = grants.next()?;
+    Some(grants.fold(first, |one, other| Grant {
+        ttl: one.ttl.min(other.ttl),
+        acquired_ms: since_ms(one.fencing_token),
+        hold_count: one.hold_count.max(other.hold_count),
+        ..one
+    }))
+}
+
+/// The nodes granted at times that differ a little. The token is near all of them, and the same
+/// whoever answers.
+fn since_ms(token: FencingToken) -> u64 {
+    token.get() / 1_000
+}
+
+pub(super) fn extended(outcome: Outcome<Renewed>) -> Result<Grant, Renewed> {
+    match outcome.reply {
+        Renewed::Extended(grant) => Ok(grant),
+        other @ (Renewed::Elsewhere
+        | Renewed::MaxHold
+        | Renewed::Expired
+        | Renewed::Released
+        | Renewed::NotFound) => Err(other),
+    }
+}
+
+pub(super) fn renewed(together: Together<Grant, Renewed>) -> Renewed {
+    match together {
+        Together::Wanted(grants) => one_grant(&grants).map_or(Renewed::NotFound, Renewed::Extended),
+        // A release is known to nobody else, and a node that missed the grant knows nothing.
+        Together::Refused(refusals) => {
+            strongest(refusals, Renewed::NotFound, |renewed| match renewed {
+                Renewed::Extended(_) | Renewed::NotFound => 0,
+                Renewed::Expired => 1,
+                Renewed::MaxHold => 2,
+                Renewed::Elsewhere => 3,
+                Renewed::Released => 4,
+            })
+        }
+    }
+}
+
+pub(super) fn attached(outcome: Outcome<Attached>) -> Result<(Grant, Option<Moved>), Attached> {
+    match outcome.reply {
+        Attached::Attached(grant) => Ok((grant, outcome.moved)),
+        other @ (Attached::Stale
+        | Attached::MaxHold
+        | Attached::Expired
+        | Attached::Released
+        | Attached::NotFound) => Err(other),
+    }
+}
+
+/// Why a lease was not attached.
+pub(super) fn not_attached(refusals: Vec<Attached>) -> Attached {
+    strongest(refusals, Attached::NotFound, |attached| match attached {
+        Attached::Attached(_) | Attached::NotFound => 0,
+        Attached::Expired => 1,
+        Attached::MaxHold => 2,
+        Attached::Stale => 3,
+        Attached::Released => 4,
+    })
+}
+
+/// Given back now or before.
+pub(super) fn given_back(outcome: Outcome<Released>) -> Result<Released, Released> {
+    match outcome.reply {
+        done @ (Released::Now { .. } | Released::Already { .. }) => Ok(done),
+        other @ (Released::Elsewhere | Released::Expired | Released::NotFound) => Err(other),
+    }
+}
+
+pub(super) fn released(together: Together<Released, Released>) -> Released {
+    match together {
+        Together::Wanted(done) => {
+            let left = done.iter().map(|released| match released {
+                Released::Now { hold_count } | Released::Already { hold_count } => *hold_count,
+                Released::Elsewhere | Released::Expired | Released::NotFound => 0,
+            });
+            let hold_count = left.max().unwrap_or(0);
+            let is_now = |released: &Released| matches!(released, Released::Now { .. });
+            if done.iter().any(is_now) {
+                Released::Now { hold_count }
+            } else {
+                Released::Already { hold_count }
+            }
+        }
+        // What only a minority still had was lost before it was given back.
+        Together::Refused(refusals) => {
+            strongest(refusals, Released::NotFound, |released| match released {
+                Released::Now { .. } | Released::Already { .. } | Released::NotFound => 0,
+                Released::Expired => 1,
+                Released::Elsewhere => 2,
+            })
+        }
+    }
+}
+
+/// Every answer of a cancel is one.
+pub(super) fn taken_back(outcome: Outcome<Cancelled>) -> Result<Cancelled, Infallible> {
+    Ok(outcome.reply)
+}
+
+pub(super) fn cancelled(all: Vec<Cancelled>) -> Cancelled {
+    strongest(all, Cancelled::Unknown, |cancelled| match cancelled {
+        Cancelled::Unknown => 0,
+        Cancelled::Dequeued => 1,
+        Cancelled::Freed => 2,
+        Cancelled::Kept => 3,
+    })
+}
+
+/// Time left, or the newest token that was given; 0 for none.
+pub(super) fn live(outcome: Outcome<Checked>) -> Result<u64, u64> {
+    match outcome.reply {
+        Checked::Live { remaining_ms } => Ok(remaining_ms),
+        Checked::Stale { newest } => Err(newest),
+        Checked::Unknown => Err(0),
+    }
+}
+
+pub(super) fn checked(together: Together<u64, u64>) -> Checked {
+    match together {
+        // When the first of the quorum forgets it, there is none.
+        Together::Wanted(left) => Checked::Live {
+            remaining_ms: left.into_iter().min().unwrap_or(0),
+        },
+        Together::Refused(newest) => match newest.into_iter().max().unwrap_or(0) {
+            0 => Checked::Unknown,
+            newest => Checked::Stale { newest },
+        },
+    }
+}
+
+fn strongest<T>(all: Vec<T>, none: T, strength: fn(&T) -> u8) -> T {
+    all.into_iter().max_by_key(strength).unwrap_or(none)
+}
+
+/// What nodes show of a lock. Only what a quorum holds is held.
+pub(super) struct Seen {
+    nodes: usize,
+    states: Vec<Option<LockState>>,
+    silent: Vec<StoreError>,
+}
+
+impl Seen {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self {
+            nodes,
+            states: Vec::new(),
+            silent: Vec::new(),
+        }
+    }
+
+    /// The lock as the quorum has it, without its line.
+    pub(super) fn together(self) -> Result<Option<LockState>, StoreError> {
+        if self.states.len() < quorum(self.nodes) {
+            let open = self.nodes - self.states.len() - self.silent.len();
+            return Err(no_quorum(self.nodes, open, self.silent.into_iter()));
+        }
+        let holders: Vec<_> = self.holder().into_iter().collect();
+        let known: Vec<_> = self.states.iter().flatten().collect();
+        let newest = known.iter().map(|state| state.last_fencing_token).max();
+        let mut closed: Vec<_> = known.iter().map(|state| state.closed_ms).collect();
+        closed.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(newest.map(|last_fencing_token| LockState {
+            holder_count: u32::try_from(holders.len()).unwrap_or(u32::MAX),
+            holders,
+            waiters: Vec::new(),
+            queue_length: 0,
+            closed_ms: closed.get(quorum(self.nodes) - 1).copied().unwrap_or(0),
+            last_fencing_token,
+        }))
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        let most = self.most();
+        let (first, _) = most.filter(|(_, count)| *count >= quorum(self.nodes))?;
+        let same = self.all().filter(|other| is_same(first, other));
+        let mut left: Vec<_> = same.map(|holder| holder.remaining_ms).collect();
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        Some(Holder {
+            remaining_ms: left[quorum(self.nodes) - 1],
+            since_ms: since_ms(first.fencing_token),
+            ..first.clone()
+        })
+    }
+
+    /// The holder whom most nodes show, and how many do.
+    fn most(&self) -> Option<(&Holder, usize)> {
+        let count = |one: &Holder| self.all().filter(|other| is_same(one, other)).count();
+        let all = self.all().map(|holder| (holder, count(holder)));
+        all.max_by_key(|(_, count)| *count)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Holder> + Clone {
+        self.states
+            .iter()
+            .flatten()
+            .flat_map(|state| &state.holders)
+    }
+}
+
+impl Gather<Option<LockState>> for Seen {
+    fn add(&mut self, _node: usize, answer: Result<Outcome<Option<LockState>>, StoreError>) {
+        match answer {
+            Ok(outcome) => self.states.push(outcome.reply),
+            Err(error) => self.silent.push(error),
+        }
+    }
+
+    fn is_decided(&self) -> bool {
+        let quorum = quorum(self.nodes);
+        let open = self.nodes - self.states.len() - self.silent.len();
+        let most = self.most().map_or(0, |(_, count)| count);
+        open == 0 || most >= quorum || self.states.len() >= quorum && most + open < quorum
+    }
+}
+
+fn is_same(one: &Holder, other: &Holder) -> bool {
+    one.lease_id == other.lease_id && one.fencing_token == other.fencing_token
+}

@@ -1,0 +1,368 @@
+//! Locks on five independent Redis servers: what is left when some of them are lost, slow or empty.
+
+use std::time::Duration;
+
+use leasehold_proto::v1::ErrorReason;
+use leasehold_server::{
+    lock::{Acquire, LockKey, Mode, NOT_AFTER_MS, Via},
+    store::{
+        Acquired, Cancelled, Checked, Renewed, Store as _, StoreError,
+        redis::{connection::NodeError, scripts::Scripts},
+    },
+};
+use leasehold_tests::{
+    redis_server::Data,
+    redlock::RedlockDeployment,
+    redlock_broker::{PROMPT, Q, RedlockBroker, TTL_MS, call, waiting},
+    scale::{count, figures},
+    status::reason,
+    world::{again, lock_named, new_call, with_mode, with_ttl},
+};
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Status};
+
+/// The store's expiry of the shortest lease.
+const E: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
+/// The part of its validity in which a quorum must answer.
+const QUARTER: Duration = Duration::from_millis(TTL_MS / 4);
+/// Sooner than any time-out: nobody was waited for.
+const AT_ONCE: Duration = Duration::from_millis(200);
+/// A command that was sent before is not executed any more.
+const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 50);
+const BACK: Duration = Duration::from_secs(5);
+
+fn lock(name: &str) -> LockKey {
+    lock_named("default", name)
+}
+
+fn is_unavailable(result: &Result<Acquired, StoreError>) -> bool {
+    matches!(result, Err(StoreError::Unavailable(_)))
+}
+
+/// Repeats a call with fresh ids until it is granted; how long that took.
+async fn granted_again(broker: &RedlockBroker, within: Duration) -> Duration {
+    let start = Instant::now();
+    while start.elapsed() < within {
+        let again = call(&lock("again"));
+        if let (Ok(Acquired::Granted(grant)), _) = broker.timed(&again).await {
+            let lease = leasehold_tests::world::lease(&again, grant.fencing_token);
+            broker.release(&lease).await;
+            return start.elapsed();
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no grant within {within:?}");
+}
+
+/// Acquires, renews, looks and releases `times` times; the longest that a call took.
+async fn pairs(broker: &RedlockBroker, times: usize) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in 0..times {
+        let call = call(&lock(&format!("pair {number}")));
+        let start = Instant::now();
+        let lease = broker.granted(&call).await;
+        longest = longest.max(start.elapsed());
+        let start = Instant::now();
+        let renewed = broker.store.renew(&lease, None, Via::Unary).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        let live = broker.store.check(&lease.lock, lease.fencing_token).await;
+        assert!(matches!(live, Ok(Checked::Live { .. })), "{live:?}");
+        let state = broker
+            .store
+            .get(&lease.lock)
+            .await
+            .expect("a quorum answers");
+        let state = state.expect("the lock is known");
+        assert_eq!(state.holders[0].lease_id, lease.lease_id);
+        broker.release(&lease).await;
+        longest = longest.max(start.elapsed());
+        let state = broker
+            .store
+            .get(&lease.lock)
+            .await
+            .expect("a quorum answers");
+        assert_eq!(state.map_or(0, |state| state.holder_count), 0);
+    }
+    longest
+}
+
+#[tokio::test]
+async fn two_of_five_nodes_may_be_lost_or_stopped_and_cost_nothing() {
+    let mut nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let times = count(300, 30);
+    let all = pairs(&broker, times).await;
+    nodes.pause([1, 3]).await;
+    let stopped = pairs(&broker, times).await;
+    nodes.resume([1, 3]);
+    nodes.lose(0).await;
+    nodes.lose(4).await;
+    granted_again(&broker, BACK).await;
+    let killed = pairs(&broker, times).await;
+    figures(&format!(
+        "redlock: longest call of {times} rounds: all five {all:?}, two stopped {stopped:?}, two \
+         killed {killed:?}"
+    ));
+    assert!(stopped < AT_ONCE && killed < AT_ONCE);
+}
+
+#[tokio::test]
+async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() {
+    let mut nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let held = broker.granted(&with_ttl(call(&lock("held")), 2_000)).await;
+    nodes.pause([0, 2, 4]).await;
+    let (mut longest, mut calls) = (Duration::ZERO, Vec::new());
+    for number in 0..count(60, 6) {
+        let ttl_ms = if number % 2 == 0 { 1_000 } else { 60_000 };
+        let call = with_ttl(call(&lock(&format!("stopped {number}"))), ttl_ms);
+        let (refused, took) = broker.timed(&call).await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+        longest = longest.max(took);
+        calls.push(call);
+    }
+    let start = Instant::now();
+    let renewed = broker.store.renew(&held, None, Via::Unary).await;
+    assert!(
+        matches!(renewed, Err(StoreError::Unavailable(_))),
+        "{renewed:?}"
+    );
+    longest = longest.max(start.elapsed());
+    nodes.resume([0, 2, 4]);
+    let back = granted_again(&broker, BACK).await;
+    // What stopped nodes had in their sockets was refused or taken back.
+    sleep(E).await;
+    for call in &calls {
+        assert_eq!(nodes.holders(&call.lock).await, 0, "{}", call.lock);
+    }
+    for node in [0, 2, 4] {
+        nodes.lose(node).await;
+    }
+    for number in 0..count(60, 6) {
+        let call = call(&lock(&format!("killed {number}")));
+        let (refused, took) = broker.timed(&call).await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+        longest = longest.max(took);
+    }
+    nodes.restart(2, Data::Lost).await;
+    let restarted = Instant::now();
+    let after_restart = granted_again(&broker, Q + BACK).await;
+    figures(&format!(
+        "redlock: without a quorum the longest call took {longest:?}; granted {back:?} after three \
+         stopped nodes went on, {after_restart:?} after one of three lost nodes came back empty"
+    ));
+    assert!(longest < PROMPT, "{longest:?}");
+    assert!(restarted.elapsed() + Duration::from_millis(500) > Q);
+}
+
+#[tokio::test]
+async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() {
+    let mut nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    // The lock is held at nodes 0, 1 and 2 only.
+    nodes.pause([3, 4]).await;
+    let held = broker.granted(&with_ttl(call(&lock("held")), 2_000)).await;
+    let granted = Instant::now();
+    nodes.restart(0, Data::Lost).await;
+    let restarted = Instant::now();
+    nodes.resume([3, 4]);
+    let mut tried = 0;
+    while granted.elapsed() < Duration::from_millis(2_600) {
+        let stranger = call(&held.lock);
+        let (refused, _) = broker.timed(&stranger).await;
+        assert!(!matches!(refused, Ok(Acquired::Granted(_))), "{refused:?}");
+        assert_eq!(nodes.held_at(0, &held.lock).await, None);
+        tried += 1;
+    }
+    let mut others = 0;
+    while restarted.elapsed() < Q - Duration::from_millis(300) {
+        let other = call(&lock(&format!("other {others}")));
+        broker.granted(&other).await;
+        assert_eq!(nodes.held_at(0, &other.lock).await, None);
+        others += 1;
+        sleep(Duration::from_millis(10)).await;
+    }
+    let start = Instant::now();
+    loop {
+        let other = call(&lock(&format!("late {others}")));
+        broker.granted(&other).await;
+        others += 1;
+        sleep(Duration::from_millis(20)).await;
+        if nodes.held_at(0, &other.lock).await.is_some() {
+            break;
+        }
+        assert!(start.elapsed() < BACK, "it votes again");
+    }
+    figures(&format!(
+        "redlock: {tried} calls refused beside a lease whose third node came back empty; {others} \
+         granted without it, and its first vote came after {:?}",
+        restarted.elapsed()
+    ));
+    assert!(tried > 0 && others > 0);
+}
+
+#[tokio::test]
+async fn what_a_restarted_node_still_knows_is_no_vote() {
+    let mut nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let former = with_ttl(call(&lock("old copy")), 2_000);
+    broker.granted(&former).await;
+    nodes.servers()[0].connect().await.must(&["SAVE"]).await;
+    let freed = broker
+        .store
+        .cancel(&former.lock, former.request, former.attempt);
+    assert_eq!(freed.await, Ok(Cancelled::Freed));
+    // The next lease is at nodes 0, 1 and 2; what the others are asked comes too late for them.
+    nodes.pause([3, 4]).await;
+    let next = broker.granted(&with_ttl(call(&former.lock), 2_000)).await;
+    nodes.restart_with_snapshot(0).await;
+    sleep(TOO_LATE).await;
+    nodes.resume([3, 4]);
+    let old = nodes
+        .held_at(0, &former.lock)
+        .await
+        .expect("its snapshot has the former lease");
+    assert_eq!(old.lease_id, former.lease_id.to_string());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(700) {
+        let (repeated, _) = broker.timed(&again(&former)).await;
+        assert!(
+            !matches!(repeated, Ok(Acquired::Granted(_))),
+            "{repeated:?}"
+        );
+    }
+    let live = broker.store.check(&next.lock, next.fencing_token).await;
+    assert!(
+        !matches!(live, Ok(Checked::Live { .. })),
+        "a quorum has forgotten it: {live:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_quorum_that_is_slower_than_a_quarter_of_the_validity_is_undone() {
+    let nodes = RedlockDeployment::start(5).await;
+    let [broker, other] = [nodes.broker().await, nodes.broker().await];
+    let rounds = count(20, 3);
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let call = call(&lock(&format!("slow {round}")));
+        nodes.pause([0, 1, 2]).await;
+        let (refused, took) = broker.timed(&call).await;
+        assert!(is_unavailable(&refused), "{refused:?}");
+        assert!(took >= QUARTER && took < QUARTER + AT_ONCE, "{took:?}");
+        nodes.resume([0, 1, 2]);
+        // What the slow nodes were asked is younger than what they may still execute.
+        let start = Instant::now();
+        while nodes.holders(&call.lock).await > 0 {
+            assert!(start.elapsed() < E, "held after E");
+        }
+        longest = longest.max(start.elapsed());
+        let next = Acquire {
+            lock: call.lock.clone(),
+            ..leasehold_tests::redlock_broker::call(&call.lock)
+        };
+        let lease = other.granted(&next).await;
+        other.release(&lease).await;
+    }
+    figures(&format!(
+        "redlock: {rounds} quorums that were too slow, all undone within {longest:?} after the slow \
+         nodes went on"
+    ));
+}
+
+#[tokio::test]
+async fn a_lease_that_was_released_while_nodes_were_away_is_no_lease_when_they_are_back() {
+    let nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let first = broker.granted(&call(&lock("away"))).await;
+    nodes.pause([3, 4]).await;
+    broker.release(&first).await;
+    let second = broker.granted(&call(&first.lock)).await;
+    nodes.resume([3, 4]);
+    let renewed = broker.store.renew(&first, None, Via::Unary).await;
+    assert_eq!(renewed, Ok(Renewed::Released));
+    let renewed = broker.store.renew(&second, None, Via::Unary).await;
+    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    assert!(second.fencing_token > first.fencing_token);
+}
+
+#[tokio::test]
+async fn what_needs_counting_is_refused_with_a_sentence() {
+    let nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let semaphore = Mode::Semaphore {
+        permits: 1,
+        limit: 5,
+    };
+    for mode in [Mode::Shared, semaphore] {
+        let call = with_mode(new_call(&lock("counted")), mode);
+        let refused = broker.store.acquire(&call).await;
+        let Err(StoreError::Unsupported(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.contains("exclusive"), "{why}");
+        assert_eq!(nodes.holders(&call.lock).await, 0);
+    }
+    let mut counted = waiting(&lock("counted"), Duration::ZERO);
+    counted.targets[0].mode = Mode::Shared;
+    let refused = broker.broker.acquire("caller", counted).await;
+    let status = Status::from(refused.expect_err("it is refused"));
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(reason(&status), Some(ErrorReason::UnsupportedByStore));
+    assert!(
+        status.message().contains("exclusive"),
+        "{}",
+        status.message()
+    );
+    let refused = broker.store.set_limit(&lock("counted"), 5).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unsupported(_))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_start_says_what_is_wrong_with_the_nodes() {
+    let mut nodes = RedlockDeployment::start(5).await;
+    let start = async |configs| match RedlockBroker::start(configs, Scripts::standard()).await {
+        Ok(_) => panic!("the nodes are unfit"),
+        Err(error) => error,
+    };
+    for few in [1, 2, 4] {
+        let error = start(nodes.configs()[..few].to_vec()).await.to_string();
+        assert!(
+            error.contains("odd number") && error.contains("3 or more"),
+            "{error}"
+        );
+    }
+    let mut keyless = nodes.configs();
+    for config in &mut keyless {
+        config.deployment_key = None;
+    }
+    let error = start(keyless).await.to_string();
+    assert!(error.contains("deployment key in a file"), "{error}");
+    let twice = [0, 1, 2, 3, 1].map(|node| nodes.servers()[node].addr());
+    let error = start(nodes.configs_at(twice)).await.to_string();
+    let named = nodes.servers()[1].addr().to_string();
+    assert!(
+        error.contains("one process") && error.contains(&named),
+        "{error}"
+    );
+
+    for node in [0, 1] {
+        nodes.lose(node).await;
+    }
+    let broker = nodes.broker().await;
+    granted_again(&broker, BACK).await;
+    nodes.lose(2).await;
+    let error = start(nodes.configs()).await;
+    assert!(matches!(error, NodeError::Unreachable(_)), "{error}");
+    let error = error.to_string();
+    for node in [0, 1, 2] {
+        let named = nodes.servers()[node].addr().to_string();
+        assert!(
+            error.contains("Only 2 of 5") && error.contains(&named),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! Callers of several brokers on one lock of five nodes, while nodes fail: never two at once.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use leasehold_server::{
+    broker::Broker,
+    lock::{LeaseRef, Release, Via},
+};
+use leasehold_tests::{
+    clock::boottime,
+    redis_server::Data,
+    redlock::RedlockDeployment,
+    redlock_broker::{TTL_MS, waiting},
+    scale::{count, duration, figures},
+    witness::{Share, Visit, Witness},
+    world::lock_named,
+};
+use rand::Rng as _;
+use tokio::time::{Instant, sleep};
+
+const BROKERS: usize = 3;
+const CALLERS: usize = 8;
+const WAIT: Duration = Duration::from_secs(20);
+const TTL: Duration = Duration::from_millis(TTL_MS);
+const WORK: Duration = Duration::from_millis(2);
+const VANISHES_ONE_IN: usize = 40;
+
+#[derive(Debug, Default)]
+struct Seen {
+    grants: usize,
+    failed: usize,
+    vanished: usize,
+    longest: Duration,
+}
+
+/// Takes the lock again and again, and sometimes vanishes with it.
+async fn take(broker: &Broker, witness: &Witness, grants: &AtomicUsize, until: Instant) -> Seen {
+    let lock = lock_named("default", "contended");
+    let mut seen = Seen::default();
+    while Instant::now() < until {
+        let (sent, start) = (boottime(), Instant::now());
+        let acquired = broker.acquire("caller", waiting(&lock, WAIT)).await;
+        let Ok(lease) = acquired else {
+            seen.failed += 1;
+            continue;
+        };
+        seen.longest = seen.longest.max(start.elapsed());
+        let grant = lease.locks[0].grant;
+        let reference = LeaseRef {
+            lock: lock.clone(),
+            lease_id: lease.lease_id,
+            fencing_token: grant.fencing_token,
+        };
+        // A caller that has waited renews before it relies on the lease.
+        let mut trusted_until = sent + TTL;
+        if sent.abs_diff(boottime()) > TTL / 2 {
+            let sent = boottime();
+            let renewed = broker
+                .renew(std::slice::from_ref(&reference), None, Via::Unary)
+                .await;
+            if renewed.is_err() {
+                continue;
+            }
+            trusted_until = sent + TTL;
+        }
+        seen.grants += 1;
+        let entered = boottime();
+        let vanishes = grants.fetch_add(1, Ordering::Relaxed) % VANISHES_ONE_IN == 1;
+        if vanishes {
+            sleep(trusted_until.saturating_sub(entered)).await;
+        } else {
+            sleep(WORK).await;
+        }
+        let ended = boottime().min(trusted_until);
+        if entered < ended {
+            witness.record(Visit {
+                lock: 0,
+                share: Share::ALL,
+                token: grant.fencing_token.get().cast_signed(),
+                entered,
+                ended,
+            });
+        }
+        if vanishes {
+            seen.vanished += 1;
+        } else {
+            // A release that a quorum did not hear costs an expiry.
+            let _ = broker.release(&[reference], Release::All, Via::Unary).await;
+        }
+    }
+    seen
+}
+
+/// Stops up to two nodes, or restarts one without its data, again and again.
+async fn break_nodes(nodes: &mut RedlockDeployment, until: Instant) -> (usize, usize) {
+    let (mut stopped, mut emptied) = (0, 0);
+    while Instant::now() < until {
+        let node = rand::thread_rng().gen_range(0..5);
+        let pause = Duration::from_millis(rand::thread_rng().gen_range(20..900));
+        if emptied * 6 < stopped {
+            nodes.restart(node, Data::Lost).await;
+            emptied += 1;
+            // One at a time: a quorum of the others keeps what it forgot until it may vote again.
+            sleep(leasehold_tests::redlock_broker::Q + Duration::from_millis(500)).await;
+        } else {
+            nodes.pause([node, (node + 1) % 5]).await;
+            sleep(pause).await;
+            nodes.resume([node, (node + 1) % 5]);
+            sleep(pause).await;
+            stopped += 1;
+        }
+    }
+    (stopped, emptied)
+}
+
+async fn contend(faults: bool, least: usize) -> Seen {
+    let mut nodes = RedlockDeployment::start(5).await;
+    let mut brokers = Vec::new();
+    for _ in 0..BROKERS {
+        brokers.push(nodes.broker().await);
+    }
+    let (witness, grants) = (Witness::new(1), AtomicUsize::new(0));
+    let time = duration(Duration::from_secs(60), Duration::from_secs(7));
+    let until = Instant::now() + time;
+    let callers = (0..CALLERS).map(|caller| {
+        let broker = &brokers[caller % BROKERS].broker;
+        take(broker, &witness, &grants, until)
+    });
+    let breaking = async {
+        match faults {
+            true => break_nodes(&mut nodes, until).await,
+            false => (0, 0),
+        }
+    };
+    let (all, (stopped, emptied)) = futures::join!(join_all(callers), breaking);
+    let mut seen = Seen::default();
+    for one in all {
+        seen.grants += one.grants;
+        seen.failed += one.failed;
+        seen.vanished += one.vanished;
+        seen.longest = seen.longest.max(one.longest);
+    }
+    let verdict = witness.verdict();
+    figures(&format!(
+        "redlock: {CALLERS} callers on {BROKERS} brokers for {time:?}, two nodes stopped {stopped} \
+         times, one emptied {emptied} times: {seen:?}, {verdict:?}"
+    ));
+    assert_eq!(
+        (verdict.overlaps, verdict.regressions),
+        (0, 0),
+        "{verdict:?}"
+    );
+    assert!(seen.grants >= least && seen.vanished > 0, "{seen:?}");
+    seen
+}
+
+#[tokio::test]
+async fn callers_of_three_brokers_never_hold_one_lock_at_once() {
+    let seen = contend(false, count(1_000, 100)).await;
+    assert_eq!(
+        seen.failed, 0,
+        "nobody is refused while all nodes are there"
+    );
+}
+
+#[tokio::test]
+async fn callers_never_hold_one_lock_at_once_while_nodes_stop_and_forget() {
+    contend(true, count(200, 20)).await;
+}

@@ -1,0 +1,211 @@
+//! Calls that wait for a lock on several nodes: in order within a broker, and told across brokers.
+
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use leasehold_server::{
+    lock::{Failed, Lease, LeaseRef, LockError, LockKey, Release, SHOWN_MAX, Ttl, Via},
+    store::{Cancelled, Renewed, Store as _},
+};
+use leasehold_tests::{
+    redlock::RedlockDeployment,
+    redlock_broker::{RedlockBroker, call, waiting},
+    scale::{count, figures},
+    world::{lock_named, with_ttl},
+};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
+
+const WAIT: Duration = Duration::from_secs(20);
+/// Far below the second after which a line is looked at in any case.
+const TOLD: Duration = Duration::from_millis(300);
+
+fn lock(name: &str) -> LockKey {
+    lock_named("default", name)
+}
+
+async fn wait(broker: &RedlockBroker, lock: &LockKey, wait: Duration) -> Result<Lease, Failed> {
+    let mut call = waiting(lock, wait);
+    call.ttl = Ttl::from_stored(2_000);
+    broker.broker.acquire("caller", call).await
+}
+
+async fn give_back(broker: &RedlockBroker, lease: &Lease) {
+    let held = &lease.locks[0];
+    let reference = LeaseRef {
+        lock: held.lock.clone(),
+        lease_id: lease.lease_id,
+        fencing_token: held.grant.fencing_token,
+    };
+    let released = broker
+        .broker
+        .release(&[reference], Release::All, Via::Unary)
+        .await;
+    released.expect("a quorum answers");
+}
+
+/// Waits until so many calls are in the broker's line.
+async fn in_line(broker: &RedlockBroker, lock: &LockKey, count: u32) {
+    let joined = async {
+        loop {
+            let state = broker.store.get(lock).await.expect("a quorum answers");
+            if state.is_some_and(|state| state.queue_length == count) {
+                return;
+            }
+        }
+    };
+    timeout(WAIT, joined).await.expect("they join in time");
+}
+
+#[tokio::test]
+async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
+    let nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let lock = lock("line");
+    let first = broker.granted(&with_ttl(call(&lock), 2_000)).await;
+    let waiters = count(200, 20);
+    let order = Mutex::new(Vec::new());
+    let mut calls = FuturesUnordered::new();
+    for number in 0..waiters {
+        let (broker, lock, order) = (&broker, &lock, &order);
+        calls.push(async move {
+            let lease = wait(broker, lock, WAIT).await.expect("granted in its turn");
+            order
+                .lock()
+                .await
+                .push((number, lease.locks[0].grant.fencing_token));
+            give_back(broker, &lease).await;
+        });
+        // Each comes when the one before it is in line.
+        let length = u32::try_from(number + 1).expect("few");
+        tokio::select! {
+            () = in_line(broker, lock, length) => {}
+            Some(()) = calls.next() => panic!("granted before the holder has released"),
+        }
+        let renewed = broker.store.renew(&first, None, Via::Unary).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    }
+    let state = broker.store.get(&lock).await.expect("a quorum answers");
+    let places: Vec<_> = state
+        .expect("known")
+        .waiters
+        .iter()
+        .map(|w| w.place)
+        .collect();
+    assert!(places.is_sorted() && places.len() == waiters.min(SHOWN_MAX));
+    let start = Instant::now();
+    broker.release(&first).await;
+    calls.collect::<()>().await;
+    let each = start.elapsed() / u32::try_from(waiters).expect("few");
+    let order = order.into_inner();
+    let numbers: Vec<_> = order.iter().map(|(number, _)| *number).collect();
+    assert!(
+        numbers.is_sorted() && numbers.len() == waiters,
+        "{numbers:?}"
+    );
+    assert!(
+        order.is_sorted_by(|one, next| one.1 < next.1),
+        "tokens rise"
+    );
+    figures(&format!(
+        "redlock: {waiters} calls of one broker granted in order, {each:?} each"
+    ));
+}
+
+#[tokio::test]
+async fn a_release_at_one_broker_is_heard_at_another() {
+    let nodes = RedlockDeployment::start(5).await;
+    let [one, other] = [nodes.broker().await, nodes.broker().await];
+    let lock = lock("told");
+    let (mut longest, rounds) = (Duration::ZERO, count(100, 10));
+    for _ in 0..rounds {
+        let held = one.granted(&with_ttl(call(&lock), 2_000)).await;
+        let release = async {
+            in_line(&other, &lock, 1).await;
+            // The nodes know by now who wants to be told.
+            sleep(Duration::from_millis(50)).await;
+            let start = Instant::now();
+            one.release(&held).await;
+            start
+        };
+        let (start, lease) = futures::join!(release, wait(&other, &lock, WAIT));
+        longest = longest.max(start.elapsed());
+        give_back(&other, &lease.expect("granted")).await;
+    }
+    figures(&format!(
+        "redlock: {rounds} releases heard at another broker, granted there within {longest:?}"
+    ));
+    assert!(longest < TOLD, "{longest:?}");
+}
+
+#[tokio::test]
+async fn an_expiry_is_followed_by_the_first_in_line_at_once() {
+    let nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let lock = lock("expires");
+    let held = Instant::now();
+    broker.granted(&call(&lock)).await;
+    let next = wait(&broker, &lock, WAIT).await.expect("granted");
+    let after = held.elapsed();
+    figures(&format!(
+        "redlock: granted {after:?} after a grant whose holder vanished"
+    ));
+    assert!(after >= Duration::from_millis(1_450) && after < Duration::from_millis(1_450) + TOLD);
+    give_back(&broker, &next).await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_leaves_nothing_behind() {
+    let nodes = RedlockDeployment::start(5).await;
+    let [one, other] = [nodes.broker().await, nodes.broker().await];
+    let lock = lock("over");
+    let held = one.granted(&with_ttl(call(&lock), 2_000)).await;
+    for _ in 0..count(50, 5) {
+        let refused = wait(&other, &lock, Duration::from_millis(50)).await;
+        let Err(Failed {
+            error: LockError::WaitTimeout(contention),
+            ..
+        }) = refused
+        else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(contention.queue_length, 0);
+        let renewed = one.store.renew(&held, None, Via::Unary).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    }
+    one.release(&held).await;
+    let next = call(&lock);
+    let lease = other.granted(&next).await;
+    let cancelled = other.store.cancel(&lock, next.request, next.attempt).await;
+    assert_eq!(cancelled, Ok(Cancelled::Freed));
+    one.granted(&call(&lock)).await;
+    assert!(lease.fencing_token.get() > 0);
+}
+
+#[tokio::test]
+async fn calls_that_do_not_wait_never_pass_those_that_do() {
+    let nodes = RedlockDeployment::start(5).await;
+    let broker = nodes.broker().await;
+    let lock = lock("barging");
+    let held = broker.granted(&with_ttl(call(&lock), 2_000)).await;
+    let barges = async {
+        in_line(&broker, &lock, 1).await;
+        broker.release(&held).await;
+        let mut refused = 0;
+        loop {
+            match broker.timed(&call(&lock)).await.0 {
+                Ok(leasehold_server::store::Acquired::Held(_)) => refused += 1,
+                other => panic!("{other:?} before the waiter was granted"),
+            }
+            let state = broker.store.get(&lock).await.expect("a quorum answers");
+            if state.is_some_and(|state| state.queue_length == 0) {
+                return refused;
+            }
+        }
+    };
+    let (refused, lease) = futures::join!(barges, wait(&broker, &lock, WAIT));
+    assert!(refused > 0);
+    give_back(&broker, &lease.expect("granted")).await;
+}
