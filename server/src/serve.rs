@@ -33,6 +33,7 @@ use crate::{
         Store,
         memory::Memory,
         redis::{RedisStore, connection::NodeError, scripts::Scripts},
+        redlock::{self, RedlockStore},
     },
 };
 
@@ -151,6 +152,10 @@ async fn build_store(
         StoreSettings::Memory { quarantine } => Arc::new(Memory::new(quarantine).connect(broker)),
         StoreSettings::Redis(redis) => {
             Arc::new(RedisStore::start(*redis, broker, Scripts::standard(), tasks, stop).await?)
+        }
+        StoreSettings::Redlock { common, addresses } => {
+            let nodes = redlock::nodes(&common, &addresses);
+            Arc::new(RedlockStore::start(nodes, broker, Scripts::standard(), tasks, stop).await?)
         }
     })
 }

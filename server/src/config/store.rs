@@ -11,7 +11,7 @@ use crate::{
         connection::RedisConfig,
         era::EraBounds,
         login::{Login, Secret},
-        place::Place,
+        place::{Address, Place},
         tls::Tls,
     },
 };
@@ -28,6 +28,13 @@ pub enum StoreSettings {
     },
     /// Redis: one server, or the master that Sentinel names.
     Redis(Box<RedisConfig>),
+    /// Several Redis servers that know nothing of each other.
+    Redlock {
+        /// All but where each is.
+        common: Box<RedisConfig>,
+        /// Where each is.
+        addresses: Vec<Address>,
+    },
 }
 
 impl StoreSettings {
@@ -54,6 +61,14 @@ impl StoreSettings {
         let trust_empty_store = reader.parse("store.trust_empty_store", "false", boolean);
         let wait_for_store = reader.parse("store.wait_for_store", "false", boolean);
         let allow_unsafe = reader.parse("store.allow_unsafe_redis", "false", boolean);
+        if let Self::Redlock { .. } = settings {
+            fits_redlock(
+                reader,
+                deployment_key.is_some(),
+                trust_empty_store,
+                wait_replicas,
+            );
+        }
         match &mut settings {
             Self::Memory { .. } if dev => {}
             Self::Memory { quarantine } => {
@@ -63,7 +78,7 @@ impl StoreSettings {
                 };
                 *quarantine = Duration::from_millis(unreplicated.quarantine_ms());
             }
-            Self::Redis(redis) => {
+            Self::Redis(redis) | Self::Redlock { common: redis, .. } => {
                 redis.key_prefix = key_prefix;
                 redis.bounds = bounds;
                 redis.deployment_key = deployment_key;
@@ -79,6 +94,25 @@ impl StoreSettings {
             }
         }
         settings
+    }
+}
+
+/// What several independent servers need, and what they must not have.
+fn fits_redlock(reader: &mut Reader, has_key: bool, trust_empty_store: bool, wait_replicas: u32) {
+    let key = "store.deployment_key_file";
+    if !has_key && !reader.is_set(key) {
+        let why = "required with redlock://: no single server could keep the key. Write 64 random \
+            hexadecimal digits into a file, and give every broker the same";
+        reader.problem(key, why);
+    }
+    if trust_empty_store {
+        let why = "is not for redlock://: a server that lost its locks would vote at once. Use \
+            init-store, once";
+        reader.problem("store.trust_empty_store", why);
+    }
+    if wait_replicas > 0 {
+        let why = "is not for redlock://: its servers have no replicas that count";
+        reader.problem("store.wait_replicas", why);
     }
 }
 

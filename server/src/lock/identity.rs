@@ -200,6 +200,21 @@ impl DeploymentKey {
         ArgumentsHash::cut(&digest.finalize()).to_string()
     }
 
+    /// The key of a deployment that is another one wherever these names differ, in whatever order.
+    #[must_use]
+    pub fn bound_to(&self, names: impl IntoIterator<Item = String>) -> Self {
+        let mut names: Vec<_> = names.into_iter().collect();
+        names.sort_unstable();
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(b"leasehold deployment of");
+        for name in names {
+            mac.update(&(name.len() as u64).to_be_bytes());
+            mac.update(name.as_bytes());
+        }
+        Self(mac.finalize().into_bytes().into())
+    }
+
     /// `HMAC(key, caller, owner id, request id, locks)`: the same call has the same token at every
     /// broker. `locks` are in canonical (bytewise) order.
     pub fn lease_token(

@@ -1,6 +1,7 @@
 //! The RedLock store: several independent Redis masters, of which a quorum must hold a lock.
 
 mod election;
+pub mod init;
 mod keeper;
 mod line;
 mod lines;
@@ -23,6 +24,7 @@ use rand::Rng as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::start::{check_addresses, nodes};
 use self::{
     election::Wants,
     line::{Joined, Left, Standing},

@@ -1,17 +1,21 @@
 //! The URL of a store.
 
 use super::StoreSettings;
-use crate::store::redis::{
-    connection::RedisConfig,
-    login::{Login, Secret},
-    place::{Address, Place, Sentinel},
-    tls::Tls,
+use crate::store::{
+    redis::{
+        connection::RedisConfig,
+        login::{Login, Secret},
+        place::{Address, Place, Sentinel},
+        tls::Tls,
+    },
+    redlock,
 };
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-const FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, or \
-    redis-sentinel://[user:password@]host:port,host:port/master/db";
+const FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, \
+    redis-sentinel://[user:password@]host:port,host:port/master/db, or \
+    redlock://[user:password@]host:port,host:port,host:port/db";
 
 /// Between `//` and the end.
 struct Rest<'a> {
@@ -35,7 +39,8 @@ pub(super) fn parse(url: &str) -> Result<StoreSettings, String> {
             ..one(split(rest)?)?
         },
         "redis-sentinel" => sentinel(split(rest)?)?,
-        "redis-cluster" | "redlock" => {
+        "redlock" => return redlock(split(rest)?),
+        "redis-cluster" => {
             return Err(format!(
                 "{scheme}:// is not in this release; use redis://, redis-sentinel:// or memory"
             ));
@@ -76,6 +81,23 @@ fn sentinel(rest: Rest<'_>) -> Result<RedisConfig, String> {
         login: rest.login,
         database: database(db)?,
         ..RedisConfig::at(place)
+    })
+}
+
+/// All servers have one login and one number of the database.
+fn redlock(rest: Rest<'_>) -> Result<StoreSettings, String> {
+    let hosts = rest.hosts.split(',');
+    let addresses = hosts.map(|host| address(host, REDIS_PORT));
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    redlock::check_addresses(&addresses)?;
+    let common = RedisConfig {
+        login: rest.login,
+        database: database(rest.path)?,
+        ..RedisConfig::at(Place::Server(addresses[0].clone()))
+    };
+    Ok(StoreSettings::Redlock {
+        common: Box::new(common),
+        addresses,
     })
 }
 
@@ -194,6 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn every_part_of_a_redlock_url_is_read() {
+        let url = "redlock://u:p@a:1,b,[::2]:3/4";
+        let Ok(StoreSettings::Redlock { common, addresses }) = parse(url) else {
+            panic!("{url} is a store");
+        };
+        let all = [server("a", 1), server("b", 6379), server("::2", 3)];
+        assert_eq!((addresses.as_slice(), common.database), (&all[..], 4));
+        assert_eq!(common.login.password, secret("p"));
+        for (hosts, why) in [
+            ("a", "odd"),
+            ("a,b,c,d", "odd"),
+            ("a,b,a:6379", "twice"),
+            ("a,b,", "host"),
+        ] {
+            let problem = parse(&format!("redlock://{hosts}")).unwrap_err();
+            assert!(problem.contains(why), "{hosts}: {problem}");
+        }
+    }
+
+    #[test]
     fn problems_do_not_repeat_the_password() {
         for url in [
             "redis://:canary@",
@@ -203,7 +245,9 @@ mod tests {
             "http://:canary@h",
             "rediss://:canary@h:1,h:2",
             "redis-sentinel://:canary@h:1",
-            "redlock://:canary@h:1,h:2,h:3",
+            "redlock://:canary@h:1,h:2",
+            "redlock://:canary@h:1,h:2,h:1",
+            "redis-cluster://:canary@h:1",
         ] {
             let problem = parse(url).unwrap_err();
             assert!(!problem.contains("canary"), "{url}: {problem}");

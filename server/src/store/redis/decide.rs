@@ -172,8 +172,8 @@ fn quarantine_ms(era: Option<EraBounds>, own: &Own, known: &Known) -> u64 {
 }
 
 const OTHER_KEY_FILE: &str = "belongs to a deployment with another key than the one in the \
-    deployment key file. Give this broker the file that the other brokers have, or another key \
-    prefix.";
+    deployment key file, or with another list of servers. Give this broker the file and the list \
+    that the other brokers have, or another key prefix.";
 const NO_KEY_FILE: &str = "belongs to a deployment whose key is in a file. Give this broker the \
     deployment key file that the other brokers have.";
 const KEY_OF_ANOTHER_ERA: &str = "holds a deployment key that is not the one of its era: the key \

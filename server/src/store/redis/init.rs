@@ -41,8 +41,16 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     ))
 }
 
-/// Connects and verifies without writing anything. The problems in plain sentences.
-pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
+/// Which process a store is, and one of our keys if it holds any, without writing anything.
+pub async fn look_at_store(config: RedisConfig) -> Result<(String, Option<String>), NodeError> {
+    let endpoint = endpoint(config).await?;
+    let checked = connect(&endpoint).await?;
+    let key = any_key(&endpoint, &checked.connection).await?;
+    Ok((checked.server.run_id, key))
+}
+
+/// Connects and verifies without writing anything. The process, or the problems in plain sentences.
+pub async fn check_store(config: RedisConfig) -> Result<String, Vec<String>> {
     let problems = |error| match error {
         NodeError::Unreachable(problem) => vec![problem],
         NodeError::Unfit(problems) => problems,
@@ -54,7 +62,7 @@ pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
     let known = Known::default();
     match decide(&read.found, &checked.server, &own(&endpoint.config), &known) {
         Decision::Refuse(why) => Err(problems(refused(&endpoint, why))),
-        Decision::Adopt(_) | Decision::Write(_) => Ok(()),
+        Decision::Adopt(_) | Decision::Write(_) => Ok(checked.server.run_id),
     }
 }
 

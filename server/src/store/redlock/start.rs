@@ -15,6 +15,7 @@ use crate::{
         Event, Listener,
         redis::{
             connection::{NodeError, RedisConfig},
+            place::{Address, Place},
             scripts::Scripts,
             supervisor::{NodeEvent, Subscription},
             told,
@@ -27,6 +28,38 @@ const NODES_MIN: usize = 3;
 const MESSAGES_MAX: usize = 1_024;
 /// The farthest that a token may be from a node's clock.
 const APART_MAX_MS: u64 = 10_000;
+
+/// Whether so many different servers can be the nodes of a store.
+///
+/// # Errors
+/// Why not, as the rest of a sentence about their list.
+pub fn check_addresses(addresses: &[Address]) -> Result<(), String> {
+    let count = addresses.len();
+    if count < NODES_MIN || count.is_multiple_of(2) {
+        return Err(format!(
+            "redlock:// needs an odd number of servers, {NODES_MIN} or more, and has {count}"
+        ));
+    }
+    let is_twice = |(at, one): (usize, &Address)| addresses[..at].contains(one);
+    if addresses.iter().enumerate().any(is_twice) {
+        return Err("redlock:// has one of its servers twice".to_owned());
+    }
+    Ok(())
+}
+
+/// The nodes at these addresses. Their key is that of this list of servers: brokers with other lists
+/// could have quorums without a common node, and are refused by every node that knows the key.
+pub fn nodes(common: &RedisConfig, addresses: &[Address]) -> Vec<RedisConfig> {
+    let names = || addresses.iter().map(Address::to_string);
+    let key = common.deployment_key.as_ref();
+    let deployment_key = key.map(|key| key.bound_to(names()));
+    let node = |address: &Address| RedisConfig {
+        place: Place::Server(address.clone()),
+        deployment_key: deployment_key.clone(),
+        ..common.clone()
+    };
+    addresses.iter().map(node).collect()
+}
 
 impl RedlockStore {
     /// Connects to every node and verifies it. Starts when a quorum is there, and goes on trying to
