@@ -202,43 +202,6 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
 }
 
 #[tokio::test]
-async fn what_a_restarted_node_still_knows_is_no_vote() {
-    let mut nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
-    let former = with_ttl(call(&lock("old copy")), 2_000);
-    broker.granted(&former).await;
-    nodes.servers()[0].connect().await.must(&["SAVE"]).await;
-    let freed = broker
-        .store
-        .cancel(&former.lock, former.request, former.attempt);
-    assert_eq!(freed.await, Ok(Cancelled::Freed));
-    // The next lease is at nodes 0, 1 and 2; what the others are asked comes too late for them.
-    nodes.pause([3, 4]).await;
-    let next = broker.granted(&with_ttl(call(&former.lock), 2_000)).await;
-    nodes.restart_with_snapshot(0).await;
-    sleep(TOO_LATE).await;
-    nodes.resume([3, 4]);
-    let old = nodes
-        .held_at(0, &former.lock)
-        .await
-        .expect("its snapshot has the former lease");
-    assert_eq!(old.lease_id, former.lease_id.to_string());
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(700) {
-        let (repeated, _) = broker.timed(&again(&former)).await;
-        assert!(
-            !matches!(repeated, Ok(Acquired::Granted(_))),
-            "{repeated:?}"
-        );
-    }
-    let live = broker.store.check(&next.lock, next.fencing_token).await;
-    assert!(
-        !matches!(live, Ok(Checked::Live { .. })),
-        "a quorum has forgotten it: {live:?}"
-    );
-}
-
-#[tokio::test]
 async fn a_quorum_that_is_slower_than_a_quarter_of_the_validity_is_undone() {
     let nodes = RedlockDeployment::start(5).await;
     let [broker, other] = [nodes.broker().await, nodes.broker().await];

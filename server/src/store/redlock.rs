@@ -152,7 +152,8 @@ impl Store for RedlockStore {
         let question = Question::new(Verb::Renew, decode::renewed, move |preamble| {
             preamble.renew(&asked, ttl, via)
         });
-        let together = self.0.nodes.settle(&question, verdicts::extended).await?;
+        let (read, ends) = (verdicts::extended, verdicts::ends_renewed);
+        let together = self.0.nodes.settle_life(&question, read, ends).await?;
         Ok(match verdicts::renewed(together) {
             Renewed::Extended(grant) => Renewed::Extended(self.with_line(&lease.lock, grant)),
             refused @ (Renewed::Elsewhere
@@ -168,7 +169,8 @@ impl Store for RedlockStore {
         let question = Question::new(Verb::Attach, decode::attached, move |preamble| {
             preamble.attach(&asked, to)
         });
-        let attached = match self.0.nodes.settle(&question, verdicts::attached).await? {
+        let (read, ends) = (verdicts::attached, verdicts::ends_attached);
+        let attached = match self.0.nodes.settle_life(&question, read, ends).await? {
             Together::Refused(refusals) => return Ok(verdicts::not_attached(refusals)),
             Together::Wanted(attached) => attached,
         };

@@ -163,9 +163,9 @@ impl Nodes {
         if open > 0 {
             self.tasks().spawn(async move {
                 let mut answers = answers;
-                while let Some((node, answer)) = answers.recv().await {
+                while let Some((node, said)) = answers.next().await {
                     let mut late = Votes::new(nodes.count());
-                    late.add(node, answer);
+                    late.add(node, said.is_sure, said.answer);
                     nodes.take_back(late.holding_but(token), &lock, request, attempt);
                 }
             });

@@ -47,7 +47,8 @@ impl Shared {
     /// Asks the nodes for the first in line, and says how long to rest then.
     async fn serve(&self, lock: &LockKey, mut head: Head, splits: &mut u64) -> Duration {
         let mut asked = head.acquire.clone();
-        if head.first.is_none() {
+        // What is taken back late of an earlier try must not touch this one.
+        if head.first.is_none() || asked.rejoin {
             asked.attempt = AttemptId::random();
         }
         let tells = match head.is_followed {

@@ -29,6 +29,15 @@ pub(super) struct Question<T> {
     decode: Decode<T>,
 }
 
+/// What a node said.
+pub(super) struct Said<T> {
+    /// The process that it was; `None`: there was none.
+    pub(super) run_id: Option<String>,
+    /// It knows of all that it has answered: it has not come back a short while ago.
+    pub(super) is_sure: bool,
+    pub(super) answer: Result<Outcome<T>, StoreError>,
+}
+
 /// One node, whichever process it is at the moment.
 pub(super) struct Member {
     address: String,
@@ -104,23 +113,26 @@ impl Member {
         self.supervisor.node(within).await
     }
 
-    /// Asks it once, unless one of the others is the same process: it has one vote.
-    pub(super) async fn ask<T>(
-        &self,
-        others: &[Member],
-        question: &Question<T>,
-    ) -> Result<Outcome<T>, StoreError> {
+    /// Asks it once.
+    pub(super) async fn ask<T>(&self, question: &Question<T>) -> Said<T> {
         let end = Instant::now() + WITHIN;
-        let one = async {
-            let node = self.node(end).await?;
-            if is_among(&node, others).await {
-                let why = format!("{} is another node of this store, too", self.address);
-                return Err(StoreError::Unavailable(why));
+        let node = match self.node(end).await {
+            Ok(node) => node,
+            Err(error) => {
+                return Said {
+                    run_id: None,
+                    is_sure: false,
+                    answer: Err(error),
+                };
             }
-            self.run(&node, question).await
         };
         let late = |_| StoreError::Unavailable(format!("{} does not answer", self.address));
-        timeout_at(end, one).await.map_err(late)?
+        let answer = timeout_at(end, self.run(&node, question)).await;
+        Said {
+            run_id: Some(node.run_id().to_owned()),
+            is_sure: node.now_us() / 1_000 >= node.era().no_grants_before_ms,
+            answer: answer.map_err(late).and_then(|answer| answer),
+        }
     }
 
     async fn run<T>(&self, node: &Node, question: &Question<T>) -> Result<Outcome<T>, StoreError> {
@@ -144,14 +156,4 @@ impl Member {
             refused.into()
         })
     }
-}
-
-async fn is_among(node: &Node, members: &[Member]) -> bool {
-    for member in members {
-        let other = member.present().await;
-        if other.is_some_and(|other| other.run_id() == node.run_id()) {
-            return true;
-        }
-    }
-    false
 }

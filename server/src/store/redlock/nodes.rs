@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     WITHIN,
-    member::{Member, Question},
+    member::{Member, Question, Said},
     tally::{Gather, Tally, Together, no_quorum, quorum},
 };
 use crate::{
@@ -19,8 +19,11 @@ use crate::{
     store::{Outcome, StoreError},
 };
 
-/// Answers as they come, each with the number of its node.
-pub(super) type Answers<T> = mpsc::UnboundedReceiver<(usize, Result<Outcome<T>, StoreError>)>;
+/// Answers as they come.
+pub(super) struct Answers<T> {
+    coming: mpsc::UnboundedReceiver<(usize, Said<T>)>,
+    heard: HashSet<String>,
+}
 
 /// The nodes of a store.
 #[derive(Clone)]
@@ -88,18 +91,17 @@ impl Nodes {
         nodes: impl IntoIterator<Item = usize>,
         question: &Question<T>,
     ) -> Answers<T> {
-        let (sender, answers) = mpsc::unbounded_channel();
+        let (sender, coming) = mpsc::unbounded_channel();
         for index in nodes {
             let (sender, question) = (sender.clone(), question.clone());
             let members = Arc::clone(&self.members);
             self.tasks.spawn(async move {
-                let (earlier, member) = (&members[..index], &members[index]);
-                let answer = member.ask(earlier, &question).await;
+                let said = members[index].ask(&question).await;
                 // Nobody may need it any more.
-                let _ = sender.send((index, answer));
+                let _ = sender.send((index, said));
             });
         }
-        answers
+        Answers::new(coming)
     }
 
     /// Takes in answers until they decide, or until then.
@@ -110,11 +112,23 @@ impl Nodes {
         until: Instant,
     ) {
         while !into.is_decided() {
-            match timeout_at(until, answers.recv()).await {
-                Ok(Some((node, answer))) => into.add(node, answer),
+            match timeout_at(until, answers.next()).await {
+                Ok(Some((node, said))) => into.add(node, said.is_sure, said.answer),
                 Ok(None) | Err(_) => return,
             }
         }
+    }
+
+    /// Asks every node whether a lease lives, and says what they say together. `ends`: whether who
+    /// refuses knows that it is over.
+    pub(super) async fn settle_life<T: Send + 'static, Y, N>(
+        &self,
+        question: &Question<T>,
+        read: fn(Outcome<T>) -> Result<Y, N>,
+        ends: fn(&N) -> bool,
+    ) -> Result<Together<Y, N>, StoreError> {
+        let tally = Tally::new(self.count(), read).of_life(ends);
+        self.tally(question, tally).await
     }
 
     /// Asks every node, and says what they say together.
@@ -123,7 +137,14 @@ impl Nodes {
         question: &Question<T>,
         read: fn(Outcome<T>) -> Result<Y, N>,
     ) -> Result<Together<Y, N>, StoreError> {
-        let mut tally = Tally::new(self.count(), read);
+        self.tally(question, Tally::new(self.count(), read)).await
+    }
+
+    async fn tally<T: Send + 'static, Y, N>(
+        &self,
+        question: &Question<T>,
+        mut tally: Tally<T, Y, N>,
+    ) -> Result<Together<Y, N>, StoreError> {
         let end = Instant::now() + WITHIN;
         self.gather(&mut self.ask(question), &mut tally, end).await;
         tally.together()
@@ -137,5 +158,52 @@ impl Nodes {
         }
         clocks.sort_unstable();
         FencingToken::new(*clocks.get(clocks.len() / 2)?)
+    }
+}
+
+impl<T> Answers<T> {
+    fn new(coming: mpsc::UnboundedReceiver<(usize, Said<T>)>) -> Self {
+        Self {
+            coming,
+            heard: HashSet::new(),
+        }
+    }
+
+    /// The next one, with the number of its node. A process that is heard by two addresses has one
+    /// vote.
+    pub(super) async fn next(&mut self) -> Option<(usize, Said<T>)> {
+        let (node, mut said) = self.coming.recv().await?;
+        if let Some(run_id) = &said.run_id
+            && !self.heard.insert(run_id.clone())
+        {
+            let why = "it is another node of this store, too".to_owned();
+            said.answer = Err(StoreError::Unavailable(why));
+        }
+        Some((node, said))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_process_at_two_addresses_has_one_vote() {
+        let (sender, coming) = mpsc::unbounded_channel();
+        for (node, run_id) in ["one", "two", "one"].into_iter().enumerate() {
+            let said = Said {
+                run_id: Some(run_id.to_owned()),
+                is_sure: true,
+                answer: Ok(Outcome::silent('y')),
+            };
+            assert!(sender.send((node, said)).is_ok());
+        }
+        drop(sender);
+        let mut answers = Answers::new(coming);
+        let mut votes = 0;
+        while let Some((_, said)) = answers.next().await {
+            votes += usize::from(said.answer.is_ok());
+        }
+        assert_eq!(votes, 2);
     }
 }

@@ -9,8 +9,8 @@ pub(super) const fn quorum(nodes: usize) -> usize {
 
 /// Takes in the answers of nodes, one by one.
 pub(super) trait Gather<T> {
-    /// The answer of a node, or that it gave none.
-    fn add(&mut self, node: usize, answer: Result<Outcome<T>, StoreError>);
+    /// The answer of a node, or that it gave none; whether it has not come back a short while ago.
+    fn add(&mut self, node: usize, is_sure: bool, answer: Result<Outcome<T>, StoreError>);
 
     /// Whether the answers that are still to come could change nothing.
     fn is_decided(&self) -> bool;
@@ -20,7 +20,13 @@ pub(super) trait Gather<T> {
 pub(super) struct Tally<T, Y, N> {
     nodes: usize,
     read: fn(Outcome<T>) -> Result<Y, N>,
+    /// Tells who refuses because it knows that the lease is over; without it all nodes are sure.
+    ends: Option<fn(&N) -> bool>,
     wanted: Vec<Y>,
+    /// Answers of nodes that may have forgotten.
+    unsure: usize,
+    /// Those of them that are wanted.
+    unsure_wanted: usize,
     refusals: Vec<N>,
     silent: Vec<StoreError>,
 }
@@ -40,10 +46,32 @@ impl<T, Y, N> Tally<T, Y, N> {
         Self {
             nodes,
             read,
+            ends: None,
             wanted: Vec::new(),
+            unsure: 0,
+            unsure_wanted: 0,
             refusals: Vec::new(),
             silent: Vec::new(),
         }
+    }
+
+    /// A node that came back a short while ago may have an old copy of a lease that was given back
+    /// since, so that somebody else may hold the lock. With its yes a lease lives only if nobody knows
+    /// better, and those who may be wrong or say nothing could not have granted it by themselves.
+    pub(super) fn of_life(mut self, ends: fn(&N) -> bool) -> Self {
+        self.ends = Some(ends);
+        self
+    }
+
+    fn has_quorum(&self) -> bool {
+        let quorum = quorum(self.nodes);
+        let doubtful = self.unsure + self.silent.len() + self.open();
+        self.wanted.len() - self.unsure_wanted >= quorum
+            || self.wanted.len() >= quorum && doubtful < quorum && !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends.is_some_and(|ends| self.refusals.iter().any(ends))
     }
 
     fn open(&self) -> usize {
@@ -53,10 +81,10 @@ impl<T, Y, N> Tally<T, Y, N> {
     /// The verdict, as if nobody else answered.
     pub(super) fn together(self) -> Result<Together<Y, N>, StoreError> {
         let quorum = quorum(self.nodes);
-        if self.wanted.len() >= quorum {
+        if self.has_quorum() {
             return Ok(Together::Wanted(self.wanted));
         }
-        if self.refusals.len() >= quorum {
+        if self.refusals.len() >= quorum || self.wanted.len() >= quorum && self.is_over() {
             return Ok(Together::Refused(self.refusals));
         }
         let open = self.open();
@@ -65,9 +93,15 @@ impl<T, Y, N> Tally<T, Y, N> {
 }
 
 impl<T, Y, N> Gather<T> for Tally<T, Y, N> {
-    fn add(&mut self, _node: usize, answer: Result<Outcome<T>, StoreError>) {
-        match answer.map(self.read) {
-            Ok(Ok(wanted)) => self.wanted.push(wanted),
+    fn add(&mut self, _node: usize, is_sure: bool, answer: Result<Outcome<T>, StoreError>) {
+        let is_unsure = self.ends.is_some() && !is_sure;
+        let answer = answer.map(self.read);
+        self.unsure += usize::from(is_unsure && answer.is_ok());
+        match answer {
+            Ok(Ok(wanted)) => {
+                self.unsure_wanted += usize::from(is_unsure);
+                self.wanted.push(wanted);
+            }
             Ok(Err(refusal)) => self.refusals.push(refusal),
             Err(error) => self.silent.push(error),
         }
@@ -78,7 +112,7 @@ impl<T, Y, N> Gather<T> for Tally<T, Y, N> {
         let open = self.open();
         let quorum = quorum(self.nodes);
         let can_be = |count: usize| count + open >= quorum;
-        wanted >= quorum || refusals >= quorum || !can_be(wanted) && !can_be(refusals)
+        self.has_quorum() || refusals >= quorum || !can_be(wanted) && !can_be(refusals)
     }
 }
 
@@ -134,6 +168,7 @@ mod tests {
             needed += 1;
             tally.add(
                 node,
+                true,
                 match answer {
                     '-' => Err(StoreError::Unavailable("gone".to_owned())),
                     answer => Ok(Outcome::silent(answer)),
@@ -171,6 +206,61 @@ mod tests {
                 panic!("{answers}: {together:?}");
             };
             assert!(why.contains("3 of 5") && why.contains("gone"), "{why}");
+        }
+    }
+
+    /// As above, of a lease: `Y` is the yes of a node that may have forgotten, `r` knows that it is
+    /// over, `1` has never heard of it, `.` has not answered yet.
+    fn lives(answers: &str) -> Option<bool> {
+        let read = |outcome: Outcome<char>| match outcome.reply {
+            'y' | 'Y' => Ok(()),
+            other => Err(other),
+        };
+        let mut tally = Tally::new(5, read).of_life(|refusal| *refusal == 'r');
+        for (node, answer) in answers.chars().enumerate() {
+            let said = match answer {
+                '.' => continue,
+                '-' => Err(StoreError::Unavailable("gone".to_owned())),
+                answer => Ok(Outcome::silent(answer)),
+            };
+            tally.add(node, answer != 'Y', said);
+        }
+        match tally.together() {
+            Ok(Together::Wanted(_)) => Some(true),
+            Ok(Together::Refused(_)) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_node_that_may_have_forgotten_says_yes_only_where_nobody_knows_better() {
+        for answers in [
+            "yyy--", "yyyrr", "Yyyyr", "Yyy1-", "Yyy11", "YYy11", "YYy1y",
+        ] {
+            assert_eq!(lives(answers), Some(true), "{answers}");
+        }
+        for answers in ["Yyyr1", "Yyyr-", "YYYr-", "rrry-", "r11yy"] {
+            assert_eq!(lives(answers), Some(false), "{answers}");
+        }
+        for answers in ["Yyy--", "Yyy..", "YYy1-", "YYY11", "YYYYY", "yyr--"] {
+            assert_eq!(lives(answers), None, "{answers}");
+        }
+    }
+
+    #[test]
+    fn what_so_many_say_that_no_quorum_is_left_is_the_reason() {
+        let full = || StoreError::Full("full".to_owned());
+        let corrupt = || StoreError::Corrupt("odd".to_owned());
+        let gone = || StoreError::NotNow("gone".to_owned());
+        let reason = |silent: Vec<StoreError>| no_quorum(5, 0, silent.into_iter());
+        assert_eq!(reason(vec![full(), gone(), full(), full()]), full());
+        assert_eq!(reason(vec![corrupt(), corrupt(), corrupt()]), corrupt());
+        for silent in [
+            vec![full(), gone(), full()],
+            vec![corrupt(), full(), gone()],
+        ] {
+            let error = reason(silent);
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
         }
     }
 }

@@ -37,6 +37,14 @@ pub(super) fn extended(outcome: Outcome<Renewed>) -> Result<Grant, Renewed> {
     }
 }
 
+/// Whether who says so knows that the lease is over, or elsewhere. Who has never heard of it does not.
+pub(super) fn ends_renewed(refused: &Renewed) -> bool {
+    match refused {
+        Renewed::Elsewhere | Renewed::MaxHold | Renewed::Expired | Renewed::Released => true,
+        Renewed::NotFound | Renewed::Extended(_) => false,
+    }
+}
+
 pub(super) fn renewed(together: Together<Grant, Renewed>) -> Renewed {
     match together {
         Together::Wanted(grants) => one_grant(&grants).map_or(Renewed::NotFound, Renewed::Extended),
@@ -61,6 +69,14 @@ pub(super) fn attached(outcome: Outcome<Attached>) -> Result<(Grant, Option<Move
         | Attached::Expired
         | Attached::Released
         | Attached::NotFound) => Err(other),
+    }
+}
+
+/// As with renewals.
+pub(super) fn ends_attached(refused: &Attached) -> bool {
+    match refused {
+        Attached::Stale | Attached::MaxHold | Attached::Expired | Attached::Released => true,
+        Attached::NotFound | Attached::Attached(_) => false,
     }
 }
 
@@ -215,7 +231,12 @@ impl Seen {
 }
 
 impl Gather<Option<LockState>> for Seen {
-    fn add(&mut self, _node: usize, answer: Result<Outcome<Option<LockState>>, StoreError>) {
+    fn add(
+        &mut self,
+        _node: usize,
+        _is_sure: bool,
+        answer: Result<Outcome<Option<LockState>>, StoreError>,
+    ) {
         match answer {
             Ok(outcome) => self.states.push(outcome.reply),
             Err(error) => self.silent.push(error),

@@ -161,7 +161,7 @@ impl Votes {
 }
 
 impl Gather<Voted> for Votes {
-    fn add(&mut self, node: usize, answer: Result<Outcome<Voted>, StoreError>) {
+    fn add(&mut self, node: usize, _is_sure: bool, answer: Result<Outcome<Voted>, StoreError>) {
         self.0[node] = Some(Vote::of(answer));
     }
 
@@ -242,7 +242,7 @@ mod tests {
                 'a' | 'b' => Ok(held_by(vote, 100 * (node as u64 + 1))),
                 token => Ok(granted(u64::from(token as u32 - '0' as u32))),
             };
-            votes.add(node, answer.map(Outcome::silent));
+            votes.add(node, true, answer.map(Outcome::silent));
         }
         votes
     }
