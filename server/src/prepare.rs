@@ -17,14 +17,17 @@ pub async fn check(flags: &Flags, connect: bool) -> Result<String, Vec<String>> 
     if !connect {
         return Ok("the configuration is valid".to_owned());
     }
-    match config.store {
+    let warnings = match config.store {
         StoreSettings::Memory { .. } => return Ok("the configuration is valid".to_owned()),
-        StoreSettings::Redis(redis) => drop(init::check_store(*redis).await?),
+        StoreSettings::Redis(redis) => init::check_store(*redis).await?,
         StoreSettings::Redlock { common, addresses } => {
-            redlock::init::check_store(&common, &addresses).await?;
+            redlock::init::check_store(&common, &addresses).await?
         }
-    }
-    Ok("the configuration is valid, and the store can be used".to_owned())
+    };
+    let valid = "the configuration is valid, and the store can be used".to_owned();
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+    let lines: Vec<_> = std::iter::once(valid).chain(warnings).collect();
+    Ok(lines.join("\n"))
 }
 
 /// Writes the first era into a store that was never used. Says what was done.

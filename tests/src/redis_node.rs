@@ -15,7 +15,7 @@ use leasehold_server::store::{
         place::Place,
         script::Script,
         scripts::Command,
-        supervisor::{NodeEvent, Subscription, Supervisor},
+        supervisor::{Channel, NodeEvent, Subscription, Supervisor},
     },
 };
 use tokio::{
@@ -66,8 +66,10 @@ impl Broker {
         let (sender, events) = mpsc::unbounded_channel();
         let tell = Box::new(move |event| drop(sender.send(event)));
         let subscription = Subscription {
-            channel,
-            messages_max: 65_536,
+            channel: Channel {
+                name: channel,
+                messages_max: 65_536,
+            },
             tell,
         };
         let supervisor =
@@ -130,7 +132,8 @@ pub async fn answer(node: &Node) -> Result<u64, StoreError> {
 /// How long from now the era lets nobody grant.
 pub fn quarantine_ms(node: &Node) -> u64 {
     let now_ms = node.not_after_ms() - leasehold_server::lock::NOT_AFTER_MS;
-    node.era().no_grants_before_ms.saturating_sub(now_ms)
+    let era = node.era().expect("one for all locks");
+    era.no_grants_before_ms.saturating_sub(now_ms)
 }
 
 /// `Q` of the bounds above.

@@ -15,6 +15,7 @@ const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 const FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, \
     redis-sentinel://[user:password@]host:port,host:port/master/db, or \
+    redis-cluster://[user:password@]host:port,host:port, or \
     redlock://[user:password@]host:port,host:port,host:port/db";
 
 /// Between `//` and the end.
@@ -39,12 +40,8 @@ pub(super) fn parse(url: &str) -> Result<StoreSettings, String> {
             ..one(split(rest)?)?
         },
         "redis-sentinel" => sentinel(split(rest)?)?,
+        "redis-cluster" => cluster(split(rest)?)?,
         "redlock" => return redlock(split(rest)?),
-        "redis-cluster" => {
-            return Err(format!(
-                "{scheme}:// is not in this release; use redis://, redis-sentinel:// or memory"
-            ));
-        }
         _ => return Err(FORMS.to_owned()),
     };
     Ok(StoreSettings::Redis(Box::new(config)))
@@ -98,6 +95,20 @@ fn redlock(rest: Rest<'_>) -> Result<StoreSettings, String> {
     Ok(StoreSettings::Redlock {
         common: Box::new(common),
         addresses,
+    })
+}
+
+/// A cluster has only the database 0.
+fn cluster(rest: Rest<'_>) -> Result<RedisConfig, String> {
+    if database(rest.path)? != 0 {
+        return Err("a cluster has no databases: redis-cluster://host:port,host:port".to_owned());
+    }
+    let hosts = rest.hosts.split(',');
+    let addresses = hosts.map(|host| address(host, REDIS_PORT));
+    let place = Place::Cluster(addresses.collect::<Result<_, _>>()?);
+    Ok(RedisConfig {
+        login: rest.login,
+        ..RedisConfig::at(place)
     })
 }
 
@@ -236,6 +247,16 @@ mod tests {
     }
 
     #[test]
+    fn every_part_of_a_cluster_url_is_read() {
+        let redis = redis_of("redis-cluster://u:p@a:1,b,[::2]:3");
+        let seeds = vec![server("a", 1), server("b", 6379), server("::2", 3)];
+        assert_eq!((redis.place, redis.database), (Place::Cluster(seeds), 0));
+        assert_eq!(redis.login.username, secret("u"));
+        assert!(parse("redis-cluster://a:1,b:2/3").is_err());
+        assert!(parse("redis-cluster://a:1,,b:2").is_err());
+    }
+
+    #[test]
     fn problems_do_not_repeat_the_password() {
         for url in [
             "redis://:canary@",
@@ -247,7 +268,7 @@ mod tests {
             "redis-sentinel://:canary@h:1",
             "redlock://:canary@h:1,h:2",
             "redlock://:canary@h:1,h:2,h:1",
-            "redis-cluster://:canary@h:1",
+            "redis-cluster://:canary@h:1,h:x",
         ] {
             let problem = parse(url).unwrap_err();
             assert!(!problem.contains("canary"), "{url}: {problem}");

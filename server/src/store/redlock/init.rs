@@ -19,7 +19,7 @@ use crate::store::redis::{
 /// If a node has been used, or fewer than a quorum can be written.
 pub async fn init_store(common: &RedisConfig, addresses: &[Address]) -> Result<String, NodeError> {
     let configs = nodes(common, addresses);
-    let looks = join_all(configs.iter().cloned().map(init::look_at_store)).await;
+    let looks = join_all(configs.iter().cloned().map(init::look_at_server)).await;
     let (mut empty, mut missing, mut used) = (Vec::new(), Vec::new(), Vec::new());
     let mut run_ids = HashSet::new();
     for ((config, address), look) in configs.into_iter().zip(addresses).zip(looks) {
@@ -81,22 +81,32 @@ async fn write(
     Ok(done.join("\n"))
 }
 
-/// Connects to every node and verifies it without writing anything.
+/// Connects to every node and verifies it without writing anything: what an operator should know.
 ///
 /// # Errors
 /// Every problem, one sentence each.
-pub async fn check_store(common: &RedisConfig, addresses: &[Address]) -> Result<(), Vec<String>> {
-    let checks = nodes(common, addresses).into_iter().map(init::check_store);
-    let (mut problems, mut run_ids) = (Vec::new(), HashSet::new());
+pub async fn check_store(
+    common: &RedisConfig,
+    addresses: &[Address],
+) -> Result<Vec<String>, Vec<String>> {
+    let configs = nodes(common, addresses).into_iter();
+    let checks = configs.map(async |config| {
+        let warnings = init::check_store(config.clone()).await?;
+        let (run_id, _) = init::look_at_server(config)
+            .await
+            .map_err(|e| vec![e.to_string()])?;
+        Ok::<_, Vec<String>>((run_id, warnings))
+    });
+    let (mut warnings, mut problems, mut run_ids) = (Vec::new(), Vec::new(), HashSet::new());
     for (checked, address) in join_all(checks).await.into_iter().zip(addresses) {
         match checked {
-            Ok(ref run_id) if run_ids.insert(run_id.clone()) => {}
+            Ok((run_id, more)) if run_ids.insert(run_id.clone()) => warnings.extend(more),
             Ok(_) => problems.push(twice(address)),
             Err(more) => problems.extend(more),
         }
     }
     if problems.is_empty() {
-        return Ok(());
+        return Ok(warnings);
     }
     Err(problems)
 }

@@ -13,6 +13,7 @@ use crate::{
         redis::{
             connection::{NodeError, RedisConfig},
             decode::Decode,
+            era::Era,
             node::Node,
             place::Place,
             refusal::Refusal,
@@ -128,9 +129,11 @@ impl Member {
         };
         let late = |_| StoreError::Unavailable(format!("{} does not answer", self.address));
         let answer = timeout_at(end, self.run(&node, question)).await;
+        let now_ms = node.now_us() / 1_000;
+        let is_open = |era: &Era| now_ms >= era.no_grants_before_ms;
         Said {
             run_id: Some(node.run_id().to_owned()),
-            is_sure: node.now_us() / 1_000 >= node.era().no_grants_before_ms,
+            is_sure: node.era().is_some_and(is_open),
             answer: answer.map_err(late).and_then(|answer| answer),
         }
     }
@@ -142,6 +145,7 @@ impl Member {
                 broker: self.broker,
                 not_after_ms: node.not_after_ms(),
                 era_id: node.era_id(),
+                era_tag: None,
             })
         };
         let value = node.eval(self.scripts.get(question.verb), &command).await?;

@@ -17,7 +17,7 @@ use crate::{
             connection::{NodeError, RedisConfig},
             place::{Address, Place},
             scripts::Scripts,
-            supervisor::{NodeEvent, Subscription},
+            supervisor::{Channel, NodeEvent, Subscription},
             told,
         },
     },
@@ -168,7 +168,7 @@ fn subscription(
     listener: Arc<OnceLock<Listener>>,
 ) -> Subscription {
     let key_prefix = config.key_prefix.clone();
-    let channel = format!("{key_prefix}b:{broker}");
+    let name = format!("{key_prefix}b:{broker}");
     let tell = Box::new(move |event| match event {
         NodeEvent::Ready => lines.wake_all(),
         NodeEvent::Message(payload) => {
@@ -187,8 +187,10 @@ fn subscription(
         }
     });
     Subscription {
-        channel,
-        messages_max: MESSAGES_MAX,
+        channel: Channel {
+            name,
+            messages_max: MESSAGES_MAX,
+        },
         tell,
     }
 }
