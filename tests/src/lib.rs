@@ -45,6 +45,7 @@ pub mod sdk_site;
 pub mod sdk_stay;
 pub mod sentinel;
 pub mod shared_redis;
+pub mod shared_sentinel;
 pub mod shim;
 pub mod status;
 pub mod store_clock;
