@@ -44,7 +44,11 @@ fn keep(ready: &mpsc::Sender<SharedSentinel>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().expect("start a runtime");
     runtime.block_on(async {
-        let all = SentinelDeployment::start(undisturbed()).await;
+        let options = SentinelOptions {
+            options: ["--appendonly", "no"].map(str::to_owned).to_vec(),
+            ..SentinelOptions::undisturbed()
+        };
+        let all = SentinelDeployment::start(options).await;
         let shared = SharedSentinel {
             place: Place::Sentinel(Sentinel {
                 addresses: all.sentinel_addrs().into_iter().map(address).collect(),
@@ -57,14 +61,4 @@ fn keep(ready: &mpsc::Sender<SharedSentinel>) {
         let _ = ready.send(shared);
         std::future::pending().await
     })
-}
-
-/// A machine that is busy with tests is no reason to fail over, or to refuse writes.
-fn undisturbed() -> SentinelOptions {
-    SentinelOptions {
-        down_after: Duration::from_secs(60),
-        min_replicas_max_lag: Duration::from_secs(10),
-        options: ["--appendonly", "no"].map(str::to_owned).to_vec(),
-        ..SentinelOptions::default()
-    }
 }
