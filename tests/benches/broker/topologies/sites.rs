@@ -1,20 +1,23 @@
-//! All topologies at a time: their servers, and a broker on each.
+//! The topologies: their servers and a broker on each, of which one runs at a time.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
+use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
     certificates::Authority,
+    client::channel,
     cluster::{ClusterDeployment, ClusterOptions},
+    process::TestProcess,
     redis_server::RedisServer,
     redlock::RedlockDeployment,
     sentinel::{Sentinel, SentinelDeployment, SentinelOptions},
     temp_dir::TempDir,
+    until::until,
 };
-use tokio::time::{Instant, sleep};
 
-use super::Topology;
-use crate::streams::usage::cpu_time;
+use super::{CALLERS_MAX, Topology};
+use crate::grpc::{acquire_request, lock_name, named, release};
 
 /// As the harness starts the servers of all other topologies.
 const APPENDING: [&str; 2] = ["--appendonly", "yes"];
@@ -22,7 +25,6 @@ const REDLOCK_SERVERS: usize = 5;
 /// That the machine is busy is no reason to fail over.
 const NODE_TIMEOUT: Duration = Duration::from_secs(60);
 const DEPLOYMENT_KEY_DIGITS: usize = 64;
-const IDLE_WINDOW: Duration = Duration::from_secs(3);
 
 /// Killed when dropped, brokers first.
 pub(super) struct Sites {
@@ -38,17 +40,6 @@ struct Servers {
     sentinel: SentinelDeployment,
     cluster: ClusterDeployment,
     redlock: RedlockDeployment,
-}
-
-/// What all of them cost while nothing is asked.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Idle {
-    /// Servers and Sentinels.
-    pub(super) servers: usize,
-    /// One for each row.
-    pub(super) brokers: usize,
-    /// Of all, in seconds of CPU per second.
-    pub(super) cpu: f64,
 }
 
 impl Sites {
@@ -67,37 +58,55 @@ impl Sites {
             redlock: RedlockDeployment::start(REDLOCK_SERVERS).await,
         };
         let brokers = servers.brokers(files.path(), &authority).await;
-        Self {
+        let sites = Self {
             brokers,
             servers,
             _files: files,
+        };
+        // A broker listens before it has opened its store, and two have the same.
+        for (_, broker) in &sites.brokers {
+            serves(broker.addr()).await;
+        }
+        for topology in sites.topologies() {
+            sites.stop(topology).await;
+        }
+        sites
+    }
+
+    /// In the order of the table.
+    pub(super) fn topologies(&self) -> impl Iterator<Item = Topology> {
+        self.brokers.iter().map(|(topology, _)| *topology)
+    }
+
+    /// Has a topology go on; returns where its broker listens, once that serves.
+    pub(super) async fn go_on(&self, topology: Topology) -> SocketAddr {
+        for process in self.servers.of(topology) {
+            process.resume();
+        }
+        match topology {
+            Topology::Sentinel | Topology::SentinelWaits => self.servers.sentinel.ready().await,
+            Topology::Cluster => self.servers.cluster.ready().await,
+            Topology::Node | Topology::Tls | Topology::RedLock => {}
+        }
+        let broker = self.broker(topology);
+        broker.process().resume();
+        serves(broker.addr()).await;
+        broker.addr()
+    }
+
+    /// Stops a topology, its broker first.
+    pub(super) async fn stop(&self, topology: Topology) {
+        self.broker(topology).process().pause().await;
+        for process in self.servers.of(topology) {
+            process.pause().await;
         }
     }
 
-    /// Where the broker of each topology listens.
-    pub(super) fn brokers(&self) -> impl Iterator<Item = (Topology, SocketAddr)> {
-        let brokers = self.brokers.iter();
-        brokers.map(|(topology, broker)| (*topology, broker.addr()))
-    }
-
-    /// The first one comes last from now on.
-    pub(super) fn rotate(&mut self) {
-        self.brokers.rotate_left(1);
-    }
-
-    /// Nobody may ask anything meanwhile.
-    pub(super) async fn idle(&self) -> Idle {
-        let servers = self.servers.pids();
-        let brokers: Vec<_> = self.brokers.iter().map(|(_, broker)| broker).collect();
-        let brokers: Vec<_> = brokers.iter().map(|one| one.process().pid()).collect();
-        let used = || -> Duration { servers.iter().chain(&brokers).copied().map(cpu_time).sum() };
-        let (begun, before) = (Instant::now(), used());
-        sleep(IDLE_WINDOW).await;
-        Idle {
-            servers: servers.len(),
-            brokers: brokers.len(),
-            cpu: (used() - before).as_secs_f64() / begun.elapsed().as_secs_f64(),
-        }
+    fn broker(&self, topology: Topology) -> &BrokerProcess {
+        let mut brokers = self.brokers.iter();
+        let found = brokers.find(|(of, _)| *of == topology);
+        let (_, broker) = found.expect("each topology has a broker");
+        broker
     }
 }
 
@@ -135,16 +144,38 @@ impl Servers {
         brokers
     }
 
-    fn pids(&self) -> Vec<u32> {
+    fn of(&self, topology: Topology) -> Vec<&TestProcess> {
         let (sentinel, cluster) = (&self.sentinel, &self.cluster);
-        let single = [&self.node, &self.tls].into_iter();
-        let servers = single
-            .chain((0..sentinel.count()).map(|index| sentinel.server(index)))
-            .chain((0..cluster.count()).map(|index| cluster.server(index)))
-            .chain(self.redlock.servers());
-        let sentinels = sentinel.sentinels().iter().map(Sentinel::process);
-        let all = servers.map(RedisServer::process).chain(sentinels);
-        all.map(|process| process.pid()).collect()
+        match topology {
+            Topology::Node => vec![self.node.process()],
+            Topology::Tls => vec![self.tls.process()],
+            Topology::Sentinel | Topology::SentinelWaits => {
+                let servers = (0..sentinel.count()).map(|index| sentinel.server(index).process());
+                let sentinels = sentinel.sentinels().iter().map(Sentinel::process);
+                servers.chain(sentinels).collect()
+            }
+            Topology::Cluster => {
+                let nodes = 0..cluster.count();
+                nodes.map(|index| cluster.server(index).process()).collect()
+            }
+            Topology::RedLock => {
+                let servers = self.redlock.servers().iter();
+                servers.map(RedisServer::process).collect()
+            }
+        }
+    }
+}
+
+/// Returns once every lock of the callers was granted: the broker has all of its servers again.
+async fn serves(broker: SocketAddr) {
+    let mut locks = LockServiceClient::new(channel(broker));
+    for at in 0..CALLERS_MAX {
+        let lease = until("the broker serves", async || {
+            let held = locks.acquire(acquire_request(named(&lock_name(at)))).await;
+            held.ok()?.into_inner().lease
+        })
+        .await;
+        release(&mut locks, lease).await;
     }
 }
 

@@ -2,23 +2,17 @@
 
 use std::fmt;
 
-use super::{Topologies, Topology, sites::Idle};
+use super::{Topologies, Topology};
 use crate::report::{machine, median, ms};
 
 impl fmt::Display for Topologies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", machine())?;
-        let Idle {
-            servers,
-            brokers,
-            cpu,
-        } = self.idle;
         writeln!(
             f,
             "Medians of {} interleaved rounds; unary calls to one broker for each row. A pair is an acquire and a\n\
-             release, each caller on its own lock. Every server appends to a file that is synced once a second. All\n\
-             topologies run all the time and one of them at a time is asked: {servers} servers with their Sentinels and\n\
-             {brokers} brokers take {cpu:.2} s of CPU per second while none is.\n",
+             release, each caller on its own lock. Every server appends to a file that is synced once a second. One\n\
+             topology runs at a time: servers, Sentinels and brokers of the others are stopped (SIGSTOP) meanwhile.\n",
             self.rounds
         )?;
         writeln!(
