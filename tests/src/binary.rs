@@ -1,6 +1,6 @@
 //! Which binaries tests start: the broker of this build, and the server and the client of the store.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::Command};
 
 const STORE_SERVER: &str = "STORE_SERVER";
 const REDIS_SERVER: &str = "redis-server";
@@ -32,6 +32,15 @@ pub fn store_server() -> PathBuf {
     std::env::var(STORE_SERVER)
         .unwrap_or_else(|_| REDIS_SERVER.to_owned())
         .into()
+}
+
+/// Runs it. It ends with the thread that started it, however that ends: a test that is killed drops
+/// nothing, and what is shared by all tests of a process is never dropped.
+#[must_use]
+pub fn store_command() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(store_server());
+    command
 }
 
 /// The `redis-cli` that belongs to it.

@@ -47,6 +47,7 @@ pub mod sdk_stay;
 pub mod sentinel;
 pub mod shared_cluster;
 pub mod shared_redis;
+pub mod shared_sentinel;
 pub mod shim;
 pub mod status;
 pub mod store_clock;

@@ -28,14 +28,14 @@ impl TestProcess {
     /// stdout from then on.
     pub async fn start(mut command: Command, log: &Path, marks: &[&str]) -> (Self, Vec<String>) {
         let stderr = append(log);
-        let program = command.as_std().get_program().to_owned();
+        let shown = format!("{:?}", command.as_std());
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
             .kill_on_drop(true)
             .spawn()
-            .unwrap_or_else(|error| panic!("start {}: {error}", program.display()));
+            .unwrap_or_else(|error| panic!("start {shown}: {error}"));
         let id = child.id().expect("a started process has a pid");
         let pid = i32::try_from(id)
             .ok()
@@ -50,7 +50,7 @@ impl TestProcess {
         let mut lines = BufReader::new(stdout).lines();
         let found = tokio::time::timeout(START_LIMIT, find(&mut lines, marks)).await;
         let Ok(Some(found)) = found else {
-            panic!("{} did not print {marks:?}", program.display());
+            panic!("{shown} did not print {marks:?}");
         };
         drain(lines, append(log));
         (process, found)

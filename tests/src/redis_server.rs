@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tokio::io::Result;
 use tokio::process::Command;
 
-use crate::binary::store_server;
+use crate::binary::store_command;
 use crate::certificates::{Authority, Signed};
 use crate::port::free_port;
 use crate::process::TestProcess;
@@ -234,7 +234,7 @@ impl RedisServer {
 
 impl Launch {
     async fn run(&self, further: &[&str], mark: &str) -> TestProcess {
-        let mut command = Command::new(store_server());
+        let mut command = Command::from(store_command());
         command.args([
             "--port",
             &self.port.to_string(),

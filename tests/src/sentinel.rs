@@ -58,6 +58,18 @@ impl Default for SentinelOptions {
     }
 }
 
+impl SentinelOptions {
+    /// That the machine is busy is no reason to fail over, or to refuse writes.
+    #[must_use]
+    pub fn undisturbed() -> Self {
+        Self {
+            down_after: Duration::from_secs(60),
+            min_replicas_max_lag: Duration::from_secs(10),
+            ..Self::default()
+        }
+    }
+}
+
 /// Servers by index: the first master is 0.
 #[derive(Debug)]
 pub struct SentinelDeployment {

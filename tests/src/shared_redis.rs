@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     net::SocketAddr,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{OnceLock, mpsc},
     thread,
     time::Duration,
@@ -14,7 +14,7 @@ use leasehold_server::store::redis::{
     place::{Address, Place},
 };
 
-use crate::{binary::store_server, port::free_port};
+use crate::{binary::store_command, port::free_port};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const READY: &str = "Ready to accept connections";
@@ -65,9 +65,7 @@ pub fn address(addr: SocketAddr) -> Address {
 }
 
 fn serve(port: u16, ready: &mpsc::Sender<()>) {
-    let mut server = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL"])
-        .arg(store_server())
+    let mut server = store_command()
         .args([
             "--bind",
             "127.0.0.1",

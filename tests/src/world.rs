@@ -98,9 +98,14 @@ impl World {
         Self::run(Box::new(memory::InMemory::new(start)), behaviour).await;
     }
 
-    /// Runs a behaviour on the Redis store.
+    /// Runs a behaviour on the Redis store on one server.
     pub async fn redis(start: Start, behaviour: impl AsyncFn(&World)) {
-        Self::run(Box::new(redis::OnRedis::new(start).await), behaviour).await;
+        Self::run(Box::new(redis::OnRedis::server(start).await), behaviour).await;
+    }
+
+    /// Runs a behaviour on the Redis store behind Sentinel.
+    pub async fn sentinel(start: Start, behaviour: impl AsyncFn(&World)) {
+        Self::run(Box::new(redis::OnRedis::sentinel(start).await), behaviour).await;
     }
 
     /// Runs a behaviour on the RedLock store.

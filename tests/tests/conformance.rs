@@ -39,6 +39,16 @@ macro_rules! on_every_store {
                 }
             )*)*
         }
+
+        mod sentinel {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $behaviour() {
+                    World::sentinel(Start::$start, $theme::$behaviour).await;
+                }
+            )*)*
+        }
     };
 }
 

@@ -5,15 +5,16 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
+    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
     client::{AcquireCall, Client},
     clock::boottime,
     load::{CallRecord, Kind, lock_name, run_without_locks},
-    redis_server::Data,
+    redis_server::{Data, RedisServer},
     scale::{count, figures},
     sentinel::{SentinelDeployment, SentinelOptions},
     until::until,
     witness::{Share, Visit, Witness},
+    world::lock_named,
 };
 use rand::Rng as _;
 use tokio::time::sleep;
@@ -47,7 +48,7 @@ struct Turn {
     from: Duration,
     /// When every Sentinel named the next master.
     switched: Duration,
-    /// When a new call was granted again.
+    /// When the next master granted a new call.
     resumed: Duration,
 }
 
@@ -112,13 +113,7 @@ async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[So
     }
     let next = redis.failed_over(master).await;
     let switched = boottime();
-    let probe = Client::new("probe", endpoints, 0);
-    let call = AcquireCall::new(&format!("probe/{from:?}"), TTL, Duration::ZERO);
-    let resumed = until("grants after a fail-over", async || {
-        let held = probe.acquire(&call).await;
-        held.ok().map(|_| boottime())
-    })
-    .await;
+    let resumed = granted_by(redis.server(next), endpoints).await;
     match fault {
         Fault::Killed => redis.restart(master, Data::Kept).await,
         Fault::Stopped => redis.server(master).process().resume(),
@@ -131,6 +126,22 @@ async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[So
         switched,
         resumed,
     }
+}
+
+/// When a broker was granted a lock by that server: one that is cut off from the others may grant on.
+async fn granted_by(server: &RedisServer, endpoints: &[SocketAddr]) -> Duration {
+    let probe = Client::new("probe", endpoints, 0);
+    let name = format!("probe/{:?}", boottime());
+    let key = format!("{KEY_PREFIX}{}", lock_named("default", &name).encoded());
+    let call = AcquireCall::new(&name, TTL, Duration::ZERO);
+    let mut raw = server.connect().await;
+    until("grants of the next master", async || {
+        probe.acquire(&call).await.ok()?;
+        let granted = boottime();
+        let is_there = raw.must(&["EXISTS", &key]).await.integer() == 1;
+        is_there.then_some(granted)
+    })
+    .await
 }
 
 async fn take_locks(
@@ -191,6 +202,7 @@ fn judge(witness: &Witness, turns: &[Turn], calls: &[CallRecord], ran: Duration)
             QUARANTINE.as_millis()
         ));
         unavailable += turn.resumed - turn.from;
+        assert!(after(turn.resumed) >= QUARANTINE.as_millis(), "too soon");
         let late = turn.resumed - turn.switched;
         assert!(late <= QUARANTINE + RESUMED_WITHIN, "grants after {late:?}");
     }

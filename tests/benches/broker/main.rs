@@ -1,6 +1,7 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
-//! With `calls`, `streams`, `leases` or `sdk` as arguments only those parts; with `--quick` less of each.
+//! With `calls`, `streams`, `leases`, `sdk` or `topologies` as arguments only those parts; with `--quick`
+//! less of each.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
 //! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
@@ -18,6 +19,7 @@ mod scripts;
 mod sdk;
 mod streams;
 mod targets;
+mod topologies;
 
 use std::time::Duration;
 
@@ -32,11 +34,12 @@ const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
 const PART_LIMIT: Duration = Duration::from_secs(420);
 /// By their names as arguments.
-const PARTS: [(&str, Part); 4] = [
+const PARTS: [(&str, Part); 5] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
     ("sdk", Part::Sdk),
+    ("topologies", Part::Topologies),
 ];
 
 /// What is measured one after the other.
@@ -50,6 +53,8 @@ enum Part {
     Leases,
     /// The Rust client.
     Sdk,
+    /// Unary calls on every topology of Redis.
+    Topologies,
 }
 
 fn main() {
@@ -89,6 +94,10 @@ impl Part {
             Self::Leases => streams::measure_leases(&extent).await.to_string(),
             Self::Sdk if is_quick => sdk::measure(&sdk::QUICK).await.to_string(),
             Self::Sdk => sdk::measure(&sdk::FULL).await.to_string(),
+            Self::Topologies => {
+                let rounds = if is_quick { 1 } else { PAIR_ROUNDS };
+                topologies::measure(rounds).await.to_string()
+            }
         }
     }
 }

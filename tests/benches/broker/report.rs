@@ -214,14 +214,13 @@ pub(crate) fn machine() -> String {
     });
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let redis = Command::new(store_server()).arg("--version").output();
-    let redis = redis.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let version = redis
-        .as_deref()
-        .unwrap_or("")
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("v="));
+    let server = Command::new(store_server()).arg("--version").output();
+    let server = server.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    // "Redis server v=7.0.15 ...", or Valkey's.
+    let mut words = server.as_deref().unwrap_or("").split_whitespace();
+    let store = words.next().unwrap_or("Redis");
+    let version = words.find_map(|word| word.strip_prefix("v="));
     let version = version.unwrap_or("of unknown version");
     let kernel = kernel.trim();
-    format!("{model}, {cores} cores for everything, Linux {kernel}, Redis {version}")
+    format!("{model}, {cores} cores for everything, Linux {kernel}, {store} {version}")
 }

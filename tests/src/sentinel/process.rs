@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::{MASTER, SentinelOptions};
 use crate::{
-    binary::store_server,
+    binary::store_command,
     port::free_port,
     process::TestProcess,
     redis_connection::{RedisConnection, Reply},
@@ -170,7 +170,7 @@ impl Sentinel {
 }
 
 async fn launch(dir: &TempDir) -> TestProcess {
-    let mut command = Command::new(store_server());
+    let mut command = Command::from(store_command());
     command.arg(file(dir)).arg("--sentinel");
     let log = dir.path().join("stderr.log");
     TestProcess::start(command, &log, &[READY]).await.0

@@ -1,14 +1,16 @@
-//! The Redis store on a real server. Its clock is the server's plus a skew that the scripts read
+//! The Redis store on real servers. Its clock is the server's plus a skew that the scripts read
 //! from a key of the test.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{BrokerId, LockKey},
     store::{
         Store,
-        redis::{RedisStore, era::EraBounds, scripts::Scripts},
+        redis::{
+            RedisStore, connection::RedisConfig, era::EraBounds, place::Place, scripts::Scripts,
+        },
     },
 };
 use tokio::sync::Mutex;
@@ -17,7 +19,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Backend, Start};
 use crate::{
     redis_connection::RedisConnection,
-    shared_redis::{redis_config, shared_redis},
+    shared_redis::{address, shared_redis},
+    shared_sentinel::shared_sentinel,
 };
 
 pub(super) const CLOCK: &str = "local t = redis.call('TIME')\n";
@@ -29,22 +32,37 @@ end
 return redis.call('INCRBY', KEYS[1], ARGV[2])";
 
 pub(super) struct OnRedis {
-    prefix: String,
+    config: RedisConfig,
     skew_key: String,
-    trust_empty_store: bool,
     connection: Mutex<RedisConnection>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl OnRedis {
-    pub(super) async fn new(start: Start) -> Self {
+    /// One server.
+    pub(super) async fn server(start: Start) -> Self {
+        let server = shared_redis();
+        Self::new(start, Place::Server(address(server)), server).await
+    }
+
+    /// The master that Sentinel names.
+    pub(super) async fn sentinel(start: Start) -> Self {
+        let shared = shared_sentinel();
+        Self::new(start, shared.place.clone(), shared.master).await
+    }
+
+    /// The store is at `place`, and `server` keeps the keys.
+    async fn new(start: Start, place: Place, server: SocketAddr) -> Self {
         let world = uuid::Uuid::new_v4();
-        let connection = RedisConnection::open(shared_redis()).await;
+        let connection = RedisConnection::open(server).await;
         Self {
-            prefix: format!("{world}:"),
+            config: RedisConfig {
+                key_prefix: format!("{world}:"),
+                trust_empty_store: start == Start::Trusted,
+                ..RedisConfig::at(place)
+            },
             skew_key: format!("skew:{world}"),
-            trust_empty_store: start == Start::Trusted,
             connection: Mutex::new(connection.expect("connect to the tests' Redis")),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -74,8 +92,7 @@ not_after = not_after + skew
 #[async_trait]
 impl Backend for OnRedis {
     async fn connect(&self, broker: BrokerId) -> Arc<dyn Store> {
-        let config = redis_config(&self.prefix, self.trust_empty_store);
-        let stop = self.stop.clone();
+        let (config, stop) = (self.config.clone(), self.stop.clone());
         let scripts = skewed_by(&self.skew_key);
         let store = RedisStore::start(config, broker, scripts, &self.tasks, stop).await;
         Arc::new(store.expect("a Redis that can keep locks"))
@@ -85,7 +102,14 @@ impl Backend for OnRedis {
         let mut connection = self.connection.lock().await;
         let ms = ms.to_string();
         connection
-            .must(&["EVAL", AGE, "1", &self.skew_key, &self.prefix, &ms])
+            .must(&[
+                "EVAL",
+                AGE,
+                "1",
+                &self.skew_key,
+                &self.config.key_prefix,
+                &ms,
+            ])
             .await;
     }
 
@@ -97,7 +121,7 @@ impl Backend for OnRedis {
     }
 
     async fn lose_ttl(&self, lock: &LockKey) {
-        let key = format!("{}{}", self.prefix, lock.encoded());
+        let key = format!("{}{}", self.config.key_prefix, lock.encoded());
         let mut connection = self.connection.lock().await;
         let lost = connection.must(&["PERSIST", &key]).await.integer();
         assert_eq!(lost, 1, "the record had a time to live");
@@ -110,10 +134,10 @@ impl Backend for OnRedis {
     /// Every key but the era and the deployment key has a time to live.
     async fn check(&self) {
         let mut connection = self.connection.lock().await;
-        for (key, pttl) in connection.keys_with_pttl(&self.prefix).await {
+        for (key, pttl) in connection.keys_with_pttl(&self.config.key_prefix).await {
             let kept = ["era", "key"]
                 .iter()
-                .any(|name| key == format!("{}{name}", self.prefix));
+                .any(|name| key == format!("{}{name}", self.config.key_prefix));
             assert!(kept || pttl > 0, "{key} has PTTL {pttl}");
         }
         connection.must(&["DEL", &self.skew_key]).await;
