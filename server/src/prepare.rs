@@ -19,7 +19,7 @@ pub async fn check(flags: &Flags, connect: bool) -> Result<String, Vec<String>> 
     }
     match config.store {
         StoreSettings::Memory { .. } => return Ok("the configuration is valid".to_owned()),
-        StoreSettings::Redis(redis) => drop(init::check_store(*redis).await?),
+        StoreSettings::Redis(redis) => init::check_store(*redis).await?,
         StoreSettings::Redlock { common, addresses } => {
             redlock::init::check_store(&common, &addresses).await?;
         }

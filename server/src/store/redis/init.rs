@@ -49,8 +49,13 @@ pub async fn look_at_store(config: RedisConfig) -> Result<(String, Option<String
     Ok((checked.server.run_id, key))
 }
 
-/// Connects and verifies without writing anything. The process, or the problems in plain sentences.
-pub async fn check_store(config: RedisConfig) -> Result<String, Vec<String>> {
+/// Connects and verifies without writing anything. The problems in plain sentences.
+pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
+    check_server(config).await.map(drop)
+}
+
+/// The same; which process it is.
+pub async fn check_server(config: RedisConfig) -> Result<String, Vec<String>> {
     let problems = |error| match error {
         NodeError::Unreachable(problem) => vec![problem],
         NodeError::Unfit(problems) => problems,

@@ -86,7 +86,7 @@ async fn write(
 /// # Errors
 /// Every problem, one sentence each.
 pub async fn check_store(common: &RedisConfig, addresses: &[Address]) -> Result<(), Vec<String>> {
-    let checks = nodes(common, addresses).into_iter().map(init::check_store);
+    let checks = nodes(common, addresses).into_iter().map(init::check_server);
     let (mut problems, mut run_ids) = (Vec::new(), HashSet::new());
     for (checked, address) in join_all(checks).await.into_iter().zip(addresses) {
         match checked {
