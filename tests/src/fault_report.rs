@@ -1,5 +1,6 @@
 //! What a run under faults must have shown: safety, enough work, and nothing left behind.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::broker_process::KEY_PREFIX;
@@ -75,7 +76,12 @@ pub fn report(
 
 /// Every lock of the load is free again in the end.
 pub async fn locks_are_free(deployment: &Deployment, locks: usize) {
-    let client = Client::new("observer", &deployment.addrs(), 0);
+    locks_are_free_at(&deployment.addrs(), locks).await;
+}
+
+/// The same at these brokers.
+pub async fn locks_are_free_at(brokers: &[SocketAddr], locks: usize) {
+    let client = Client::new("observer", brokers, 0);
     let give_up = boottime() + DRAIN_LIMIT;
     for lock in (0..locks).map(lock_name) {
         while let Some(state) = client.get_lock(&lock).await.expect("GetLock works") {

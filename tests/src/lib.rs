@@ -29,6 +29,7 @@ pub mod process;
 pub mod proxy;
 pub mod recorder;
 pub mod redis_connection;
+pub mod redis_copies;
 pub mod redis_node;
 pub mod redis_proxy;
 pub mod redis_server;

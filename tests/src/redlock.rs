@@ -1,10 +1,12 @@
 //! Servers that know nothing of each other, as RedLock wants them.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use leasehold_server::lock::{DeploymentKey, LockKey};
 
 use crate::{
-    broker_process::{BrokerOptions, KEY_PREFIX},
+    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
     redis_server::{Data, RedisOptions, RedisServer},
     store_clock::StoreClock,
     temp_dir::TempDir,
@@ -12,6 +14,11 @@ use crate::{
 
 /// Keeps every answered write through a kill.
 const KEEPS: [&str; 2] = ["--appendonly", "yes"];
+
+/// The longest validity that brokers of [`RedlockDeployment::brokers`] grant.
+pub const TTL_MAX: Duration = Duration::from_secs(3);
+/// `E(ttl_max) + 1 s`: how long a server that came back does not vote then.
+pub const QUARANTINE: Duration = Duration::from_millis(3_850 + 1_000);
 
 /// Independent masters, and the key of the deployment that uses them.
 #[derive(Debug)]
@@ -61,20 +68,35 @@ impl RedlockDeployment {
         format!("redlock://{}", addrs.collect::<Vec<_>>().join(","))
     }
 
-    /// Brokers with these settings, without the prefix of their variables.
+    /// Brokers with small bounds, so that a server that came back soon votes again.
     #[must_use]
-    pub fn options(&self, settings: &[(&str, &str)]) -> BrokerOptions {
+    pub fn options(&self) -> BrokerOptions {
+        self.options_up_to("3s")
+    }
+
+    /// The same with another longest validity.
+    #[must_use]
+    pub fn options_up_to(&self, ttl_max: &str) -> BrokerOptions {
         let file = self.dir.path().join("key");
-        let file = (
-            "STORE__DEPLOYMENT_KEY_FILE",
-            file.to_str().expect("a plain path"),
-        );
-        let all = settings.iter().copied().chain([file]);
+        let file = file.to_str().expect("a plain path");
+        let all = [
+            ("LIMITS__TTL_MAX", ttl_max),
+            ("LIMITS__LOCK_DELAY_MAX", "0s"),
+            ("STORE__REPLICA_LAG_MAX", "0s"),
+            ("STORE__DEPLOYMENT_KEY_FILE", file),
+        ];
         let env = |(key, value): (&str, &str)| (format!("LEASEHOLD__{key}"), value.to_owned());
         BrokerOptions {
             store: self.url(),
-            env: all.map(env).collect(),
+            env: all.into_iter().map(env).collect(),
         }
+    }
+
+    /// So many of them, on servers that were never used.
+    pub async fn brokers(&self, brokers: usize) -> Vec<BrokerProcess> {
+        let options = self.options();
+        options.init_store().await;
+        BrokerProcess::start_many(&options, brokers).await
     }
 
     /// The deployment's key.

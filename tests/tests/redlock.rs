@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold_proto::v1::ErrorReason;
 use leasehold_server::{
-    lock::{Acquire, LockKey, Mode, NOT_AFTER_MS, Via},
+    lock::{Acquire, LockKey, Mode, Via},
     store::{
-        Acquired, Cancelled, Checked, Renewed, Store as _, StoreError,
+        Acquired, Checked, Renewed, Store as _, StoreError,
         redis::{connection::NodeError, scripts::Scripts},
     },
 };
@@ -16,7 +16,7 @@ use leasehold_tests::{
     redlock_broker::{PROMPT, Q, RedlockBroker, TTL_MS, call, waiting},
     scale::{count, figures},
     status::reason,
-    world::{again, lock_named, new_call, with_mode, with_ttl},
+    world::{lock_named, new_call, with_mode, with_ttl},
 };
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
@@ -27,8 +27,6 @@ const E: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
 const QUARTER: Duration = Duration::from_millis(TTL_MS / 4);
 /// Sooner than any time-out: nobody was waited for.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// A command that was sent before is not executed any more.
-const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 50);
 const BACK: Duration = Duration::from_secs(5);
 
 fn lock(name: &str) -> LockKey {

@@ -4,18 +4,16 @@
 use std::time::Duration;
 
 use leasehold_tests::{
-    binary::store_client,
     certificates::{Authority, Signed},
     clock::boottime,
     redis_connection::{RedisConnection, Reply},
+    redis_copies::{back_up, replica_of},
     redis_server::{Data, RedisOptions, RedisServer},
     redlock::RedlockDeployment,
     scale::figures,
     store_clock::StoreClock,
-    temp_dir::TempDir,
-    until::until,
 };
-use tokio::{io::Result, process::Command, time::sleep};
+use tokio::{io::Result, time::sleep};
 
 /// 8 % fast.
 const GAIN_PPM: i32 = 80_000;
@@ -229,28 +227,4 @@ async fn time_us(raw: &mut RedisConnection) -> i64 {
     };
     let [seconds, micros] = [seconds, micros].map(|part| part.text().parse::<i64>());
     seconds.expect("seconds") * 1_000_000 + micros.expect("microseconds")
-}
-
-async fn replica_of(master: &RedisServer) -> RedisServer {
-    let port = master.addr().port().to_string();
-    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]).await;
-    let mut raw = replica.connect().await;
-    until("the replica is in touch", async || {
-        let link = raw.info("replication", "master_link_status").await;
-        (link.as_deref() == Some("up")).then_some(())
-    })
-    .await;
-    replica
-}
-
-async fn back_up(master: &RedisServer) {
-    let dir = TempDir::new("backup");
-    let file = dir.path().join("backup.rdb");
-    let port = master.addr().port().to_string();
-    let mut client = Command::new(store_client());
-    client.args(["-h", "127.0.0.1", "-p", &port, "--rdb"]);
-    let output = client.arg(&file).output().await;
-    let output = output.expect("redis-cli runs");
-    assert!(output.status.success(), "{output:?}");
-    assert!(file.metadata().expect("a backup").len() > 0);
 }

@@ -56,13 +56,15 @@ pub async fn look_at_server(config: RedisConfig) -> Result<(String, Option<Strin
 /// Connects and verifies without writing anything: what an operator should know, or the problems, in
 /// plain sentences.
 pub async fn check_store(config: RedisConfig) -> Result<Vec<String>, Vec<String>> {
-    let problems = |error| match error {
-        NodeError::Unreachable(problem) => vec![problem],
-        NodeError::Unfit(problems) => problems,
-    };
     if let Place::Cluster(seeds) = config.place.clone() {
         return check_cluster(config, &seeds).await.map_err(problems);
     }
+    let (_, warnings) = check_server(config).await?;
+    Ok(warnings)
+}
+
+/// The same of one server, and which process it is.
+pub async fn check_server(config: RedisConfig) -> Result<(String, Vec<String>), Vec<String>> {
     let endpoint = endpoint(config).await.map_err(problems)?;
     let checked = connect(&endpoint).await.map_err(problems)?;
     let client = checked.connection.client();
@@ -70,7 +72,14 @@ pub async fn check_store(config: RedisConfig) -> Result<Vec<String>, Vec<String>
     let known = Known::default();
     match decide(&read.found, &checked.server, &own(&endpoint.config), &known) {
         Decision::Refuse(why) => Err(problems(refused(&endpoint, why))),
-        Decision::Adopt(_) | Decision::Write(_) => Ok(checked.warnings),
+        Decision::Adopt(_) | Decision::Write(_) => Ok((checked.server.run_id, checked.warnings)),
+    }
+}
+
+fn problems(error: NodeError) -> Vec<String> {
+    match error {
+        NodeError::Unreachable(problem) => vec![problem],
+        NodeError::Unfit(problems) => problems,
     }
 }
 

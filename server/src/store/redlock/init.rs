@@ -89,14 +89,7 @@ pub async fn check_store(
     common: &RedisConfig,
     addresses: &[Address],
 ) -> Result<Vec<String>, Vec<String>> {
-    let configs = nodes(common, addresses).into_iter();
-    let checks = configs.map(async |config| {
-        let warnings = init::check_store(config.clone()).await?;
-        let (run_id, _) = init::look_at_server(config)
-            .await
-            .map_err(|e| vec![e.to_string()])?;
-        Ok::<_, Vec<String>>((run_id, warnings))
-    });
+    let checks = nodes(common, addresses).into_iter().map(init::check_server);
     let (mut warnings, mut problems, mut run_ids) = (Vec::new(), Vec::new(), HashSet::new());
     for (checked, address) in join_all(checks).await.into_iter().zip(addresses) {
         match checked {

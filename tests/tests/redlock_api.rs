@@ -1,0 +1,278 @@
+//! The API on brokers with five independent servers: what it can do there, what it says that it
+//! cannot, and what prepares and checks the servers.
+
+use std::{net::SocketAddr, time::Duration};
+
+use leasehold_proto::v1::{
+    ErrorReason, LockRef, SetLockLimitRequest, admin_service_client::AdminServiceClient,
+    hold_response::Message as Response,
+};
+use leasehold_tests::{
+    binary::leasehold_server,
+    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    client::{AcquireCall, Client, channel},
+    clock::boottime,
+    holder::{End, Holder},
+    redis_server::Data,
+    redlock::RedlockDeployment,
+    scale::figures,
+    status::reason,
+    stream_client::StreamClient,
+    time_left::{expiry, look},
+};
+use tokio::{process::Command, time::timeout};
+use tonic::{Code, Status};
+
+const TTL: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(20);
+/// How late a grant may be after the end of a lease.
+const SOON: Duration = Duration::from_millis(700);
+const GRACE_MS: u64 = 200;
+
+fn now(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, Duration::ZERO)
+}
+
+fn in_line(lock: &str) -> AcquireCall {
+    AcquireCall::new(lock, TTL, WAIT)
+}
+
+fn addrs(brokers: &[BrokerProcess]) -> Vec<SocketAddr> {
+    brokers.iter().map(BrokerProcess::addr).collect()
+}
+
+fn is_unsupported(status: &Status) {
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(reason(status), Some(ErrorReason::UnsupportedByStore));
+    assert!(
+        status.message().contains("exclusive"),
+        "{}",
+        status.message()
+    );
+}
+
+/// What a verb of the program says: its exit code, and both of its outputs.
+async fn run(options: &BrokerOptions, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(leasehold_server());
+    command.args(args);
+    command.args(["--store", &options.store, "--key-prefix", KEY_PREFIX]);
+    command.envs(options.env.iter().map(|(key, value)| (key, value)));
+    let output = timeout(LIMIT, command.kill_on_drop(true).output()).await;
+    let output = output.expect("it ends").expect("its output");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8(text).expect("UTF-8"),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exclusive_locks_are_entered_again_and_other_kinds_are_refused() {
+    let servers = RedlockDeployment::start(5).await;
+    let brokers = servers.brokers(1).await;
+    let client = Client::new("client", &addrs(&brokers), 0);
+    for call in [now("a").shared(), now("a").taking(1, 5)] {
+        is_unsupported(
+            &client
+                .acquire_at(0, &call)
+                .await
+                .expect_err("not exclusive"),
+        );
+    }
+    let mut admin = AdminServiceClient::new(channel(brokers[0].admin()));
+    let lock = Some(LockRef {
+        name: "a".to_owned(),
+        ..LockRef::default()
+    });
+    let set = admin.set_lock_limit(SetLockLimitRequest { lock, limit: 5 });
+    is_unsupported(&set.await.expect_err("nothing has a limit"));
+
+    let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let inner = client.acquire_under_at(0, &now("a"), &held.lease).await;
+    let inner = inner.expect("it holds the lock");
+    assert_eq!(inner.token(), held.token());
+    assert_eq!(inner.lease.grants[0].hold_count, 2);
+    let also = client.acquire_under_at(0, &now("b"), &inner.lease).await;
+    let also = also.expect("another lock under the same lease");
+    assert_eq!(also.lease.grants.len(), 2);
+    let refused = client
+        .acquire_at(0, &now("a"))
+        .await
+        .expect_err("it is held");
+    assert_eq!(reason(&refused), Some(ErrorReason::LockHeld));
+    client.release_at(0, &also).await.expect("all of it");
+    client.acquire_at(0, &now("a")).await.expect("it is free");
+    client.acquire_at(0, &now("b")).await.expect("it is free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_live_and_end_with_their_streams() {
+    let servers = RedlockDeployment::start(5).await;
+    let brokers = servers.brokers(2).await;
+    let endpoints = addrs(&brokers);
+    let next = Client::new("next", &endpoints, 1);
+
+    let mut stream = StreamClient::open(endpoints[0]).await;
+    let id = stream.acquire(&now("released"), 1).await;
+    let lease = stream.granted(id).await;
+    let sequence = stream.heartbeat().await;
+    assert_eq!(stream.acknowledged(sequence).await, 1);
+    let waits = next.open_at(1, &in_line("released"));
+    next.queued_at(1, "released", 1).await;
+    stream.release(&lease.lease_id).await;
+    let released = boottime();
+    assert!(matches!(stream.told().await, Response::Released(_)));
+    waits.await.expect("no panic").expect("its turn comes");
+    let heard = boottime() - released;
+
+    let id = stream.acquire(&now("broken"), 1).await;
+    stream.granted(id).await;
+    let id = stream.acquire(&now("graced").with_grace(GRACE_MS), 1).await;
+    stream.granted(id).await;
+    let left = look(&next, 1, "broken").await.expect("it is held");
+    drop(stream);
+    let broken = boottime();
+    let (graced, waited) = tokio::join!(
+        async {
+            next.acquire(&in_line("graced"))
+                .await
+                .expect("its turn comes");
+            boottime()
+        },
+        async {
+            next.acquire(&in_line("broken"))
+                .await
+                .expect("its turn comes");
+            boottime()
+        }
+    );
+    figures(&format!(
+        "redlock streams: granted {heard:?} after a release at another broker, {:?} after a break with \
+         a grace of {GRACE_MS} ms, {:?} after one without",
+        graced - broken,
+        waited - broken
+    ));
+    assert!(graced - broken < Duration::from_millis(GRACE_MS) + SOON);
+    assert!(waited >= left.earliest && waited <= left.latest + SOON);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_leaves_locks_for_no_longer_than_their_time() {
+    let servers = RedlockDeployment::start(5).await;
+    let mut brokers = servers.brokers(2).await;
+    let endpoints = addrs(&brokers);
+    let [alone, moves] =
+        [&endpoints[..1], &endpoints].map(|addrs| Holder::start("holder", addrs, 0));
+    let left = alone.acquire(&in_line("left")).await.expect("it is free");
+    let kept = moves.acquire(&in_line("kept")).await.expect("it is free");
+    for lease in [&left, &kept] {
+        lease.until(|known| known.acknowledged_at.is_some()).await;
+    }
+    brokers[0].kill().await;
+    let killed = boottime();
+    let next = Client::new("next", &endpoints[1..], 0);
+    let granted = next
+        .acquire(&in_line("left"))
+        .await
+        .expect("its turn comes");
+    let granted_at = boottime();
+    let after = granted_at - killed;
+    let moved = kept.until(|known| known.attached_at.is_some() || known.ended.is_some());
+    let moved = timeout(LIMIT, moved).await.expect("it goes on");
+    figures(&format!(
+        "redlock: granted {after:?} after the only broker of its holder was killed, E={:?}; another \
+         lease went on at the next broker after {:?}",
+        expiry(TTL),
+        moved.attached_at.map(|at| at - killed)
+    ));
+    assert!(
+        granted_at >= left.known().valid_until,
+        "beside its former holder"
+    );
+    assert!(after <= expiry(TTL) + SOON, "{after:?}");
+    assert!(granted.token() > left.token());
+    assert_eq!(moved.ended, None, "a broker's death ends no lease");
+    assert_eq!(moves.release(&kept).await, End::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_are_prepared_once_and_checked() {
+    let mut servers = RedlockDeployment::start(5).await;
+    let options = servers.options();
+    let keyless = BrokerOptions::on(servers.url());
+    let (code, said) = run(&keyless, &["check-config"]).await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("store.deployment_key_file"), "{said}");
+    let (code, said) = run(
+        &options,
+        &["check-config", "--connect", "--trust-empty-store"],
+    )
+    .await;
+    assert!(
+        code == Some(1) && said.contains("trust_empty_store"),
+        "{said}"
+    );
+
+    for lost in [0, 1, 2] {
+        servers.lose(lost).await;
+    }
+    let (code, said) = run(&options, &["init-store"]).await;
+    assert!(code == Some(1) && said.contains("Only 2 of 5"), "{said}");
+    for written in [3, 4] {
+        let mut raw = servers.servers()[written].connect().await;
+        assert_eq!(
+            raw.must(&["DBSIZE"]).await.integer(),
+            0,
+            "nothing was written"
+        );
+    }
+    servers.restart(1, Data::Lost).await;
+    servers.restart(2, Data::Lost).await;
+    let (code, said) = run(&options, &["init-store"]).await;
+    let missing = servers.servers()[0].addr().to_string();
+    assert!(code == Some(0) && said.contains(&missing), "{said}");
+    assert_eq!(
+        said.matches("first era").count(),
+        5,
+        "four written, one not: {said}"
+    );
+    let (code, said) = run(&options, &["check-config", "--connect"]).await;
+    assert!(code == Some(1) && said.contains(&missing), "{said}");
+
+    // A server that is new beside used ones has to wait.
+    servers.restart(0, Data::Lost).await;
+    let (code, said) = run(&options, &["init-store"]).await;
+    assert!(
+        code == Some(1) && said.contains("already hold keys"),
+        "{said}"
+    );
+    let mut raw = servers.servers()[0].connect().await;
+    assert_eq!(
+        raw.must(&["DBSIZE"]).await.integer(),
+        0,
+        "nothing was written"
+    );
+    let (code, said) = run(&options, &["check-config", "--connect"]).await;
+    assert_eq!(
+        (code, said.contains("can be used")),
+        (Some(0), true),
+        "{said}"
+    );
+
+    // Three of the same servers would be another quorum.
+    let all = servers.url();
+    let fewer: Vec<_> = all.split(',').take(3).collect();
+    let fewer = BrokerOptions {
+        store: fewer.join(","),
+        env: options.env.clone(),
+    };
+    let (code, said) = run(&fewer, &["check-config", "--connect"]).await;
+    assert!(
+        code == Some(1) && said.contains("another list of servers"),
+        "{said}"
+    );
+    let twice = format!("{all},127.0.0.1:1,{missing}");
+    let (code, said) = run(&BrokerOptions::on(twice), &["check-config"]).await;
+    assert!(code == Some(1) && said.contains("twice"), "{said}");
+}
