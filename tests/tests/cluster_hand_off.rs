@@ -1,0 +1,169 @@
+//! Locks of a cluster that go from waiter to waiter across brokers: in the order of the line, told by
+//! one message over the bus, and also while the node dies that told them.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold_tests::{
+    client::{AcquireCall, Client, Held, Open},
+    clock::boottime,
+    cluster::ClusterOptions,
+    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard},
+    redis_server::Data,
+    scale::{count, figures},
+    until::until,
+};
+
+const BROKERS: usize = 3;
+/// Each broker twice.
+const IN_LINE: usize = 2 * BROKERS;
+/// Lines that go on at the same time.
+const AT_ONCE: usize = 3;
+const WAIT: Duration = Duration::from_secs(60);
+/// How long a hand-off may take whose message was lost.
+const FOUND_WITHIN: Duration = Duration::from_secs(4);
+/// How long one takes whose message comes: a touch would come later.
+const TOLD_WITHIN: Duration = Duration::from_millis(200);
+const OF_OTHERS: usize = 6;
+
+/// One lock that went on.
+#[derive(Debug, Clone, Copy)]
+struct HandOff {
+    token: i64,
+    /// From the sending of the release to the grant.
+    took: Duration,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_go_on_in_the_order_of_their_lines() {
+    let site = ClusterSite::start(ClusterOptions::default(), BROKERS).await;
+    let client = Client::new("waiter", &site.addrs(), 0);
+    let each = count(100, 10);
+    let shards: Vec<_> = (0..SHARDS)
+        .map(|index| locks_in(&shard(index), "line", each))
+        .collect();
+    let mut took = Vec::new();
+    let mut inversions = 0;
+    for round in 0..each {
+        let names = shards
+            .iter()
+            .map(|names| names[round].as_str())
+            .take(AT_ONCE);
+        for line in join_all(names.map(|name| go_through(&client, name))).await {
+            inversions += line
+                .windows(2)
+                .filter(|pair| pair[0].token >= pair[1].token)
+                .count();
+            took.extend(line.into_iter().map(|hand_off| hand_off.took));
+        }
+    }
+    figures(&format!(
+        "cluster_hand_off: brokers={BROKERS} lines={} hand_offs={} {} inversions={inversions}",
+        each * SHARDS,
+        took.len(),
+        percentiles(&mut took)
+    ));
+    assert_eq!((took.len(), inversions), (each * SHARDS * IN_LINE, 0));
+    // Without messages each would wait for a touch.
+    assert!(
+        took[took.len() / 2] < Duration::from_millis(200),
+        "messages come"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_node_that_told_of_hand_offs_holds_up_nobody() {
+    let mut site = ClusterSite::start(quick(), BROKERS).await;
+    let client = Client::new("waiter", &site.addrs(), 0);
+    // Every node hears every message, and one of them passes it on: the first by address, as long as
+    // it lives.
+    let mut by_address: Vec<_> = (0..SHARDS).collect();
+    by_address.sort_by_key(|master| site.cluster.addr(*master));
+    for victim in by_address.into_iter().take(count(SHARDS, 1)) {
+        let slot = *shard(victim).start();
+        let others = (0..SHARDS).filter(|other| *other != victim);
+        let names: Vec<_> = others
+            .flat_map(|other| locks_in(&shard(other), &format!("dead-{victim}"), OF_OTHERS))
+            .collect();
+        let lines = join_all(names.iter().map(|name| line_up(&client, name))).await;
+        let master = site.cluster.master_of(slot).await;
+        site.cluster.kill(master).await;
+        let gone = join_all(lines.into_iter().map(|line| line.go(&client))).await;
+        let mut lost: Vec<_> = gone.concat().iter().map(|hand_off| hand_off.took).collect();
+        let next = site.cluster.promoted(slot, master).await;
+        let elsewhere = shard((victim + 1) % SHARDS);
+        let name = locks_in(&elsewhere, &format!("after-{victim}"), 1).remove(0);
+        let after = go_through(&client, &name).await;
+        let mut after: Vec<_> = after.iter().map(|hand_off| hand_off.took).collect();
+        site.cluster.restart(master, Data::Kept).await;
+        site.cluster.ready().await;
+        figures(&format!(
+            "cluster_hand_off: master {master} killed, {next} in its place: {} hand-offs of other shards at that \
+             moment: {}; afterwards: {}",
+            lost.len(),
+            percentiles(&mut lost),
+            percentiles(&mut after)
+        ));
+        let slowest = lost.last().expect("some were handed over");
+        assert!(*slowest <= FOUND_WITHIN, "{slowest:?}");
+        assert!(after[after.len() / 2] < TOLD_WITHIN, "messages come again");
+        let call = AcquireCall::new(&locks_in(&shard(victim), "open", 1)[0], TTL, Duration::ZERO);
+        let resumed = until("its own shard grants again", async || {
+            client.acquire_at(0, &call).await.ok()
+        });
+        let resumed = resumed.await;
+        client.release_at(0, &resumed).await.expect("it is held");
+    }
+}
+
+/// A holder, and those who wait behind.
+struct Line {
+    held: Held,
+    waiters: Vec<Open>,
+}
+
+impl Line {
+    /// Each that is granted the lock gives it to the next at once.
+    async fn go(self, client: &Client) -> Vec<HandOff> {
+        let mut all = Vec::new();
+        let mut held = self.held;
+        for (place, waiter) in self.waiters.into_iter().enumerate() {
+            let sent = boottime();
+            let released = client.release_at(place, &held).await;
+            assert!(!released.expect("it is held").already_released);
+            let granted = waiter.await.expect("a call does not panic");
+            held = granted.expect("the next in line gets it");
+            all.push(HandOff {
+                token: held.token(),
+                took: boottime() - sent,
+            });
+        }
+        let released = client.release_at(all.len(), &held).await;
+        released.expect("the last gives it back");
+        all
+    }
+}
+
+async fn go_through(client: &Client, name: &str) -> Vec<HandOff> {
+    line_up(client, name).await.go(client).await
+}
+
+/// Somebody holds the lock at the first broker, and others wait at the brokers in turn, none at the
+/// broker of the one before it.
+async fn line_up(client: &Client, name: &str) -> Line {
+    let call = AcquireCall::new(name, TTL, Duration::ZERO);
+    let held = client.acquire_at(0, &call).await.expect("it is free");
+    let mut waiters = Vec::new();
+    for place in 0..IN_LINE {
+        let call = AcquireCall::new(name, TTL, WAIT);
+        waiters.push(client.open_at(place + 1, &call));
+        client.queued_at(0, name, place + 1).await;
+    }
+    Line { held, waiters }
+}
+
+fn percentiles(took: &mut [Duration]) -> String {
+    took.sort_unstable();
+    let at = |percent: usize| took[(took.len() * percent / 100).min(took.len() - 1)].as_micros();
+    format!("p50={} us p99={} us max={} us", at(50), at(99), at(100))
+}
