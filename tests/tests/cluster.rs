@@ -305,6 +305,8 @@ fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, D
         ));
         let late = turn.resumed.max(last) - turn.back;
         assert!(late <= QUARANTINE + RESUMED_WITHIN, "grants after {late:?}");
+        let early = turn.resumed - turn.hit;
+        assert!(early >= QUARANTINE, "grants already after {early:?}");
         out += turn.resumed - turn.from;
     }
     let in_fault = |attempt: &Attempt| {
