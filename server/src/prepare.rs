@@ -12,8 +12,13 @@ use crate::{
 pub async fn check(flags: &Flags, connect: bool) -> Result<String, Vec<String>> {
     let config = Config::load(flags, false)?;
     if connect && let StoreSettings::Redis(redis) = config.store {
-        init::check_store(*redis).await?;
-        return Ok("the configuration is valid, and the store can be used".to_owned());
+        let warnings = init::check_store(*redis).await?;
+        let valid = "the configuration is valid, and the store can be used".to_owned();
+        let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+        return Ok(std::iter::once(valid)
+            .chain(warnings)
+            .collect::<Vec<_>>()
+            .join("\n"));
     }
     Ok("the configuration is valid".to_owned())
 }

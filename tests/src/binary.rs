@@ -8,12 +8,18 @@ const REDIS_SERVER: &str = "redis-server";
 /// The `leasehold-server` built with this test's profile.
 #[must_use]
 pub fn leasehold_server() -> PathBuf {
+    beside_this_test("leasehold-server")
+}
+
+/// A binary of this workspace, built with this test's profile.
+#[must_use]
+pub fn beside_this_test(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     let path = test
         .ancestors()
-        .map(|folder| folder.join("leasehold-server"))
+        .map(|folder| folder.join(name))
         .find(|path| path.is_file());
-    path.expect("build the broker first: cargo build -p leasehold-server")
+    path.unwrap_or_else(|| panic!("build {name} first: cargo build --workspace --bins"))
 }
 
 /// `redis-server`, or what STORE_SERVER names in its stead: `valkey-server`, or a path.

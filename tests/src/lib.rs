@@ -46,6 +46,7 @@ pub mod sdk_line;
 pub mod sdk_site;
 pub mod sdk_stay;
 pub mod sentinel;
+pub mod shared_cluster;
 pub mod shared_redis;
 pub mod shim;
 pub mod status;

@@ -126,7 +126,8 @@ pub async fn answer(node: &Node) -> Result<u64, StoreError> {
 /// How long from now the era lets nobody grant.
 pub fn quarantine_ms(node: &Node) -> u64 {
     let now_ms = node.not_after_ms() - leasehold_server::lock::NOT_AFTER_MS;
-    node.era().no_grants_before_ms.saturating_sub(now_ms)
+    let era = node.era().expect("one for all locks");
+    era.no_grants_before_ms.saturating_sub(now_ms)
 }
 
 /// `Q` of the bounds above.

@@ -1,8 +1,10 @@
 //! Where a behaviour runs: one store, four brokers on it, and a clock that only the behaviour moves.
 
 mod calls;
+mod cluster;
 mod memory;
 mod redis;
+mod skewed;
 
 use std::{
     sync::{
@@ -95,6 +97,11 @@ impl World {
     /// Runs a behaviour on the Redis store.
     pub async fn redis(start: Start, behaviour: impl AsyncFn(&World)) {
         Self::run(Box::new(redis::OnRedis::new(start).await), behaviour).await;
+    }
+
+    /// Runs a behaviour on the Redis store on a cluster.
+    pub async fn cluster(start: Start, behaviour: impl AsyncFn(&World)) {
+        Self::run(Box::new(cluster::OnCluster::new(start).await), behaviour).await;
     }
 
     async fn run(backend: Box<dyn Backend>, behaviour: impl AsyncFn(&World)) {

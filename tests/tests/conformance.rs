@@ -29,6 +29,16 @@ macro_rules! on_every_store {
                 }
             )*)*
         }
+
+        mod cluster {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $behaviour() {
+                    World::cluster(Start::$start, $theme::$behaviour).await;
+                }
+            )*)*
+        }
     };
 }
 

@@ -162,7 +162,7 @@ async fn init_store_makes_the_first_era_once() {
     let server = RedisServer::start().await;
     let mut config = config(&server);
     config.trust_empty_store = false;
-    assert_eq!(check_store(config.clone()).await, Ok(()));
+    assert!(check_store(config.clone()).await.is_ok());
     let mut raw = server.connect().await;
     assert_eq!(raw.must(&["DBSIZE"]).await.integer(), 0);
     raw.must(&["SET", "other", "x"]).await;

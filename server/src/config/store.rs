@@ -26,7 +26,7 @@ pub enum StoreSettings {
         /// How long it grants nothing at first: the process before it may have granted leases.
         quarantine: Duration,
     },
-    /// Redis: one server, or the master that Sentinel names.
+    /// Redis: one server, the master that Sentinel names, or a cluster.
     Redis(Box<RedisConfig>),
 }
 
@@ -72,6 +72,11 @@ impl StoreSettings {
                 redis.trust_empty_store = trust_empty_store;
                 redis.wait_for_store = wait_for_store;
                 redis.allow_unsafe = allow_unsafe;
+                if matches!(redis.place, Place::Cluster(_)) && redis.deployment_key.is_none() {
+                    let why = "required for redis-cluster://, which keeps no deployment key: 64 \
+                        hexadecimal digits, the same for all brokers";
+                    reader.problem("store.deployment_key_file", why);
+                }
                 complete(reader, &mut redis.login, login);
                 if let Place::Sentinel(sentinel) = &mut redis.place {
                     sentinel.login = sentinel_login;

@@ -1,6 +1,8 @@
-//! The Redis store: each verb is one script, run on the one verified node.
+//! The Redis store: each verb is one script, run on the one verified node that has the lock.
 
 mod answers;
+mod clocks;
+mod cluster;
 mod complaints;
 pub mod connection;
 pub mod decide;
@@ -9,6 +11,7 @@ mod gate;
 pub mod init;
 pub mod login;
 pub mod node;
+mod nodes;
 mod open;
 mod owner;
 pub mod place;
@@ -28,20 +31,22 @@ use std::{
 
 use async_trait::async_trait;
 use fred::types::Value;
-use tokio::time::{Instant, timeout_at};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::answers::Answer;
 use self::{
+    cluster::Router,
     connection::{NodeError, RedisConfig},
-    node::Node,
+    node::{Missed, Node},
+    nodes::{Nodes, Target},
+    place::Place,
     refusal::Refusal,
     scripts::{Command, Preamble, Scripts, Verb},
     supervisor::{NodeEvent, Subscription, Supervisor},
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Moved, Outcome,
-    Refused, Released, Renewed, Store, StoreError, Touched,
+    Released, Renewed, Store, StoreError, Touched,
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseId, LeaseRef,
@@ -63,7 +68,7 @@ pub struct RedisStore {
     broker: BrokerId,
     key_prefix: String,
     scripts: Scripts,
-    supervisor: Supervisor,
+    nodes: Nodes,
     listener: Arc<OnceLock<Listener>>,
 }
 
@@ -80,12 +85,20 @@ impl RedisStore {
         let all = scripts.all();
         let listener = Arc::new(OnceLock::new());
         let subscription = subscription(Arc::clone(&listener), key_prefix.clone(), broker);
-        let supervisor = Supervisor::start(config, all, subscription, tasks, stop).await?;
+        let nodes = match config.place.clone() {
+            Place::Cluster(seeds) => {
+                let router = Router::start((config, seeds), all, subscription, tasks, stop);
+                Nodes::Cluster(router.await?)
+            }
+            Place::Server(_) | Place::Sentinel(_) => {
+                Nodes::One(Supervisor::start(config, all, subscription, tasks, stop).await?)
+            }
+        };
         Ok(Self {
             broker,
             key_prefix,
             scripts,
-            supervisor,
+            nodes,
             listener,
         })
     }
@@ -94,7 +107,7 @@ impl RedisStore {
         &self,
         lock: &LockKey,
         verb: Verb,
-        command: impl Fn(&Preamble<'_>) -> Command + Send,
+        command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
     ) -> Result<T, StoreError> {
         let (_, reply) = self.run_on_node(lock, verb, command, decode).await?;
@@ -107,44 +120,52 @@ impl RedisStore {
         &self,
         lock: &LockKey,
         verb: Verb,
-        command: impl Fn(&Preamble<'_>) -> Command + Send,
+        command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
     ) -> Result<(Arc<Node>, T), StoreError> {
-        let until = Instant::now() + WITHIN;
-        let node = self.supervisor.node(WITHIN).await?;
-        let answer = self.eval(&node, verb, command, decode);
-        let late = |_| StoreError::Unavailable("no answer in time".to_owned());
-        let answer = timeout_at(until, answer).await.map_err(late)??;
+        let mut course = self.nodes.course(lock, verb, WITHIN);
+        let (target, answer) = loop {
+            let target = self.nodes.target(&mut course).await?;
+            let answer = self.eval(&target, verb, &command, decode);
+            let answer = self.nodes.answered(&mut course, &target, answer).await?;
+            if let Some(answer) = answer {
+                break (target, answer);
+            }
+        };
         let Outcome {
             reply,
             hand_offs,
             moved,
-        } = self.checked(&node, answer.outcome)?;
-        self.publish(lock, node.to_be_claimed(hand_offs), moved);
+        } = answer.outcome.map_err(|refused| target.refused(refused))?;
+        self.publish(lock, target.node.to_be_claimed(hand_offs), moved);
         if answer.more {
-            self.look_at_more(&node, lock).await;
+            self.look_at_more(&target, lock).await;
         }
-        Ok((node, reply))
+        Ok((target.node, reply))
     }
 
     async fn eval<T>(
         &self,
-        node: &Node,
+        target: &Target,
         verb: Verb,
-        command: impl Fn(&Preamble<'_>) -> Command,
+        command: &(impl Fn(&Preamble<'_>) -> Command + Sync),
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
-    ) -> Result<Answer<T>, StoreError> {
+    ) -> Result<Answer<T>, Missed> {
+        let node = &target.node;
         let command = || {
             command(&Preamble {
                 key_prefix: &self.key_prefix,
                 broker: self.broker,
                 not_after_ms: node.not_after_ms(),
-                era_id: node.era_id(),
+                era_id: target.era_id(),
+                era_tag: target.era_tag(),
             })
         };
-        let value = node.eval(self.scripts.get(verb), &command).await?;
-        let answer = decode(value, self.broker).inspect_err(|error| {
+        let script = self.scripts.get(verb);
+        let value = node.try_eval(script, target.way, &command).await?;
+        let answer = decode(value, self.broker).map_err(|error| {
             node.complain(Refusal::ODD_REPLY, &error.to_string(), &command);
+            Missed::Failed(error)
         })?;
         node.saw_time(answer.now_ms);
         Ok(answer)
@@ -152,10 +173,12 @@ impl RedisStore {
 
     /// A script looks at a bounded number of waiters; this goes on where it stopped. A failure is
     /// repaired by the next touch of any broker that has waiters for the lock.
-    async fn look_at_more(&self, node: &Node, lock: &LockKey) {
+    async fn look_at_more(&self, target: &Target, lock: &LockKey) {
         loop {
             let touch = |preamble: &Preamble<'_>| preamble.touch(lock);
-            let answer = self.eval(node, Verb::Touch, touch, answers::touched).await;
+            let answer = self
+                .eval(target, Verb::Touch, &touch, answers::touched)
+                .await;
             let Ok(Answer {
                 outcome: Ok(outcome),
                 more,
@@ -164,24 +187,12 @@ impl RedisStore {
             else {
                 return;
             };
-            self.publish(lock, node.to_be_claimed(outcome.hand_offs), None);
+            let hand_offs = target.node.to_be_claimed(outcome.hand_offs);
+            self.publish(lock, hand_offs, None);
             if !more {
                 return;
             }
         }
-    }
-
-    fn checked<T>(
-        &self,
-        node: &Node,
-        outcome: Result<Outcome<T>, Refused>,
-    ) -> Result<Outcome<T>, StoreError> {
-        outcome.map_err(|refused| {
-            if refused == Refused::NoEra {
-                node.condemn(&refused.to_string());
-            }
-            refused.into()
-        })
     }
 
     fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>, moved: Option<Moved>) {
@@ -285,7 +296,7 @@ impl Store for RedisStore {
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        Ok(self.supervisor.node(WITHIN).await?.deployment_key())
+        self.nodes.deployment_key(WITHIN).await
     }
 
     fn listen(&self, listener: Listener) {

@@ -80,6 +80,7 @@ impl Scripts {
             broker: self.me,
             not_after_ms,
             era_id: &self.era_id,
+            era_tag: None,
         }
     }
 

@@ -101,6 +101,7 @@ impl Machine {
             broker: step.broker,
             not_after_ms: step.not_after_ms,
             era_id: ERA_ID,
+            era_tag: None,
         };
         match &step.verb {
             Verb::Acquire(acquire) => (

@@ -20,7 +20,7 @@ use crate::{
     shared_redis::{redis_config, shared_redis},
 };
 
-const CLOCK: &str = "local t = redis.call('TIME')\n";
+pub(super) const CLOCK: &str = "local t = redis.call('TIME')\n";
 /// Redis' own expiry does not know the skew: time that goes by is taken off every record's TTL.
 const AGE: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '{*')) do
   local pttl = redis.call('PTTL', key)

@@ -10,8 +10,9 @@ use crate::store::redis::{
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-const FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, or \
-    redis-sentinel://[user:password@]host:port,host:port/master/db";
+const FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, \
+    redis-sentinel://[user:password@]host:port,host:port/master/db, or \
+    redis-cluster://[user:password@]host:port,host:port";
 
 /// Between `//` and the end.
 struct Rest<'a> {
@@ -35,7 +36,8 @@ pub(super) fn parse(url: &str) -> Result<StoreSettings, String> {
             ..one(split(rest)?)?
         },
         "redis-sentinel" => sentinel(split(rest)?)?,
-        "redis-cluster" | "redlock" => {
+        "redis-cluster" => cluster(split(rest)?)?,
+        "redlock" => {
             return Err(format!(
                 "{scheme}:// is not in this release; use redis://, redis-sentinel:// or memory"
             ));
@@ -75,6 +77,20 @@ fn sentinel(rest: Rest<'_>) -> Result<RedisConfig, String> {
     Ok(RedisConfig {
         login: rest.login,
         database: database(db)?,
+        ..RedisConfig::at(place)
+    })
+}
+
+/// A cluster has only the database 0.
+fn cluster(rest: Rest<'_>) -> Result<RedisConfig, String> {
+    if database(rest.path)? != 0 {
+        return Err("a cluster has no databases: redis-cluster://host:port,host:port".to_owned());
+    }
+    let hosts = rest.hosts.split(',');
+    let addresses = hosts.map(|host| address(host, REDIS_PORT));
+    let place = Place::Cluster(addresses.collect::<Result<_, _>>()?);
+    Ok(RedisConfig {
+        login: rest.login,
         ..RedisConfig::at(place)
     })
 }
@@ -194,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn every_part_of_a_cluster_url_is_read() {
+        let redis = redis_of("redis-cluster://u:p@a:1,b,[::2]:3");
+        let seeds = vec![server("a", 1), server("b", 6379), server("::2", 3)];
+        assert_eq!((redis.place, redis.database), (Place::Cluster(seeds), 0));
+        assert_eq!(redis.login.username, secret("u"));
+        assert!(parse("redis-cluster://a:1,b:2/3").is_err());
+        assert!(parse("redis-cluster://a:1,,b:2").is_err());
+    }
+
+    #[test]
     fn problems_do_not_repeat_the_password() {
         for url in [
             "redis://:canary@",
@@ -203,6 +229,7 @@ mod tests {
             "http://:canary@h",
             "rediss://:canary@h:1,h:2",
             "redis-sentinel://:canary@h:1",
+            "redis-cluster://:canary@h:1,h:x",
             "redlock://:canary@h:1,h:2,h:3",
         ] {
             let problem = parse(url).unwrap_err();

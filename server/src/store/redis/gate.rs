@@ -24,13 +24,16 @@ pub(super) struct Gate(mpsc::UnboundedSender<oneshot::Sender<bool>>);
 /// The other side of it.
 pub(super) struct Waiting {
     received: mpsc::UnboundedReceiver<oneshot::Sender<bool>>,
-    marker: String,
+    marker: Marker,
     replicas: u32,
 }
 
+/// Names a key that may be written on this server, if there is one.
+pub(super) type Marker = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
 impl Gate {
     /// Opens when so many `replicas` have what was answered before. `marker` is a key of its own.
-    pub(super) fn new(marker: String, replicas: u32) -> (Self, Waiting) {
+    pub(super) fn new(marker: Marker, replicas: u32) -> (Self, Waiting) {
         let (sender, received) = mpsc::unbounded_channel();
         let waiting = Waiting {
             received,
@@ -74,7 +77,9 @@ impl Waiting {
     async fn ask(&self, client: &Client) -> Result<u32, Error> {
         let pipeline = client.pipeline();
         let kept = Some(Expiration::EX(MARKER_KEPT_S));
-        let marker = self.marker.as_str();
+        let Some(marker) = (self.marker)() else {
+            return Ok(0);
+        };
         let _: () = pipeline.set(marker, "", kept, None, false).await?;
         let wait = CustomCommand::new_static("WAIT", None::<u16>, true);
         let args: Vec<Value> = vec![

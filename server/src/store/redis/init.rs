@@ -3,10 +3,11 @@
 use fred::interfaces::KeysInterface as _;
 
 use super::{
+    cluster::init::{check_cluster, init_cluster},
     connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::{Decision, Known, decide},
     open::{Checked, connect},
-    place::Finder,
+    place::{Finder, Place},
     settle::{own, read, refused, settle},
 };
 
@@ -16,6 +17,9 @@ const SCAN_COUNT: u32 = 1_000;
 /// deployment key unless that is in a file. Says what was done.
 pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     config.trust_empty_store = true;
+    if let Place::Cluster(seeds) = config.place.clone() {
+        return init_cluster(config, &seeds).await;
+    }
     let endpoint = endpoint(config).await?;
     let Checked {
         connection, server, ..
@@ -41,12 +45,16 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     ))
 }
 
-/// Connects and verifies without writing anything. The problems in plain sentences.
-pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
+/// Connects and verifies without writing anything: what an operator should know, or the problems, in
+/// plain sentences.
+pub async fn check_store(config: RedisConfig) -> Result<Vec<String>, Vec<String>> {
     let problems = |error| match error {
         NodeError::Unreachable(problem) => vec![problem],
         NodeError::Unfit(problems) => problems,
     };
+    if let Place::Cluster(seeds) = config.place.clone() {
+        return check_cluster(config, &seeds).await.map_err(problems);
+    }
     let endpoint = endpoint(config).await.map_err(problems)?;
     let checked = connect(&endpoint).await.map_err(problems)?;
     let client = checked.connection.client();
@@ -54,7 +62,7 @@ pub async fn check_store(config: RedisConfig) -> Result<(), Vec<String>> {
     let known = Known::default();
     match decide(&read.found, &checked.server, &own(&endpoint.config), &known) {
         Decision::Refuse(why) => Err(problems(refused(&endpoint, why))),
-        Decision::Adopt(_) | Decision::Write(_) => Ok(()),
+        Decision::Adopt(_) | Decision::Write(_) => Ok(checked.warnings),
     }
 }
 
@@ -64,7 +72,7 @@ async fn endpoint(config: RedisConfig) -> Result<Endpoint, NodeError> {
 }
 
 /// One of the keys with our prefix, if there are any.
-async fn any_key(
+pub(super) async fn any_key(
     endpoint: &Endpoint,
     connection: &Connection,
 ) -> Result<Option<String>, NodeError> {

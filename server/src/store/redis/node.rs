@@ -1,8 +1,8 @@
 //! One verified Redis server process, and the scripts that run on it.
 
 use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+    Arc, Mutex as StdMutex, OnceLock, PoisonError,
+    atomic::{AtomicU16, AtomicU64, Ordering},
 };
 
 use fred::{clients::Client, error::Error, types::Value};
@@ -11,8 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use super::{
+    clocks::Reading,
+    cluster::{eras::SlotEras, redirect::Redirect, slot},
     complaints::Complaints,
-    connection::plain,
+    connection::{Endpoint, plain},
     era::{Era, ServerIdentity},
     gate::Gate,
     refusal::{Refusal, Then, Told},
@@ -26,15 +28,39 @@ use crate::{
 
 /// What a node is made of, after verification.
 pub(super) struct Verified {
-    pub(super) name: String,
+    pub(super) endpoint: Endpoint,
     pub(super) client: Client,
     pub(super) scripts: Arc<[Script]>,
     pub(super) server: ServerIdentity,
-    pub(super) era: Era,
+    pub(super) eras: Eras,
     pub(super) key: DeploymentKey,
-    pub(super) now_ms: u64,
+    pub(super) time: Reading,
     /// What answers wait for.
     pub(super) gate: Option<Gate>,
+}
+
+/// In which era a node grants.
+pub(super) enum Eras {
+    /// In one.
+    One(Era),
+    /// In a cluster each slot has its own, and locks may be elsewhere.
+    Slots(Arc<SlotEras>),
+}
+
+/// How a script is to be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Plain,
+    /// On a server to which the lock's slot is on its way.
+    Asking,
+}
+
+/// Why a script has no reply.
+#[derive(Debug)]
+pub(super) enum Missed {
+    /// It was not executed: another server of the cluster has the lock.
+    Elsewhere(Redirect),
+    Failed(StoreError),
 }
 
 /// One verified Redis server process. It ends when its connections break, when it stops answering,
@@ -42,6 +68,10 @@ pub(super) struct Verified {
 pub struct Node {
     verified: Verified,
     clock: Clock,
+    /// The last quick one.
+    time: StdMutex<Reading>,
+    /// Which slot's era is looked at next.
+    turn: AtomicU16,
     /// How often forgotten scripts were loaded again; locked while they are.
     reloading: Mutex<()>,
     reloads: AtomicU64,
@@ -58,10 +88,11 @@ struct Clock {
 
 impl Node {
     pub(super) fn new(verified: Verified) -> Self {
-        let clock = Clock::starting_at(verified.now_ms);
         Self {
+            clock: Clock::starting_at(verified.time.now_ms),
+            time: StdMutex::new(verified.time),
+            turn: AtomicU16::new(0),
             verified,
-            clock,
             reloading: Mutex::default(),
             reloads: AtomicU64::new(0),
             complaints: Complaints::default(),
@@ -77,16 +108,30 @@ impl Node {
         script: &Script,
         command: impl Fn() -> Command,
     ) -> Result<Value, StoreError> {
+        let value = self.try_eval(script, Way::Plain, command).await;
+        value.map_err(StoreError::from)
+    }
+
+    /// `eval`, where another server of a cluster may have the lock.
+    pub(super) async fn try_eval(
+        &self,
+        script: &Script,
+        way: Way,
+        command: impl Fn() -> Command,
+    ) -> Result<Value, Missed> {
         if let Some(why) = self.why.get() {
-            return Err(StoreError::NotNow(why.clone()));
+            return Err(Missed::Failed(StoreError::NotNow(why.clone())));
         }
         let client = &self.verified.client;
+        let run = async || match way {
+            Way::Plain => script.run(client, command()).await,
+            Way::Asking => script.run_asking(client, command()).await,
+        };
         let reloads = self.reloads.load(Ordering::Acquire);
-        let first = script.run(client, command()).await;
-        let result = match first {
+        let result = match run().await {
             Err(error) if Refusal::of(&error).then == Then::Load => {
                 match self.reload_scripts(reloads).await {
-                    Ok(()) => script.run(client, command()).await,
+                    Ok(()) => run().await,
                     Err(error) => Err(error),
                 }
             }
@@ -94,12 +139,16 @@ impl Node {
         };
         result.map_err(|error| {
             let refusal = Refusal::of(&error);
+            let redirect = Redirect::of(&error, &self.verified.endpoint.address);
+            if let (Eras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {
+                return Missed::Elsewhere(redirect);
+            }
             let text = format!("{}: {}", script.name(), plain(&error));
             match refusal.then {
                 Then::End | Then::Elsewhere => self.condemn(&refusal.why(&text)),
                 Then::Load | Then::Keep | Then::Doubt => self.complain(refusal, &text, &command),
             }
-            refusal.store_error(text)
+            Missed::Failed(refusal.store_error(text))
         })
     }
 
@@ -125,7 +174,7 @@ impl Node {
     /// Tells the log of what a command met, unless that was told a moment ago.
     pub(super) fn complain(&self, refusal: Refusal, text: &str, command: &impl Fn() -> Command) {
         let Refusal { means, next, .. } = refusal;
-        let address = &self.verified.name;
+        let address = self.name();
         match refusal.told {
             Told::Corrupt => {
                 let key = command().keys.into_iter().next().unwrap_or_default();
@@ -141,14 +190,38 @@ impl Node {
         }
     }
 
-    /// The era in which this node may be asked for grants.
-    pub fn era_id(&self) -> &str {
-        &self.verified.era.id
+    /// The era in which this node may be asked for grants; in a cluster there is none for all.
+    pub fn era(&self) -> Option<&Era> {
+        match &self.verified.eras {
+            Eras::One(era) => Some(era),
+            Eras::Slots(_) => None,
+        }
     }
 
-    /// The era with its bounds.
-    pub fn era(&self) -> &Era {
-        &self.verified.era
+    /// Its id; nothing in a cluster.
+    pub fn era_id(&self) -> &str {
+        self.era().map_or("", |era| &era.id)
+    }
+
+    /// The eras of a node of a cluster.
+    pub(super) fn slot_eras(&self) -> Option<&Arc<SlotEras>> {
+        match &self.verified.eras {
+            Eras::One(_) => None,
+            Eras::Slots(eras) => Some(eras),
+        }
+    }
+
+    /// The key of an era in which it grants, in a cluster that of another slot each time.
+    pub(super) fn era_to_look_at(&self) -> Option<(String, Option<u16>)> {
+        let config = &self.verified.endpoint.config;
+        match &self.verified.eras {
+            Eras::One(_) => Some((config.era_key(), None)),
+            Eras::Slots(eras) => {
+                let turn = self.turn.fetch_add(257, Ordering::Relaxed);
+                let slot = eras.any_settled(turn)?;
+                Some((slot::era_key(&config.key_prefix, slot), Some(slot)))
+            }
+        }
     }
 
     /// The key of the deployment.
@@ -169,7 +242,7 @@ impl Node {
     /// Ends the node: it is not what was verified. Only the first call counts.
     pub fn condemn(&self, why: &str) {
         if self.why.set(why.to_owned()).is_ok() {
-            warn!("{} is lost: {why}", self.verified.name);
+            warn!("{} is lost: {why}", self.name());
             self.ended.cancel();
         }
     }
@@ -195,9 +268,24 @@ impl Node {
         &self.verified.server
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.verified.client
+    }
+
+    /// How the server is called in messages.
+    pub(super) fn name(&self) -> String {
+        self.verified.endpoint.name()
+    }
+
     /// Learns the time from a reply known to be quick: the clock may have been set back.
-    pub(super) fn set_time(&self, now_ms: u64) {
-        self.clock.set(now_ms);
+    pub(super) fn set_time(&self, reading: Reading) {
+        self.clock.set(reading.now_ms);
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+    }
+
+    /// The last time that was learnt so.
+    pub(super) fn time(&self) -> Reading {
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Loads the scripts, unless somebody has since they were loaded `seen` times: of the calls that

@@ -1,4 +1,4 @@
-//! Builds a node: three connections or four to one process, verified, with era, scripts and subscription.
+//! Builds a node: two to four connections to one process, verified, with era, scripts and subscription.
 
 use std::sync::Arc;
 
@@ -10,11 +10,17 @@ use fred::{
 use tokio::{sync::broadcast, try_join};
 
 use super::{
+    clocks::Reading,
+    cluster::{
+        check::check_settings,
+        settle::{Settler, Slots},
+        slot::tag_of,
+    },
     connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::Known,
     era::ServerIdentity,
-    gate::{Gate, Waiting},
-    node::{Node, Verified},
+    gate::{Gate, Marker, Waiting},
+    node::{Eras, Node, Verified},
     place::Address,
     script::Script,
     settle::settle,
@@ -25,20 +31,32 @@ use super::{
 /// pause. Costs 600 bytes each, at once.
 const MESSAGES_MAX: usize = 65_536;
 
+pub(super) const KEY_FILE_MISSING: &str = "A cluster keeps no deployment key: the brokers need one \
+    in a file (store.deployment_key_file).";
+
 /// What every node of a store is built from.
 pub(super) struct Plan {
     pub(super) config: RedisConfig,
     pub(super) scripts: Arc<[Script]>,
-    pub(super) channel: String,
+    /// What it subscribes to.
+    pub(super) channel: Option<String>,
+    /// Of a cluster.
+    pub(super) slots: Option<Slots>,
 }
 
 /// The connections of a node. Dropping them ends every call that is under way.
 pub(super) struct Links {
     pub(super) command: Connection,
     pub(super) probe: Connection,
-    pub(super) subscriber: Connection,
-    pub(super) messages: broadcast::Receiver<Message>,
+    pub(super) subscriber: Option<Subscriber>,
+    pub(super) settler: Option<Settler>,
     pub(super) gate: Option<(Connection, Waiting)>,
+}
+
+/// A connection that listens to the broker's channel.
+pub(super) struct Subscriber {
+    pub(super) connection: Connection,
+    pub(super) messages: broadcast::Receiver<Message>,
 }
 
 /// A node that may serve.
@@ -61,7 +79,10 @@ pub(super) async fn connect(endpoint: &Endpoint) -> Result<Checked, NodeError> {
     let connection = Connection::open(endpoint).await?;
     let text = connection.info(endpoint, None).await?;
     let info = ServerInfo::parse(&text);
-    let findings = info.check(endpoint);
+    let mut findings = info.check(endpoint);
+    if endpoint.config.place.is_cluster() && findings.problems.is_empty() {
+        check_settings(endpoint, connection.client(), &mut findings).await;
+    }
     match info.identity() {
         Some(server) if findings.problems.is_empty() => Ok(Checked {
             connection,
@@ -86,40 +107,37 @@ pub(super) async fn open(
     let run_id = checked.server.run_id.as_str();
     let (probe, subscriber) = try_join!(
         another(Connection::open(&endpoint), &endpoint, run_id),
-        another(
-            Connection::open_for_messages(&endpoint, MESSAGES_MAX),
-            &endpoint,
-            run_id
-        )
+        listen(&endpoint, run_id, plan.channel.as_deref())
     )?;
-    let (gate, waiting) = match plan.config.wait_replicas {
-        0 => (None, None),
-        replicas => {
-            let connection = another(Connection::open(&endpoint), &endpoint, run_id).await?;
-            let (gate, waiting) = Gate::new(plan.config.marker_key(), replicas);
-            (Some(gate), Some((connection, waiting)))
-        }
-    };
     let client = checked.connection.client();
     let failed = |error: fred::error::Error| endpoint.unreachable(&error);
     for script in plan.scripts.iter() {
         script.load(client).await.map_err(failed)?;
     }
-    let settled = settle(&endpoint, client, &checked.server, known).await?;
-    let messages = subscriber.client().message_rx();
-    let subscribing = subscriber.client();
-    subscribing.subscribe(&plan.channel).await.map_err(failed)?;
-    // The subscription is confirmed only by the reply to a later command on the same connection.
-    subscribing.ping::<()>(None).await.map_err(failed)?;
-    let now_ms = time_ms(client).await.map_err(failed)?;
+    let (eras, key, settler) = match &plan.slots {
+        None => {
+            let settled = settle(&endpoint, client, &checked.server, known).await?;
+            (Eras::One(settled.era), settled.key, None)
+        }
+        Some(slots) => {
+            let server = checked.server.clone();
+            let mut settler = Settler::new(slots.clone(), endpoint.clone(), client.clone(), server);
+            settler.begin().await?;
+            let key = plan.config.deployment_key.clone();
+            let key = key.ok_or_else(|| NodeError::Unfit(vec![KEY_FILE_MISSING.to_owned()]))?;
+            (Eras::Slots(Arc::clone(&settler.eras)), key, Some(settler))
+        }
+    };
+    let (gate, waiting) = gate(&endpoint, run_id, &eras).await?;
+    let time = Reading::of(client).await.map_err(failed)?;
     let node = Arc::new(Node::new(Verified {
-        name: endpoint.name(),
+        endpoint: endpoint.clone(),
         client: client.clone(),
         scripts: Arc::clone(&plan.scripts),
         server: checked.server,
-        era: settled.era,
-        key: settled.key,
-        now_ms,
+        eras,
+        key,
+        time,
         gate,
     }));
     Ok(Opened {
@@ -129,11 +147,57 @@ pub(super) async fn open(
             command: checked.connection,
             probe,
             subscriber,
-            messages,
+            settler,
             gate: waiting,
         },
         warnings: checked.warnings,
     })
+}
+
+/// A connection to the process `run_id` that listens to a channel, if there is one.
+pub(super) async fn listen(
+    endpoint: &Endpoint,
+    run_id: &str,
+    channel: Option<&str>,
+) -> Result<Option<Subscriber>, NodeError> {
+    let Some(channel) = channel else {
+        return Ok(None);
+    };
+    let opening = Connection::open_for_messages(endpoint, MESSAGES_MAX);
+    let connection = another(opening, endpoint, run_id).await?;
+    let failed = |error: fred::error::Error| endpoint.unreachable(&error);
+    let client = connection.client();
+    let messages = client.message_rx();
+    client.subscribe(channel).await.map_err(failed)?;
+    // The subscription is confirmed only by the reply to a later command on the same connection.
+    client.ping::<()>(None).await.map_err(failed)?;
+    Ok(Some(Subscriber {
+        connection,
+        messages,
+    }))
+}
+
+/// What answers wait for, and the connection that asks for it.
+async fn gate(
+    endpoint: &Endpoint,
+    run_id: &str,
+    eras: &Eras,
+) -> Result<(Option<Gate>, Option<(Connection, Waiting)>), NodeError> {
+    let config = &endpoint.config;
+    if config.wait_replicas == 0 {
+        return Ok((None, None));
+    }
+    let connection = another(Connection::open(endpoint), endpoint, run_id).await?;
+    let key = config.marker_key();
+    let marker: Marker = match eras {
+        Eras::One(_) => Box::new(move || Some(key.clone())),
+        Eras::Slots(eras) => {
+            let eras = Arc::clone(eras);
+            Box::new(move || Some(format!("{key}{}", tag_of(eras.any_settled(0)?))))
+        }
+    };
+    let (gate, waiting) = Gate::new(marker, config.wait_replicas);
+    Ok((Some(gate), Some((connection, waiting))))
 }
 
 /// TIME in milliseconds.

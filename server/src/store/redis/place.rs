@@ -1,4 +1,4 @@
-//! Where a store is: one server, or the master that Sentinel names.
+//! Where a store is: one server, the master that Sentinel names, or the masters of a cluster.
 
 use std::{fmt, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Host and port of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     /// Host name or IP address.
     pub host: String,
@@ -33,6 +33,8 @@ pub enum Place {
     Server(Address),
     /// Where Sentinel says that the master is.
     Sentinel(Sentinel),
+    /// At the masters of a cluster. These are some of its servers, which name the others.
+    Cluster(Vec<Address>),
 }
 
 /// The Sentinels of a master.
@@ -61,7 +63,12 @@ pub(super) struct Asked {
 impl Place {
     /// Whether another server may take over.
     pub(super) fn is_replicated(&self) -> bool {
-        matches!(self, Self::Sentinel(_))
+        matches!(self, Self::Sentinel(_) | Self::Cluster(_))
+    }
+
+    /// Whether each server has only some of the locks.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
     }
 }
 
@@ -69,6 +76,8 @@ impl Finder {
     pub(super) fn new(config: &RedisConfig) -> Self {
         match &config.place {
             Place::Server(address) => Self::Known(address.clone()),
+            // Whoever has to find all masters asks this one.
+            Place::Cluster(seeds) => Self::Known(seeds[0].clone()),
             Place::Sentinel(sentinel) => {
                 let config = RedisConfig {
                     login: sentinel.login.clone(),

@@ -14,9 +14,9 @@ use tokio::{
 };
 
 use super::{
+    clocks::Reading,
     connection::plain,
     node::Node,
-    open::time_ms,
     refusal::{Refusal, Then, Told},
     verify::ServerInfo,
 };
@@ -27,9 +27,21 @@ const MISSED_MAX: u32 = 3;
 const QUICK: Duration = Duration::from_millis(100);
 
 struct Seen {
-    now_ms: u64,
-    era: Option<String>,
+    time: Reading,
+    era: Looked,
     replication: String,
+}
+
+/// What a look at an era found.
+enum Looked {
+    /// The one of the node.
+    One(Option<String>),
+    /// The one of a slot.
+    Slot(u16, Option<String>),
+    /// It is on another server, or cannot be read.
+    Odd(u16),
+    /// The node has none.
+    Nothing,
 }
 
 enum Verdict {
@@ -41,23 +53,18 @@ enum Verdict {
 }
 
 /// Runs until the node must end, and says why.
-pub(super) async fn probe(
-    node: &Node,
-    client: Client,
-    subscriber: Client,
-    era_key: String,
-) -> String {
+pub(super) async fn probe(node: &Node, client: Client, subscriber: Option<Client>) -> String {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut missed, mut last) = (0, None);
     loop {
         ticks.tick().await;
         let start = Instant::now();
-        match timeout(EVERY, look(&client, &subscriber, &era_key)).await {
+        match timeout(EVERY, look(node, &client, subscriber.as_ref())).await {
             Ok(Ok(seen)) => {
                 (missed, last) = (0, None);
                 if start.elapsed() <= QUICK {
-                    node.set_time(seen.now_ms);
+                    node.set_time(seen.time);
                 }
                 if let Some(why) = objection(node, &seen) {
                     return why;
@@ -82,12 +89,18 @@ pub(super) async fn probe(
     }
 }
 
-async fn look(client: &Client, subscriber: &Client, era_key: &str) -> Result<Seen, Error> {
-    let (now_ms, era, replication, heard) = join!(
-        time_ms(client),
-        client.get::<Option<String>, _>(era_key),
+async fn look(node: &Node, client: &Client, subscriber: Option<&Client>) -> Result<Seen, Error> {
+    let heard = async {
+        match subscriber {
+            Some(subscriber) => subscriber.ping::<()>(None).await,
+            None => Ok(()),
+        }
+    };
+    let (time, era, replication, heard) = join!(
+        Reading::of(client),
+        look_at_era(node, client),
         client.info::<String>(Some(InfoKind::Replication)),
-        subscriber.ping::<()>(None)
+        heard
     );
     // A server that takes no writes refuses this, too, and can still be looked at.
     let heard = heard.or_else(|error| match verdict(&error) {
@@ -96,10 +109,28 @@ async fn look(client: &Client, subscriber: &Client, era_key: &str) -> Result<See
     });
     heard?;
     Ok(Seen {
-        now_ms: now_ms?,
+        time: time?,
         era: era?,
         replication: replication?,
     })
+}
+
+async fn look_at_era(node: &Node, client: &Client) -> Result<Looked, Error> {
+    let Some((key, slot)) = node.era_to_look_at() else {
+        return Ok(Looked::Nothing);
+    };
+    let era = client.get::<Option<String>, _>(key).await;
+    match (slot, era) {
+        (None, era) => era.map(Looked::One),
+        (Some(slot), Ok(era)) => Ok(Looked::Slot(slot, era)),
+        (Some(slot), Err(error)) => {
+            let Refusal { then, told, .. } = Refusal::of(&error);
+            match (then, told) {
+                (Then::Elsewhere, _) | (Then::Keep, Told::Corrupt) => Ok(Looked::Odd(slot)),
+                (Then::Load | Then::Keep | Then::Doubt | Then::End, _) => Err(error),
+            }
+        }
+    }
 }
 
 /// What an error says of the server.
@@ -117,11 +148,18 @@ fn verdict(error: &Error) -> Verdict {
 }
 
 fn objection(node: &Node, seen: &Seen) -> Option<String> {
-    let Some(era) = &seen.era else {
-        return Some("its era is gone: it has lost its data".to_owned());
-    };
-    if era.split('|').next() != Some(node.era_id()) {
-        return Some("another broker began a new era".to_owned());
+    match (&seen.era, node.era(), node.slot_eras()) {
+        (Looked::One(None), _, _) => {
+            return Some("its era is gone: it has lost its data".to_owned());
+        }
+        (Looked::One(Some(text)), Some(era), _)
+            if text.split('|').next() != Some(era.id.as_str()) =>
+        {
+            return Some("another broker began a new era".to_owned());
+        }
+        (Looked::Slot(slot, era), _, Some(eras)) => eras.compare(*slot, era.as_deref()),
+        (Looked::Odd(slot), _, Some(eras)) => eras.doubt(*slot, false),
+        (Looked::One(_) | Looked::Slot(..) | Looked::Odd(_) | Looked::Nothing, _, _) => {}
     }
     let info = ServerInfo::parse(&seen.replication);
     if !info.is_master() {

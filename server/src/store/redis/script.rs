@@ -3,7 +3,11 @@
 use std::sync::OnceLock;
 
 use fred::{
-    bytes_utils::Str, clients::Client, error::Error, interfaces::LuaInterface as _, types::Value,
+    bytes_utils::Str,
+    clients::{Client, Pipeline},
+    error::{Error, ErrorKind},
+    interfaces::{ClientLike as _, LuaInterface as _},
+    types::{CustomCommand, Value},
 };
 
 use super::scripts::Command;
@@ -39,10 +43,56 @@ impl Script {
 
     /// EVALSHA; the error is the server's.
     pub(super) async fn run(&self, client: &Client, command: Command) -> Result<Value, Error> {
+        let sha = self.digest(client).await?;
+        client.evalsha(sha, command.keys, command.args).await
+    }
+
+    /// `run` on a server to which the lock's slot is on its way.
+    pub(super) async fn run_asking(
+        &self,
+        client: &Client,
+        command: Command,
+    ) -> Result<Value, Error> {
+        let sha = self.digest(client).await?;
+        let pipeline = client.pipeline();
+        let asking = CustomCommand::new_static("ASKING", None::<u16>, false);
+        let _: () = pipeline.custom(asking, Vec::<Value>::new()).await?;
+        queue(&pipeline, sha, command).await?;
+        let replies = pipeline.try_all::<Value>().await;
+        let mut last = Err(Error::new(ErrorKind::Canceled, "no reply"));
+        for reply in replies {
+            last = Ok(reply?);
+        }
+        last
+    }
+
+    /// `run` of several at once: a result each, or fewer if the connection breaks.
+    pub(super) async fn run_all(
+        &self,
+        client: &Client,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Result<Value, Error>>, Error> {
+        let sha = self.digest(client).await?;
+        let pipeline = client.pipeline();
+        for command in commands {
+            queue(&pipeline, sha.clone(), command).await?;
+        }
+        Ok(pipeline.try_all().await)
+    }
+
+    async fn digest(&self, client: &Client) -> Result<Str, Error> {
         if self.sha.get().is_none() {
             self.load(client).await?;
         }
-        let sha = self.sha.get().cloned().unwrap_or_default();
-        client.evalsha(sha, command.keys, command.args).await
+        Ok(self.sha.get().cloned().unwrap_or_default())
     }
+}
+
+/// fred has no EVALSHA in pipelines.
+async fn queue(pipeline: &Pipeline<Client>, sha: Str, command: Command) -> Result<(), Error> {
+    let evalsha = CustomCommand::new_static("EVALSHA", None::<u16>, false);
+    let mut args = vec![Value::String(sha), command.keys.len().to_string().into()];
+    args.extend(command.keys.into_iter().map(Value::from));
+    args.extend(command.args);
+    pipeline.custom(evalsha, args).await
 }

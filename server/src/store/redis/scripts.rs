@@ -19,14 +19,16 @@ pub struct Preamble<'a> {
     pub broker: BrokerId,
     /// The command is refused after this time, in milliseconds of the store's clock.
     pub not_after_ms: u64,
-    /// The era that the broker verified.
+    /// The era that the broker verified; in a cluster empty if there is none.
     pub era_id: &'a str,
+    /// In a cluster: a part of a key by which it lies in the lock's slot.
+    pub era_tag: Option<&'a str>,
 }
 
 /// Keys and arguments of one command.
 #[derive(Debug, Clone)]
 pub struct Command {
-    /// The lock's record and the era.
+    /// The lock's record and the era; in a cluster the record alone.
     pub keys: Vec<String>,
     /// ARGV.
     pub args: Vec<Value>,
@@ -148,6 +150,16 @@ const TEXTS: [(Verb, &str, &str); 9] = [
     (Verb::Check, "check", CHECK),
 ];
 
+impl Verb {
+    /// Whether the script may grant, to whoever calls or to those who wait.
+    pub(super) fn grants(self) -> bool {
+        match self {
+            Self::Acquire | Self::Release | Self::Cancel | Self::Touch | Self::SetLimit => true,
+            Self::Renew | Self::Attach | Self::Get | Self::Check => false,
+        }
+    }
+}
+
 impl Preamble<'_> {
     /// `waiters_max`: how many waiters the queue takes.
     pub fn acquire(&self, acquire: &Acquire, waiters_max: u32) -> Command {
@@ -218,13 +230,19 @@ impl Preamble<'_> {
         let mut args = Vec::with_capacity(N + 3);
         args.push(text(self.broker.as_str()));
         args.push(number(self.not_after_ms));
-        args.push(text(self.era_id));
-        args.extend(own);
-        let key = format!("{}{}", self.key_prefix, lock.encoded());
-        Command {
-            keys: vec![key, format!("{}era", self.key_prefix)],
-            args,
+        let mut keys = vec![format!("{}{}", self.key_prefix, lock.encoded())];
+        match self.era_tag {
+            None => {
+                keys.push(format!("{}era", self.key_prefix));
+                args.push(text(self.era_id));
+            }
+            Some(tag) => {
+                let era = format!("{}|{}era{tag}", self.era_id, self.key_prefix);
+                args.push(Value::String(era.into()));
+            }
         }
+        args.extend(own);
+        Command { keys, args }
     }
 }
 

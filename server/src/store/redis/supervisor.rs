@@ -8,7 +8,7 @@ use tokio::{
     select,
     sync::{
         broadcast::{self, error::RecvError},
-        watch,
+        oneshot, watch,
     },
     time::{Instant, sleep, timeout},
 };
@@ -16,11 +16,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use super::{
+    cluster::settle::Settler,
     connection::{Connection, NodeError, RedisConfig},
     decide::Known,
     gate::Waiting,
     node::Node,
-    open::{Links, Opened, Plan, open},
+    open::{Links, Opened, Plan, Subscriber, open},
     place::Finder,
     probe::probe,
     script::Script,
@@ -48,9 +49,17 @@ pub struct Subscription {
     pub tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
 }
 
-/// The one node of a store, whichever it is at the moment.
+/// The node of a store, or of one master of a cluster, whichever it is at the moment.
 pub struct Supervisor {
     current: watch::Receiver<Option<Arc<Node>>>,
+}
+
+/// What a supervisor is made of.
+pub(super) struct Start {
+    pub(super) plan: Plan,
+    pub(super) finder: Finder,
+    pub(super) tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
+    pub(super) stop: CancellationToken,
 }
 
 struct Keeper {
@@ -74,22 +83,18 @@ impl Supervisor {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
-        let (sender, current) = watch::channel(None);
         let wait = config.wait_for_store;
-        let mut keeper = Keeper {
+        let (mut keeper, current) = Keeper::new(Start {
             finder: Finder::new(&config),
             plan: Plan {
                 config,
                 scripts,
-                channel,
+                channel: Some(channel),
+                slots: None,
             },
-            known: Known::default(),
-            current: sender,
             tell,
             stop,
-            warned: Vec::new(),
-            failed: None,
-        };
+        });
         let first = match keeper.open().await {
             Ok(opened) => Some(opened),
             Err(error @ NodeError::Unreachable(_)) if wait => {
@@ -102,11 +107,44 @@ impl Supervisor {
         Ok(Self { current })
     }
 
+    /// Opens the first node in the background, and tells how that went.
+    pub(super) fn begin(
+        start: Start,
+        tasks: &TaskTracker,
+    ) -> (Self, oneshot::Receiver<Result<(), NodeError>>) {
+        let (mut keeper, current) = Keeper::new(start);
+        let (opened, is_open) = oneshot::channel();
+        tasks.spawn(async move {
+            let stop = keeper.stop.clone();
+            let first = select! {
+                () = stop.cancelled() => return,
+                first = keeper.open() => first,
+            };
+            // Only a store that starts wants to know.
+            let (first, told) = match first {
+                Ok(first) => (Some(first), Ok(())),
+                Err(error) => {
+                    keeper.log_failure(error.clone());
+                    (None, Err(error))
+                }
+            };
+            let _ = opened.send(told);
+            keeper.keep(first).await;
+        });
+        (Self { current }, is_open)
+    }
+
+    /// The node that serves now, if there is one.
+    pub(super) fn present(&self) -> Option<Arc<Node>> {
+        let current = self.current.borrow();
+        current.as_ref().filter(|node| !node.is_ended()).cloned()
+    }
+
     /// The present node; waits for one at most `within`.
     pub async fn node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
         let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| !n.is_ended());
-        if let Some(node) = self.current.borrow().as_ref().filter(|n| !n.is_ended()) {
-            return Ok(Arc::clone(node));
+        if let Some(node) = self.present() {
+            return Ok(node);
         }
         let mut current = self.current.clone();
         let found = timeout(within, current.wait_for(serves)).await;
@@ -119,6 +157,27 @@ impl Supervisor {
 }
 
 impl Keeper {
+    fn new(start: Start) -> (Self, watch::Receiver<Option<Arc<Node>>>) {
+        let Start {
+            plan,
+            finder,
+            tell,
+            stop,
+        } = start;
+        let (sender, current) = watch::channel(None);
+        let keeper = Self {
+            plan,
+            finder,
+            known: Known::default(),
+            current: sender,
+            tell,
+            stop,
+            warned: Vec::new(),
+            failed: None,
+        };
+        (keeper, current)
+    }
+
     async fn keep(mut self, first: Option<Opened>) {
         let stop = self.stop.clone();
         select! {
@@ -184,21 +243,21 @@ impl Keeper {
         let Links {
             mut command,
             probe: mut prober,
-            mut subscriber,
-            messages,
+            subscriber,
+            settler,
             gate,
         } = links;
-        let era_key = endpoint.config.era_key();
-        let (probe_client, subscribed) = (prober.client().clone(), subscriber.client().clone());
+        let probe_client = prober.client().clone();
+        let subscribed = subscriber.as_ref().map(|it| it.connection.client().clone());
         let why = select! {
             () = node.ended() => None,
             why = command.broken() => Some(why),
             why = prober.broken() => Some(why),
-            why = subscriber.broken() => Some(why),
+            why = pass_on(subscriber, &self.tell) => Some(why),
             why = hold_back(gate) => Some(why),
-            why = probe(&node, probe_client, subscribed, era_key) => Some(why),
+            why = settle(settler) => Some(why),
+            why = probe(&node, probe_client, subscribed) => Some(why),
             why = self.finder.moved(&endpoint.address) => Some(why),
-            never = forward(messages, &self.tell) => match never {},
         };
         if let Some(why) = why {
             node.condemn(&why);
@@ -219,7 +278,34 @@ async fn hold_back(gate: Option<(Connection, Waiting)>) -> String {
     }
 }
 
-/// Passes messages on.
+/// Settles the slots of a node of a cluster.
+async fn settle(settler: Option<Settler>) -> String {
+    match settler {
+        Some(settler) => settler.run().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Passes messages on until the connection breaks. A node that listens to nothing tells only that
+/// it is new.
+pub(super) async fn pass_on(
+    subscriber: Option<Subscriber>,
+    tell: &(dyn Fn(NodeEvent) + Send + Sync),
+) -> String {
+    let Some(subscriber) = subscriber else {
+        tell(NodeEvent::Ready);
+        return std::future::pending().await;
+    };
+    let Subscriber {
+        mut connection,
+        messages,
+    } = subscriber;
+    select! {
+        why = connection.broken() => why,
+        never = forward(messages, tell) => match never {},
+    }
+}
+
 async fn forward(
     mut messages: broadcast::Receiver<Message>,
     tell: &(dyn Fn(NodeEvent) + Send + Sync),

@@ -67,7 +67,7 @@ impl<'a> ServerInfo<'a> {
             loading: self.get("loading") == Some("1"),
             ..Findings::default()
         };
-        self.must(&address, &mut findings.problems);
+        self.must(&address, config, &mut findings.problems);
         let risky = if config.allow_unsafe {
             &mut findings.warnings
         } else {
@@ -78,7 +78,7 @@ impl<'a> ServerInfo<'a> {
         findings
     }
 
-    fn must(&self, address: &str, problems: &mut Vec<String>) {
+    fn must(&self, address: &str, config: &RedisConfig, problems: &mut Vec<String>) {
         if self.identity().is_none() {
             problems.push(format!(
                 "{address} does not tell its run_id and master_replid in INFO: a restart could \
@@ -92,11 +92,16 @@ impl<'a> ServerInfo<'a> {
                 self.get("role").unwrap_or("server of unknown role")
             ));
         }
-        if self.get("cluster_enabled") == Some("1") {
-            problems.push(format!(
-                "{address} runs in cluster mode, where it keeps only some of the locks. Use a \
-                 server with cluster-enabled no."
-            ));
+        match (self.get("cluster_enabled"), config.place.is_cluster()) {
+            (Some("1"), false) => problems.push(format!(
+                "{address} runs in cluster mode, where it keeps only some of the locks. Use \
+                 redis-cluster://, or a server with cluster-enabled no."
+            )),
+            (Some("1"), true) | (_, false) => {}
+            (_, true) => problems.push(format!(
+                "{address} does not run in cluster mode. Use redis://, or a server with \
+                 cluster-enabled yes."
+            )),
         }
         if self.get("loading") == Some("1") {
             problems.push(format!(

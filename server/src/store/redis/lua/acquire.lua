@@ -56,12 +56,12 @@ end
 if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 
 local closed = grants_in()
-if closed < 0 or closed > 0 and not (ARGV[10] == '1' and wait > 0) then
+if closed < 0 and era_id ~= '' or closed ~= 0 and not (ARGV[10] == '1' and wait > 0) then
   if next(changed) then save() end
   return closed < 0 and { 'NOERA', now } or { 'RECOVERING', now, closed }
 end
 -- another request of the same lease may have been promised the lock
-local blocked = closed > 0 or advance() or holder_of(lease)
+local blocked = closed ~= 0 or advance() or holder_of(lease)
 local in_use = limit_in_use()
 if in_use == 0 then holders.limit = limit end
 if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end

@@ -5,7 +5,14 @@
 local closed_ms
 local function grants_in()
   if not closed_ms then
-    local id, before = string.match(call('GET', era_key) or '', '^([^|]*)|(%d+)|')
+    local era = era_key and call('GET', era_key)
+    if not era_key then
+      -- In a cluster the era is no key, or nothing could be done while its slot moves: it follows the
+      -- id, 'era_id|era'. No id grants nothing, and an era that is elsewhere already is none.
+      era_id, era = string.match(era_id, '^(%w*)|(.*)$')
+      era = era_id ~= '' and redis.pcall('GET', era)
+    end
+    local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
     closed_ms = id == era_id and math.max(tonumber(before) - now, 0) or -1
   end
   return closed_ms

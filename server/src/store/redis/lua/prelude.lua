@@ -1,5 +1,5 @@
 -- Shared by all verbs: the constants, the one clock, and one lock's record, read once.
--- KEYS: lock, era. ARGV: broker, not_after_ms, era_id, then the verb's own.
+-- KEYS: lock, era. ARGV: broker, not_after_ms, era_id, then the verb's own. In a cluster: advance.lua.
 local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
 local SCAN_MAX, GRANTS_MAX, ATTEMPTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 8, 31, 1073741824

@@ -1,0 +1,348 @@
+//! The masters of a cluster: a node each, and which of them has the lock of a call.
+
+pub(super) mod check;
+pub(super) mod eras;
+mod follow;
+mod hear;
+pub(super) mod init;
+mod map;
+pub(super) mod redirect;
+pub(super) mod settle;
+pub(super) mod slot;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use tokio::{
+    select,
+    sync::{Notify, oneshot, watch},
+    time::{Instant, sleep, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::warn;
+
+use self::{
+    eras::Learnt,
+    map::SlotMap,
+    redirect::Redirect,
+    settle::Slots,
+    slot::{ranges, slot_of, tag_of},
+};
+use super::{
+    complaints::Complaints,
+    connection::{NodeError, RedisConfig},
+    node::{Node, Way},
+    nodes::Target,
+    open::{KEY_FILE_MISSING, Plan},
+    place::{Address, Finder},
+    script::Script,
+    supervisor::{NodeEvent, Start, Subscription, Supervisor},
+};
+use crate::{lock::LockKey, store::StoreError};
+
+/// How often a call follows servers that name each other.
+const HOPS_MAX: u32 = 12;
+/// After so many it is left to them to agree for a moment.
+const HOPS_AT_ONCE: u32 = 3;
+const HOP_PAUSE: Duration = Duration::from_millis(20);
+
+type Opening = oneshot::Receiver<Result<(), NodeError>>;
+
+/// All masters of a cluster.
+pub(super) struct Router {
+    config: RedisConfig,
+    /// Servers that the configuration names.
+    seeds: Vec<Address>,
+    scripts: Arc<[Script]>,
+    channel: String,
+    tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
+    map: watch::Sender<Arc<SlotMap>>,
+    learnt: Arc<Learnt>,
+    seats: Mutex<BTreeMap<Address, Seat>>,
+    /// Wants the map read again.
+    reread: Arc<Notify>,
+    /// There is a new node.
+    news: Arc<Notify>,
+    complaints: Complaints,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// A server that is, or may become, the master of some slots.
+struct Seat {
+    supervisor: Arc<Supervisor>,
+    used_at: Instant,
+    stop: CancellationToken,
+}
+
+/// The way of one call to its lock.
+pub(super) struct Asked {
+    slot: u16,
+    /// Whether the script may grant.
+    grants: bool,
+    /// Where the lock may be while its slot moves there.
+    asking: Option<Address>,
+    hops: u32,
+}
+
+impl Router {
+    /// Opens nodes on all masters that can be reached, or says in a plain sentence why there is none.
+    pub(super) async fn start(
+        (config, seeds): (RedisConfig, Vec<Address>),
+        scripts: Arc<[Script]>,
+        Subscription { channel, tell }: Subscription,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, NodeError> {
+        if config.deployment_key.is_none() {
+            return Err(NodeError::Unfit(vec![KEY_FILE_MISSING.to_owned()]));
+        }
+        let router = Arc::new(Self {
+            config,
+            seeds,
+            scripts,
+            channel,
+            tell: tell.into(),
+            map: watch::Sender::new(Arc::new(SlotMap::empty())),
+            learnt: Arc::new(Learnt::new()),
+            seats: Mutex::default(),
+            reread: Arc::new(Notify::new()),
+            news: Arc::new(Notify::new()),
+            complaints: Complaints::default(),
+            tasks: tasks.clone(),
+            stop: stop.child_token(),
+        });
+        if let Err(error) = router.open_all().await {
+            router.stop.cancel();
+            return Err(error);
+        }
+        for task in [true, false] {
+            let (router, stop) = (Arc::clone(&router), router.stop.clone());
+            tasks.spawn(async move {
+                let work = async {
+                    match task {
+                        true => router.follow().await,
+                        false => router.hear().await,
+                    }
+                };
+                select! {
+                    () = stop.cancelled() => {}
+                    never = work => match never {},
+                }
+            });
+        }
+        Ok(router)
+    }
+
+    async fn open_all(&self) -> Result<(), NodeError> {
+        let wait = self.config.wait_for_store;
+        match self.ask_servers(&self.seeds).await {
+            Ok(map) => drop(self.map.send_replace(Arc::new(map))),
+            Err(error @ NodeError::Unreachable(_)) if wait => {
+                warn!("{error}");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        let opening = self.seat_masters().into_iter();
+        let opened = join_all(opening.map(async |(address, opened)| (address, opened.await))).await;
+        let (mut missing, mut why) = (Vec::new(), Vec::new());
+        let map = Arc::clone(&self.map.borrow());
+        let count = opened.len();
+        for (address, opened) in opened {
+            match opened {
+                Ok(Ok(())) => {}
+                Ok(Err(error @ NodeError::Unfit(_))) => return Err(error),
+                Ok(Err(NodeError::Unreachable(error))) => {
+                    missing.extend(map.slots_of(&address));
+                    why.push(error);
+                }
+                Err(_) => return Err(NodeError::Unreachable("The broker stops.".to_owned())),
+            }
+        }
+        if why.len() == count && !wait {
+            why.push("The cluster has no master that can be used.".to_owned());
+            return Err(NodeError::Unreachable(why.join(" ")));
+        }
+        if !missing.is_empty() {
+            missing.sort_unstable();
+            warn!(
+                slots = ranges(missing),
+                "masters are missing: no locks in these slots"
+            );
+        }
+        self.warn();
+        Ok(())
+    }
+
+    /// A node that may have the lock; waits for one until `until`.
+    pub(super) async fn target(
+        &self,
+        asked: &mut Asked,
+        until: Instant,
+    ) -> Result<Target, StoreError> {
+        let (node, way) = loop {
+            let mut map = self.map.subscribe();
+            let master = map.borrow_and_update().master(asked.slot).cloned();
+            let (address, way) = match (asked.asking.take(), master) {
+                (Some(address), _) => (address, Way::Asking),
+                (None, Some(address)) => (address, Way::Plain),
+                (None, None) => match timeout_at(until, map.changed()).await {
+                    Ok(_) => continue,
+                    Err(_) => {
+                        let why = format!("no master has slot {}", asked.slot);
+                        return Err(StoreError::NotNow(why));
+                    }
+                },
+            };
+            let supervisor = self.supervisor(&address);
+            if let Some(node) = supervisor.present() {
+                break (node, way);
+            }
+            select! {
+                node = supervisor.node(until.saturating_duration_since(Instant::now())) => {
+                    break (node?, way);
+                }
+                Ok(()) = map.changed(), if way == Way::Plain => {}
+            }
+        };
+        let era_id = match (node.slot_eras(), way) {
+            (Some(eras), Way::Plain) if asked.grants => eras.id(asked.slot).await,
+            (Some(_) | None, Way::Plain | Way::Asking) => Box::default(),
+        };
+        Ok(Target {
+            node,
+            slot_era: Some((era_id, tag_of(asked.slot))),
+            way,
+        })
+    }
+
+    /// Goes where a server says that the lock is.
+    pub(super) async fn follow_to(
+        &self,
+        asked: &mut Asked,
+        redirect: Redirect,
+    ) -> Result<(), StoreError> {
+        asked.hops += 1;
+        if asked.hops > HOPS_MAX {
+            let why = format!("the masters do not agree who has slot {}", asked.slot);
+            return Err(StoreError::NotNow(why));
+        }
+        if redirect.asking {
+            asked.asking = Some(redirect.to);
+        } else {
+            self.moved(redirect.slot, &redirect.to);
+        }
+        if asked.hops > HOPS_AT_ONCE {
+            sleep(HOP_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Any node that serves; waits for one a while.
+    pub(super) async fn any_node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
+        let until = Instant::now() + within;
+        loop {
+            if let Some((_, node)) = self.living().into_iter().next() {
+                return Ok(node);
+            }
+            if Instant::now() >= until {
+                return Err(StoreError::NotNow("no verified connection".to_owned()));
+            }
+            sleep(HOP_PAUSE).await;
+        }
+    }
+
+    fn moved(&self, slot: u16, to: &Address) {
+        let is_news = self.map.send_if_modified(|map| {
+            let is_news = map.master(slot) != Some(to);
+            if is_news {
+                Arc::make_mut(map).set(slot, to);
+            }
+            is_news
+        });
+        if is_news {
+            self.reread.notify_one();
+        }
+    }
+
+    /// The nodes that serve, in the order of their addresses.
+    fn living(&self) -> Vec<(Address, Arc<Node>)> {
+        let seats = self.seats();
+        let living = seats.iter().filter_map(|(address, seat)| {
+            let node = seat.supervisor.present()?;
+            Some((address.clone(), node))
+        });
+        living.collect()
+    }
+
+    fn supervisor(&self, address: &Address) -> Arc<Supervisor> {
+        let mut seats = self.seats();
+        if let Some(seat) = seats.get_mut(address) {
+            seat.used_at = Instant::now();
+            return Arc::clone(&seat.supervisor);
+        }
+        let (seat, _) = self.seat(address);
+        let supervisor = Arc::clone(&seat.supervisor);
+        seats.insert(address.clone(), seat);
+        supervisor
+    }
+
+    fn seat(&self, address: &Address) -> (Seat, Opening) {
+        let (tell, news) = (Arc::clone(&self.tell), Arc::clone(&self.news));
+        let stop = self.stop.child_token();
+        let start = Start {
+            plan: Plan {
+                config: self.config.clone(),
+                scripts: Arc::clone(&self.scripts),
+                channel: None,
+                slots: Some(Slots {
+                    map: self.map.subscribe(),
+                    learnt: Arc::clone(&self.learnt),
+                    reread: Arc::clone(&self.reread),
+                }),
+            },
+            finder: Finder::Known(address.clone()),
+            tell: Box::new(move |event| {
+                news.notify_one();
+                tell(event);
+            }),
+            stop: stop.clone(),
+        };
+        let (supervisor, opening) = Supervisor::begin(start, &self.tasks);
+        let seat = Seat {
+            supervisor: Arc::new(supervisor),
+            used_at: Instant::now(),
+            stop,
+        };
+        (seat, opening)
+    }
+
+    fn seats(&self) -> MutexGuard<'_, BTreeMap<Address, Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asked {
+    /// `grants`: whether the script may grant.
+    pub(super) fn new(lock: &LockKey, grants: bool) -> Self {
+        Self {
+            slot: slot_of(lock),
+            grants,
+            asking: None,
+            hops: 0,
+        }
+    }
+
+    /// The era was not that of the store: nothing is granted, all else is done.
+    pub(super) fn without_era(&mut self, node: &Node) {
+        self.grants = false;
+        if let Some(eras) = node.slot_eras() {
+            eras.doubt(self.slot, false);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Brings the slots of a node to eras of this server process: reads, decides, writes.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use fred::{
+    clients::Client,
+    error::Error,
+    interfaces::KeysInterface as _,
+    types::{FromValue as _, Value},
+};
+use tokio::{
+    select,
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+use tracing::{error, info, warn};
+
+use super::{
+    eras::{Learnt, SlotEras},
+    map::SlotMap,
+    slot::{era_key, ranges},
+};
+use crate::store::redis::{
+    complaints::Complaints,
+    connection::{Endpoint, NodeError, plain},
+    decide::{Decision, Found, Write, decide},
+    era::{Era, ServerIdentity},
+    refusal::{Refusal, Then, Told},
+    script::Script,
+    scripts::Command,
+    settle::{own, refused},
+};
+
+static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!("../lua/era.lua")));
+
+/// So many at once, so that calls are not held up.
+const BATCH: usize = 128;
+/// Between batches that nobody waits for: a master with a third of the slots is through in half a
+/// second.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How soon a slot that could not be settled is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often another broker may be faster before the slot is left for later.
+const ROUNDS_MAX: usize = 8;
+
+/// Whose slots are settled, and what is known of them.
+#[derive(Clone)]
+pub(in crate::store::redis) struct Slots {
+    pub(super) map: watch::Receiver<Arc<SlotMap>>,
+    pub(super) learnt: Arc<Learnt>,
+    /// Wants the map read again.
+    pub(super) reread: Arc<Notify>,
+}
+
+/// Settles the slots of one node.
+pub(in crate::store::redis) struct Settler {
+    slots: Slots,
+    endpoint: Endpoint,
+    client: Client,
+    server: ServerIdentity,
+    pub(in crate::store::redis) eras: Arc<SlotEras>,
+    complaints: Complaints,
+    /// All slots are settled again, since one had lost its era.
+    is_losing: bool,
+}
+
+/// What became of some slots.
+#[derive(Debug, Default)]
+struct Tally {
+    written: Vec<u16>,
+    /// Those of them that wait, and for how long the last one does.
+    waiting: Vec<u16>,
+    wait_ms: u64,
+    elsewhere: Vec<u16>,
+    failed: Vec<u16>,
+    why: String,
+    /// An era that this process knew is gone.
+    is_lost: bool,
+}
+
+/// What is to be written for a slot, instead of what.
+struct Due {
+    slot: u16,
+    expected: String,
+    write: Box<Write>,
+}
+
+impl Settler {
+    /// For the node on this server, of which nothing is settled yet.
+    pub(in crate::store::redis) fn new(
+        slots: Slots,
+        endpoint: Endpoint,
+        client: Client,
+        server: ServerIdentity,
+    ) -> Self {
+        Self {
+            slots,
+            endpoint,
+            client,
+            server,
+            eras: Arc::new(SlotEras::new()),
+            complaints: Complaints::default(),
+            is_losing: false,
+        }
+    }
+
+    /// Settles a few slots before the node serves: all that is wrong with the others, too, is
+    /// noticed by them.
+    pub(in crate::store::redis) async fn begin(&mut self) -> Result<(), NodeError> {
+        ERA.load(&self.client)
+            .await
+            .map_err(|e| self.endpoint.unreachable(&e))?;
+        let first: Vec<u16> = self.mine().into_iter().take(1).collect();
+        self.settle(&first, true).await
+    }
+
+    /// Settles all slots, or says which it cannot.
+    pub(super) async fn settle_all(&mut self) -> Result<(), NodeError> {
+        let mine = self.mine();
+        let slots: Vec<u16> = mine.iter().copied().collect();
+        self.settle(&slots, true).await?;
+        let stuck = self.eras.all_stuck(&mine);
+        if stuck.is_empty() {
+            return Ok(());
+        }
+        Err(NodeError::Unreachable(format!(
+            "{} has slots of which the eras cannot be written: {}. See whether they are on their \
+             way to another master.",
+            self.endpoint.name(),
+            ranges(stuck)
+        )))
+    }
+
+    /// Reads all eras, and says why no broker could serve with them.
+    pub(super) async fn check_all(&mut self) -> Result<(), NodeError> {
+        let slots: Vec<u16> = self.mine().into_iter().collect();
+        for batch in slots.chunks(BATCH) {
+            self.read(batch, false, &mut Tally::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Settles what calls wait for, then all the rest, whenever there is something to do. Ends with
+    /// the reason why the node must.
+    pub(in crate::store::redis) async fn run(mut self) -> String {
+        let mut tried = Instant::now();
+        let mut mine = self.mine();
+        loop {
+            if self.slots.map.has_changed().unwrap_or(false) {
+                mine = self.mine();
+                self.eras.keep_only(&mine);
+            }
+            let (mut batch, is_urgent) = self.eras.next(&mine, BATCH);
+            if batch.is_empty() && !is_urgent {
+                self.is_losing = false;
+                if tried.elapsed() >= AGAIN {
+                    batch = self.eras.all_stuck(&mine);
+                    tried = Instant::now();
+                }
+            }
+            if let Err(NodeError::Unfit(problems)) = self.settle(&batch, is_urgent).await {
+                return problems.join(" ");
+            }
+            let rest = match (batch.is_empty(), is_urgent) {
+                (true, false) => AGAIN,
+                (false, false) => PAUSE,
+                (_, true) => Duration::ZERO,
+            };
+            let changed = self.slots.map.changed();
+            select! {
+                () = self.eras.asked() => {}
+                Ok(()) = changed => self.slots.map.mark_changed(),
+                () = sleep(rest) => {}
+            }
+        }
+    }
+
+    fn mine(&mut self) -> BTreeSet<u16> {
+        let map = Arc::clone(&self.slots.map.borrow_and_update());
+        map.slots_of(&self.endpoint.address).into_iter().collect()
+    }
+
+    /// `must_have`: eras are written for new slots of a cluster that is trusted to be new, too. What
+    /// fails is tried again later, unless somebody has to change something.
+    async fn settle(&mut self, slots: &[u16], must_have: bool) -> Result<(), NodeError> {
+        for batch in slots.chunks(BATCH) {
+            let tally = match self.settle_batch(batch.to_vec(), must_have).await {
+                Ok(tally) => tally,
+                Err(error) => {
+                    self.eras.stuck(batch);
+                    self.eras.tell();
+                    return Err(error);
+                }
+            };
+            self.eras.stuck(&tally.elsewhere);
+            self.eras.stuck(&tally.failed);
+            self.eras.tell();
+            self.log(&tally);
+            // The rest that was settled before may be lost with it.
+            if tally.is_lost && !self.is_losing {
+                self.is_losing = true;
+                self.eras.doubt(batch[0], true);
+            }
+            if !tally.elsewhere.is_empty() {
+                self.slots.reread.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    async fn settle_batch(&self, slots: Vec<u16>, must_have: bool) -> Result<Tally, NodeError> {
+        let (mut left, mut tally) = (slots, Tally::default());
+        for _ in 0..ROUNDS_MAX {
+            let due = self.read(&left, must_have, &mut tally).await?;
+            if due.is_empty() {
+                return Ok(tally);
+            }
+            left = self.write(due, &mut tally).await?;
+            if left.is_empty() {
+                return Ok(tally);
+            }
+        }
+        tally.failed.append(&mut left);
+        "its eras change faster than this broker can follow".clone_into(&mut tally.why);
+        Ok(tally)
+    }
+
+    /// Adopts what can be; returns what must be written.
+    async fn read(
+        &self,
+        slots: &[u16],
+        must_have: bool,
+        tally: &mut Tally,
+    ) -> Result<Vec<Due>, NodeError> {
+        let config = &self.endpoint.config;
+        let pipeline = self.client.pipeline();
+        for &slot in slots {
+            let key = era_key(&config.key_prefix, slot);
+            let queued: Result<(), Error> = pipeline.get(key).await;
+            queued.map_err(|e| self.endpoint.unreachable(&e))?;
+        }
+        let replies = pipeline.try_all::<Option<String>>().await;
+        let replies = self.whole(replies, slots.len())?;
+        let mut due = Vec::new();
+        for (&slot, reply) in slots.iter().zip(replies) {
+            let text = match reply {
+                Ok(text) => text,
+                Err(error) => {
+                    tally.refused(slot, &error);
+                    continue;
+                }
+            };
+            let era = text.as_deref().map(Era::parse);
+            if era == Some(None) {
+                tally.failed.push(slot);
+                "it is no era of this version".clone_into(&mut tally.why);
+                continue;
+            }
+            let is_known = self.slots.learnt.is_known(slot);
+            if era.is_none() && config.trust_empty_store && !is_known && !must_have {
+                self.eras.unused(slot);
+                continue;
+            }
+            tally.is_lost |= era.is_none() && is_known;
+            let found = Found {
+                era: era.flatten(),
+                key: None,
+            };
+            let known = self
+                .slots
+                .learnt
+                .known(slot, config.deployment_key.as_ref());
+            match (
+                decide(&found, &self.server, &own(config), &known),
+                found.era,
+            ) {
+                (Decision::Adopt(_), Some(era)) => self.adopt(slot, &era),
+                (Decision::Adopt(_), None) => {}
+                (Decision::Refuse(why), _) => return Err(refused(&self.endpoint, why)),
+                (Decision::Write(write), _) => due.push(Due {
+                    slot,
+                    expected: text.unwrap_or_default(),
+                    write,
+                }),
+            }
+        }
+        Ok(due)
+    }
+
+    /// Writes where the store still holds what was read; returns where another broker was faster.
+    async fn write(&self, due: Vec<Due>, tally: &mut Tally) -> Result<Vec<u16>, NodeError> {
+        let prefix = &self.endpoint.config.key_prefix;
+        let commands = due.iter().map(|due| due.command(prefix)).collect();
+        let replies = ERA.run_all(&self.client, commands).await;
+        let replies = replies.map_err(|e| self.endpoint.unreachable(&e))?;
+        let replies = self.whole(replies, due.len())?;
+        let mut again = Vec::new();
+        for (due, reply) in due.iter().zip(replies) {
+            let reply = reply.and_then(<(u64, String, u64)>::from_value);
+            match reply {
+                Ok((1, text, now_ms)) => {
+                    let Some(era) = Era::parse(&text) else {
+                        tally.failed.push(due.slot);
+                        continue;
+                    };
+                    self.adopt(due.slot, &era);
+                    tally.wrote(due.slot, era.no_grants_before_ms.saturating_sub(now_ms));
+                }
+                Ok(_) => again.push(due.slot),
+                Err(error) if Refusal::of(&error).then == Then::Load => {
+                    let loaded = ERA.load(&self.client).await;
+                    loaded.map_err(|e| self.endpoint.unreachable(&e))?;
+                    again.push(due.slot);
+                }
+                Err(error) => tally.refused(due.slot, &error),
+            }
+        }
+        Ok(again)
+    }
+
+    fn adopt(&self, slot: u16, era: &Era) {
+        self.slots.learnt.remember(slot, era);
+        self.eras.settle(slot, &era.id);
+    }
+
+    /// A pipeline that broke has one error for all.
+    fn whole<T>(
+        &self,
+        mut replies: Vec<Result<T, Error>>,
+        count: usize,
+    ) -> Result<Vec<Result<T, Error>>, NodeError> {
+        if replies.len() == count {
+            return Ok(replies);
+        }
+        Err(match replies.pop() {
+            Some(Err(error)) => self.endpoint.unreachable(&error),
+            Some(Ok(_)) | None => {
+                NodeError::Unreachable(format!("{} answers too little.", self.endpoint.name()))
+            }
+        })
+    }
+
+    fn log(&self, tally: &Tally) {
+        let name = self.endpoint.name();
+        let (waiting, failed) = (&tally.waiting, &tally.failed);
+        if !waiting.is_empty() {
+            warn!(
+                slots = ranges(waiting.iter().copied()),
+                wait_ms = tally.wait_ms,
+                "{name} may have lost locks: no new grants in these slots for a while"
+            );
+        } else if !tally.written.is_empty() {
+            info!(
+                slots = ranges(tally.written.iter().copied()),
+                "{name} has eras written by this broker"
+            );
+        }
+        let due = self.complaints.due("era", &tally.why);
+        if let (Some(untold), false) = (due, failed.is_empty()) {
+            error!(
+                untold,
+                slots = ranges(failed.iter().copied()),
+                "{name} has slots without an era ({}): no new grants there",
+                tally.why
+            );
+        }
+    }
+}
+
+impl Tally {
+    fn wrote(&mut self, slot: u16, wait_ms: u64) {
+        self.written.push(slot);
+        if wait_ms > 0 {
+            self.waiting.push(slot);
+            self.wait_ms = self.wait_ms.max(wait_ms);
+        }
+    }
+
+    fn refused(&mut self, slot: u16, error: &Error) {
+        let refusal = Refusal::of(error);
+        if refusal.then == Then::Elsewhere {
+            self.elsewhere.push(slot);
+            return;
+        }
+        self.failed.push(slot);
+        self.why = match refusal.told {
+            Told::Corrupt => "it is no era of this version".to_owned(),
+            Told::Unavailable | Told::Full => plain(error),
+        };
+    }
+}
+
+impl Due {
+    fn command(&self, prefix: &str) -> Command {
+        let Write {
+            era, quarantine_ms, ..
+        } = &*self.write;
+        let args: Vec<Value> = vec![
+            self.expected.as_str().into(),
+            era.id.as_str().into(),
+            era.fields_after_time().into(),
+            quarantine_ms
+                .map_or("-1".to_owned(), |ms| ms.to_string())
+                .into(),
+            era.no_grants_before_ms.to_string().into(),
+            "".into(),
+        ];
+        Command {
+            keys: vec![era_key(prefix, self.slot)],
+            args,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A store whose clock a test moves: before each call the lock's own skew is written beside it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use leasehold_server::{
+    lock::{
+        Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey,
+        LockState, Release, RequestHash, Ttl, Via,
+    },
+    store::{
+        Acquired, Attached, Cancelled, Checked, LimitSet, Listener, Released, Renewed, Store,
+        StoreError, Touched, redis::RedisStore,
+    },
+};
+use tokio::sync::Mutex;
+
+use crate::{redis_connection::RedisConnection, shared_cluster::master_of};
+
+/// Keys of tests outlive them no longer.
+const KEPT_S: &str = "600";
+
+/// The skew of all brokers, and where it was written.
+pub(super) struct Skew {
+    key: String,
+    ms: AtomicI64,
+    written: Mutex<HashMap<LockKey, i64>>,
+}
+
+/// One broker's store.
+pub(super) struct Skewed {
+    pub(super) inner: RedisStore,
+    pub(super) skew: Arc<Skew>,
+}
+
+impl Skew {
+    /// Every key of it begins so.
+    pub(super) fn new(key: String) -> Self {
+        Self {
+            key,
+            ms: AtomicI64::new(0),
+            written: Mutex::default(),
+        }
+    }
+
+    pub(super) fn add(&self, ms: i64) {
+        self.ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    async fn write(&self, lock: &LockKey) {
+        let ms = self.ms.load(Ordering::SeqCst);
+        let mut written = self.written.lock().await;
+        if written.get(lock).copied().unwrap_or(0) == ms {
+            return;
+        }
+        let key = format!("{}{}", self.key, lock.encoded());
+        let connection = RedisConnection::open(master_of(&key)).await;
+        let mut connection = connection.expect("connect to the tests' cluster");
+        let words = ["SET", &key, &ms.to_string(), "EX", KEPT_S];
+        connection.must(&words).await;
+        written.insert(lock.clone(), ms);
+    }
+}
+
+#[async_trait]
+impl Store for Skewed {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        self.skew.write(&acquire.lock).await;
+        self.inner.acquire(acquire).await
+    }
+
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: Via,
+    ) -> Result<Renewed, StoreError> {
+        self.skew.write(&lease.lock).await;
+        self.inner.renew(lease, ttl, via).await
+    }
+
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+        self.skew.write(&lease.lock).await;
+        self.inner.attach(lease, to).await
+    }
+
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        release: Release,
+        via: Via,
+    ) -> Result<Released, StoreError> {
+        self.skew.write(&lease.lock).await;
+        self.inner.release(lease, release, via).await
+    }
+
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError> {
+        self.skew.write(lock).await;
+        self.inner.cancel(lock, request, attempt).await
+    }
+
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
+        self.skew.write(lock).await;
+        self.inner.touch(lock).await
+    }
+
+    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+        self.skew.write(lock).await;
+        self.inner.set_limit(lock, limit).await
+    }
+
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
+        self.skew.write(lock).await;
+        self.inner.get(lock).await
+    }
+
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
+        self.skew.write(lock).await;
+        self.inner.check(lock, token).await
+    }
+
+    fn broker(&self) -> BrokerId {
+        self.inner.broker()
+    }
+
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
+        self.inner.deployment_key().await
+    }
+
+    fn listen(&self, listener: Listener) {
+        self.inner.listen(listener);
+    }
+}
