@@ -3,11 +3,14 @@
 use std::{fs, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use rand::Rng as _;
+use tonic::Code;
 
 use crate::{
     broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    client::Client,
     cluster::{ClusterDeployment, ClusterOptions, SLOTS, slot_of},
     temp_dir::TempDir,
+    until::until,
 };
 
 /// The longest validity that these brokers grant: it outlasts a fail-over.
@@ -60,10 +63,18 @@ impl ClusterSite {
         }
     }
 
-    /// Starts so many more.
+    /// Starts so many more; returns once they serve.
     pub async fn add_brokers(&mut self, count: usize) {
-        let started = BrokerProcess::start_many(&self.options, count).await;
-        self.brokers.extend(started);
+        for broker in BrokerProcess::start_many(&self.options, count).await {
+            let client = Client::new("first", &[broker.addr()], 0);
+            until("a broker serves", async || {
+                let nobody = client.get_lock_at(0, "nobody-s").await;
+                let status = nobody.expect_err("nobody holds it");
+                (status.code() == Code::NotFound).then_some(())
+            })
+            .await;
+            self.brokers.push(broker);
+        }
     }
 
     /// Where the brokers listen.

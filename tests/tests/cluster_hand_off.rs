@@ -1,18 +1,33 @@
 //! Locks of a cluster that go from waiter to waiter across brokers: in the order of the line, told by
 //! one message over the bus, and also while the node dies that told them.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::future::join_all;
+use leasehold_server::{
+    lock::{BrokerId, DeploymentKey},
+    store::{
+        Event, Store as _,
+        redis::{RedisStore, connection::RedisConfig, place::Place, scripts::Scripts},
+    },
+};
 use leasehold_tests::{
+    broker_process::KEY_PREFIX,
     client::{AcquireCall, Client, Held, Open},
     clock::boottime,
-    cluster::ClusterOptions,
+    cluster::{ClusterDeployment, ClusterOptions},
     cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard},
     redis_server::Data,
     scale::{count, figures},
+    shared_redis::address,
+    subscriptions::channels,
     until::until,
 };
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 const BROKERS: usize = 3;
 /// Each broker twice.
@@ -24,6 +39,10 @@ const WAIT: Duration = Duration::from_secs(60);
 const FOUND_WITHIN: Duration = Duration::from_secs(4);
 /// How long one takes whose message comes: a touch would come later.
 const TOLD_WITHIN: Duration = Duration::from_millis(200);
+const MESSAGES: usize = 20;
+const TOLD_LIMIT: Duration = Duration::from_secs(5);
+/// What comes twice comes within this time.
+const SETTLED: Duration = Duration::from_secs(1);
 const OF_OTHERS: usize = 6;
 
 /// One lock that went on.
@@ -113,6 +132,90 @@ async fn a_dead_node_that_told_of_hand_offs_holds_up_nobody() {
         });
         let resumed = resumed.await;
         client.release_at(0, &resumed).await.expect("it is held");
+    }
+}
+
+/// Every node hears every message of every other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_is_told_once() {
+    let mut cluster = ClusterDeployment::start(quick()).await;
+    let seeds = (0..SHARDS).map(|index| address(cluster.addr(index)));
+    let config = RedisConfig {
+        key_prefix: KEY_PREFIX.to_owned(),
+        deployment_key: Some(DeploymentKey::random()),
+        trust_empty_store: true,
+        ..RedisConfig::at(Place::Cluster(seeds.collect()))
+    };
+    let (broker, scripts) = (BrokerId::random(), Scripts::standard());
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let store = RedisStore::start(config, broker, scripts, &tasks, stop.clone()).await;
+    let store = store.expect("the store is fit");
+    let (sender, mut events) = mpsc::unbounded_channel();
+    store.listen(Arc::new(move |event| drop(sender.send(event))));
+    until("it listens somewhere", async || {
+        let mut listeners = 0;
+        for index in 0..cluster.count() {
+            listeners += channels(&mut cluster.connect(index).await).await;
+        }
+        (listeners == 1).then_some(())
+    })
+    .await;
+    let all = tell_all(&cluster, broker, "before").await;
+    assert_eq!(heard(&mut events, all.len()).await, all, "each once");
+
+    let first = (0..SHARDS).min_by_key(|master| cluster.addr(*master));
+    let first = first.expect("there are masters");
+    let slot = *shard(first).start();
+    cluster.kill(first).await;
+    until("the next node is listened to", async || {
+        (events.try_recv() == Ok(Event::Resync)).then_some(())
+    })
+    .await;
+    cluster.promoted(slot, first).await;
+    sleep(SETTLED).await;
+    while events.try_recv().is_ok() {}
+    let all = tell_all(&cluster, broker, "after").await;
+    assert_eq!(heard(&mut events, all.len()).await, all, "each once");
+    figures(&format!(
+        "cluster_hand_off: {MESSAGES} messages from each node, each told once, also after a node had died"
+    ));
+    stop.cancel();
+}
+
+/// Tells the broker of some locks, from every node that runs.
+async fn tell_all(cluster: &ClusterDeployment, broker: BrokerId, what: &str) -> BTreeSet<String> {
+    let channel = format!("{KEY_PREFIX}b:{broker}");
+    let mut all = BTreeSet::new();
+    let running = (0..cluster.count()).filter(|index| cluster.server(*index).answers());
+    for index in running {
+        let mut raw = cluster.connect(index).await;
+        for number in 0..MESSAGES {
+            let name = format!("{what}-{index}-{number}");
+            let message = format!("{KEY_PREFIX}{{default:{name}}}");
+            raw.must(&["PUBLISH", &channel, &message]).await;
+            all.insert(format!("default/{name}"));
+        }
+    }
+    all
+}
+
+/// The locks that a broker is told of, so many at least, and all that come soon after.
+async fn heard(events: &mut UnboundedReceiver<Event>, count: usize) -> BTreeSet<String> {
+    let mut heard = BTreeSet::new();
+    loop {
+        let patience = if heard.len() < count {
+            TOLD_LIMIT
+        } else {
+            SETTLED
+        };
+        match timeout(patience, events.recv()).await {
+            Ok(Some(Event::Rejoin(lock))) => {
+                assert!(heard.insert(lock.to_string()), "told twice: {lock}");
+            }
+            Ok(Some(Event::Resync)) => {}
+            Ok(Some(event)) => panic!("nobody told {event:?}"),
+            Ok(None) | Err(_) => return heard,
+        }
     }
 }
 
