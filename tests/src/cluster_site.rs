@@ -3,12 +3,12 @@
 use std::{fs, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use rand::Rng as _;
-use tonic::Code;
 
 use crate::{
     broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
     client::Client,
     cluster::{ClusterDeployment, ClusterOptions, SLOTS, slot_of},
+    status::reason,
     temp_dir::TempDir,
     until::until,
 };
@@ -70,7 +70,7 @@ impl ClusterSite {
             until("a broker serves", async || {
                 let nobody = client.get_lock_at(0, "nobody-s").await;
                 let status = nobody.expect_err("nobody holds it");
-                (status.code() == Code::NotFound).then_some(())
+                reason(&status).map(drop)
             })
             .await;
             self.brokers.push(broker);

@@ -48,7 +48,7 @@ impl ClusterDeployment {
                 let seen = seen.iter().find(|node| node.index == replica);
                 seen.filter(|node| node.is("master"))?;
             }
-            Some(())
+            (self.state(replica).await == "ok").then_some(())
         })
         .await;
     }
