@@ -120,21 +120,15 @@ impl Router {
             router.stop.cancel();
             return Err(error);
         }
-        for task in [true, false] {
-            let (router, stop) = (Arc::clone(&router), router.stop.clone());
-            tasks.spawn(async move {
-                let work = async {
-                    match task {
-                        true => router.follow().await,
-                        false => router.hear().await,
-                    }
-                };
-                select! {
-                    () = stop.cancelled() => {}
-                    never = work => match never {},
-                }
-            });
-        }
+        let ear = router.ear(0).await;
+        let working = Arc::clone(&router);
+        tasks.spawn(async move {
+            select! {
+                () = working.stop.cancelled() => {}
+                never = working.follow() => match never {},
+                never = working.hear(ear) => match never {},
+            }
+        });
         Ok(router)
     }
 

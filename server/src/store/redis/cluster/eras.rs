@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long a call waits for the era of its slot; then it does what it can without.
-const SETTLED_WITHIN: Duration = Duration::from_millis(300);
+const SETTLED_WITHIN: Duration = Duration::from_millis(700);
 
 /// What this process learnt of each slot's era, whichever node had the slot.
 #[derive(Debug)]

@@ -1,54 +1,74 @@
 //! Listens to the broker's channel on one node of a cluster: a message that is published to any
 //! master reaches all of them.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use fred::{clients::Client, interfaces::ClientLike as _};
 use tokio::{
     select,
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Router;
 use crate::store::redis::{
-    connection::Endpoint, open::listen, place::Address, supervisor::pass_on,
+    connection::Endpoint,
+    node::Node,
+    open::{Subscriber, listen},
+    supervisor::pass_on,
 };
 
 const PING_EVERY: Duration = Duration::from_millis(500);
 const MISSED_MAX: u32 = 3;
 const AGAIN: Duration = Duration::from_millis(50);
 
+/// Where messages are heard.
+pub(super) struct Ear {
+    node: Arc<Node>,
+    subscriber: Subscriber,
+}
+
 impl Router {
     /// Stays with one node as long as it lives, then goes to another. Each time messages may have
     /// been lost, and the first thing told is that.
-    pub(super) async fn hear(&self) -> Infallible {
+    pub(super) async fn hear(&self, mut next: Option<Ear>) -> Infallible {
         let mut turn = 0;
         loop {
-            let mut living = self.living();
-            if living.is_empty() {
-                self.news.notified().await;
-                continue;
-            }
-            let (address, node) = living.swap_remove(turn % living.len());
-            let endpoint = Endpoint::new(address, self.config.clone());
-            let run_id = &node.server().run_id;
-            match listen(&endpoint, run_id, Some(&self.channel)).await {
-                Ok(Some(subscriber)) => {
-                    let client = subscriber.connection.client().clone();
-                    select! {
-                        () = node.ended() => {}
-                        why = pass_on(Some(subscriber), &*self.tell) => log(&endpoint.address, &why),
-                        why = silent(client) => log(&endpoint.address, &why),
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    log(&endpoint.address, &error.to_string());
-                    turn += 1;
-                }
+            if let Some(Ear { node, subscriber }) = next.take() {
+                let client = subscriber.connection.client().clone();
+                let why = select! {
+                    () = node.ended() => "its node is lost".to_owned(),
+                    why = pass_on(Some(subscriber), &*self.tell) => why,
+                    why = silent(client) => why,
+                };
+                debug!(why, "{} is not listened to any more", node.name());
             }
             sleep(AGAIN).await;
+            next = self.ear(turn).await;
+            if next.is_none() {
+                turn += 1;
+                let _ = timeout(PING_EVERY, self.news.notified()).await;
+            }
+        }
+    }
+
+    /// Listens to one of the nodes that serve, to other ones by turns.
+    pub(super) async fn ear(&self, turn: usize) -> Option<Ear> {
+        let mut living = self.living();
+        if living.is_empty() {
+            return None;
+        }
+        let (address, node) = living.swap_remove(turn % living.len());
+        let endpoint = Endpoint::new(address, self.config.clone());
+        let run_id = &node.server().run_id;
+        match listen(&endpoint, run_id, Some(&self.channel)).await {
+            Ok(subscriber) => subscriber.map(|subscriber| Ear { node, subscriber }),
+            Err(error) => {
+                if self.complaints.due("ear", "").is_some() {
+                    warn!("{error}");
+                }
+                None
+            }
         }
     }
 }
@@ -67,8 +87,4 @@ async fn silent(client: Client) -> String {
         }
     }
     "no answer".to_owned()
-}
-
-fn log(address: &Address, why: &str) {
-    debug!(%address, why, "messages are heard elsewhere from now on");
 }

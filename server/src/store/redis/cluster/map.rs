@@ -81,7 +81,7 @@ impl SlotMap {
 
     /// Reads `CLUSTER SLOTS`; `from` is who answered. `None` if it is none.
     fn parse(answer: Value, from: &Address) -> Option<Self> {
-        let mut map = Self::empty();
+        let mut ranges = Vec::new();
         for range in array(answer)? {
             let mut fields = array(range)?.into_iter();
             let (first, last) = (fields.next()?.as_u64()?, fields.next()?.as_u64()?);
@@ -93,7 +93,13 @@ impl SlotMap {
                 host: host.unwrap_or_else(|| from.host.clone()),
                 port: u16::try_from(master.next()?.as_u64()?).ok()?,
             };
-            for slot in first..=last.min(u64::from(SLOTS - 1)) {
+            ranges.push((master, first..=last.min(u64::from(SLOTS - 1))));
+        }
+        // In one order, so that maps that say the same are the same.
+        ranges.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let mut map = Self::empty();
+        for (master, slots) in ranges {
+            for slot in slots {
                 map.set(u16::try_from(slot).ok()?, &master);
             }
         }

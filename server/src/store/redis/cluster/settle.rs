@@ -39,9 +39,9 @@ static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!(
 
 /// So many at once, so that calls are not held up.
 const BATCH: usize = 128;
-/// Between batches that nobody waits for: a master with a third of the slots is through in half a
-/// second.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Between batches that nobody waits for: a master with a third of the slots is through in two
+/// seconds. What is used sooner is settled sooner.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How soon a slot that could not be settled is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often another broker may be faster before the slot is left for later.
