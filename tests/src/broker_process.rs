@@ -15,7 +15,7 @@ pub const KEY_PREFIX: &str = "lh:";
 
 const API: &str = "listening on ";
 const ADMIN: &str = "admin listening on ";
-const INIT_LIMIT: Duration = Duration::from_secs(30);
+const RUN_LIMIT: Duration = Duration::from_secs(30);
 
 /// How to start brokers: on which store, and what differs from the defaults.
 #[derive(Debug, Clone, Default)]
@@ -38,17 +38,19 @@ impl BrokerOptions {
 
     /// Writes the first era into the store, as an installation does.
     pub async fn init_store(&self) {
-        let command = self.command("init-store").kill_on_drop(true).output();
-        let output = tokio::time::timeout(INIT_LIMIT, command)
-            .await
-            .expect("init-store ends");
-        let output = output.expect("run init-store");
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "init-store: {} {stderr}",
-            output.status
-        );
+        let (done, told) = self.run("init-store", &[]).await;
+        assert!(done, "init-store: {told}");
+    }
+
+    /// Runs a command that ends by itself; whether it succeeded, and all that it printed.
+    pub async fn run(&self, verb: &str, args: &[&str]) -> (bool, String) {
+        let mut command = self.command(verb);
+        let output = command.args(args).kill_on_drop(true).output();
+        let output = tokio::time::timeout(RUN_LIMIT, output).await;
+        let output = output.expect("it ends by itself").expect("it runs");
+        let [told, complained] = [&output.stdout, &output.stderr].map(|text| text.as_slice());
+        let text = String::from_utf8_lossy(&[told, complained].concat()).into_owned();
+        (output.status.success(), text)
     }
 
     fn command(&self, verb: &str) -> Command {

@@ -13,6 +13,8 @@ pub mod certificates;
 pub mod client;
 pub mod clock;
 pub mod cluster;
+pub mod cluster_site;
+pub mod cluster_work;
 pub mod conformance;
 pub mod crowd;
 pub mod deployment;

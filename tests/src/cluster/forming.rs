@@ -22,12 +22,8 @@ impl ClusterDeployment {
                     .await;
             }
         }
-        for member in &self.members[1..] {
-            let (port, bus) = (member.addr().port(), member.bus_port());
-            let [port, bus] = [port, bus].map(|port| port.to_string());
-            raw[0]
-                .must(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])
-                .await;
+        for index in 1..self.members.len() {
+            self.meet(&mut raw[0], index).await;
         }
         join_all((0..self.members.len()).map(|index| self.knows_all(index))).await;
         let ids = join_all(raw.iter_mut().map(id)).await;
@@ -36,6 +32,33 @@ impl ClusterDeployment {
             node.must(&["CLUSTER", "REPLICATE", master]).await;
         }
         self.ready().await;
+    }
+
+    /// Makes a replica a master without slots or data, as one that has just been added.
+    pub async fn make_empty_master(&self, replica: usize) {
+        let mut raw = self.server(replica).connect().await;
+        raw.must(&["CLUSTER", "RESET", "SOFT"]).await;
+        let masters = self.masters().await;
+        let mut master = self.server(masters[0]).connect().await;
+        self.meet(&mut master, replica).await;
+        self.knows_all(replica).await;
+        until("everybody sees another master", async || {
+            for index in 0..self.members.len() {
+                let seen = self.seen_by(index).await;
+                let seen = seen.iter().find(|node| node.index == replica);
+                seen.filter(|node| node.is("master"))?;
+            }
+            (self.state(replica).await == "ok").then_some(())
+        })
+        .await;
+    }
+
+    async fn meet(&self, raw: &mut RedisConnection, index: usize) {
+        let member = &self.members[index];
+        let (port, bus) = (member.addr().port(), member.bus_port());
+        let [port, bus] = [port, bus].map(|port| port.to_string());
+        raw.must(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])
+            .await;
     }
 
     /// Returns once all nodes see each other well and all slots served, agree by whom, and every

@@ -1,0 +1,283 @@
+//! The eras of a cluster, one a slot: who may grant when, and what brokers agree on.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::future::join_all;
+use leasehold_proto::v1::ErrorReason;
+use leasehold_server::store::redis::era::Era;
+use leasehold_tests::{
+    broker_process::{BrokerProcess, KEY_PREFIX},
+    client::{AcquireCall, Client},
+    clock::boottime,
+    cluster::{ClusterDeployment, ClusterOptions, SLOTS, slot_of},
+    cluster_site::{ClusterSite, QUARANTINE, SHARDS, TTL, locks_in, shard, slot_of_lock},
+    cluster_work::{Answer, Lock, Verb, Work},
+    scale::figures,
+    status::reason,
+    until::until,
+};
+use tokio::time::sleep;
+use tonic::Status;
+use tonic_types::StatusExt as _;
+
+const SAMPLE: usize = 300;
+const RESUMED_WITHIN: Duration = Duration::from_secs(5);
+const PROMPT: Duration = Duration::from_secs(1);
+const CALM: Duration = Duration::from_secs(2);
+const CALLERS: usize = 4;
+const HOT: usize = 3;
+/// All slots of a cluster begin to wait within this time of each other.
+const AT_ONCE: Duration = Duration::from_secs(2);
+const LARGER_TTL_MS: u64 = 8_000;
+
+/// A case on its own keeps two cores busy: side by side, calls would be late.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepared_cluster_grants_at_once_in_every_slot() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let site = ClusterSite::start(ClusterOptions::default(), 1).await;
+    let client = Client::new("first", &site.addrs(), 0);
+    let (names, began) = (sample("first"), boottime());
+    let answers = join_all(names.iter().map(|name| ask(&client, 0, name))).await;
+    let took = boottime() - began;
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+
+    let eras = eras(&site.cluster).await;
+    let quarantined = eras.values().filter(|era| era.no_grants_before_ms > 0);
+    figures(&format!(
+        "cluster_eras prepared: {SAMPLE} locks all granted in {} ms, eras={} quarantined={}",
+        took.as_millis(),
+        eras.len(),
+        quarantined.clone().count()
+    ));
+    assert_eq!(eras.len(), usize::from(SLOTS), "an era for each slot");
+    assert_eq!(quarantined.count(), 0);
+    for master in site.cluster.masters().await {
+        let mut raw = site.cluster.connect(master).await;
+        let key = format!("{KEY_PREFIX}key");
+        let kept = raw.command(&["EXISTS", &key]).await.expect("an answer");
+        assert_ne!(format!("{kept:?}"), "Integer(1)", "no store keeps the key");
+    }
+    let (done, again) = site.options.run("init-store", &[]).await;
+    assert!(!done && again.contains("already"), "{again}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_nobody_prepared_waits_once_for_all_slots() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let mut site = ClusterSite::unprepared(ClusterOptions::default()).await;
+    let began = boottime();
+    site.add_brokers(1).await;
+    let client = Client::new("first", &site.addrs(), 0);
+    let early = sample("early");
+    for answer in join_all(early.iter().map(|name| ask(&client, 0, name))).await {
+        assert_recovering(&answer.expect_err("nothing is granted at first"));
+    }
+    let first = names_of_eras(&site.cluster).await;
+    // Slots that are used for the first time now do not wait anew.
+    let late = sample("late");
+    let granted = join_all(late.iter().map(|name| granted_at(&client, name))).await;
+    let [soonest, latest] =
+        [granted.iter().min(), granted.iter().max()].map(|at| *at.expect("a sample") - began);
+    let eras = eras(&site.cluster).await;
+    let before = eras.values().map(|era| era.no_grants_before_ms);
+    let spread_ms = before.clone().max().unwrap_or(0) - before.min().unwrap_or(0);
+    figures(&format!(
+        "cluster_eras unprepared: grants after {} to {} ms (Q={} ms), ends of all {} quarantines within {spread_ms} ms",
+        soonest.as_millis(),
+        latest.as_millis(),
+        QUARANTINE.as_millis(),
+        eras.len()
+    ));
+    assert_eq!(eras.len(), usize::from(SLOTS));
+    assert!(soonest >= QUARANTINE, "{soonest:?}");
+    assert!(latest <= QUARANTINE + RESUMED_WITHIN, "{latest:?}");
+    assert!(
+        latest - soonest <= AT_ONCE,
+        "once for all: {soonest:?} {latest:?}"
+    );
+    assert!(
+        u128::from(spread_ms) <= RESUMED_WITHIN.as_millis(),
+        "{spread_ms} ms"
+    );
+    site.add_brokers(1).await;
+    let second = Client::new("second", &site.addrs(), 1);
+    for answer in join_all(sample("second").iter().map(|name| ask(&second, 1, name))).await {
+        answer.expect("a second broker begins no other era");
+    }
+    assert_eq!(names_of_eras(&site.cluster).await, first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flushed_master_grants_nothing_for_a_while_and_the_others_go_on() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let site = ClusterSite::start(ClusterOptions::default(), 2).await;
+    let locks = (0..SHARDS).flat_map(|group| {
+        let names = locks_in(&shard(group), "load", HOT + 1).into_iter();
+        names.map(move |name| Lock { name, group })
+    });
+    let work = Work::new(locks.collect(), &site.addrs());
+    let each: Vec<Vec<usize>> = (0..SHARDS)
+        .map(|group| (group * (HOT + 1)..(group + 1) * (HOT + 1)).collect())
+        .collect();
+    let callers = each.iter().flat_map(|locks| {
+        let work = &work;
+        (0..CALLERS).map(move |index| work.call(&locks[..HOT], index))
+    });
+    let keepers = each
+        .iter()
+        .map(|locks| work.keep(locks[HOT], locks[HOT], &work.stop));
+    let fresh = locks_in(&shard(0), "fresh", SAMPLE / SHARDS);
+    let client = Client::new("fresh", &site.addrs(), 0);
+    let flush = async {
+        sleep(CALM).await;
+        let mut raw = site.cluster.connect(0).await;
+        let from = boottime();
+        raw.must(&["FLUSHALL"]).await;
+        let flushed = boottime();
+        let granted = join_all(fresh.iter().map(|name| granted_at(&client, name))).await;
+        sleep(CALM).await;
+        work.stop.cancel();
+        (from, flushed, granted)
+    };
+    let (_, stays, (from, flushed, granted)) =
+        tokio::join!(join_all(callers), join_all(keepers), flush);
+    let [soonest, latest] =
+        [granted.iter().min(), granted.iter().max()].map(|at| *at.expect("a sample") - flushed);
+    let is_grant = |verb, answer| (verb, answer) == (Verb::Acquire, Answer::Done);
+    let hit = work.tally(|attempt| attempt.group == 0 && attempt.ended > from);
+    let too_soon = work.tally(|attempt| {
+        attempt.group == 0 && attempt.begun > flushed && attempt.ended < flushed + QUARANTINE
+    });
+    let others = work.tally(|attempt| attempt.group != 0);
+    let verdict = work.witness.verdict();
+    figures(&format!(
+        "cluster_eras FLUSHALL: its slots grant after {} to {} ms (Q={} ms), overlaps={} regressions={}; there: \
+         {hit}; elsewhere: {others}",
+        soonest.as_millis(),
+        latest.as_millis(),
+        QUARANTINE.as_millis(),
+        verdict.overlaps,
+        verdict.regressions
+    ));
+    assert_eq!(too_soon.count(is_grant), 0);
+    assert!(soonest >= QUARANTINE && latest <= QUARANTINE + RESUMED_WITHIN);
+    assert!(latest - soonest <= AT_ONCE, "all slots wait at once");
+    assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
+    assert_eq!(others.failed(), 0, "other masters lose no call");
+    assert!(others.slowest <= PROMPT, "other masters wait for nothing");
+    assert_eq!(hit.count(is_odd), 0, "{hit}");
+    for stay in stays {
+        assert_eq!(stay.lost.is_some(), stay.group == 0, "{stay:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_with_a_larger_ttl_raises_all_eras() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let mut site = ClusterSite::start(ClusterOptions::default(), 1).await;
+    let before = eras(&site.cluster).await;
+    let mut larger = site.options.clone();
+    let ttl_max = "LEASEHOLD__LIMITS__TTL_MAX";
+    let setting = larger.env.iter_mut().find(|(key, _)| key == ttl_max);
+    setting.expect("it is set").1 = format!("{LARGER_TTL_MS}ms");
+    site.brokers.push(BrokerProcess::start(&larger).await);
+    let client = Client::new("both", &site.addrs(), 0);
+    let raised = until("every era has the larger bound", async || {
+        let eras = eras(&site.cluster).await;
+        let raised = eras
+            .values()
+            .all(|era| era.bounds.ttl_max_ms == LARGER_TTL_MS);
+        raised.then_some(eras)
+    })
+    .await;
+    let ids =
+        |eras: &BTreeMap<u16, Era>| eras.values().map(|era| era.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&before), ids(&raised), "the same eras");
+    for at in 0..2 {
+        let names = sample(&format!("raised-{at}"));
+        for answer in join_all(names.iter().map(|name| ask(&client, at, name))).await {
+            answer.expect("a larger bound takes nothing away");
+        }
+    }
+    figures(&format!(
+        "cluster_eras raised: {} eras from {} to {LARGER_TTL_MS} ms, grants went on",
+        raised.len(),
+        TTL.as_millis()
+    ));
+}
+
+/// Locks in all parts of the cluster.
+fn sample(what: &str) -> Vec<String> {
+    let each = (0..SHARDS).flat_map(|index| locks_in(&shard(index), what, SAMPLE / SHARDS));
+    each.collect()
+}
+
+async fn ask(client: &Client, at: usize, name: &str) -> Result<i64, Status> {
+    let call = AcquireCall::new(name, TTL, Duration::ZERO);
+    Ok(client.acquire_at(at, &call).await?.token())
+}
+
+/// When a lock was granted that is asked for again and again. Until then the store recovers.
+async fn granted_at(client: &Client, name: &str) -> Duration {
+    until(
+        &format!("grants in slot {}", slot_of_lock(name)),
+        async || match ask(client, 0, name).await {
+            Ok(_) => Some(boottime()),
+            Err(status) => {
+                assert_recovering(&status);
+                None
+            }
+        },
+    )
+    .await
+}
+
+fn assert_recovering(status: &Status) {
+    assert_eq!(
+        reason(status),
+        Some(ErrorReason::StoreRecovering),
+        "{status}"
+    );
+    let details = status.get_error_details();
+    let again = details.retry_info().and_then(|info| info.retry_delay);
+    let again = again.expect("it says when to come again");
+    assert!(again <= QUARANTINE, "{again:?}");
+}
+
+/// The eras of all slots, as the masters hold them.
+async fn eras(cluster: &ClusterDeployment) -> BTreeMap<u16, Era> {
+    let mut eras = BTreeMap::new();
+    let prefix = format!("{KEY_PREFIX}era");
+    for master in cluster.masters().await {
+        let mut raw = cluster.connect(master).await;
+        for (key, pttl) in raw.keys_with_pttl(&prefix).await {
+            assert_eq!(pttl, -1, "an era does not end: {key}");
+            let text = raw.must(&["GET", &key]).await;
+            let era = Era::parse(text.text()).expect("an era");
+            let twice = eras.insert(slot_of(&key), era);
+            assert!(twice.is_none(), "two eras of one slot: {key}");
+        }
+    }
+    eras
+}
+
+async fn names_of_eras(cluster: &ClusterDeployment) -> Vec<String> {
+    let eras = eras(cluster).await.into_values();
+    eras.map(|era| era.id).collect()
+}
+
+/// Nothing but the loss explains it.
+fn is_odd(verb: Verb, answer: Answer) -> bool {
+    match answer {
+        Answer::Done => false,
+        Answer::Broken => true,
+        Answer::Refused(ErrorReason::StoreRecovering | ErrorReason::WaitTimeout) => {
+            verb != Verb::Acquire
+        }
+        Answer::Refused(ErrorReason::LeaseNotFound) => verb == Verb::Acquire,
+        Answer::Refused(_) => true,
+    }
+}

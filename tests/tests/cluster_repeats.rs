@@ -1,0 +1,291 @@
+//! Calls that are repeated or given up after their slot has moved: the repeat finds what the first
+//! copy got, and what nobody repeats is undone where it is now.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a call that stays open is a task of the test"
+)]
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold_proto::v1::ErrorReason;
+use leasehold_tests::{
+    client::{AcquireCall, Client, Held},
+    clock::boottime,
+    cluster::{ClusterDeployment, ClusterOptions},
+    cluster_site::{ClusterSite, SHARDS, TTL, locks_in_each, shard},
+    proxy::{Mode, Proxy},
+    scale::{count, figures},
+    status::{reason, transport_error},
+    until::until,
+};
+use rand::Rng as _;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+
+const LOCKS: usize = 8;
+/// What nobody repeats is undone a second later; what is not undone ends by itself after five.
+const UNDONE_AFTER: Duration = Duration::from_secs(1);
+const UNDONE: Duration = Duration::from_millis(1_500);
+const UNDONE_LIMIT: Duration = Duration::from_secs(4);
+const WAIT: Duration = Duration::from_secs(30);
+
+/// The first broker behind a proxy, the second one, and the first without the proxy: endpoints of
+/// the client in this order.
+const PROXIED: usize = 0;
+const OTHER: usize = 1;
+const DIRECT: usize = 2;
+
+/// A case on its own keeps two cores busy: side by side, calls would be late.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+struct Run {
+    site: ClusterSite,
+    proxy: Proxy,
+    client: Client,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_after_its_slot_moved_finds_what_the_first_copy_got() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let run = Run::start().await;
+    let rounds = count(20, 2);
+    for _ in 0..rounds {
+        run.repeat_after_a_move().await;
+    }
+    figures(&format!(
+        "cluster_repeats: {} acquires, renewals and releases each, repeated after their slot had moved: \
+         double_leases=0 lost_leases=0",
+        rounds * LOCKS
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_given_up_while_its_slot_moves_leaves_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let run = Run::start().await;
+    let mut slowest = Duration::ZERO;
+    let rounds = count(20, 2);
+    for round in 0..rounds {
+        slowest = slowest.max(run.give_up_in_a_move(round % 2 == 0).await);
+    }
+    figures(&format!(
+        "cluster_repeats: {} calls in line, half of them just granted, cut while their slot moved: all gone after \
+         at most {} ms",
+        rounds * LOCKS,
+        slowest.as_millis()
+    ));
+}
+
+impl Run {
+    async fn start() -> Self {
+        let site = ClusterSite::start(ClusterOptions::default(), 2).await;
+        let addrs = site.addrs();
+        let proxy = Proxy::start(addrs[0]).await;
+        let client = Client::new("careful", &[proxy.addr(), addrs[1], addrs[0]], DIRECT);
+        Self {
+            site,
+            proxy,
+            client,
+        }
+    }
+
+    /// The broker of the first copies is stopped before it undoes them, and undoes them only after
+    /// they were repeated at another one: both find the slot elsewhere.
+    async fn repeat_after_a_move(&self) {
+        let (slot, names) = self.slot();
+        let calls: Vec<_> = names
+            .iter()
+            .map(|name| call(name, Duration::ZERO))
+            .collect();
+        self.lose_replies(&calls, acquire).await;
+        let broker = self.site.brokers[0].process();
+        broker.pause().await;
+        let first = join_all(names.iter().map(|name| self.holder(name))).await;
+        move_slot(&self.site.cluster, slot).await;
+        let held = join_all(calls.iter().map(|call| self.client.acquire_at(OTHER, call))).await;
+        let held: Result<Vec<_>, _> = held.into_iter().collect();
+        let held = held.expect("a repeat is no new grant");
+        assert_eq!(held.iter().map(identity).collect::<Vec<_>>(), first);
+        broker.resume();
+        sleep(UNDONE).await;
+        self.all_held(&held).await;
+
+        self.lose_replies(&held, renew).await;
+        move_slot(&self.site.cluster, slot).await;
+        self.all_held(&held).await;
+
+        self.lose_replies(&held, release).await;
+        move_slot(&self.site.cluster, slot).await;
+        for held in &held {
+            let again = self.client.release_at(OTHER, held).await;
+            assert!(again.expect("a repeat").already_released, "done once");
+        }
+        for call in &calls {
+            let late = self.client.acquire_at(DIRECT, call).await;
+            let late = late.expect_err("its lease is over");
+            assert_eq!(reason(&late), Some(ErrorReason::LeaseExpired), "{late}");
+        }
+    }
+
+    /// Calls that wait are cut, and half of them are granted their lock before that is noticed. Their
+    /// slot is on its way, or has moved, when their broker undoes them. How long that took.
+    async fn give_up_in_a_move(&self, whole: bool) -> Duration {
+        let (slot, names) = self.slot();
+        let (granted, in_line) = names.split_at(LOCKS / 2);
+        let calls: Vec<_> = names
+            .iter()
+            .map(|name| call(name, Duration::ZERO))
+            .collect();
+        let held = join_all(calls.iter().map(|call| self.client.acquire_at(OTHER, call))).await;
+        let held: Result<Vec<_>, _> = held.into_iter().collect();
+        let held = held.expect("they are free");
+        let (leaving, staying) = held.split_at(LOCKS / 2);
+        let calls: Vec<_> = names.iter().map(|name| call(name, WAIT)).collect();
+        let waiting = calls.iter().map(|call| self.client.open_at(PROXIED, call));
+        let waiting: Vec<_> = waiting.collect();
+        for name in &names {
+            self.client.queued_at(OTHER, name, 1).await;
+        }
+        let cluster = &self.site.cluster;
+        let target = (cluster.master_of(slot).await + 1) % SHARDS;
+        assert!(self.proxy.cut().await > 0, "a connection was cut");
+        let cut = boottime();
+        let released = join_all(
+            leaving
+                .iter()
+                .map(|held| self.client.release_at(OTHER, held)),
+        );
+        for released in released.await {
+            assert!(!released.expect("it is held").already_released);
+        }
+        // Those who were cut hold them now.
+        join_all(granted.iter().map(|name| self.holder(name))).await;
+        let mut migration = cluster.begin_migration(slot, target).await;
+        migration.move_all().await;
+        let on_its_way = boottime() - cut;
+        if whole {
+            migration.finish().await;
+            self.all_gone(granted, in_line, cut).await;
+        } else {
+            self.all_gone(granted, in_line, cut).await;
+            migration.finish().await;
+        }
+        let gone = boottime() - cut;
+        assert!(on_its_way < UNDONE_AFTER, "moved too late: {on_its_way:?}");
+        for call in waiting {
+            let given_up = call.await.expect("a call does not panic");
+            let status = given_up.expect_err("its connection is cut");
+            assert!(transport_error(&status), "{status}");
+        }
+        self.all_held(staying).await;
+        gone
+    }
+
+    /// Sends calls, loses their replies, and cuts their connection.
+    async fn lose_replies<C: Clone + Send + 'static, F>(
+        &self,
+        calls: &[C],
+        send: impl Fn(Client, C) -> F,
+    ) where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        let connected = || self.client.get_lock_at(PROXIED, "nobody-s");
+        while connected()
+            .await
+            .is_err_and(|status| transport_error(&status))
+        {}
+        self.proxy.set_mode(Mode::SwallowReplies);
+        let before = self.proxy.swallowed();
+        let open = calls.iter().map(|call| {
+            let sent = send(self.client.clone(), call.clone());
+            AbortOnDropHandle::new(tokio::spawn(sent))
+        });
+        let open: Vec<_> = open.collect();
+        self.proxy.wait_for_swallowed(before + calls.len()).await;
+        assert!(self.proxy.cut().await > 0, "a connection was cut");
+        self.proxy.set_mode(Mode::Forward);
+        for answer in join_all(open).await {
+            let answer = answer.expect("a call does not panic");
+            let status = answer.expect_err("its reply is lost");
+            assert!(transport_error(&status), "{status}");
+        }
+    }
+
+    /// A slot, and locks in it that nobody has used.
+    fn slot(&self) -> (u16, Vec<String>) {
+        let mut rng = rand::thread_rng();
+        let slots = shard(rng.gen_range(0..SHARDS));
+        let slot = rng.gen_range(slots);
+        let what = format!("repeats/{}", boottime().as_millis());
+        (slot, locks_in_each(&[slot], &what, LOCKS).remove(0))
+    }
+
+    /// The lock's one holder.
+    async fn holder(&self, name: &str) -> (String, i64) {
+        let lock = self.client.get_lock_at(OTHER, name).await;
+        let lock = lock.expect("it is held");
+        let [holder] = lock.holders.as_slice() else {
+            panic!("one holder: {lock:?}")
+        };
+        (holder.lease_id.clone(), holder.fencing_token)
+    }
+
+    /// Checked through both brokers.
+    async fn all_held(&self, held: &[Held]) {
+        for at in [DIRECT, OTHER] {
+            let renewed = join_all(held.iter().map(|held| self.client.renew_at(at, held))).await;
+            for (held, renewed) in held.iter().zip(renewed) {
+                let renewed = renewed.expect("it is held");
+                assert_eq!(identity(&renewed), identity(held));
+            }
+        }
+    }
+
+    /// Returns once nobody holds what was granted and nobody is in line, as they would if they lived.
+    async fn all_gone(&self, granted: &[String], in_line: &[String], since: Duration) {
+        for name in in_line {
+            self.client.queued_at(OTHER, name, 0).await;
+        }
+        for name in granted {
+            until("a grant is undone", async || {
+                let state = self.client.get_lock_at(OTHER, name).await;
+                let gone = state.err().map(|status| reason(&status));
+                (gone == Some(Some(ErrorReason::LeaseNotFound))).then_some(())
+            })
+            .await;
+        }
+        let took = boottime() - since;
+        assert!(took <= UNDONE_LIMIT, "{took:?}");
+    }
+}
+
+/// As an operator does, to the next master.
+async fn move_slot(cluster: &ClusterDeployment, slot: u16) {
+    let to = (cluster.master_of(slot).await + 1) % SHARDS;
+    let mut migration = cluster.begin_migration(slot, to).await;
+    migration.move_all().await;
+    migration.finish().await;
+}
+
+async fn acquire(client: Client, call: AcquireCall) -> Result<(), Status> {
+    client.acquire_at(PROXIED, &call).await.map(drop)
+}
+
+async fn renew(client: Client, held: Held) -> Result<(), Status> {
+    client.renew_at(PROXIED, &held).await.map(drop)
+}
+
+async fn release(client: Client, held: Held) -> Result<(), Status> {
+    client.release_at(PROXIED, &held).await.map(drop)
+}
+
+fn call(name: &str, wait: Duration) -> AcquireCall {
+    AcquireCall::new(name, TTL, wait)
+}
+
+fn identity(held: &Held) -> (String, i64) {
+    (held.lease.lease_id.clone(), held.token())
+}
