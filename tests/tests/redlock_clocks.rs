@@ -150,7 +150,7 @@ async fn a_clock_that_is_eight_percent_off_makes_no_overlap() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_stepped_lets_no_stale_write_pass() {
-    let steps = [KEEPS_VOTE_MS, 60_000, -60_000, 3_80_000, -3_600_000];
+    let steps = [KEEPS_VOTE_MS, 60_000, -60_000, 3_600_000, -3_600_000];
     let rounds = count(20, steps.len());
     let mut run = Run::start(rounds).await;
     for (round, step) in steps.into_iter().cycle().take(rounds).enumerate() {
