@@ -7,6 +7,7 @@ use leasehold_server::lock::{DeploymentKey, LockKey};
 
 use crate::{
     broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    client::{AcquireCall, Client},
     redis_server::{Data, RedisOptions, RedisServer},
     store_clock::StoreClock,
     temp_dir::TempDir,
@@ -96,7 +97,9 @@ impl RedlockDeployment {
     pub async fn brokers(&self, brokers: usize) -> Vec<BrokerProcess> {
         let options = self.options();
         options.init_store().await;
-        BrokerProcess::start_many(&options, brokers).await
+        let brokers = BrokerProcess::start_many(&options, brokers).await;
+        serving(&brokers).await;
+        brokers
     }
 
     /// The deployment's key.
@@ -166,6 +169,16 @@ impl RedlockDeployment {
     /// At how many nodes anybody holds the lock.
     pub async fn holders(&self, lock: &LockKey) -> usize {
         self.held(lock).await.into_iter().flatten().count()
+    }
+}
+
+/// Returns once each of these brokers serves, and so has tried to reach every server.
+pub async fn serving(brokers: &[BrokerProcess]) {
+    for broker in brokers {
+        let client = Client::new("first", &[broker.addr()], 0);
+        let call = AcquireCall::new("serving", Duration::from_secs(1), Duration::from_secs(10));
+        let held = client.acquire(&call).await.expect("it serves");
+        client.release(&held).await.expect("it is held");
     }
 }
 

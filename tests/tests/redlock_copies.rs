@@ -18,7 +18,7 @@ use leasehold_tests::{
 use tokio::time::{Instant, sleep};
 
 /// A command that was sent before is not executed any more.
-const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 50);
+const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 250);
 const TTL_MS: u64 = 2_000;
 /// While the lease lives in every copy.
 const LIVES: Duration = Duration::from_millis(TTL_MS);

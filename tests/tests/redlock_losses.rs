@@ -29,7 +29,7 @@ const PROMPT: Duration = Duration::from_secs(1);
 /// What a call may take besides: the broker's process and the client's share two cores.
 const SLACK: Duration = Duration::from_millis(150);
 /// A command that was sent before is not executed any more.
-const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 50);
+const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 250);
 const LIMIT: Duration = Duration::from_secs(30);
 const BACK: Duration = Duration::from_secs(5);
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 const SKEW_KEY: &str = "skew";
 /// A command that was sent before is not executed any more.
-const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 50);
+const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 250);
 const E: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
 /// Longer than two tokens may be apart because of clocks with these bounds.
 const FORGOTTEN_FOR: Duration = Duration::from_millis(2_700);
