@@ -13,6 +13,7 @@ pub mod certificates;
 pub mod client;
 pub mod clock;
 pub mod cluster;
+pub mod cluster_store;
 pub mod conformance;
 pub mod crowd;
 pub mod deployment;
