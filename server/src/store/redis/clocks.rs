@@ -60,7 +60,7 @@ impl Reading {
 }
 
 /// The two of all that are furthest apart, and how far.
-pub(super) fn furthest<'a, T>(all: &'a [(T, Reading)]) -> Option<(&'a T, &'a T, Duration)> {
+pub(super) fn furthest<T>(all: &[(T, Reading)]) -> Option<(&T, &T, Duration)> {
     let pairs = all.iter().enumerate().flat_map(|(at, one)| {
         let others = all[at + 1..].iter();
         others.map(move |other| (&one.0, &other.0, one.1.apart(&other.1)))
