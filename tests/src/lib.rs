@@ -14,6 +14,7 @@ pub mod client;
 pub mod clock;
 pub mod cluster;
 pub mod cluster_site;
+pub mod cluster_store;
 pub mod cluster_work;
 pub mod conformance;
 pub mod crowd;

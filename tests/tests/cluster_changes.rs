@@ -5,14 +5,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    broker_process::BrokerProcess,
+    broker_process::{BrokerProcess, KEY_PREFIX},
     client::{AcquireCall, Client},
     clock::boottime,
     cluster::{ClusterOptions, SLOTS},
     cluster_site::{
         ClusterSite, QUARANTINE, SHARDS, TTL, locks_in, locks_in_each, quick, shard, slot_of_lock,
     },
-    cluster_work::{Answer, Attempt, Lock, Verb, Work},
+    cluster_work::{Answer, Attempt, Lock, Stay, Verb, Work},
     scale::figures,
     status::reason,
     until::until,
@@ -25,6 +25,8 @@ const CALM: Duration = Duration::from_secs(1);
 /// How long a slot stays half moved, or unserved.
 const HALF_WAY: Duration = Duration::from_secs(2);
 const PROMPT: Duration = Duration::from_secs(1);
+/// The broker answers in time, and the answer takes its time to get here.
+const SLACK: Duration = Duration::from_millis(250);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 /// A node that is asked for a slot which it does not serve may cost a broker its connection.
 const NOTICED: Duration = Duration::from_secs(2);
@@ -64,7 +66,7 @@ async fn a_slot_moves_to_a_master_that_nobody_knew() {
         (again - known).as_millis(),
         QUARANTINE.as_millis()
     ));
-    assert_eq!(lost, 0, "leases are kept");
+    assert!(lost.is_empty(), "{lost:?}");
     assert!(again - known <= QUARANTINE + RESUMED_WITHIN);
     assert!(
         again - from >= QUARANTINE,
@@ -99,7 +101,49 @@ async fn a_planned_fail_over_loses_no_lease() {
         (again - known).as_millis(),
         QUARANTINE.as_millis()
     ));
-    assert_eq!(lost, 0, "leases are kept");
+    assert!(lost.is_empty(), "{lost:?}");
+    assert!(again - known <= QUARANTINE + RESUMED_WITHIN);
+    assert!(
+        again - from >= QUARANTINE,
+        "grants before the quarantine is over"
+    );
+    undisturbed(&work, |attempt| attempt.group == OTHERS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let mut site = ClusterSite::start(quick(), 2).await;
+    let work = Work::new(locks(), &site.addrs());
+    let moves = async {
+        sleep(CALM).await;
+        let mut migration = site.cluster.begin_migration(SLOT, 1).await;
+        // Of the keys there, a record each of what callers use and of what is kept.
+        let of_slot = work.locks.iter().filter(|lock| lock.group == IN_SLOT);
+        let moving = of_slot.step_by(2);
+        let keys = moving.map(|lock| format!("{KEY_PREFIX}{{default:{}}}", lock.name));
+        migration.move_keys(&keys.collect::<Vec<_>>()).await;
+        drop(migration);
+        let from = boottime();
+        site.cluster.kill(0).await;
+        // The master to which the slot was to move does not learn who has it now.
+        site.cluster.promoted(SLOT + 1, 0).await;
+        let known = boottime();
+        let again = granted(&work, known).await;
+        sleep(CALM).await;
+        work.stop.cancel();
+        (from, known, again)
+    };
+    let ((from, known, again), lost) = work_on(&work, moves).await;
+    let in_slot = work.tally(|attempt| attempt.group == IN_SLOT && attempt.ended > from);
+    figures(&format!(
+        "cluster_changes half a slot: promoted after {} ms, grants {} ms later (Q={} ms), leases lost={lost:?}; {in_slot}",
+        (known - from).as_millis(),
+        (again - known).as_millis(),
+        QUARANTINE.as_millis()
+    ));
+    // Nobody finds again what was with the other master.
+    assert!(lost.iter().any(|stay| stay.group == IN_SLOT), "{lost:?}");
     assert!(again - known <= QUARANTINE + RESUMED_WITHIN);
     assert!(
         again - from >= QUARANTINE,
@@ -142,7 +186,8 @@ async fn a_slot_that_nobody_serves_costs_no_other() {
     let unavailable = |_, answer| answer == Answer::Refused(ErrorReason::StoreUnavailable);
     assert!(unserved.failed() > 0 && unserved.done() == 0);
     assert_eq!(unserved.count(unavailable), unserved.failed());
-    assert!(unserved.slowest <= PROMPT, "{:?}", unserved.slowest);
+    let slowest = unserved.slowest;
+    assert!(slowest <= PROMPT + SLACK, "{slowest:?}");
     assert!(again - back <= QUARANTINE + RESUMED_WITHIN);
     undisturbed(&work, |attempt| attempt.group == OTHERS);
     undisturbed(&work, |attempt| {
@@ -219,7 +264,7 @@ async fn a_broker_that_starts_while_a_shard_is_dead_serves_the_others() {
             Some(ErrorReason::StoreUnavailable),
             "{status}"
         );
-        assert!(boottime() - asked <= PROMPT);
+        assert!(boottime() - asked <= PROMPT + SLACK);
     }
     let dead = site.cluster.addr(0).to_string();
     let log = site.brokers[0].log();
@@ -251,8 +296,8 @@ fn locks() -> Vec<Lock> {
     locks.collect()
 }
 
-/// Each group has callers, and two leases that are kept; how many of those were lost.
-async fn work_on<T>(work: &Work, moves: impl Future<Output = T>) -> (T, usize) {
+/// Each group has callers, and two leases that are kept; which of those were lost.
+async fn work_on<T>(work: &Work, moves: impl Future<Output = T>) -> (T, Vec<Stay>) {
     let each = HOT + 2;
     let groups: Vec<Vec<usize>> = (0..work.locks.len() / each)
         .map(|group| (group * each..(group + 1) * each).collect())
@@ -273,7 +318,7 @@ async fn work_on<T>(work: &Work, moves: impl Future<Output = T>) -> (T, usize) {
     let verdict = work.witness.verdict();
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     let stays = by_calls.into_iter().chain(on_streams);
-    (done, stays.filter(|stay| stay.lost.is_some()).count())
+    (done, stays.filter(|stay| stay.lost.is_some()).collect())
 }
 
 /// When a caller was granted a lock of the slot again, after the quarantine.

@@ -25,7 +25,7 @@ const HOT: usize = 3;
 const CALLERS_OF_SLOT: usize = 2;
 const IN_LINE: usize = 4;
 const CALM: Duration = Duration::from_secs(1);
-/// How long a slot stays half moved.
+/// How long a slot stays half moved, or elsewhere.
 const HALF_WAY: Duration = Duration::from_secs(2);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 /// What a caller waits for at most, whatever the store does.
@@ -43,7 +43,8 @@ enum Way {
     EraLast,
     /// All keys are there, and nobody has given the slot away yet, for a while.
     NotGiven,
-    /// To another master and back at once.
+    /// To another master, which is found to have it, and back. If nobody noticed, the old era would be
+    /// as good as ever.
     AndBack,
 }
 
@@ -209,6 +210,7 @@ async fn move_slot(cluster: &ClusterDeployment, slot: &Slot) -> Moved {
         Way::AndBack => {
             migration.move_all().await;
             migration.finish().await;
+            sleep(HALF_WAY).await;
             migration = cluster.begin_migration(slot.slot, home).await;
             migration.move_all().await;
         }
@@ -276,9 +278,15 @@ fn judge_slot(work: &Work, slot: &Slot, moved: &Moved, (holder, line): &Line) {
     assert_eq!(too_soon.grants(), 0, "grants before the quarantine is over");
     let late = resumed.max(last) - moved.known;
     assert!(late <= QUARANTINE + RESUMED_WITHIN, "grants after {late:?}");
-    let refused = |verb, reason| of_slot.count(|of, answer| of == verb && answer == reason);
-    let recovering = refused(Verb::Acquire, Answer::Refused(ErrorReason::StoreRecovering));
+    let answered = |verb, reason| of_slot.count(|of, answer| of == verb && answer == reason);
+    let recovering = answered(Verb::Acquire, Answer::Refused(ErrorReason::StoreRecovering));
     assert!(recovering > 0, "the quarantine was met");
+    let not_renewed = answered(Verb::Renew, Answer::Refused(ErrorReason::StoreUnavailable));
+    let renewed = answered(Verb::Renew, Answer::Done);
+    assert!(
+        not_renewed * 10 <= renewed,
+        "leases are found where they are"
+    );
     if matches!(slot.way, Way::EraFirst | Way::EraLast) {
         assert!(moved.parted.0 > 1 && moved.parted.1 > 1, "{moved:?}");
     }

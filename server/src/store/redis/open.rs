@@ -126,7 +126,7 @@ pub(super) async fn open(
         }
     };
     let (gate, waiting) = gate(&endpoint, run_id, &eras).await?;
-    let time = Reading::of(client).await.map_err(failed)?;
+    let time = Reading::quick(client).await.map_err(failed)?;
     let node = Arc::new(Node::new(Verified {
         endpoint: endpoint.clone(),
         client: client.clone(),

@@ -39,9 +39,11 @@ static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!(
 
 /// So many at once, so that calls are not held up.
 const BATCH: usize = 128;
-/// Between batches that nobody waits for: a master with a third of the slots is through in two
-/// seconds. What is used sooner is settled sooner.
+/// Between batches that nobody waits for, and that only find what they should: a master with a third
+/// of the slots is through in two seconds. What is used sooner is settled sooner.
 const PAUSE: Duration = Duration::from_millis(50);
+/// After one that found lost locks: all slots of a master begin to wait at the same time.
+const PAUSE_LOST: Duration = Duration::from_millis(2);
 /// How soon a slot that could not be settled is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often another broker may be faster before the slot is left for later.
@@ -115,7 +117,7 @@ impl Settler {
             .await
             .map_err(|e| self.endpoint.unreachable(&e))?;
         let first: Vec<u16> = self.mine().into_iter().take(1).collect();
-        self.settle(&first, true).await
+        self.settle(&first, true).await.map(drop)
     }
 
     /// Settles all slots, or says which it cannot.
@@ -162,13 +164,15 @@ impl Settler {
                     tried = Instant::now();
                 }
             }
-            if let Err(NodeError::Unfit(problems)) = self.settle(&batch, is_urgent).await {
+            let settled = self.settle(&batch, is_urgent).await;
+            if let Err(NodeError::Unfit(problems)) = settled {
                 return problems.join(" ");
             }
-            let rest = match (batch.is_empty(), is_urgent) {
-                (true, false) => AGAIN,
-                (false, false) => PAUSE,
-                (_, true) => Duration::ZERO,
+            let rest = match (batch.is_empty(), is_urgent, settled) {
+                (true, false, _) => AGAIN,
+                (_, true, _) => Duration::ZERO,
+                (false, false, Ok(true)) => PAUSE_LOST,
+                (false, false, Ok(false) | Err(_)) => PAUSE,
             };
             let changed = self.slots.map.changed();
             select! {
@@ -185,8 +189,10 @@ impl Settler {
     }
 
     /// `must_have`: eras are written for new slots of a cluster that is trusted to be new, too. What
-    /// fails is tried again later, unless somebody has to change something.
-    async fn settle(&mut self, slots: &[u16], must_have: bool) -> Result<(), NodeError> {
+    /// fails is tried again later, unless somebody has to change something. True if some slots wait
+    /// now.
+    async fn settle(&mut self, slots: &[u16], must_have: bool) -> Result<bool, NodeError> {
+        let mut do_wait = false;
         for batch in slots.chunks(BATCH) {
             let tally = match self.settle_batch(batch.to_vec(), must_have).await {
                 Ok(tally) => tally,
@@ -200,6 +206,7 @@ impl Settler {
             self.eras.stuck(&tally.failed);
             self.eras.tell();
             self.log(&tally);
+            do_wait |= !tally.waiting.is_empty();
             // The rest that was settled before may be lost with it.
             if tally.is_lost && !self.is_losing {
                 self.is_losing = true;
@@ -209,7 +216,7 @@ impl Settler {
                 self.slots.reread.notify_one();
             }
         }
-        Ok(())
+        Ok(do_wait)
     }
 
     async fn settle_batch(&self, slots: Vec<u16>, must_have: bool) -> Result<Tally, NodeError> {
