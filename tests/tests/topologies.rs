@@ -12,6 +12,7 @@ use leasehold_tests::{
     redlock::RedlockDeployment,
     scale::figures,
     store_clock::StoreClock,
+    until::until,
 };
 use tokio::{io::Result, time::sleep};
 
