@@ -1,7 +1,7 @@
 //! The Redis store on a real cluster. Its clock is the servers' plus a skew that the scripts read
 //! from a key beside each lock.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -9,9 +9,10 @@ use leasehold_server::{
     lock::{BrokerId, LockKey},
     store::{
         Store,
-        redis::{RedisStore, era::EraBounds, scripts::Scripts},
+        redis::{era::EraBounds, scripts::Scripts},
     },
 };
+use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -70,12 +71,15 @@ not_after = not_after + skew
 #[async_trait]
 impl Backend for OnCluster {
     async fn connect(&self, broker: BrokerId) -> Arc<dyn Store> {
-        let config = cluster_config(&self.prefix, self.trust_empty_store);
-        let stop = self.stop.clone();
-        let store = RedisStore::start(config, broker, self.scripts(), &self.tasks, stop).await;
         Arc::new(Skewed {
-            inner: store.expect("a cluster that can keep locks"),
+            broker,
+            config: cluster_config(&self.prefix, self.trust_empty_store),
+            scripts: self.scripts(),
             skew: Arc::clone(&self.skew),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
+            listener: OnceLock::new(),
+            connected: OnceCell::new(),
         })
     }
 

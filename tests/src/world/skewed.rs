@@ -1,9 +1,10 @@
-//! A store whose clock a test moves: before each call the lock's own skew is written beside it.
+//! A store whose clock a test moves: before each call the lock's own skew is written beside it. It
+//! connects when it is called first.
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, Ordering},
     },
 };
@@ -16,10 +17,12 @@ use leasehold_server::{
     },
     store::{
         Acquired, Attached, Cancelled, Checked, LimitSet, Listener, Released, Renewed, Store,
-        StoreError, Touched, redis::RedisStore,
+        StoreError, Touched,
+        redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{redis_connection::RedisConnection, shared_cluster::master_of};
 
@@ -35,8 +38,14 @@ pub(super) struct Skew {
 
 /// One broker's store.
 pub(super) struct Skewed {
-    pub(super) inner: RedisStore,
+    pub(super) broker: BrokerId,
+    pub(super) config: RedisConfig,
+    pub(super) scripts: Scripts,
     pub(super) skew: Arc<Skew>,
+    pub(super) tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+    pub(super) listener: OnceLock<Listener>,
+    pub(super) connected: OnceCell<RedisStore>,
 }
 
 impl Skew {
@@ -68,11 +77,32 @@ impl Skew {
     }
 }
 
+impl Skewed {
+    /// The store, once the lock's clock is right. A broker that never called has nothing to hear.
+    async fn at(&self, lock: &LockKey) -> &RedisStore {
+        self.skew.write(lock).await;
+        self.connected().await
+    }
+
+    async fn connected(&self) -> &RedisStore {
+        let start = async || {
+            let (config, scripts) = (self.config.clone(), self.scripts.clone());
+            let stop = self.stop.clone();
+            let store = RedisStore::start(config, self.broker, scripts, &self.tasks, stop).await;
+            let store = store.expect("a cluster that can keep locks");
+            if let Some(listener) = self.listener.get() {
+                store.listen(Arc::clone(listener));
+            }
+            store
+        };
+        self.connected.get_or_init(start).await
+    }
+}
+
 #[async_trait]
 impl Store for Skewed {
     async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
-        self.skew.write(&acquire.lock).await;
-        self.inner.acquire(acquire).await
+        self.at(&acquire.lock).await.acquire(acquire).await
     }
 
     async fn renew(
@@ -81,13 +111,11 @@ impl Store for Skewed {
         ttl: Option<Ttl>,
         via: Via,
     ) -> Result<Renewed, StoreError> {
-        self.skew.write(&lease.lock).await;
-        self.inner.renew(lease, ttl, via).await
+        self.at(&lease.lock).await.renew(lease, ttl, via).await
     }
 
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
-        self.skew.write(&lease.lock).await;
-        self.inner.attach(lease, to).await
+        self.at(&lease.lock).await.attach(lease, to).await
     }
 
     async fn release(
@@ -96,8 +124,10 @@ impl Store for Skewed {
         release: Release,
         via: Via,
     ) -> Result<Released, StoreError> {
-        self.skew.write(&lease.lock).await;
-        self.inner.release(lease, release, via).await
+        self.at(&lease.lock)
+            .await
+            .release(lease, release, via)
+            .await
     }
 
     async fn cancel(
@@ -106,39 +136,34 @@ impl Store for Skewed {
         request: RequestHash,
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
-        self.skew.write(lock).await;
-        self.inner.cancel(lock, request, attempt).await
+        self.at(lock).await.cancel(lock, request, attempt).await
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        self.skew.write(lock).await;
-        self.inner.touch(lock).await
+        self.at(lock).await.touch(lock).await
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
-        self.skew.write(lock).await;
-        self.inner.set_limit(lock, limit).await
+        self.at(lock).await.set_limit(lock, limit).await
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
-        self.skew.write(lock).await;
-        self.inner.get(lock).await
+        self.at(lock).await.get(lock).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
-        self.skew.write(lock).await;
-        self.inner.check(lock, token).await
+        self.at(lock).await.check(lock, token).await
     }
 
     fn broker(&self) -> BrokerId {
-        self.inner.broker()
+        self.broker
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        self.inner.deployment_key().await
+        self.connected().await.deployment_key().await
     }
 
     fn listen(&self, listener: Listener) {
-        self.inner.listen(listener);
+        let _ = self.listener.set(listener);
     }
 }

@@ -9,6 +9,7 @@ mod map;
 pub(super) mod redirect;
 pub(super) mod settle;
 pub(super) mod slot;
+mod tally;
 
 use std::{
     collections::BTreeMap,
@@ -205,7 +206,10 @@ impl Router {
             }
         };
         let era_id = match (node.slot_eras(), way) {
-            (Some(eras), Way::Plain) if asked.grants => eras.id(asked.slot).await,
+            (Some(eras), Way::Plain) if asked.grants => {
+                let late = |_| StoreError::NotNow("no era in time".to_owned());
+                timeout_at(until, eras.id(asked.slot)).await.map_err(late)?
+            }
             (Some(_) | None, Way::Plain | Way::Asking) => Box::default(),
         };
         Ok(Target {

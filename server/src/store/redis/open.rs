@@ -89,7 +89,7 @@ pub(super) async fn connect(endpoint: &Endpoint) -> Result<Checked, NodeError> {
             server,
             warnings: findings.warnings,
         }),
-        _ if findings.loading && findings.problems.len() == 1 => {
+        _ if findings.passes && findings.problems.len() == 1 => {
             Err(NodeError::Unreachable(findings.problems.join(" ")))
         }
         _ => Err(NodeError::Unfit(findings.problems)),

@@ -83,7 +83,7 @@ const OF_CLUSTER: Refusal = Refusal {
     then: Then::Elsewhere,
     passes: false,
     means: "runs in cluster mode, where it keeps only some of the locks",
-    next: "Use a server with cluster-enabled no",
+    next: "Use redis-cluster://, or a server with cluster-enabled no",
     ..REFUSED
 };
 /// Scripts write in their last step, so one that fails has written nothing.
@@ -183,8 +183,8 @@ const SAID: [(&str, Refusal); 26] = [
         Refusal {
             executed: Executed::Unknown,
             then: Then::End,
-            means: "belongs to a cluster that is down",
-            next: "Use a server with cluster-enabled no, or mend the cluster",
+            means: "is cut off from the others of its cluster, or a slot has no master",
+            next: "Mend the cluster",
             ..REFUSED
         },
     ),

@@ -21,8 +21,8 @@ pub(super) struct Findings {
     pub(super) problems: Vec<String>,
     /// It may; what its operator should know.
     pub(super) warnings: Vec<String>,
-    /// It is loading its data and may be fit in a moment.
-    pub(super) loading: bool,
+    /// If there is only one problem: another server, or this one in a moment, may be fit.
+    pub(super) passes: bool,
 }
 
 impl<'a> ServerInfo<'a> {
@@ -64,7 +64,8 @@ impl<'a> ServerInfo<'a> {
     pub(super) fn check(&self, endpoint: &Endpoint) -> Findings {
         let (address, config) = (endpoint.name(), &endpoint.config);
         let mut findings = Findings {
-            loading: self.get("loading") == Some("1"),
+            passes: self.get("loading") == Some("1")
+                || config.place.is_cluster() && !self.is_master(),
             ..Findings::default()
         };
         self.must(&address, config, &mut findings.problems);
@@ -87,9 +88,12 @@ impl<'a> ServerInfo<'a> {
         }
         if !self.is_master() {
             problems.push(format!(
-                "{address} is a {}, not a master: it takes no writes. Give the address of the \
-                 master.",
-                self.get("role").unwrap_or("server of unknown role")
+                "{address} is a {}, not a master: it takes no writes. {}.",
+                self.get("role").unwrap_or("server of unknown role"),
+                match config.place.is_cluster() {
+                    true => "Its slots have another master",
+                    false => "Give the address of the master",
+                }
             ));
         }
         match (self.get("cluster_enabled"), config.place.is_cluster()) {
@@ -257,5 +261,19 @@ mod tests {
         });
         let findings = ServerInfo::parse(FIT).check(&endpoint);
         assert!(findings.warnings[0].contains("G2 is not given"));
+    }
+
+    #[test]
+    fn in_a_cluster_only_its_masters_are_fit() {
+        let mut endpoint = endpoint(false);
+        endpoint.config.place = Place::Cluster(Vec::new());
+        let alone = ServerInfo::parse(FIT).check(&endpoint);
+        assert!(alone.problems[0].contains("does not run in cluster mode"));
+        let member = FIT.replace("cluster_enabled:0", "cluster_enabled:1");
+        let fit = ServerInfo::parse(&member).check(&endpoint);
+        assert!(fit.problems.is_empty() && !fit.passes);
+        let replica = member.replace("role:master", "role:slave");
+        let replica = ServerInfo::parse(&replica).check(&endpoint);
+        assert!(replica.problems[0].contains("another master") && replica.passes);
     }
 }

@@ -228,7 +228,7 @@ mod tests {
         slots.iter().copied().collect()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_call_waits_for_its_slot_a_while() {
         let eras = SlotEras::new();
         assert_eq!(&*eras.id(7).await, "", "nobody settles");

@@ -71,7 +71,13 @@ impl Router {
             servers.extend(self.seeds.iter().cloned());
             servers.sort_unstable();
             servers.dedup();
-            return self.ask_servers(&servers).await.ok();
+            let map = self.ask_servers(&servers).await;
+            let map = map.inspect_err(|error| {
+                if self.complaints.due("map", "").is_some() {
+                    warn!("{error}");
+                }
+            });
+            return map.ok();
         }
         let count = living.len();
         living.rotate_left(turn % count);

@@ -6,32 +6,26 @@ use std::{
     time::Duration,
 };
 
-use fred::{
-    clients::Client,
-    error::Error,
-    interfaces::KeysInterface as _,
-    types::{FromValue as _, Value},
-};
+use fred::{clients::Client, error::Error, interfaces::KeysInterface as _, types::FromValue as _};
 use tokio::{
     select,
     sync::{Notify, watch},
     time::{Instant, sleep},
 };
-use tracing::{error, info, warn};
 
 use super::{
     eras::{Learnt, SlotEras},
     map::SlotMap,
     slot::{era_key, ranges},
+    tally::{Due, Tally},
 };
 use crate::store::redis::{
     complaints::Complaints,
-    connection::{Endpoint, NodeError, plain},
-    decide::{Decision, Found, Write, decide},
+    connection::{Endpoint, NodeError},
+    decide::{Decision, Found, decide},
     era::{Era, ServerIdentity},
-    refusal::{Refusal, Then, Told},
+    refusal::{Refusal, Then},
     script::Script,
-    scripts::Command,
     settle::{own, refused},
 };
 
@@ -68,27 +62,6 @@ pub(in crate::store::redis) struct Settler {
     complaints: Complaints,
     /// All slots are settled again, since one had lost its era.
     is_losing: bool,
-}
-
-/// What became of some slots.
-#[derive(Debug, Default)]
-struct Tally {
-    written: Vec<u16>,
-    /// Those of them that wait, and for how long the last one does.
-    waiting: Vec<u16>,
-    wait_ms: u64,
-    elsewhere: Vec<u16>,
-    failed: Vec<u16>,
-    why: String,
-    /// An era that this process knew is gone.
-    is_lost: bool,
-}
-
-/// What is to be written for a slot, instead of what.
-struct Due {
-    slot: u16,
-    expected: String,
-    write: Box<Write>,
 }
 
 impl Settler {
@@ -205,7 +178,7 @@ impl Settler {
             self.eras.stuck(&tally.elsewhere);
             self.eras.stuck(&tally.failed);
             self.eras.tell();
-            self.log(&tally);
+            tally.log(&self.endpoint.name(), &self.complaints);
             do_wait |= !tally.waiting.is_empty();
             // The rest that was settled before may be lost with it.
             if tally.is_lost && !self.is_losing {
@@ -349,76 +322,5 @@ impl Settler {
                 NodeError::Unreachable(format!("{} answers too little.", self.endpoint.name()))
             }
         })
-    }
-
-    fn log(&self, tally: &Tally) {
-        let name = self.endpoint.name();
-        let (waiting, failed) = (&tally.waiting, &tally.failed);
-        if !waiting.is_empty() {
-            warn!(
-                slots = ranges(waiting.iter().copied()),
-                wait_ms = tally.wait_ms,
-                "{name} may have lost locks: no new grants in these slots for a while"
-            );
-        } else if !tally.written.is_empty() {
-            info!(
-                slots = ranges(tally.written.iter().copied()),
-                "{name} has eras written by this broker"
-            );
-        }
-        let due = self.complaints.due("era", &tally.why);
-        if let (Some(untold), false) = (due, failed.is_empty()) {
-            error!(
-                untold,
-                slots = ranges(failed.iter().copied()),
-                "{name} has slots without an era ({}): no new grants there",
-                tally.why
-            );
-        }
-    }
-}
-
-impl Tally {
-    fn wrote(&mut self, slot: u16, wait_ms: u64) {
-        self.written.push(slot);
-        if wait_ms > 0 {
-            self.waiting.push(slot);
-            self.wait_ms = self.wait_ms.max(wait_ms);
-        }
-    }
-
-    fn refused(&mut self, slot: u16, error: &Error) {
-        let refusal = Refusal::of(error);
-        if refusal.then == Then::Elsewhere {
-            self.elsewhere.push(slot);
-            return;
-        }
-        self.failed.push(slot);
-        self.why = match refusal.told {
-            Told::Corrupt => "it is no era of this version".to_owned(),
-            Told::Unavailable | Told::Full => plain(error),
-        };
-    }
-}
-
-impl Due {
-    fn command(&self, prefix: &str) -> Command {
-        let Write {
-            era, quarantine_ms, ..
-        } = &*self.write;
-        let args: Vec<Value> = vec![
-            self.expected.as_str().into(),
-            era.id.as_str().into(),
-            era.fields_after_time().into(),
-            quarantine_ms
-                .map_or("-1".to_owned(), |ms| ms.to_string())
-                .into(),
-            era.no_grants_before_ms.to_string().into(),
-            "".into(),
-        ];
-        Command {
-            keys: vec![era_key(prefix, self.slot)],
-            args,
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use fred::util::redis_keyslot;
+use fred::types::Key;
 
 use crate::lock::LockKey;
 
@@ -14,7 +14,7 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut tags = vec![String::new(); SLOTS.into()];
     let mut missing = tags.len();
     for number in 0_u32.. {
-        let tag = &mut tags[usize::from(redis_keyslot(number.to_string().as_bytes()))];
+        let tag = &mut tags[usize::from(hash(number.to_string()))];
         if tag.is_empty() {
             *tag = format!("{{{number}}}");
             missing -= 1;
@@ -29,7 +29,7 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
 /// The slot of a lock's record.
 pub(in crate::store::redis) fn slot_of(lock: &LockKey) -> u16 {
     // Prefixes have no braces.
-    redis_keyslot(lock.encoded().as_bytes())
+    hash(lock.encoded())
 }
 
 /// A part of a key by which it lies in this slot.
@@ -58,6 +58,10 @@ pub(in crate::store::redis) fn ranges(slots: impl IntoIterator<Item = u16>) -> S
     shown.collect::<Vec<_>>().join(", ")
 }
 
+fn hash(key: String) -> u16 {
+    Key::from(key).cluster_hash()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,7 +71,7 @@ mod tests {
     fn every_slot_has_a_short_tag() {
         for slot in 0..SLOTS {
             let key = era_key("leasehold:", slot);
-            assert_eq!(redis_keyslot(key.as_bytes()), slot, "{key}");
+            assert_eq!(hash(key.clone()), slot, "{key}");
             assert!(tag_of(slot).len() <= 8, "{key}");
         }
     }
@@ -79,7 +83,7 @@ mod tests {
             let name = LockName::parse(name).expect("a legal name");
             let lock = LockKey::new(namespace, name);
             let key = format!("leasehold:{}", lock.encoded());
-            assert_eq!(redis_keyslot(key.as_bytes()), slot_of(&lock));
+            assert_eq!(hash(key.clone()), slot_of(&lock));
         }
     }
 
