@@ -338,7 +338,7 @@ fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, D
     figures(&format!("cluster {fault:?}: in the others: {others}"));
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(others.failed(), 0, "other shards lose no call");
-    assert!(others.slowest <= PROMPT, "other shards wait for nothing");
+    assert!(others.is_prompt(), "other shards wait for nothing");
     assert_eq!(all.count(is_odd), 0, "answers that nobody can act on");
     assert!(hit.count(is_unavailable) > 0, "the loss took effect");
     assert!(

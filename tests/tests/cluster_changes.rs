@@ -334,5 +334,5 @@ async fn granted(work: &Work, since: Duration) -> Duration {
 fn undisturbed(work: &Work, which: impl Fn(&Attempt) -> bool) {
     let tally = work.tally(which);
     assert!(tally.done() > 0 && tally.failed() == 0, "{tally}");
-    assert!(tally.slowest <= PROMPT, "{tally}");
+    assert!(tally.is_prompt(), "{tally}");
 }

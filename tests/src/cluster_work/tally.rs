@@ -11,7 +11,15 @@ pub struct Tally {
     pub kinds: BTreeMap<(Verb, Answer), usize>,
     /// The longest time that one took which was not to wait for somebody.
     pub slowest: Duration,
+    /// How many of those took longer than a caller ever waits for a store.
+    pub slow: usize,
 }
+
+/// See [`Tally::slow`].
+const PROMPT: Duration = Duration::from_secs(1);
+/// On a busy machine one call in so many may be slow by itself. A store that holds calls up holds up
+/// every caller.
+const SLOW_ONE_IN: usize = 1_000;
 
 impl Work {
     /// Counts those that `which` names.
@@ -23,7 +31,9 @@ impl Work {
                 .entry((attempt.verb, attempt.answer))
                 .or_default() += 1;
             if !attempt.patient {
-                tally.slowest = tally.slowest.max(attempt.ended - attempt.begun);
+                let took = attempt.ended - attempt.begun;
+                tally.slowest = tally.slowest.max(took);
+                tally.slow += usize::from(took > PROMPT);
             }
         }
         tally
@@ -35,6 +45,12 @@ impl Tally {
     #[must_use]
     pub fn done(&self) -> usize {
         self.count(|_, answer| answer == Answer::Done)
+    }
+
+    /// Whether all were answered without a wait for the store.
+    #[must_use]
+    pub fn is_prompt(&self) -> bool {
+        self.slow <= self.done() / SLOW_ONE_IN
     }
 
     /// How many locks were granted.
@@ -66,6 +82,11 @@ impl fmt::Display for Tally {
                 Answer::Broken => write!(f, "{verb:?}:no_reason={count} ")?,
             }
         }
-        write!(f, "slowest={} ms", self.slowest.as_millis())
+        write!(
+            f,
+            "slowest={} ms slow={}",
+            self.slowest.as_millis(),
+            self.slow
+        )
     }
 }
