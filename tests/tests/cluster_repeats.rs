@@ -223,14 +223,18 @@ impl Run {
         (slot, locks_in_each(&[slot], &what, LOCKS).remove(0))
     }
 
-    /// The lock's one holder.
+    /// The lock's one holder, once a hand-off to it was claimed.
     async fn holder(&self, name: &str) -> (String, i64) {
-        let lock = self.client.get_lock_at(OTHER, name).await;
-        let lock = lock.expect("it is held");
-        let [holder] = lock.holders.as_slice() else {
-            panic!("one holder: {lock:?}")
-        };
-        (holder.lease_id.clone(), holder.fencing_token)
+        until("the lock has a holder", async || {
+            let lock = self.client.get_lock_at(OTHER, name).await;
+            let lock = lock.expect("it is held");
+            let [holder] = lock.holders.as_slice() else {
+                assert!(lock.holders.is_empty(), "one holder: {lock:?}");
+                return None;
+            };
+            Some((holder.lease_id.clone(), holder.fencing_token))
+        })
+        .await
     }
 
     /// Checked through both brokers.
