@@ -1,5 +1,5 @@
 //! Brokers on a Redis Cluster that loses one of its three masters: nobody trusts a lock that somebody
-//! else has, tokens rise, the other shards notice nothing, and grants resume in bounded time.
+//! else has, tokens rise, the other shards lose no call, and grants resume in bounded time.
 
 use std::{collections::HashMap, time::Duration};
 
