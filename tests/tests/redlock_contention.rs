@@ -9,15 +9,16 @@ use futures::future::join_all;
 use leasehold_server::{
     broker::Broker,
     lock::{LeaseRef, Release, Via},
+    store::Acquired,
 };
 use leasehold_tests::{
     clock::boottime,
     redis_server::Data,
     redlock::RedlockDeployment,
-    redlock_broker::{TTL_MS, waiting},
+    redlock_broker::{PROMPT, TTL_MAX_MS, TTL_MS, waiting},
     scale::{count, duration, figures},
     witness::{Share, Visit, Witness},
-    world::lock_named,
+    world::{lease, lock_named, new_call, with_ttl},
 };
 use rand::Rng as _;
 use tokio::time::{Instant, sleep};
@@ -170,4 +171,52 @@ async fn callers_of_three_brokers_never_hold_one_lock_at_once() {
 #[tokio::test]
 async fn callers_never_hold_one_lock_at_once_while_nodes_stop_and_forget() {
     contend(true, count(200, 20)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_all_who_try_for_a_free_lock_at_once_one_gets_it() {
+    let nodes = RedlockDeployment::start(5).await;
+    let mut brokers = Vec::new();
+    for _ in 0..BROKERS {
+        brokers.push(nodes.broker().await);
+    }
+    let lock = lock_named("default", "tried");
+    let rounds = count(300, 100);
+    let (mut longest, mut undecided) = (Duration::ZERO, 0);
+    for round in 0..rounds {
+        let tries = (0..CALLERS).map(|caller| {
+            (
+                &brokers[caller % BROKERS],
+                with_ttl(new_call(&lock), TTL_MAX_MS),
+            )
+        });
+        let tries: Vec<_> = tries.collect();
+        let answers = tries.iter().map(|(broker, call)| broker.timed(call));
+        let answers = join_all(answers).await;
+        let mut winners = Vec::new();
+        for ((broker, call), (answer, took)) in tries.iter().zip(answers) {
+            longest = longest.max(took);
+            match answer {
+                Ok(Acquired::Granted(grant)) => {
+                    winners.push((broker, lease(call, grant.fencing_token)))
+                }
+                Ok(Acquired::Held(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        undecided += usize::from(winners.is_empty());
+        assert!(
+            winners.len() <= 1,
+            "round {round}: {} winners",
+            winners.len()
+        );
+        for (broker, lease) in winners {
+            broker.release(&lease).await;
+        }
+    }
+    figures(&format!(
+        "redlock: {CALLERS} callers of {BROKERS} brokers tried at once {rounds} times, {undecided} times in vain; longest {longest:?}"
+    ));
+    assert_eq!(undecided, 0);
+    assert!(longest < PROMPT, "{longest:?}");
 }

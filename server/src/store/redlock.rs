@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::start::{check_addresses, nodes};
 use self::{
-    election::Wants,
-    line::{Joined, Left, Standing},
+    election::{Elected, Wants},
+    line::{Answer, Joined, Left, Standing},
     lines::Lines,
     member::Question,
     nodes::Nodes,
@@ -72,35 +72,57 @@ struct Shared {
 }
 
 impl Shared {
-    /// Asks the nodes once for a call that does not wait, or for what a call has already.
-    async fn ask(&self, acquire: &Acquire, new: bool) -> Result<Acquired, StoreError> {
+    /// Asks the nodes for what a call has already.
+    async fn ask(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        let elected = self.elect(acquire, false).await?;
+        Ok(elected.told(self.lines.length(&acquire.lock)))
+    }
+
+    async fn elect(&self, acquire: &Acquire, new: bool) -> Result<Elected, StoreError> {
         let tells = Tells::Never;
         let elected = self.nodes.elect(acquire, Wants { new, tells }).await?;
-        if let election::Elected::Granted(_, moved) = &elected {
+        if let Elected::Granted(_, moved) = &elected {
             self.tell_moved(&acquire.lock, *moved);
         }
-        Ok(elected.told(self.lines.length(&acquire.lock)))
+        Ok(elected)
+    }
+
+    /// Asks the nodes for a call that does not wait. While only parts of the lock are taken it tries
+    /// on as the first in line: of all who try for a free lock at once, one gets it.
+    async fn try_now(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, StoreError> {
+        let lock = &acquire.lock;
+        let is_free = self.lines.length(lock) == 0;
+        let elected = self.elect(acquire, is_free).await?;
+        if is_free && elected.is_split() {
+            if let Joined::First(answer) = self.enter(acquire) {
+                return first(answer).await;
+            }
+            // Another call of this broker was sooner.
+            self.lines.leave(lock, acquire.request, acquire.attempt);
+        }
+        Ok(elected.told(self.lines.length(lock)))
+    }
+
+    fn enter(self: &Arc<Self>, acquire: &Acquire) -> Joined {
+        let (joined, is_new) = self.lines.join(acquire);
+        if is_new {
+            let keeper = Arc::clone(self).keep_line(acquire.lock.clone());
+            self.nodes.tasks().spawn(keeper);
+        }
+        joined
     }
 
     /// The first to come asks the nodes at once. Who comes later may hold the lock already, and else
     /// waits for its turn.
     async fn join(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, StoreError> {
         let lock = &acquire.lock;
-        let (joined, is_new) = self.lines.join(acquire);
-        if is_new {
-            let keeper = Arc::clone(self).keep_line(lock.clone());
-            self.nodes.tasks().spawn(keeper);
-        }
-        let standing = match joined {
+        let standing = match self.enter(acquire) {
             Joined::Refused(refused) => return Ok(refused),
             Joined::Again(standing) => return Ok(queued(standing)),
-            Joined::First(answer) => {
-                let stops = |_| StoreError::Unavailable("the broker stops".to_owned());
-                return answer.await.map_err(stops)?;
-            }
+            Joined::First(answer) => return first(answer).await,
             Joined::Behind(standing) => standing,
         };
-        match self.ask(acquire, false).await {
+        match self.ask(acquire).await {
             Ok(Acquired::Held(_)) => Ok(queued(standing)),
             Err(StoreError::Recovering { .. }) if acquire.rejoin => Ok(queued(standing)),
             known => {
@@ -133,12 +155,9 @@ impl Store for RedlockStore {
         }
         match acquire.under {
             // An entry never waits, and needs nothing new.
-            Under::Grant(_) => shared.ask(acquire, false).await,
+            Under::Grant(_) => shared.ask(acquire).await,
             Under::NewLease | Under::Lease if acquire.wait_ms > 0 => shared.join(acquire).await,
-            Under::NewLease | Under::Lease => {
-                let is_free = shared.lines.length(&acquire.lock) == 0;
-                shared.ask(acquire, is_free).await
-            }
+            Under::NewLease | Under::Lease => shared.try_now(acquire).await,
         }
     }
 
@@ -293,6 +312,11 @@ impl RedlockStore {
             ..grant
         }
     }
+}
+
+async fn first(answer: Answer) -> Result<Acquired, StoreError> {
+    let stops = |_| StoreError::Unavailable("the broker stops".to_owned());
+    answer.await.map_err(stops)?
 }
 
 fn queued(Standing { place, position }: Standing) -> Acquired {

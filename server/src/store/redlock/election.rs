@@ -175,6 +175,14 @@ impl Nodes {
 }
 
 impl Elected {
+    /// Nobody has the lock: calls of several brokers have parts of it.
+    pub(super) fn is_split(&self) -> bool {
+        match self {
+            Self::Lost(Lost::Busy(busy)) => busy.is_split,
+            Self::Lost(Lost::Refused(_)) | Self::Granted(..) => false,
+        }
+    }
+
     /// What a caller is told that does not wait.
     pub(super) fn told(self, queue_length: u32) -> Acquired {
         match self {

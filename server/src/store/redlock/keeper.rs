@@ -47,8 +47,9 @@ impl Shared {
     /// Asks the nodes for the first in line, and says how long to rest then.
     async fn serve(&self, lock: &LockKey, mut head: Head, splits: &mut u64) -> Duration {
         let mut asked = head.acquire.clone();
+        let is_try = asked.wait_ms == 0;
         // What is taken back late of an earlier try must not touch this one.
-        if head.first.is_none() || asked.rejoin {
+        if head.first.is_none() || asked.rejoin || is_try {
             asked.attempt = AttemptId::random();
         }
         let tells = match head.is_followed {
@@ -82,8 +83,16 @@ impl Shared {
             }
             Ok(Elected::Lost(Lost::Busy(busy))) => busy,
         };
-        if let Some(first) = head.first {
-            let _ = first.send(Ok(self.queued(lock, head.place)));
+        if is_try && (!busy.is_split || Instant::now() >= head.until) {
+            let mut contention = busy.contention;
+            contention.queue_length = self.lines.length(lock).saturating_sub(1);
+            self.drop_out(lock, head, Ok(Acquired::Held(contention)));
+            return Duration::ZERO;
+        }
+        match head.first.take() {
+            Some(first) if is_try => self.lines.answer_later(lock, head.place, first),
+            Some(first) => drop(first.send(Ok(self.queued(lock, head.place)))),
+            None => {}
         }
         *splits = if busy.is_split { *splits + 1 } else { 0 };
         pause(&busy, *splits)

@@ -20,6 +20,8 @@ use crate::{
 
 /// How long the first in line waits at most before it looks again.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a call that does not wait tries on while only parts of the lock are taken.
+const TRY_ON: Duration = Duration::from_millis(500);
 
 /// Where the first answer to a call goes that had nobody before it.
 pub(super) type First = oneshot::Sender<Result<Acquired, StoreError>>;
@@ -100,7 +102,11 @@ impl Line {
 
     /// Joins at the end. A repeat keeps its place, and waits as long as the longer of both.
     pub(super) fn join(&mut self, acquire: &Acquire) -> Joined {
-        let until = Instant::now() + Duration::from_millis(acquire.wait_ms);
+        let until = Instant::now()
+            + match acquire.wait_ms {
+                0 => TRY_ON,
+                wait_ms => Duration::from_millis(wait_ms),
+            };
         let same = |waiter: &Waiter| waiter.acquire.request == acquire.request;
         if let Some(at) = self.waiters.iter().position(same) {
             return self.join_again(at, acquire, until);
@@ -160,6 +166,14 @@ impl Line {
             first: waiter.first.take(),
             is_followed,
         })
+    }
+
+    /// Keeps where the answer to the first in line goes.
+    pub(super) fn answer_later(&mut self, place: u64, first: First) {
+        let waiter = self.waiters.front_mut();
+        if let Some(waiter) = waiter.filter(|waiter| waiter.place == place) {
+            waiter.first = Some(first);
+        }
     }
 
     /// Takes a waiter out; `None` if it is gone. Its attempts.

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    line::{Head, Joined, Left, Line},
+    line::{First, Head, Joined, Left, Line},
     taken::{AllTaken, TakeBack, Taken},
 };
 use crate::{
@@ -85,6 +85,13 @@ impl Lines {
             .lines
             .values_mut()
             .for_each(|line| line.wake(Duration::ZERO));
+    }
+
+    /// Keeps where the answer to the first in line goes. Without that waiter there will be none.
+    pub(super) fn answer_later(&self, lock: &LockKey, place: u64, first: First) {
+        if let Some(line) = self.state().lines.get_mut(lock) {
+            line.answer_later(place, first);
+        }
     }
 
     /// Takes a waiter out of the line; `None` if it has left.
