@@ -17,7 +17,10 @@ use leasehold_tests::{
     redis_server::RedisServer,
     time_left::expiry,
 };
-use tokio::time::timeout;
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 const TTL: Duration = Duration::from_secs(2);
 /// How late a loss is told that nobody asks for.
@@ -48,6 +51,37 @@ async fn a_lock_is_held_no_longer_than_max_hold() {
     // The client's own clock may be first.
     let expected = [LostReason::MaxHold, LostReason::Expired];
     assert!(expected.contains(&why), "{why:?}");
+}
+
+#[tokio::test]
+async fn a_wait_whose_end_nobody_told_is_a_wait_that_ended() {
+    let wait = Duration::from_millis(600);
+    let deployment = Deployment::start(1).await;
+    let holder = connect(&deployment.brokers).await;
+    let proxy = Proxy::start(deployment.addrs()[0]).await;
+    let client = Client::connect(&format!("http://{}", proxy.addr())).await;
+    let client = client.expect("the broker answers");
+    let guard = holder.lock("a").acquire().await.expect("it is free");
+    let begun = boottime();
+    let (in_line, is_in_line) = oneshot::channel();
+    let mut in_line = Some(in_line);
+    let waiting = client.lock("a").wait(wait).on_queue(move |_| {
+        if let Some(in_line) = in_line.take() {
+            in_line.send(()).expect("it is waited for");
+        }
+    });
+    let cut = async {
+        is_in_line.await.expect("it is in line");
+        proxy.set_mode(Mode::Refuse);
+        assert!(proxy.cut().await > 0, "it was connected");
+        // The end of the wait passes while nobody can be asked.
+        sleep((begun + wait).saturating_sub(boottime())).await;
+        proxy.set_mode(Mode::Forward);
+    };
+    let (error, ()) = tokio::join!(waiting.acquire(), cut);
+    let error = error.expect_err("it is held");
+    assert!(matches!(error, Error::WaitTimeout(_)), "{error:?}");
+    assert_eq!(error.holders()[0].lease_id, guard.lease_id());
 }
 
 #[tokio::test]

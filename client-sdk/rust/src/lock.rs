@@ -159,6 +159,12 @@ impl Lock {
             let left = until.saturating_sub(clock::now());
             match self.ask(left.min(WAIT_MAX)).await {
                 Err(Error::WaitTimeout(_)) if clock::now() < until => {}
+                // A call that waited is repeated without a wait once its time is over.
+                Err(Error::Held(busy)) if !self.wait.is_zero() => {
+                    if clock::now() >= until {
+                        return Err(Error::WaitTimeout(busy));
+                    }
+                }
                 result => return result,
             }
         }
