@@ -39,6 +39,8 @@ pub struct ClusterOptions {
     pub gated: bool,
     /// Whether each node has a wall clock of its own.
     pub clocks: bool,
+    /// Options of TLS. With any, each node has a port for it besides, and nodes talk by TLS alone.
+    pub tls: Vec<String>,
     /// Further options of the nodes, as on redis-server's command line.
     pub options: Vec<String>,
 }
@@ -51,6 +53,7 @@ impl Default for ClusterOptions {
             node_timeout: Duration::from_millis(1_500),
             gated: false,
             clocks: false,
+            tls: Vec::new(),
             options: Vec::new(),
         }
     }
@@ -66,6 +69,7 @@ pub struct ClusterDeployment {
 #[derive(Debug)]
 struct Member {
     server: RedisServer,
+    tls: Option<u16>,
     bus: u16,
     gates: Option<Gates>,
 }
@@ -114,6 +118,14 @@ impl ClusterDeployment {
         self.members[index].addr()
     }
 
+    /// Where those reach a node who talk by TLS.
+    #[must_use]
+    pub fn tls_addr(&self, index: usize) -> SocketAddr {
+        let port = self.members[index].tls;
+        let port = port.expect("a deployment that was started with TLS");
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+    }
+
     /// A connection as a client has it, through the gate if there is one.
     pub async fn connect(&self, index: usize) -> RedisConnection {
         let connection = RedisConnection::open(self.addr(index)).await;
@@ -154,13 +166,23 @@ impl Member {
             node_address(index),
         );
         let options = options.split(' ').map(str::to_owned);
+        let mut options: Vec<_> = options.chain(all.options.iter().cloned()).collect();
+        let tls = (!all.tls.is_empty()).then(free_port);
+        if let Some(port) = tls {
+            let of_tls = format!(
+                "--tls-port {port} --cluster-announce-tls-port {port} --tls-cluster yes --tls-replication yes"
+            );
+            options.extend(of_tls.split(' ').map(str::to_owned));
+            options.extend(all.tls.iter().cloned());
+        }
         let server = RedisServer::start_as(RedisOptions {
             port: Some(port),
-            options: options.chain(all.options.iter().cloned()).collect(),
+            options,
             clock,
         });
         Self {
             server: server.await,
+            tls,
             bus,
             gates,
         }

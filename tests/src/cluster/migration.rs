@@ -69,7 +69,11 @@ impl Migration<'_> {
 
     /// Moves these keys.
     pub async fn move_keys(&mut self, keys: &[String]) {
-        let addr = self.cluster.addr(self.to);
+        let to = &self.cluster.members[self.to];
+        let addr = match to.tls {
+            Some(_) => self.cluster.tls_addr(self.to),
+            None => to.addr(),
+        };
         let (host, port) = (addr.ip().to_string(), addr.port().to_string());
         let mut words = vec!["MIGRATE", &host, &port, "", "0", MOVE_LIMIT_MS, "KEYS"];
         words.extend(keys.iter().map(String::as_str));
