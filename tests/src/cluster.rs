@@ -39,6 +39,8 @@ pub struct ClusterOptions {
     pub gated: bool,
     /// Whether each node has a wall clock of its own.
     pub clocks: bool,
+    /// Whether each node announces an address of its own, as on a host of its own.
+    pub apart: bool,
     /// Options of TLS. With any, each node has a port for it besides, and nodes talk by TLS alone.
     pub tls: Vec<String>,
     /// Further options of the nodes, as on redis-server's command line.
@@ -53,6 +55,7 @@ impl Default for ClusterOptions {
             node_timeout: Duration::from_millis(1_500),
             gated: false,
             clocks: false,
+            apart: false,
             tls: Vec::new(),
             options: Vec::new(),
         }
@@ -154,19 +157,29 @@ impl Member {
             false => None,
         };
         let shown = gates.as_ref().map_or((port, bus), Gates::ports);
+        let own = node_address(index);
+        let announced = match all.apart {
+            true => own,
+            false => Ipv4Addr::LOCALHOST.into(),
+        };
         let options = format!(
             "--cluster-enabled yes --cluster-config-file nodes.conf --cluster-port {bus} \
              --cluster-node-timeout {} --cluster-require-full-coverage no \
-             --cluster-allow-replica-migration no --cluster-announce-ip 127.0.0.1 \
+             --cluster-allow-replica-migration no --cluster-announce-ip {} \
              --cluster-announce-port {} --cluster-announce-bus-port {} --protected-mode no --bind-source-addr {} \
              --repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --appendonly yes",
             all.node_timeout.as_millis(),
+            announced,
             shown.0,
             shown.1,
-            node_address(index),
+            own,
         );
         let options = options.split(' ').map(str::to_owned);
         let mut options: Vec<_> = options.chain(all.options.iter().cloned()).collect();
+        if all.apart {
+            let bind = format!("--bind {own} 127.0.0.1");
+            options.extend(bind.split(' ').map(str::to_owned));
+        }
         let tls = (!all.tls.is_empty()).then(free_port);
         if let Some(port) = tls {
             let of_tls = format!(
