@@ -39,6 +39,10 @@ pub struct ClusterOptions {
     pub gated: bool,
     /// Whether each node has a wall clock of its own.
     pub clocks: bool,
+    /// Whether each node announces an address of its own, as on a host of its own.
+    pub apart: bool,
+    /// Options of TLS. With any, each node has a port for it besides, and nodes talk by TLS alone.
+    pub tls: Vec<String>,
     /// Further options of the nodes, as on redis-server's command line.
     pub options: Vec<String>,
 }
@@ -51,6 +55,8 @@ impl Default for ClusterOptions {
             node_timeout: Duration::from_millis(1_500),
             gated: false,
             clocks: false,
+            apart: false,
+            tls: Vec::new(),
             options: Vec::new(),
         }
     }
@@ -66,6 +72,7 @@ pub struct ClusterDeployment {
 #[derive(Debug)]
 struct Member {
     server: RedisServer,
+    tls: Option<u16>,
     bus: u16,
     gates: Option<Gates>,
 }
@@ -114,6 +121,14 @@ impl ClusterDeployment {
         self.members[index].addr()
     }
 
+    /// Where those reach a node who talk by TLS.
+    #[must_use]
+    pub fn tls_addr(&self, index: usize) -> SocketAddr {
+        let port = self.members[index].tls;
+        let port = port.expect("a deployment that was started with TLS");
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+    }
+
     /// A connection as a client has it, through the gate if there is one.
     pub async fn connect(&self, index: usize) -> RedisConnection {
         let connection = RedisConnection::open(self.addr(index)).await;
@@ -142,25 +157,45 @@ impl Member {
             false => None,
         };
         let shown = gates.as_ref().map_or((port, bus), Gates::ports);
+        let own = node_address(index);
+        let announced = match all.apart {
+            true => own,
+            false => Ipv4Addr::LOCALHOST.into(),
+        };
         let options = format!(
             "--cluster-enabled yes --cluster-config-file nodes.conf --cluster-port {bus} \
              --cluster-node-timeout {} --cluster-require-full-coverage no \
-             --cluster-allow-replica-migration no --cluster-announce-ip 127.0.0.1 \
+             --cluster-allow-replica-migration no --cluster-announce-ip {} \
              --cluster-announce-port {} --cluster-announce-bus-port {} --protected-mode no --bind-source-addr {} \
              --repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --appendonly yes",
             all.node_timeout.as_millis(),
+            announced,
             shown.0,
             shown.1,
-            node_address(index),
+            own,
         );
         let options = options.split(' ').map(str::to_owned);
+        let mut options: Vec<_> = options.chain(all.options.iter().cloned()).collect();
+        if all.apart {
+            let bind = format!("--bind {own} 127.0.0.1");
+            options.extend(bind.split(' ').map(str::to_owned));
+        }
+        let tls = (!all.tls.is_empty()).then(free_port);
+        if let Some(port) = tls {
+            let of_tls = format!(
+                "--tls-port {port} --cluster-announce-tls-port {port} --tls-cluster yes --tls-replication yes"
+            );
+            options.extend(of_tls.split(' ').map(str::to_owned));
+            options.extend(all.tls.iter().cloned());
+        }
         let server = RedisServer::start_as(RedisOptions {
             port: Some(port),
-            options: options.chain(all.options.iter().cloned()).collect(),
+            options,
             clock,
         });
         Self {
             server: server.await,
+            tls,
             bus,
             gates,
         }

@@ -148,6 +148,12 @@ impl Work {
         }
     }
 
+    /// The brokers.
+    #[must_use]
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
     /// Every attempt so far.
     #[must_use]
     pub fn attempts(&self) -> Vec<Attempt> {

@@ -37,6 +37,11 @@ pub struct SentinelOptions {
     pub min_replicas_to_write: usize,
     /// A replica counts for so long after it was heard; whole seconds.
     pub min_replicas_max_lag: Duration,
+    /// What the Sentinels call this machine, on which everybody is: an address, or a name.
+    pub host: &'static str,
+    /// Options of TLS. With any, each server and each Sentinel has a port for it besides, and nobody
+    /// but the test uses another.
+    pub tls: Vec<String>,
     /// Whether everybody reaches each server through a gate, which can be shut.
     pub gated: bool,
     /// Further options of the servers, as on redis-server's command line.
@@ -52,6 +57,8 @@ impl Default for SentinelOptions {
             failover_timeout: Duration::from_secs(4),
             min_replicas_to_write: 1,
             min_replicas_max_lag: Duration::from_secs(2),
+            host: "127.0.0.1",
+            tls: Vec::new(),
             gated: false,
             options: Vec::new(),
         }
@@ -75,12 +82,14 @@ impl SentinelOptions {
 pub struct SentinelDeployment {
     members: Vec<Member>,
     sentinels: Vec<Sentinel>,
+    host: &'static str,
 }
 
 /// A server, and what stands before it.
 #[derive(Debug)]
 struct Member {
     server: RedisServer,
+    tls: Option<u16>,
     gate: Option<Gate>,
 }
 
@@ -98,6 +107,7 @@ impl SentinelDeployment {
         let mut all = Self {
             members,
             sentinels: Vec::new(),
+            host: options.host,
         };
         all.in_sync(0).await;
         let sentinels = (0..options.sentinels)
@@ -110,8 +120,9 @@ impl SentinelDeployment {
     /// What `--store` takes.
     #[must_use]
     pub fn url(&self) -> String {
-        let addrs = self.sentinel_addrs();
-        let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
+        let addrs = self.sentinel_addrs().into_iter();
+        let addrs = addrs.map(|addr| format!("{}:{}", self.host, addr.port()));
+        let addrs: Vec<_> = addrs.collect();
         format!("redis-sentinel://{}/{MASTER}", addrs.join(","))
     }
 
@@ -139,15 +150,18 @@ impl SentinelDeployment {
         &self.members[index].server
     }
 
-    /// Where everybody else reaches a server.
+    /// Where everybody else reaches a server, by TLS if there is TLS.
     #[must_use]
     pub fn addr(&self, index: usize) -> SocketAddr {
         self.members[index].addr()
     }
 
-    /// A connection as a client has it, through the gate if there is one.
+    /// A connection in the clear, through the gate if there is one.
     pub async fn connect(&self, index: usize) -> RedisConnection {
-        let connection = RedisConnection::open(self.addr(index)).await;
+        let member = &self.members[index];
+        let gate = member.gate.as_ref().map(Gate::addr);
+        let addr = gate.unwrap_or_else(|| member.server.addr());
+        let connection = RedisConnection::open(addr).await;
         connection.expect("connect to a server of this test")
     }
 
@@ -234,29 +248,43 @@ impl Member {
             true => Some(Gate::start(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await),
             false => None,
         };
-        let announced = gate.as_ref().map_or(port, |gate| gate.addr().port());
+        let tls = (!all.tls.is_empty()).then(free_port);
+        let announced = gate.as_ref().map(|gate| gate.addr().port());
+        let announced = announced.or(tls).unwrap_or(port);
         let options = format!(
-            "--protected-mode no --bind-source-addr {} --replica-announce-ip 127.0.0.1 --replica-announce-port {announced} \
+            "--protected-mode no --bind-source-addr {} --replica-announce-ip {} --replica-announce-port {announced} \
              --repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --appendonly yes \
              --min-replicas-to-write {} --min-replicas-max-lag {}",
             server_address(index),
+            all.host,
             all.min_replicas_to_write,
             all.min_replicas_max_lag.as_secs(),
         );
         let options = options.split(' ').map(str::to_owned);
+        let mut options: Vec<_> = options.chain(all.options.iter().cloned()).collect();
+        if let Some(port) = tls {
+            let of_tls = ["--tls-port", &port.to_string(), "--tls-replication", "yes"];
+            options.extend(of_tls.map(str::to_owned));
+            options.extend(all.tls.iter().cloned());
+        }
         let server = RedisServer::start_as(RedisOptions {
             port: Some(port),
-            options: options.chain(all.options.iter().cloned()).collect(),
+            options,
             clock: None,
         });
         Self {
             server: server.await,
+            tls,
             gate,
         }
     }
 
     fn addr(&self) -> SocketAddr {
-        let gate = self.gate.as_ref().map(Gate::addr);
+        let by_tls = || {
+            self.tls
+                .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        };
+        let gate = self.gate.as_ref().map(Gate::addr).or_else(by_tls);
         gate.unwrap_or_else(|| self.server.addr())
     }
 }

@@ -12,43 +12,17 @@ use leasehold_server::store::{
 use leasehold_tests::{
     cluster::{ClusterDeployment, ClusterOptions, SLOTS},
     cluster_store::{ClusterStore, PREFIX, config, lock_in, slot_of_lock},
+    printed_rights,
 };
-
-const OPERATING: &str = include_str!("../../docs/operating.md");
-const ON_ONE_NODE: &str = "ACL SETUSER leasehold ";
-const IN_A_CLUSTER: &str = "In a cluster, on every server";
-
-/// Without the one that is not needed, and with all in backticks.
-fn printed_rights() -> (Vec<String>, Vec<String>) {
-    let mut lines = OPERATING.lines();
-    let line = lines.find_map(|line| line.strip_prefix(ON_ONE_NODE));
-    let line = line.expect("the documentation prints the line");
-    let line = line.replace("leasehold:", PREFIX).replace(" +mget", "");
-    let more = lines.find(|line| line.starts_with(IN_A_CLUSTER));
-    let more = more.expect("and what a cluster needs besides");
-    let quoted = more.split('`').skip(1).step_by(2);
-    let more = quoted.flat_map(|rights| rights.split(' '));
-    let words = |rights: &str| rights.split(' ').map(str::to_owned).collect();
-    (
-        words(&line),
-        more.filter(|right| *right != "+mget")
-            .map(str::to_owned)
-            .collect(),
-    )
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_printed_rights_are_enough_and_those_of_a_cluster_are_used() {
     let cluster = ClusterDeployment::start(ClusterOptions::default()).await;
-    let (rights, more) = printed_rights();
+    let (_, more) = printed_rights::in_a_cluster();
     assert_eq!(more.len(), 4, "{more:?}");
+    printed_rights::give(&cluster, "secret").await;
     for index in 0..cluster.count() {
         let mut raw = cluster.connect(index).await;
-        let words = ["ACL", "SETUSER", "leasehold"];
-        let words = words.into_iter().chain(rights.iter().map(String::as_str));
-        let words: Vec<_> = words.chain(more.iter().map(String::as_str)).collect();
-        raw.must(&words).await;
-        raw.must(&["ACL", "SETUSER", "leasehold", ">secret"]).await;
         raw.must(&["CONFIG", "RESETSTAT"]).await;
     }
     let mut config = config(&cluster);

@@ -78,6 +78,12 @@ impl ClusterDeployment {
         }
     }
 
+    /// Parts a replica from the data of its master; of each other's lives they hear still.
+    pub fn hold_up_replica(&self, replica: usize, master: usize) {
+        let gates = self.members[master].gates();
+        gates.commands.shut(&[node_address(replica)]);
+    }
+
     /// Parts clients from a node; the others reach it still.
     pub fn isolate_from_clients(&self, index: usize) {
         let gates = self.members[index].gates();

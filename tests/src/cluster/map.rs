@@ -1,6 +1,6 @@
 //! Who serves which slots, as a node sees it.
 
-use std::ops::RangeInclusive;
+use std::{net::SocketAddr, ops::RangeInclusive};
 
 use super::ClusterDeployment;
 
@@ -98,9 +98,9 @@ impl ClusterDeployment {
         else {
             panic!("not a node: {line}")
         };
-        let addr = addr.split('@').next().and_then(|addr| addr.parse().ok())?;
+        let addr: SocketAddr = addr.split('@').next().and_then(|addr| addr.parse().ok())?;
         let mut members = self.members.iter();
-        let index = members.position(|member| member.addr() == addr)?;
+        let index = members.position(|member| member.addr().port() == addr.port())?;
         Some(Seen {
             index,
             id: (*id).to_owned(),

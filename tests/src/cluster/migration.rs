@@ -13,6 +13,7 @@ pub struct Migration<'a> {
     slot: u16,
     from: usize,
     to: usize,
+    replaces: bool,
     source: RedisConnection,
     target: RedisConnection,
 }
@@ -21,11 +22,22 @@ impl ClusterDeployment {
     /// Begins to move a slot to another master: keys that its master has not are to be sought there.
     pub async fn begin_migration(&self, slot: u16, to: usize) -> Migration<'_> {
         let from = self.master_of(slot).await;
+        self.begin_migration_between(slot, from, to).await
+    }
+
+    /// The same where the servers do not agree who has the slot.
+    pub async fn begin_migration_between(
+        &self,
+        slot: u16,
+        from: usize,
+        to: usize,
+    ) -> Migration<'_> {
         let mut migration = Migration {
             cluster: self,
             slot,
             from,
             to,
+            replaces: false,
             source: self.server(from).connect().await,
             target: self.server(to).connect().await,
         };
@@ -58,6 +70,15 @@ impl Migration<'_> {
         self.to
     }
 
+    /// What has moved in an earlier attempt is replaced by what the slot's master has now.
+    #[must_use]
+    pub fn replacing(self) -> Self {
+        Self {
+            replaces: true,
+            ..self
+        }
+    }
+
     /// The keys that have not moved yet.
     pub async fn keys_left(&mut self) -> Vec<String> {
         let slot = self.slot.to_string();
@@ -69,9 +90,15 @@ impl Migration<'_> {
 
     /// Moves these keys.
     pub async fn move_keys(&mut self, keys: &[String]) {
-        let addr = self.cluster.addr(self.to);
+        let to = &self.cluster.members[self.to];
+        let addr = match to.tls {
+            Some(_) => self.cluster.tls_addr(self.to),
+            None => to.addr(),
+        };
         let (host, port) = (addr.ip().to_string(), addr.port().to_string());
-        let mut words = vec!["MIGRATE", &host, &port, "", "0", MOVE_LIMIT_MS, "KEYS"];
+        let mut words = vec!["MIGRATE", &host, &port, "", "0", MOVE_LIMIT_MS];
+        words.extend(self.replaces.then_some("REPLACE"));
+        words.push("KEYS");
         words.extend(keys.iter().map(String::as_str));
         self.source.must(&words).await;
     }

@@ -40,6 +40,7 @@ pub struct Sentinel {
     process: TestProcess,
     runs: bool,
     port: u16,
+    tls: Option<u16>,
     dir: TempDir,
 }
 
@@ -52,16 +53,19 @@ impl Sentinel {
     ) -> Self {
         let dir = TempDir::new("sentinel");
         let port = free_port();
-        let text = [
+        let tls = (!options.tls.is_empty()).then(free_port);
+        let mut text = vec![
             format!("port {port}"),
             "bind 127.0.0.1".to_owned(),
             format!("bind-source-addr {source}"),
             format!("dir {}", dir.path().display()),
+            "sentinel resolve-hostnames yes".to_owned(),
+            "sentinel announce-hostnames yes".to_owned(),
             "sentinel announce-ip 127.0.0.1".to_owned(),
-            format!("sentinel announce-port {port}"),
+            format!("sentinel announce-port {}", tls.unwrap_or(port)),
             format!(
                 "sentinel monitor {MASTER} {} {} {}",
-                master.ip(),
+                options.host,
                 master.port(),
                 (options.sentinels * 2).div_ceil(3)
             ),
@@ -75,22 +79,29 @@ impl Sentinel {
             ),
             format!("sentinel parallel-syncs {MASTER} 2\n"),
         ];
+        if let Some(port) = tls {
+            let of_tls = options.tls.chunks(2);
+            let of_tls = of_tls.map(|option| option.join(" ").replace("--", ""));
+            let ports = [format!("tls-port {port}"), "tls-replication yes".to_owned()];
+            text.splice(0..0, ports.into_iter().chain(of_tls));
+        }
         std::fs::write(file(&dir), text.join("\n")).expect("write a file");
         let process = launch(&dir).await;
         let sentinel = Self {
             process,
             runs: true,
             port,
+            tls,
             dir,
         };
         sentinel.hasten().await;
         sentinel
     }
 
-    /// Where it listens.
+    /// Where it listens, for TLS if there is TLS.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        SocketAddr::from(([127, 0, 0, 1], self.tls.unwrap_or(self.port)))
     }
 
     /// Whether it runs and is not paused.
@@ -121,7 +132,8 @@ impl Sentinel {
 
     /// A connection for raw commands.
     pub async fn connect(&self) -> RedisConnection {
-        let connection = RedisConnection::open(self.addr()).await;
+        let addr = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let connection = RedisConnection::open(addr).await;
         connection.expect("connect to a Sentinel of this test")
     }
 
@@ -185,11 +197,11 @@ async fn named(raw: &mut RedisConnection) -> SocketAddr {
     let reply = raw
         .must(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])
         .await;
-    let [host, port] = reply.array() else {
+    let [_host, port] = reply.array() else {
         panic!("not an address: {reply:?}")
     };
-    let addr = format!("{}:{}", host.text(), port.text());
-    addr.parse().expect("an address of this machine")
+    let port = port.text().parse().expect("a port of this machine");
+    SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 fn fields(reply: &Reply) -> HashMap<&str, &str> {

@@ -230,10 +230,11 @@ impl Router {
             let why = format!("the masters do not agree who has slot {}", asked.slot);
             return Err(StoreError::NotNow(why));
         }
-        if redirect.asking {
-            asked.asking = Some(redirect.to);
-        } else {
-            self.moved(redirect.slot, &redirect.to);
+        match redirect.to {
+            Some(to) if redirect.asking => asked.asking = Some(to),
+            Some(to) => self.moved(redirect.slot, &to),
+            // The map may have the address.
+            None => self.reread.notify_one(),
         }
         if asked.hops > HOPS_AT_ONCE {
             sleep(HOP_PAUSE).await;

@@ -11,11 +11,19 @@ use fred::{
     interfaces::{ClientLike as _, KeysInterface as _},
     types::{CustomCommand, Expiration, Value},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+
+use super::refusal::{Refusal, Then};
 
 /// How long replicas have: less than a caller of the store waits.
 const WAIT: Duration = Duration::from_millis(400);
 const MARKER_KEPT_S: i64 = 60;
+/// Slots are moved one after the other: the next to take a marker is not one of the next to go.
+const SLOTS_BETWEEN: u16 = 257;
+const SLOTS_TRIED: usize = 16;
 
 /// Where answers wait.
 #[derive(Debug)]
@@ -25,11 +33,14 @@ pub(super) struct Gate(mpsc::UnboundedSender<oneshot::Sender<bool>>);
 pub(super) struct Waiting {
     received: mpsc::UnboundedReceiver<oneshot::Sender<bool>>,
     marker: Marker,
+    /// From which slot on a marker's is sought.
+    from: u16,
     replicas: u32,
 }
 
-/// Names a key that may be written on this server, if there is one.
-pub(super) type Marker = Box<dyn Fn() -> Option<String> + Send + Sync>;
+/// Names a key that may be written on this server, if there is one, and its slot in a cluster: one
+/// from the given slot on.
+pub(super) type Marker = Box<dyn Fn(u16) -> Option<(String, u16)> + Send + Sync>;
 
 impl Gate {
     /// Opens when so many `replicas` have what was answered before. `marker` is a key of its own.
@@ -38,6 +49,7 @@ impl Gate {
         let waiting = Waiting {
             received,
             marker,
+            from: 0,
             replicas,
         };
         (Self(sender), waiting)
@@ -74,12 +86,30 @@ impl Waiting {
         }
     }
 
-    async fn ask(&self, client: &Client) -> Result<u32, Error> {
+    /// How many replicas have it. A slot on its way to another server takes no marker, and holds up
+    /// nobody: there are others.
+    async fn ask(&mut self, client: &Client) -> Result<u32, Error> {
+        let begun = Instant::now();
+        for _ in 0..SLOTS_TRIED {
+            let Some((marker, slot)) = (self.marker)(self.from) else {
+                break;
+            };
+            match self.ask_after(marker, client).await {
+                Err(error) if Refusal::of(&error).then == Then::Elsewhere => {
+                    self.from = slot.wrapping_add(SLOTS_BETWEEN);
+                }
+                answer => return answer,
+            }
+            if begun.elapsed() >= WAIT {
+                break;
+            }
+        }
+        Ok(0)
+    }
+
+    async fn ask_after(&self, marker: String, client: &Client) -> Result<u32, Error> {
         let pipeline = client.pipeline();
         let kept = Some(Expiration::EX(MARKER_KEPT_S));
-        let Some(marker) = (self.marker)() else {
-            return Ok(0);
-        };
         let _: () = pipeline.set(marker, "", kept, None, false).await?;
         let wait = CustomCommand::new_static("WAIT", None::<u16>, true);
         let args: Vec<Value> = vec![

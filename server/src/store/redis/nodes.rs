@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     answers::Answer,
-    cluster::{Asked, Router},
+    cluster::{Asked, Router, redirect::Redirect},
     node::{Missed, Node, Way},
     scripts::Verb,
     supervisor::Supervisor,
@@ -146,7 +146,9 @@ impl From<Missed> for StoreError {
     fn from(missed: Missed) -> Self {
         match missed {
             Missed::Failed(error) => error,
-            Missed::Elsewhere(redirect) => Self::NotNow(format!("{} has the lock", redirect.to)),
+            Missed::Elsewhere(Redirect { slot, .. }) => {
+                Self::NotNow(format!("another master has slot {slot}"))
+            }
         }
     }
 }

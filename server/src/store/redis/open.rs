@@ -190,10 +190,13 @@ async fn gate(
     let connection = another(Connection::open(endpoint), endpoint, run_id).await?;
     let key = config.marker_key();
     let marker: Marker = match eras {
-        Eras::One(_) => Box::new(move || Some(key.clone())),
+        Eras::One(_) => Box::new(move |_| Some((key.clone(), 0))),
         Eras::Slots(eras) => {
             let eras = Arc::clone(eras);
-            Box::new(move || Some(format!("{key}{}", tag_of(eras.any_settled(0)?))))
+            Box::new(move |from| {
+                let slot = eras.any_settled(from)?;
+                Some((format!("{key}{}", tag_of(slot)), slot))
+            })
         }
     };
     let (gate, waiting) = Gate::new(marker, config.wait_replicas);

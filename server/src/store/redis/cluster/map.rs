@@ -10,6 +10,9 @@ use fred::{
 use super::slot::SLOTS;
 use crate::store::redis::place::Address;
 
+/// A node that is to be called by its name, and was given none. It may be on any host.
+pub(super) const UNNAMED: &str = "?";
+
 /// Which master has which slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct SlotMap {
@@ -85,14 +88,18 @@ impl SlotMap {
         for range in array(answer)? {
             let mut fields = array(range)?.into_iter();
             let (first, last) = (fields.next()?.as_u64()?, fields.next()?.as_u64()?);
-            let mut master = array(fields.next()?)?.into_iter();
-            // A server that does not name the host means its own.
-            let host = master.next()?.into_string();
-            let host = host.filter(|host| !host.is_empty() && host != "?");
-            let master = Address {
-                host: host.unwrap_or_else(|| from.host.clone()),
-                port: u16::try_from(master.next()?.as_u64()?).ok()?,
+            let mut node = array(fields.next()?)?.into_iter();
+            let (host, port) = (node.next()?.into_string(), node.next()?.as_u64()?);
+            let host = match host.as_deref() {
+                // A server that does not name the host means its own.
+                None | Some("") => Some(from.host.clone()),
+                Some(UNNAMED) => node.nth(1).and_then(ip),
+                Some(host) => Some(host.to_owned()),
             };
+            // Slots of which nobody knows where they are have no master.
+            let Some(host) = host else { continue };
+            let port = u16::try_from(port).ok()?;
+            let master = Address { host, port };
             ranges.push((master, first..=last.min(u64::from(SLOTS - 1))));
         }
         // In one order, so that maps that say the same are the same.
@@ -141,6 +148,14 @@ pub(super) fn newest(readings: impl IntoIterator<Item = Reading>) -> Option<Slot
     newest.map(|reading| reading.map)
 }
 
+/// The address beside a name: names and values by turns.
+fn ip(more: Value) -> Option<String> {
+    let more: Vec<_> = array(more)?.into_iter().map(Value::into_string).collect();
+    let mut pairs = more.chunks_exact(2);
+    let ip = pairs.find(|pair| pair[0].as_deref() == Some("ip"))?;
+    ip[1].clone().filter(|ip| !ip.is_empty())
+}
+
 fn array(value: Value) -> Option<Vec<Value>> {
     if let Value::Array(values) = value {
         Some(values)
@@ -183,6 +198,20 @@ mod tests {
         assert_eq!(map.master(9), Some(&b));
         assert_eq!(SlotMap::parse(Value::Null, &a), None);
         assert_eq!(SlotMap::parse(Value::Array(vec![1.into()]), &a), None);
+    }
+
+    #[test]
+    fn a_node_without_a_name_is_at_its_address_or_unknown() {
+        let node = |more: Vec<Value>| {
+            let node = vec!["?".into(), 6.into(), "id".into(), Value::Array(more)];
+            let range = vec![1.into(), 2.into(), Value::Array(node)];
+            let map = SlotMap::parse(Value::Array(vec![Value::Array(range)]), &address("here", 8));
+            map.expect("a map").master(1).cloned()
+        };
+        let of = |words: &[&str]| node(words.iter().map(|&word| word.into()).collect());
+        assert_eq!(of(&["ip", "10.0.0.2"]), Some(address("10.0.0.2", 6)));
+        assert_eq!(of(&["ip", ""]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

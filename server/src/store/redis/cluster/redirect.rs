@@ -2,13 +2,15 @@
 
 use fred::error::Error;
 
+use super::map::UNNAMED;
 use crate::store::redis::place::Address;
 
 /// Where a lock is instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct Redirect {
     pub(in crate::store::redis) slot: u16,
-    pub(in crate::store::redis) to: Address,
+    /// Nothing if the server has no name for it.
+    pub(in crate::store::redis) to: Option<Address>,
     /// For this one command only: the slot has not moved yet, but maybe the lock has.
     pub(in crate::store::redis) asking: bool,
 }
@@ -25,13 +27,15 @@ impl Redirect {
         let slot = words.next()?.parse().ok()?;
         let (host, port) = words.next()?.rsplit_once(':')?;
         let host = match host {
-            "" | "?" => from.host.as_str(),
-            host => host,
+            "" => Some(from.host.as_str()),
+            UNNAMED => None,
+            host => Some(host),
         };
-        let to = Address {
+        let port = port.parse().ok()?;
+        let to = host.map(|host| Address {
             host: host.to_owned(),
-            port: port.parse().ok()?,
-        };
+            port,
+        });
         Some(Self { slot, to, asking })
     }
 }
@@ -51,13 +55,15 @@ mod tests {
         let read = |text: &str| {
             let error = Error::new(ErrorKind::Cluster, text.to_owned());
             let redirect = Redirect::of(&error, &from)?;
-            Some((redirect.slot, redirect.to.to_string(), redirect.asking))
+            let to = redirect.to.map(|to| to.to_string());
+            Some((redirect.slot, to, redirect.asking))
         };
-        let at = |to: &str, asking| Some((3_999, to.to_owned(), asking));
+        let at = |to: &str, asking| Some((3_999, Some(to.to_owned()), asking));
         assert_eq!(read("MOVED 3999 10.0.0.1:6381"), at("10.0.0.1:6381", false));
         assert_eq!(read("ASK 3999 a.example:6381"), at("a.example:6381", true));
         assert_eq!(read("MOVED 3999 :6381"), at("here:6381", false));
         assert_eq!(read("MOVED 3999 ::1:6381"), at("[::1]:6381", false));
+        assert_eq!(read("MOVED 3999 ?:6381"), Some((3_999, None, false)));
         for odd in ["MOVED", "MOVED x a:1", "MOVED 3999 a", "TRYAGAIN 3999 a:1"] {
             assert_eq!(read(odd), None, "{odd}");
         }
