@@ -132,10 +132,9 @@ async fn site() -> ClusterSite {
 
 /// Takes all of these locks, which are free.
 async fn hold(stream: &mut StreamClient, names: &[String]) {
-    let granted = |response| match response {
-        Response::Granted(_) => Some(()),
-        Response::Refused(refused) => panic!("{refused:?}"),
-        _ => None,
+    let granted = |told| {
+        assert!(!matches!(told, Response::Refused(_)), "{told:?}");
+        matches!(told, Response::Granted(_)).then_some(())
     };
     for names in names.chunks(AT_ONCE) {
         for name in names {
