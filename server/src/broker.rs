@@ -8,11 +8,18 @@ pub mod stream;
 mod turn;
 mod undo;
 
-use std::sync::{Arc, atomic::AtomicI64};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::AtomicI64},
+    time::Duration,
+};
 
-use tokio::sync::{
-    Semaphore,
-    oneshot::{self, error::RecvError},
+use tokio::{
+    sync::{
+        Semaphore,
+        oneshot::{self, error::RecvError},
+    },
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::error;
@@ -34,6 +41,8 @@ use crate::{
 };
 
 const RENEWALS_AT_ONCE: usize = 256;
+/// What takes longer waits for a store, or for one part of it, that does not answer.
+const TURN_MAX: Duration = Duration::from_millis(50);
 
 /// The stream that a call came on.
 struct OnStream {
@@ -180,6 +189,18 @@ impl Broker {
     /// Ends when no call and no undo is under way. Only after [`Broker::drain`].
     pub async fn idle(&self) {
         self.tasks.wait().await;
+    }
+}
+
+/// Runs a command of a kind of which only so many are sent at once. One that is not answered soon
+/// lets others pass: they may be for another part of the store.
+async fn in_turn<T>(turn: impl Sized, command: impl Future<Output = T>) -> T {
+    let mut command = pin!(command);
+    let soon = timeout(TURN_MAX, &mut command).await;
+    drop(turn);
+    match soon {
+        Ok(done) => done,
+        Err(_) => command.await,
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
+use super::in_turn;
 use crate::{
     lock::{Acquire, AttemptId, LockKey, RequestHash, expiry_ms},
     store::{Store, StoreError},
@@ -101,10 +102,9 @@ impl Attempt {
             let Ok(slot) = slots.acquire().await else {
                 return;
             };
-            if self.cancel(&*store).await.is_ok() {
+            if in_turn(slot, self.cancel(&*store)).await.is_ok() {
                 return;
             }
-            drop(slot);
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(RETRY_MAX);
         }

@@ -71,6 +71,8 @@ pub mod decode {
 const WITHIN: Duration = Duration::from_millis(900);
 /// A supervisor reads a burst of 20,000 without a pause.
 const MESSAGES_MAX: usize = 65_536;
+/// The same for each of many nodes: what is lost costs a touch of the locks that are waited for.
+const MESSAGES_MAX_EACH: usize = 8_192;
 
 /// One broker's connection to Redis.
 pub struct RedisStore {
@@ -93,7 +95,10 @@ impl RedisStore {
         let key_prefix = config.key_prefix.clone();
         let all = scripts.all();
         let listener = Arc::new(OnceLock::new());
-        let subscription = subscription(Arc::clone(&listener), key_prefix.clone(), broker);
+        let mut subscription = subscription(Arc::clone(&listener), key_prefix.clone(), broker);
+        if config.place.is_cluster() {
+            subscription.channel.messages_max = MESSAGES_MAX_EACH;
+        }
         let nodes = match config.place.clone() {
             Place::Cluster(seeds) => {
                 let router = Router::start((config, seeds), all, subscription, tasks, stop);
@@ -344,8 +349,9 @@ fn subscription(
 /// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
 /// alone: places in line were taken away. `key \n lease \n attachment`: the lease has left that stream.
 pub(super) fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
-    let mut lines = std::str::from_utf8(payload).ok()?.split('\n');
-    let lock = LockKey::decode(lines.next()?.strip_prefix(key_prefix)?)?;
+    let key = std::str::from_utf8(key_of(payload)).ok()?;
+    let lock = LockKey::decode(key.strip_prefix(key_prefix)?)?;
+    let mut lines = std::str::from_utf8(payload).ok()?.split('\n').skip(1);
     let mut events = Vec::new();
     if lines.clone().next().is_none() {
         return Some(vec![Event::Rejoin(lock)]);
@@ -369,4 +375,10 @@ pub(super) fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option
         });
     }
     Some(events)
+}
+
+/// The key of the lock that a message is about: its first line.
+fn key_of(payload: &[u8]) -> &[u8] {
+    let end = payload.iter().position(|&byte| byte == b'\n');
+    &payload[..end.unwrap_or(payload.len())]
 }

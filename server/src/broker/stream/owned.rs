@@ -9,8 +9,11 @@ use std::{
 use tokio::{sync::OwnedSemaphorePermit, time::sleep};
 
 use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
-use crate::lock::{
-    Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey, Release, Ttl, Via, expiry_ms,
+use crate::{
+    broker::in_turn,
+    lock::{
+        Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey, Release, Ttl, Via, expiry_ms,
+    },
 };
 
 /// Commands of one lease that wait for their turn.
@@ -212,8 +215,7 @@ impl Stream {
         let asked = owned.locks.clone();
         let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
         self.jobs.push(Box::pin(async move {
-            let result = broker.renew(&asked, None, via).await;
-            drop(turn);
+            let result = in_turn(turn, broker.renew(&asked, None, via)).await;
             Done::Renewed {
                 lease_id,
                 sequence,

@@ -1,9 +1,9 @@
-//! The masters of a cluster: a node each, and which of them has the lock of a call.
+//! The masters of a cluster: a node each, which of them has the lock of a call, and what each tells.
 
 pub(super) mod check;
 pub(super) mod eras;
 mod follow;
-mod hear;
+mod heard;
 pub(super) mod init;
 mod map;
 pub(super) mod redirect;
@@ -13,7 +13,7 @@ mod tally;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -59,18 +59,21 @@ pub(super) struct Router {
     /// Servers that the configuration names.
     seeds: Vec<Address>,
     scripts: Arc<[Script]>,
+    /// What every node listens to.
     channel: Channel,
-    tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
+    tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
     map: watch::Sender<Arc<SlotMap>>,
+    /// When a slot was last given to another master.
+    changed_at: Mutex<Option<Instant>>,
     learnt: Arc<Learnt>,
     seats: Mutex<BTreeMap<Address, Seat>>,
     /// Wants the map read again.
     reread: Arc<Notify>,
-    /// There is a new node.
-    news: Arc<Notify>,
     complaints: Complaints,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// For the nodes, which tell it what they hear.
+    me: Weak<Self>,
 }
 
 /// A server that is, or may become, the master of some slots.
@@ -102,32 +105,31 @@ impl Router {
         if config.deployment_key.is_none() {
             return Err(NodeError::Unfit(vec![KEY_FILE_MISSING.to_owned()]));
         }
-        let router = Arc::new(Self {
+        let router = Arc::new_cyclic(|me| Self {
             config,
             seeds,
             scripts,
             channel,
-            tell: tell.into(),
+            tell,
             map: watch::Sender::new(Arc::new(SlotMap::empty())),
+            changed_at: Mutex::default(),
             learnt: Arc::new(Learnt::new()),
             seats: Mutex::default(),
             reread: Arc::new(Notify::new()),
-            news: Arc::new(Notify::new()),
             complaints: Complaints::default(),
             tasks: tasks.clone(),
             stop: stop.child_token(),
+            me: Weak::clone(me),
         });
         if let Err(error) = router.open_all().await {
             router.stop.cancel();
             return Err(error);
         }
-        let ear = router.ear(0).await;
         let working = Arc::clone(&router);
         tasks.spawn(async move {
             select! {
                 () = working.stop.cancelled() => {}
                 never = working.follow() => match never {},
-                never = working.hear(ear) => match never {},
             }
         });
         Ok(router)
@@ -260,6 +262,7 @@ impl Router {
         let is_news = self.map.send_if_modified(|map| {
             let is_news = map.master(slot) != Some(to);
             if is_news {
+                self.slots_change();
                 Arc::make_mut(map).set(slot, to);
             }
             is_news
@@ -292,13 +295,13 @@ impl Router {
     }
 
     fn seat(&self, address: &Address) -> (Seat, Opening) {
-        let (tell, news) = (Arc::clone(&self.tell), Arc::clone(&self.news));
+        let (me, from) = (Weak::clone(&self.me), address.clone());
         let stop = self.stop.child_token();
         let start = Start {
             plan: Plan {
                 config: self.config.clone(),
                 scripts: Arc::clone(&self.scripts),
-                channel: None,
+                channel: self.channel.clone(),
                 slots: Some(Slots {
                     map: self.map.subscribe(),
                     learnt: Arc::clone(&self.learnt),
@@ -307,8 +310,9 @@ impl Router {
             },
             finder: Finder::Known(address.clone()),
             tell: Box::new(move |event| {
-                news.notify_one();
-                tell(event);
+                if let Some(router) = me.upgrade() {
+                    router.heard(&from, event);
+                }
             }),
             stop: stop.clone(),
         };

@@ -1,4 +1,4 @@
-//! Builds a node: two to four connections to one process, verified, with era, scripts and subscription.
+//! Builds a node: three or four connections to one process, verified, with era, scripts and subscription.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) config: RedisConfig,
     pub(super) scripts: Arc<[Script]>,
     /// What it subscribes to.
-    pub(super) channel: Option<Channel>,
+    pub(super) channel: Channel,
     /// Of a cluster.
     pub(super) slots: Option<Slots>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Plan {
 pub(super) struct Links {
     pub(super) command: Connection,
     pub(super) probe: Connection,
-    pub(super) subscriber: Option<Subscriber>,
+    pub(super) subscriber: Subscriber,
     pub(super) settler: Option<Settler>,
     pub(super) gate: Option<(Connection, Waiting)>,
 }
@@ -104,7 +104,7 @@ pub(super) async fn open(
     let run_id = checked.server.run_id.as_str();
     let (probe, subscriber) = try_join!(
         another(Connection::open(&endpoint), &endpoint, run_id),
-        listen(&endpoint, run_id, plan.channel.as_ref())
+        listen(&endpoint, run_id, &plan.channel)
     )?;
     let client = checked.connection.client();
     let failed = |error: fred::error::Error| endpoint.unreachable(&error);
@@ -151,15 +151,12 @@ pub(super) async fn open(
     })
 }
 
-/// A connection to the process `run_id` that listens to a channel, if there is one.
-pub(super) async fn listen(
+/// A connection to the process `run_id` that listens to a channel.
+async fn listen(
     endpoint: &Endpoint,
     run_id: &str,
-    channel: Option<&Channel>,
-) -> Result<Option<Subscriber>, NodeError> {
-    let Some(channel) = channel else {
-        return Ok(None);
-    };
+    channel: &Channel,
+) -> Result<Subscriber, NodeError> {
     let opening = Connection::open_for_messages(endpoint, channel.messages_max);
     let connection = another(opening, endpoint, run_id).await?;
     let failed = |error: fred::error::Error| endpoint.unreachable(&error);
@@ -171,10 +168,10 @@ pub(super) async fn listen(
         .map_err(failed)?;
     // The subscription is confirmed only by the reply to a later command on the same connection.
     client.ping::<()>(None).await.map_err(failed)?;
-    Ok(Some(Subscriber {
+    Ok(Subscriber {
         connection,
         messages,
-    }))
+    })
 }
 
 /// What answers wait for, and the connection that asks for it.

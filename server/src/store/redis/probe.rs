@@ -53,14 +53,14 @@ enum Verdict {
 }
 
 /// Runs until the node must end, and says why.
-pub(super) async fn probe(node: &Node, client: Client, subscriber: Option<Client>) -> String {
+pub(super) async fn probe(node: &Node, client: Client, subscriber: Client) -> String {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut missed, mut last) = (0, None);
     loop {
         ticks.tick().await;
         let start = Instant::now();
-        match timeout(EVERY, look(node, &client, subscriber.as_ref())).await {
+        match timeout(EVERY, look(node, &client, &subscriber)).await {
             Ok(Ok(seen)) => {
                 (missed, last) = (0, None);
                 if start.elapsed() <= QUICK {
@@ -89,18 +89,12 @@ pub(super) async fn probe(node: &Node, client: Client, subscriber: Option<Client
     }
 }
 
-async fn look(node: &Node, client: &Client, subscriber: Option<&Client>) -> Result<Seen, Error> {
-    let heard = async {
-        match subscriber {
-            Some(subscriber) => subscriber.ping::<()>(None).await,
-            None => Ok(()),
-        }
-    };
+async fn look(node: &Node, client: &Client, subscriber: &Client) -> Result<Seen, Error> {
     let (time, era, replication, heard) = join!(
         Reading::of(client),
         look_at_era(node, client),
         client.info::<String>(Some(InfoKind::Replication)),
-        heard
+        subscriber.ping::<()>(None)
     );
     // A server that takes no writes refuses this, too, and can still be looked at.
     let heard = heard.or_else(|error| match verdict(&error) {

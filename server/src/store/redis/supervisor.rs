@@ -98,7 +98,7 @@ impl Supervisor {
             plan: Plan {
                 config,
                 scripts,
-                channel: Some(subscription.channel),
+                channel: subscription.channel,
                 slots: None,
             },
             tell: subscription.tell,
@@ -257,7 +257,7 @@ impl Keeper {
             gate,
         } = links;
         let probe_client = prober.client().clone();
-        let subscribed = subscriber.as_ref().map(|it| it.connection.client().clone());
+        let subscribed = subscriber.connection.client().clone();
         let why = select! {
             () = node.ended() => None,
             why = command.broken() => Some(why),
@@ -295,20 +295,14 @@ async fn settle(settler: Option<Settler>) -> String {
     }
 }
 
-/// Passes messages on until the connection breaks. A node that listens to nothing tells only that
-/// it is new.
-pub(super) async fn pass_on(
-    subscriber: Option<Subscriber>,
-    tell: &(dyn Fn(NodeEvent) + Send + Sync),
-) -> String {
-    let Some(subscriber) = subscriber else {
-        tell(NodeEvent::Ready);
-        return std::future::pending().await;
-    };
-    let Subscriber {
+/// Passes messages on until the connection breaks.
+async fn pass_on(
+    Subscriber {
         mut connection,
         messages,
-    } = subscriber;
+    }: Subscriber,
+    tell: &(dyn Fn(NodeEvent) + Send + Sync),
+) -> String {
     select! {
         why = connection.broken() => why,
         never = forward(messages, tell) => match never {},

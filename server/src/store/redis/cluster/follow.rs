@@ -128,6 +128,9 @@ impl Router {
                     "the masters of the cluster"
                 );
             }
+            if !map.agrees(&new) {
+                self.slots_change();
+            }
             *map = Arc::new(new);
             true
         });

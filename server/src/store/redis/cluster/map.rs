@@ -70,6 +70,11 @@ impl SlotMap {
         (0..SLOTS).filter(nobody).collect()
     }
 
+    /// Whether both say the same of every slot, at whatever epoch.
+    pub(super) fn agrees(&self, other: &Self) -> bool {
+        (0..SLOTS).all(|slot| self.master(slot) == other.master(slot))
+    }
+
     /// Gives a slot to a master.
     pub(super) fn set(&mut self, slot: u16, master: &Address) {
         let known = self.masters.iter().position(|known| known == master);

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use fred::types::Key;
 
 use crate::lock::LockKey;
@@ -32,6 +33,11 @@ pub(in crate::store::redis) fn slot_of(lock: &LockKey) -> u16 {
     hash(lock.encoded())
 }
 
+/// The slot of a key.
+pub(super) fn slot_of_key(key: Bytes) -> u16 {
+    hash(key)
+}
+
 /// A part of a key by which it lies in this slot.
 pub(in crate::store::redis) fn tag_of(slot: u16) -> &'static str {
     &TAGS[usize::from(slot)]
@@ -58,8 +64,8 @@ pub(in crate::store::redis) fn ranges(slots: impl IntoIterator<Item = u16>) -> S
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn hash(key: String) -> u16 {
-    Key::from(key).cluster_hash()
+fn hash(key: impl Into<Key>) -> u16 {
+    key.into().cluster_hash()
 }
 
 #[cfg(test)]
@@ -83,7 +89,7 @@ mod tests {
             let name = LockName::parse(name).expect("a legal name");
             let lock = LockKey::new(namespace, name);
             let key = format!("leasehold:{}", lock.encoded());
-            assert_eq!(hash(key.clone()), slot_of(&lock));
+            assert_eq!(slot_of_key(key.into()), slot_of(&lock));
         }
     }
 
