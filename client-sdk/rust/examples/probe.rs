@@ -23,6 +23,7 @@ use tokio::{
 use tracing_subscriber::filter::LevelFilter;
 
 type Shared<K, V> = Rc<RefCell<HashMap<K, V>>>;
+type Setting = fn(Lock, Duration) -> Lock;
 type Outcome = Result<Value, Value>;
 
 /// What the commands speak of.
@@ -169,7 +170,7 @@ impl Probe {
             [target] => self.client.lock(target.clone()),
             _ => self.client.lock_all(targets),
         };
-        let settings: [(&str, fn(Lock, Duration) -> Lock); 5] = [
+        let settings: [(&str, Setting); 5] = [
             ("ttl_ms", Lock::ttl),
             ("wait_ms", Lock::wait),
             ("max_hold_ms", Lock::max_hold),
