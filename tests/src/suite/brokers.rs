@@ -67,6 +67,7 @@ pub async fn a_drained_broker_is_left_in_time(cast: Cast) {
     let held = scene.takes("b").await;
     let mut call = one.asks(&Ask::one("b").ttl(TTL).wait(WAIT));
     one.queued(&call, 1).await;
+    let behind = scene.rival("b").await;
     let before = scene.held("a").await;
     scene.deployment.brokers[0].terminate();
     assert_eq!(scene.deployment.brokers[0].ended().await, Some(0));
@@ -80,6 +81,9 @@ pub async fn a_drained_broker_is_left_in_time(cast: Cast) {
     assert!(call.is_open());
     scene.gives(&held).await;
     call.lease().await.expect("its turn");
+    assert!(!behind.is_granted());
+    one.gives("b").await;
+    behind.granted().await;
 }
 
 /// Where no broker is left, the probe's own clock ends the lock; nothing is taken again silently.

@@ -26,7 +26,7 @@ use super::{
 use crate::{process::TestProcess, temp_dir::TempDir};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Killed when dropped.
 #[derive(Debug)]
