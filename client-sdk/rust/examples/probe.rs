@@ -5,7 +5,12 @@
 #![expect(clippy::disallowed_methods, reason = "the runner's variables are read")]
 
 use std::{
-    cell::RefCell, collections::HashMap, env, fs, io, process::ExitCode, rc::Rc, thread,
+    cell::RefCell,
+    collections::HashMap,
+    env, fs, io, panic,
+    process::{ExitCode, exit},
+    rc::Rc,
+    thread,
     time::Duration,
 };
 
@@ -45,6 +50,11 @@ struct Lease {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
+    // Nothing that goes wrong may look like an answer that is late.
+    panic::set_hook(Box::new(|what| {
+        eprintln!("{what}");
+        exit(101);
+    }));
     if env::var("LEASEHOLD_LOG").is_ok() {
         let log = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE);
         log.with_ansi(false).with_writer(io::stderr).init();
@@ -101,7 +111,7 @@ impl Probe {
                     answer(&command, now_ms(), Ok(json!({})));
                 }
                 // Releases and hooks of exit are left out.
-                "exit" => std::process::exit(0),
+                "exit" => exit(0),
                 _ => drop(spawn_local(async move {
                     let before = now_ms();
                     let outcome = probe.obey(&command).await;

@@ -103,6 +103,27 @@ pub async fn validity_counts_from_the_sending(cast: Cast) {
     over.at_the_end();
 }
 
+/// However late a grant comes to a waiter, its validity counts from a heartbeat before it.
+pub async fn a_late_grant_is_valid_for_less(cast: Cast) {
+    let scene = Scene::start(cast, 1).await;
+    let proxy = Proxy::start(scene.deployment.addrs()[0]).await;
+    let one = scene.one_at(&[proxy.addr()]).await;
+    let held = scene.takes("a").await;
+    let ttl = TTL * 5;
+    let call = one.asks(&Ask::one("a").ttl(ttl));
+    one.queued(&call, 1).await;
+    proxy.set_mode(Mode::Delay(DELAY));
+    let begun = boottime();
+    scene.gives(&held).await;
+    let given = boottime();
+    let lease = call.lease().await.expect("its turn");
+    assert!(lease.at >= begun + DELAY, "it was not late: {lease:?}");
+    let until = lease.at + Duration::from_secs_f64(lease.remaining_ms / 1e3);
+    let most = given + ttl - margin(ttl);
+    assert!(until <= most + TICK, "{:?} too long", until - most);
+    assert!(lease.valid && until > lease.at + ttl / 4, "{lease:?}");
+}
+
 /// A grant that got lost is found by the repeat of its call: one lease, one token.
 pub async fn a_lost_grant_is_asked_for_again(cast: Cast) {
     let scene = Scene::start(cast, 1).await;
