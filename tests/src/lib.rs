@@ -57,6 +57,8 @@ pub mod status;
 pub mod store_clock;
 pub mod stream_client;
 pub mod subscriptions;
+pub mod suite;
+pub mod tap;
 pub mod temp_dir;
 pub mod time_left;
 pub mod tls_relay;

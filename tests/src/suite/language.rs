@@ -1,0 +1,41 @@
+//! Which languages have a probe, and how it is started.
+
+use std::path::PathBuf;
+
+use tokio::process::Command;
+
+/// A language with an SDK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// `client-sdk/rust/examples/probe.rs`.
+    Rust,
+}
+
+/// Who plays a scenario.
+#[derive(Debug, Clone, Copy)]
+pub struct Cast {
+    /// The one that it is about.
+    pub one: Language,
+    /// Whoever else holds locks or waits for them.
+    pub other: Language,
+}
+
+impl Language {
+    /// What starts its probe.
+    #[must_use]
+    pub fn command(self) -> Command {
+        match self {
+            Self::Rust => Command::new(rust_probe()),
+        }
+    }
+}
+
+fn rust_probe() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let mut folders = test.ancestors();
+    let probe = folders.find_map(|folder| {
+        let probe = folder.join("examples/probe");
+        probe.is_file().then_some(probe)
+    });
+    probe.expect("build the probe first: cargo build -p leasehold --examples")
+}
