@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from leasehold._core.core import Core
 from leasehold._core.endpoint import TLS, brokers
 from leasehold._core.options import Backend, Options, Plan
 from leasehold.errors import InvalidOwner
 from leasehold.target import TargetLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Endpoints = Union[str, Sequence[str]]
 
@@ -40,6 +43,13 @@ class ClientBase:
         """
         core = Core(brokers(endpoints, tls, bearer_token), release_at_exit)
         self._begin(core, owner)
+
+    @classmethod
+    def of(cls, backend: Backend, owner: str | None) -> Self:
+        """A client of that backend."""
+        client = cls.__new__(cls)
+        client._begin(backend, owner)
+        return client
 
     def _begin(self, backend: Backend, owner: str | None) -> None:
         if owner is not None and not 1 <= len(owner.encode()) <= 256:

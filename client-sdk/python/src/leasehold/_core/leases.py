@@ -141,9 +141,10 @@ class Leases:
         owned.valid_until = max(owned.valid_until, valid_until)
         if owned.unborn is not None:
             self._hand_out(extended.lease_id)
-        elif owned.release is None and owned.trust is not None:
-            if not owned.trust.extend(valid_until, owned.ttl):
-                self._lapse(extended.lease_id)
+            return
+        trust = owned.trust if owned.release is None else None
+        if trust is not None and not trust.extend(valid_until, owned.ttl):
+            self._lapse(extended.lease_id)
 
     def _lapse(self, lease_id: str) -> None:
         # Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded
