@@ -93,8 +93,15 @@ class Core:
         if self._is_closed:
             return told(Closed())
         keeper = self._keeper(0)
+
+        def connected(_: str | None) -> None:
+            self._look_by(keeper, lock, told)
+
+        keeper.moves.tell_first(connected)
+
+    def _look_by(self, keeper: Keeper, lock: LockName, told: Looked) -> None:
         if keeper.link is None:
-            return told(Unavailable(keeper.moves.why_not()))
+            return told(Closed() if self._is_closed else Unavailable(keeper.moves.why_not()))
         request = inspection.GetLockRequest(namespace=lock.namespace, name=lock.name)
         keeper.link.look(request, lambda call: told(_looked(call)))
 

@@ -78,6 +78,8 @@ class Worker:
                     job = None
                 if job is not None:
                     self._do(job)
+                    # It may refer to a lease that nobody else refers to.
+                    del job
                 now = clock.now()
                 if now >= ticked + TICK or now < ticked:
                     ticked = now

@@ -212,7 +212,12 @@ class Locks:
         """Grants what can be granted, in the order of the line."""
         wanted: set[LockName] = set()
         for waiter in list(self._line):
-            if not wanted.intersection(waiter.locks) and self._fits(waiter):
+            under = waiter.ask.under
+            loss = under.trust.loss() if under is not None else None
+            if loss is not None:
+                self._line.remove(waiter)
+                waiter.ask.reply.done(LeaseLost(loss))
+            elif not wanted.intersection(waiter.locks) and self._fits(waiter):
                 self._line.remove(waiter)
                 self._grant(waiter)
             else:
