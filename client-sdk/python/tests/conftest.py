@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import sys
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Coroutine, Iterator
 
 import pytest
 
@@ -23,8 +24,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    asyncio.run(_in_threads(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})))
     return True
+
+
+async def _in_threads(test: Coroutine[Any, Any, None]) -> None:
+    # A call of the interface for threads keeps its thread as long as it waits.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
+    await test
 
 
 @pytest.fixture(params=list(Flavour), ids=lambda one: one.value)

@@ -31,10 +31,11 @@ class Proxy:
         self._changed = threading.Condition()
         self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.addr = "127.0.0.1:{1}".format(*self._server.sockets[0].getsockname())
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        serves = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(serves, self._loop).result(5)
+        self.addr = "127.0.0.1:{1}".format(*self._server.sockets[0].getsockname())
 
     @property
     def url(self) -> str:
@@ -111,7 +112,8 @@ class Proxy:
         try:
             pumps = (self._pump(reader, far_writer, Way.TO_BROKER), self._pump(far_reader, writer, Way.TO_CLIENT))
             await asyncio.gather(*pumps)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
+            # Cut, or the proxy is stopped.
             pass
         finally:
             for one in both:

@@ -19,6 +19,8 @@ _PING_MS = 2_000
 _OPTIONS = (
     ("grpc.keepalive_time_ms", _PING_MS),
     ("grpc.keepalive_timeout_ms", _PING_MS),
+    # Newer versions of gRPC wait a minute for the answer unless told here, too.
+    ("grpc.http2.ping_timeout_ms", _PING_MS),
     ("grpc.http2.max_pings_without_data", 0),
     # Each stream has a connection of its own: a new one must not find the broken one again.
     ("grpc.use_local_subchannel_pool", 1),
