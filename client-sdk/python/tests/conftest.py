@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from pathlib import Path
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Callable
 
 import pytest
 
@@ -41,7 +42,7 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
     return one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_broker() -> Iterator[Broker]:
     """A broker on the memory store that nobody harms. Locks have the name of their test."""
     broker = Broker()

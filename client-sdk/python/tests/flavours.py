@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import Any, Callable, Protocol, Union
+from typing import Any, Callable, Protocol
+
+from processes import Broker
 
 import leasehold
 from leasehold import LockState, LostReason, aio
 from leasehold.testing import FakeBroker
-from processes import Broker
 
 SOON = 5.0
 
@@ -24,7 +25,7 @@ class Flavour(enum.Enum):
 class Lease:
     """A lease of either interface."""
 
-    def __init__(self, inner: Union[leasehold.Lease, aio.Lease]) -> None:
+    def __init__(self, inner: leasehold.Lease | aio.Lease) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
@@ -49,7 +50,7 @@ class Lease:
 class Client:
     """A client of either interface."""
 
-    def __init__(self, inner: Union[leasehold.Client, aio.Client]) -> None:
+    def __init__(self, inner: leasehold.Client | aio.Client) -> None:
         self.inner = inner
 
     async def _do(self, name: str, *args: Any, **options: Any) -> Any:

@@ -48,6 +48,7 @@ class Process:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
+        self._process.stdout.close()
         self._lines.put(None)
 
     def line(self, pattern: str | re.Pattern[str]) -> re.Match[str]:
@@ -87,15 +88,15 @@ class Process:
 
     def ended(self, timeout: float = _START_LIMIT) -> int:
         """Waits for its end; its exit code."""
-        return self._process.wait(timeout)
+        code = self._process.wait(timeout)
+        self._reader.join()
+        return code
 
     def kill(self) -> None:
         """Kills it, and waits for its end."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
 
 class Broker:

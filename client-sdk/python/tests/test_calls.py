@@ -7,9 +7,10 @@ import gc
 import time
 import warnings
 
-import leasehold
 import pytest
 from flavours import SOON, Site, takes
+
+import leasehold
 from leasehold import LostReason, Place, aio
 
 

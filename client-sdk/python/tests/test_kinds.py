@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import leasehold
 import pytest
 from flavours import Client, Site, takes
+
+import leasehold
 from leasehold import Target
 
 

@@ -6,12 +6,13 @@ import asyncio
 import time
 from typing import Any, Callable
 
-import leasehold
 import pytest
 from flavours import Flavour, client_of, takes, waits_for
-from leasehold import LostReason
 from processes import Broker, Redis, free_port
 from proxy import Proxy, Way
+
+import leasehold
+from leasehold import LostReason
 
 TTL = 2.0
 #: When the store gives the lock to somebody else.
@@ -42,9 +43,7 @@ async def test_a_holder_without_a_broker_stops_trusting_by_itself(broker: Broker
     assert not lease.is_valid(), "nothing is taken again silently"
 
 
-async def test_a_store_that_loses_a_lock_is_told_of(
-    start: Callable[..., Any], redis: Redis, flavour: Flavour
-) -> None:
+async def test_a_store_that_loses_a_lock_is_told_of(start: Callable[..., Any], redis: Redis, flavour: Flavour) -> None:
     client = client_of(flavour, start(Broker, redis.url).url)
     lease = await client.acquire("a")
     redis.command("FLUSHALL")
@@ -126,9 +125,7 @@ async def test_a_wait_keeps_its_place_when_its_broker_dies(two_brokers: list[Bro
     await (await asyncio.wait_for(second, 5)).release()
 
 
-async def test_a_release_without_an_answer_is_repeated_elsewhere(
-    two_brokers: list[Broker], flavour: Flavour
-) -> None:
+async def test_a_release_without_an_answer_is_repeated_elsewhere(two_brokers: list[Broker], flavour: Flavour) -> None:
     client = client_of(flavour, urls(two_brokers))
     lease = await client.acquire("a")
     two_brokers[0].process.pause()

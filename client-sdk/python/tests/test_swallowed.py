@@ -1,5 +1,6 @@
 """A network that swallows or delays packets while its connections stay open: a lease is over by its own clock,
-before somebody else has the lock."""
+before somebody else has the lock.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import asyncio
 import time
 from typing import Any, Callable
 
-import leasehold
 import pytest
 from flavours import Flavour, client_of, takes, waits_for
-from leasehold import LostReason
 from processes import Broker
 from proxy import Proxy, Way
+
+import leasehold
+from leasehold import LostReason
 
 TTL = 2.0
 MARGIN = 0.5
@@ -59,9 +61,7 @@ async def lose(proxy: Proxy, broker: Broker, flavour: Flavour, way: Way, pause: 
 async def test_a_loss_is_known_before_somebody_else_has_the_lock(
     start: Callable[..., Any], broker: Broker, flavour: Flavour
 ) -> None:
-    rounds = [
-        lose(start(Proxy, broker.addr), broker, flavour, way, pause) for way in WAYS for pause in (0.1, 0.6, 1.1)
-    ]
+    rounds = [lose(start(Proxy, broker.addr), broker, flavour, way, pause) for way in WAYS for pause in (0.1, 0.6, 1.1)]
     distances = await asyncio.gather(*rounds)
     print(f"known before the next grant by {min(distances):.3f} s or more, of {len(distances)}")
     assert min(distances) > 0
@@ -90,9 +90,7 @@ async def test_validity_counts_from_the_sending_of_a_heartbeat(
     assert not lease.is_valid()
 
 
-async def test_a_late_grant_counts_from_its_call(
-    start: Callable[..., Any], broker: Broker, flavour: Flavour
-) -> None:
+async def test_a_late_grant_counts_from_its_call(start: Callable[..., Any], broker: Broker, flavour: Flavour) -> None:
     ttl, delay = 4.0, 1.5
     proxy: Proxy = start(Proxy, broker.addr)
     client = client_of(flavour, proxy.url)

@@ -19,6 +19,8 @@ from leasehold.v1 import lock_service_pb2 as pb
 BEATS_KEPT = 64
 #: A unary call without an answer is repeated then.
 _CALL_LIMIT = 5.0
+#: How long after empty headers a stream may turn out to be refused.
+_REFUSED_WITHIN = 0.1
 
 
 class Kind(enum.Enum):
@@ -78,9 +80,7 @@ class Link:
     def _read(self, listener: Listener) -> None:
         is_open = False
         try:
-            # Waits for the broker's headers, or for the end.
-            self._stream.initial_metadata()
-            if not self._stream.done():
+            if self._waits_until_open():
                 is_open = True
                 listener.opened(self)
             for response in self._stream:
@@ -95,6 +95,16 @@ class Link:
         else:
             listener.failed(self, why)
         self._channel.close()
+
+    def _waits_until_open(self) -> bool:
+        # For the broker's headers, or for the end. A refusal at once has no headers of its own, and is told a
+        # moment after they are said to be empty.
+        if not self._stream.initial_metadata():
+            ended = threading.Event()
+            if not self._stream.add_callback(ended.set):
+                return False
+            ended.wait(_REFUSED_WITHIN)
+        return not self._stream.done()
 
     def heard(self) -> None:
         """The other side lives."""

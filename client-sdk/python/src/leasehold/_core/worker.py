@@ -15,7 +15,7 @@ log = logging.getLogger("leasehold")
 #: How often the time is looked at, in seconds. Not later: no timer runs through a suspend.
 TICK = 0.05
 
-Job = tuple[Callable[..., None], tuple[Any, ...]]
+Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         if self._generation not in (None, process.generation()):
             raise Forked
 
-    def post(self, what: Callable[..., None], *args: Any) -> None:
+    def post(self, what: Callable[..., object], *args: Any) -> None:
         """Has the thread do something. In a child of a fork nothing is done."""
         if self._generation is None:
             self._start()
