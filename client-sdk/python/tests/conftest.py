@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
+import os
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from flavours import FakeSite, Flavour, RealSite, Site
 from processes import Broker, Redis
 from proxy import Proxy
+
+pytest_plugins = ["leasehold.pytest_plugin"]
+
+# For the programs that tests run.
+os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1] / "src")
 
 
 @pytest.hookimpl(tryfirst=True)

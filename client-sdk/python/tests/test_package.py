@@ -40,6 +40,8 @@ def test_both_packages_are_built_and_hold_everything(tmp_path: Path) -> None:
     for part in ("py.typed", "aio/__init__.py", "testing/__init__.py", "v1/types_pb2.py", "v1/types_pb2.pyi"):
         assert f"leasehold/{part}" in names
     assert not any("tests" in name for name in names)
+    (entry_points,) = (tmp_path / "installed").glob("*.dist-info/entry_points.txt")
+    assert "[pytest11]\nleasehold = leasehold.pytest_plugin" in entry_points.read_text()
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "generate.sh", "src/leasehold/py.typed"} <= packed

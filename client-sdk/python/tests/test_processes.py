@@ -97,15 +97,24 @@ def test_a_killed_program_is_replaced_when_its_time_is_over(program: Program, br
     assert TTL * 0.6 < free_after(broker, time.monotonic()) <= EXPIRY + 0.5
 
 
-def test_a_program_ends_in_time_without_its_broker(program: Program, broker: Broker) -> None:
-    for fault in (broker.process.pause, broker.kill):
-        process = program(broker.url, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()")
-        fault()
-        process.signal(signal.SIGTERM)
-        begun = time.monotonic()
-        assert process.ended(10) == 0
-        assert time.monotonic() - begun < 3.5
-        broker.process.resume() if fault == broker.process.pause else None
+@pytest.mark.parametrize("fault", [Process.pause, Process.kill])
+def test_a_program_ends_in_time_without_its_broker(
+    program: Program, broker: Broker, fault: Callable[[Process], None]
+) -> None:
+    code = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+    process = program(broker.url, code)
+    process.line("^ready")
+    fault(broker.process)
+    process.signal(signal.SIGTERM)
+    begun = time.monotonic()
+    assert process.ended() == 0
+    # 2 s for the broker, the rest for the interpreter on a busy machine.
+    assert time.monotonic() - begun < 4
 
 
 def test_a_program_that_stood_still_knows_at_its_first_look(program: Program, broker: Broker) -> None:
