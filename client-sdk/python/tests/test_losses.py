@@ -208,12 +208,12 @@ async def test_a_store_without_memory_is_told_of_and_keeps_leases_alive(
     start: Callable[..., Any], redis: Redis, flavour: Flavour
 ) -> None:
     client = client_of(flavour, start(Broker, redis.url).url)
-    lease = await client.acquire("a", ttl=1)
+    lease = await client.acquire("a", ttl=3)
     redis.command("CONFIG", "SET", "maxmemory", "1")
     with pytest.raises(leasehold.StoreFull) as caught:
         await client.acquire("b")
     assert caught.value.retry_after
-    await asyncio.sleep(2)
+    await asyncio.sleep(4)
     assert lease.is_valid()
     await lease.release()
 

@@ -148,20 +148,20 @@ except leasehold.LeaseLost as error:
 
 def test_a_computing_program_keeps_its_lock(program: Program, broker: Broker) -> None:
     code = """
-until = time.monotonic() + 4
+until = time.monotonic() + 5
 while time.monotonic() < until:
     sum(range(1000))
 print("still", lease.is_valid(), flush=True)
 """
-    process = program(broker.url, code, ttl=1)
+    process = program(broker.url, code, ttl=3)
     process.line("^still True")
     assert process.ended() == 0
 
 
 async def test_a_blocked_event_loop_keeps_its_lock(shared_broker: Broker) -> None:
     client = aio.Client(shared_broker.url)
-    async with client.lock("blocked-loop", ttl=1) as lease:
-        time.sleep(3)
+    async with client.lock("blocked-loop", ttl=3) as lease:
+        time.sleep(5)
         lease.check()
     await client.shutdown()
 
@@ -174,10 +174,10 @@ def test_on_lost_cannot_hold_heartbeats_up(shared_broker: Broker, name: str) -> 
         blocked.set()
         go_on.wait(10)
 
-    kept = client.acquire(f"{name}/kept", ttl=1)
+    kept = client.acquire(f"{name}/kept", ttl=3)
     lost = client.acquire(f"{name}/lost", ttl=1, max_hold=1, on_lost=block)
     assert blocked.wait(5)
-    time.sleep(2)
+    time.sleep(4)
     assert kept.is_valid() and not lost.is_valid()
     go_on.set()
     client.shutdown()
