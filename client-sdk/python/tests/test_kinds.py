@@ -76,6 +76,20 @@ async def test_a_lease_is_entered_and_left_again(site: Site, name: str) -> None:
     await takes(other, name)
 
 
+async def test_an_exclusive_lock_is_stepped_down_to_a_shared_one(site: Site, name: str) -> None:
+    one, other = site.client("one"), site.client("other")
+    writer = await one.acquire(name)
+    reader = await one.acquire(name, under=writer, shared=True)
+    assert await other.try_lock(name, shared=True) is None
+    await writer.release()
+    assert reader.is_valid() and reader.fencing_token == writer.fencing_token
+    beside = await other.try_lock(name, shared=True)
+    assert beside is not None, "exactly the writer's entry is given back"
+    await beside.release()
+    await reader.release()
+    await takes(other, name)
+
+
 async def test_a_lock_is_added_to_a_lease(site: Site, name: str) -> None:
     one, other = site.client("one"), site.client("other")
     first = await one.acquire(name)
