@@ -70,18 +70,18 @@ async def test_a_loss_is_known_before_somebody_else_has_the_lock(
 async def test_validity_counts_from_the_sending_of_a_heartbeat(
     start: Callable[..., Any], broker: Broker, flavour: Flavour
 ) -> None:
-    ttl, delay = 4.0, 0.9
+    ttl, delay = 6.0, 0.9
     proxy: Proxy = start(Proxy, broker.addr)
     lease = await client_of(flavour, proxy.url).acquire("a", ttl=ttl)
     proxy.delay(delay)
     # Past what was acknowledged without delay.
     await asyncio.sleep(ttl / 3 + delay)
-    most, until = 0.0, time.monotonic() + ttl
+    most, until = 0.0, time.monotonic() + 4
     while time.monotonic() < until:
         most = max(most, lease.remaining())
         await asyncio.sleep(0.005)
     assert lease.is_valid()
-    assert 0 < most <= ttl - MARGIN - delay + 0.01, "as if it had been sent when its answer came"
+    assert 0 < most <= ttl - ttl / 10 - delay + 0.01, "as if it had been sent when its answer came"
     # What is said late of a lease that is over changes nothing.
     proxy.swallow(Way.TO_BROKER)
     await lease.lost()
