@@ -192,6 +192,8 @@ async def test_fields_that_are_not_legal_are_told(site: Site, name: str) -> None
         await client.acquire(name, tll=3)
     with pytest.raises(ValueError, match="not a span of time"):
         await client.acquire(name, ttl=-1)
+    with pytest.raises(ValueError, match=r"range|seconds"):
+        await client.acquire(name, ttl=1e20)
     with pytest.raises(TypeError, match="name or a Target"):
         await client.acquire(3)
     with pytest.raises(ValueError, match="either shared"):

@@ -237,3 +237,33 @@ async def test_endpoints_are_tried_in_order(shared_broker: Broker, flavour: Flav
     client = client_of(flavour, f"{nowhere}, {shared_broker.url}")
     await client.connect()
     await takes(client, "endpoints")
+
+
+async def test_looks_without_a_broker_say_so(flavour: Flavour) -> None:
+    client = client_of(flavour, f"http://127.0.0.1:{free_port()},http://127.0.0.1:{free_port()}")
+
+    async def look() -> None:
+        with pytest.raises(leasehold.Unavailable, match="no broker can be reached"):
+            await client.get("a")
+
+    # Looks that come meanwhile hold up nobody.
+    looks = []
+    for _ in range(20):
+        looks.append(asyncio.ensure_future(look()))
+        await asyncio.sleep(0.05)
+    await asyncio.wait_for(asyncio.gather(*looks), 15)
+    await client.shutdown()
+
+
+async def test_leases_and_waits_share_one_stream(start: Callable[..., Any], broker: Broker, flavour: Flavour) -> None:
+    proxy: Proxy = start(Proxy, broker.addr)
+    client = client_of(flavour, proxy.url)
+    await client.connect()
+    leases = await asyncio.gather(*(client.acquire(f"lock-{lock}", ttl=20) for lock in range(20)))
+    waits = [asyncio.ensure_future(client.acquire("lock-0", ttl=20)) for _ in range(20)]
+    await waits_for(client, "lock-0", 20)
+    await asyncio.gather(*(lease.release() for lease in leases))
+    for wait in asyncio.as_completed(waits, timeout=20):
+        await (await wait).release()
+    assert proxy.opened == 1
+    await client.shutdown()

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from leasehold import errors
-from leasehold._core import clock, reading
+from leasehold._core import clock, reading, telemetry
 from leasehold._core.clock import Larger
 from leasehold._core.trust import Trust, margin
 from leasehold._core.worker import Worker
@@ -157,3 +157,19 @@ def test_a_worker_looks_at_the_time_while_it_is_busy() -> None:
     worker.post(worker.stop)
     gc.collect()
     assert len(looks) >= 5
+
+
+def test_a_call_carries_the_trace_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    class Propagate:
+        """As opentelemetry.propagate."""
+
+        @staticmethod
+        def inject(headers: dict[str, str]) -> None:
+            """Adds the header."""
+            headers["traceparent"] = trace
+
+    assert telemetry.traceparent() == ""
+    monkeypatch.setattr(telemetry, "_PROPAGATE", Propagate)
+    assert telemetry.traceparent() == trace

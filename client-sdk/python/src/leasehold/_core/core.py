@@ -103,7 +103,11 @@ class Core:
         if keeper.link is None:
             return told(Closed() if self._is_closed else Unavailable(keeper.moves.why_not()))
         request = inspection.GetLockRequest(namespace=lock.namespace, name=lock.name)
-        keeper.link.look(request, lambda call: told(_looked(call)))
+        try:
+            keeper.link.look(request, lambda call: told(_looked(call)))
+        except ValueError:
+            # The channel was closed a moment ago.
+            told(Unavailable("the stream broke"))
 
     def close(self, done: Callable[[], None], limit: float = SHUTDOWN_LIMIT) -> None:
         """Gives up every wait, releases every lease, and ends."""

@@ -13,7 +13,7 @@ from leasehold._core.order import Call, Entry
 from leasehold._core.releases import Part, Release
 from leasehold._core.trust import Trust
 from leasehold._core.waits import Wait
-from leasehold.errors import LeaseLost, Loss, LostReason, Unavailable
+from leasehold.errors import Closed, LeaseLost, Loss, LostReason, Unavailable
 from leasehold.target import LockName, lock_of
 from leasehold.v1 import lock_service_pb2 as pb
 from leasehold.v1 import types_pb2 as types
@@ -220,6 +220,9 @@ class Leases:
     def close(self, lease_id: str, loss: Loss) -> None:
         """The client is shut down."""
         owned = self.all.pop(lease_id)
+        if owned.unborn is not None:
+            owned.unborn.answer(Closed())
+            owned.unborn = None
         owned.over(loss)
         for part in owned.parts.values():
             if part.answer is not None:

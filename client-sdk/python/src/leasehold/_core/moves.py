@@ -40,12 +40,12 @@ class Moves:
         self._at = -1
         self._due: float | None = None
         self._opening: Link | None = None
-        # Endpoints that were tried one after the other in vain, and why.
+        # Endpoints that were tried one after the other in vain.
         self._failures = 0
-        self._whys: list[str] = []
         self._opened_at = clock.now()
         self._why = "not connected yet"
-        self._first: list[Callable[[str | None], None]] = []
+        # Who waits for the first stream, and why there was none since.
+        self._first: list[tuple[Callable[[str | None], None], list[str]]] = []
         self._is_over = False
         post = keeper.core.worker.post
         self._listener = Listener(
@@ -68,9 +68,7 @@ class Moves:
         if self._keeper.link is not None:
             told(None)
         else:
-            self._first.append(told)
-            # Of every endpoint from now on.
-            self._whys.clear()
+            self._first.append((told, []))
 
     def leave(self, delay: float) -> None:
         """Goes to another broker after a while."""
@@ -130,15 +128,18 @@ class Moves:
         log.warning("a broker does not answer: %s", why)
         self._failures += 1
         self._why = why
-        self._whys.append(why)
         self._due = clock.now() + self._pause()
-        if len(self._whys) >= len(self._keeper.brokers.endpoints):
-            self._tell("; ".join(self._whys))
-            self._whys.clear()
+        first, self._first = self._first, []
+        for told, whys in first:
+            whys.append(why)
+            if len(whys) >= len(self._keeper.brokers.endpoints):
+                told("; ".join(whys))
+            else:
+                self._first.append((told, whys))
 
     def _tell(self, why: str | None) -> None:
         first, self._first = self._first, []
-        for told in first:
+        for told, _ in first:
             told(why)
 
     def _pause(self) -> float:

@@ -121,6 +121,9 @@ class Plan:
         given: Mapping[str, Any] = options
         self._times = {name: seconds(given[name]) for name in times if name in given}
 
+        # What cannot be sent fails here, and not in the client's thread.
+        self._call("").message(0.0, None)
+
     def caller(self) -> Caller:
         """Where its calls go."""
         if self._under is None:
@@ -131,14 +134,16 @@ class Plan:
 
     def ask(self, wait: float, reply: Reply) -> Ask:
         """One call with a request id of its own."""
-        call = Call(
+        return Ask(self._call(str(uuid.uuid4())), wait, reply, self._under)
+
+    def _call(self, request_id: str) -> Call:
+        return Call(
             targets=tuple(one.proto() for one in self.targets),
             owner=self._owner,
-            request_id=str(uuid.uuid4()),
+            request_id=request_id,
             traceparent=telemetry.traceparent(),
             **self._times,
         )
-        return Ask(call, wait, reply, self._under)
 
     def names(self) -> str:
         """The locks, for people."""

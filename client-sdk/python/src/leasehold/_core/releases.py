@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,6 +17,8 @@ from leasehold.v1 import lock_service_pb2 as pb
 if TYPE_CHECKING:
     from leasehold._core.keeper import Keeper
     from leasehold._core.leases import Owned
+
+log = logging.getLogger("leasehold")
 
 _REPEAT_PAUSE = 0.1
 
@@ -99,7 +102,11 @@ class Releases:
             release = pb.HoldRelease(call_id=call_id, lease_id=lease_id)
             return link.call(About(Kind.RELEASE, lease_id), pb.HoldRequest(release=release), call_id)
         done = self._keeper.later(self._released_alone, lease_id)
-        link.release(pb.ReleaseRequest(lease=owned.lease), done)
+        try:
+            link.release(pb.ReleaseRequest(lease=owned.lease), done)
+        except ValueError:
+            # The channel was closed a moment ago; the next stream takes the release up.
+            log.debug("the stream broke before a release")
 
     def _released_alone(self, lease_id: str, call: Any) -> None:
         error = call.exception() if not call.cancelled() else None
