@@ -267,3 +267,22 @@ async def test_leases_and_waits_share_one_stream(start: Callable[..., Any], brok
         await (await wait).release()
     assert proxy.opened == 1
     await client.shutdown()
+
+
+async def test_a_wait_that_is_repeated_late_has_timed_out(
+    start: Callable[..., Any], broker: Broker, flavour: Flavour
+) -> None:
+    proxy: Proxy = start(Proxy, broker.addr)
+    client, other = client_of(flavour, proxy.url), client_of(flavour, broker.url)
+    lease = await other.acquire("a", ttl=20)
+    call = asyncio.ensure_future(client.acquire("a", wait=1))
+    await waits_for(other, "a", 1)
+    proxy.refuse()
+    proxy.cut()
+    await asyncio.sleep(1.5)
+    assert not call.done(), "its outcome is not known"
+    proxy.refuse(False)
+    with pytest.raises(leasehold.WaitTimeout) as caught:
+        await asyncio.wait_for(call, 10)
+    assert caught.value.holders[0].lease_id == lease.lease_id
+    await lease.release()

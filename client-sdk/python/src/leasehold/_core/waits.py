@@ -9,7 +9,7 @@ from leasehold._core.grip import Grip
 from leasehold._core.link import About, Kind
 from leasehold._core.moves import jittered
 from leasehold._core.order import Ask, Place
-from leasehold.errors import AcquireError, Closed, Error, LeaseLost, Loss, LostReason, Unavailable
+from leasehold.errors import AcquireError, Closed, Error, Held, LeaseLost, Loss, LostReason, Unavailable, WaitTimeout
 from leasehold.v1 import lock_service_pb2 as pb
 from leasehold.v1 import types_pb2 as types
 
@@ -58,6 +58,14 @@ class Wait:
         """Tells the caller where it stands."""
         if self.reply is not None:
             self._ask.reply.place(place)
+
+    def refused(self, said: pb.Refused) -> AcquireError:
+        """Why it has got nothing."""
+        error = reading.refused(said)
+        if isinstance(error, Held) and self._ask.wait > 0:
+            # It was late when it was repeated, and so was asked without waiting: to its caller it has waited.
+            return WaitTimeout(error.busy)
+        return error
 
     def is_for(self, lease_id: str) -> bool:
         """Whether it is a call under this lease."""
@@ -161,7 +169,7 @@ class Waits:
         wait.call_id = 0
         if wait.reply is None or not reading.is_open(said):
             del self.all[request_id]
-            return wait.answer(reading.refused(said))
+            return wait.answer(wait.refused(said))
         wait.why = reading.refused(said)
         self._keeper.put_off(jittered(_REPEAT_PAUSE), About(Kind.ACQUIRE, request_id))
         # A broker that goes away, or does not reach its store, is not the one to ask again.
