@@ -9,7 +9,7 @@ import threading
 import time
 from types import TracebackType
 
-from leasehold._core import clock
+from leasehold._core import clock, telemetry
 from leasehold._core.grip import Grip
 from leasehold._core.options import WAIT_MAX, Plan, Time, seconds
 from leasehold._core.order import Place
@@ -61,6 +61,7 @@ class Lock:
 
     def _ask(self, wait: float) -> Lease:
         reply = _Reply()
+        begun = clock.now()
         caller, ask = self._plan.caller(), self._plan.ask(wait, reply)
         try:
             caller.acquire(ask)
@@ -73,6 +74,7 @@ class Lock:
         except BaseException:
             caller.cancel(ask.call.request_id)
             raise
+        telemetry.waited(clock.now() - begun, said)
         if isinstance(said, Error):
             log.debug("not granted: %s: %s", self._plan.names(), said)
             raise said

@@ -9,7 +9,7 @@ import weakref
 from types import TracebackType
 from typing import Any
 
-from leasehold._core import clock
+from leasehold._core import clock, telemetry
 from leasehold._core.options import WAIT_MAX, Plan, Time, seconds
 from leasehold.aio.bridge import Reply
 from leasehold.aio.lease import Lease
@@ -63,6 +63,7 @@ class Lock:
 
     async def _ask(self, wait: float) -> Lease:
         reply = Reply(self._plan.on_queue)
+        begun = clock.now()
         caller, ask = self._plan.caller(), self._plan.ask(wait, reply)
         try:
             caller.acquire(ask)
@@ -71,6 +72,7 @@ class Lock:
             caller.cancel(ask.call.request_id)
             reply.drop()
             raise
+        telemetry.waited(clock.now() - begun, result)
         if isinstance(result, Error):
             log.debug("not granted: %s: %s", self._plan.names(), result)
             raise result
