@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes sure that what tests and checks need is there: cargo, Redis, buf and cargo-deny.
 # As root on Debian it installs what is missing; anywhere else it prints one line to paste and
-# exits 2. With the argument `cargo` it looks for cargo only. It never calls sudo.
+# exits 2. With the argument `cargo` it looks for cargo only, with `python` for what the Python client's
+# tests need besides. It never calls sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,28 @@ if ! command -v cargo >/dev/null; then
     exit 2
 fi
 if [[ "${1:-}" == cargo ]]; then
+    exit 0
+fi
+
+if [[ "${1:-}" == python ]]; then
+    # A change of the requirements is another folder.
+    requirements=client-sdk/python/requirements-dev.txt
+    venv="$CACHE/python-$(cksum <"$requirements" | cut -d' ' -f1)"
+    if [[ ! -x "$venv/bin/pytest" ]]; then
+        if ! python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            if [[ $EUID -ne 0 || ! -f /etc/debian_version ]]; then
+                echo "Python 3.10 or newer with venv is missing: install python3-venv, then try again" >&2
+                exit 2
+            fi
+            export DEBIAN_FRONTEND=noninteractive
+            apt-get update -q
+            apt-get install -y -q --no-install-recommends python3-venv </dev/null
+        fi
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install -q --disable-pip-version-check --no-deps -r "$requirements" || { rm -rf "$venv"; exit 1; }
+    fi
+    echo "$venv"
     exit 0
 fi
 
