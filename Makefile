@@ -10,10 +10,10 @@ CARGO_DENY := $(LEASEHOLD_CACHE)/cargo-deny-0.20.2/bin/cargo-deny
 # How much of the counts and durations the tests run: 1 is all, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test soak check fix bench
+.PHONY: help setup dev test test-cli soak check fix bench
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what tests and checks need (as root on Debian), or say how
 	@scripts/setup.sh
@@ -25,6 +25,10 @@ dev: ## Run the broker on the embedded store; needs only cargo
 test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	cargo build --workspace --bins --examples
 	cargo test --workspace
+
+test-cli: setup ## Run the tests of the command line alone
+	cargo build --workspace --bins
+	cargo test --workspace --bin leasehold $(patsubst tests/tests/%.rs,--test %,$(wildcard tests/tests/cli_*.rs))
 
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile

@@ -1,4 +1,5 @@
-//! Which binaries tests start: the broker of this build, and the server and the client of the store.
+//! Which binaries tests start: the broker and the command line of this build, and the server and the
+//! client of the store.
 
 use std::path::PathBuf;
 
@@ -8,12 +9,19 @@ const REDIS_SERVER: &str = "redis-server";
 /// The `leasehold-server` built with this test's profile.
 #[must_use]
 pub fn leasehold_server() -> PathBuf {
+    built("leasehold-server").expect("build the broker first: cargo build -p leasehold-server")
+}
+
+/// The command line `leasehold`, built with this test's profile.
+#[must_use]
+pub fn leasehold() -> PathBuf {
+    built("leasehold").expect("build the command line first: cargo build -p leasehold-cli")
+}
+
+fn built(name: &str) -> Option<PathBuf> {
     let test = std::env::current_exe().expect("a test knows its own path");
-    let path = test
-        .ancestors()
-        .map(|folder| folder.join("leasehold-server"))
-        .find(|path| path.is_file());
-    path.expect("build the broker first: cargo build -p leasehold-server")
+    let mut paths = test.ancestors().map(|folder| folder.join(name));
+    paths.find(|path| path.is_file())
 }
 
 /// `redis-server`, or what STORE_SERVER names in its stead: `valkey-server`, or a path.
