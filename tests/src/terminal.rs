@@ -29,7 +29,7 @@ const ROWS: u16 = 24;
 pub struct Terminal {
     keyboard: mpsc::Sender<Vec<u8>>,
     screen: watch::Receiver<String>,
-    line: File,
+    keys: File,
     child: Child,
 }
 
@@ -59,11 +59,12 @@ impl Terminal {
         }
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
         let child = command.spawn().expect("it starts");
+        let keys: File = keyboard.try_clone().expect("a descriptor is left").into();
         let (keyboard, screen) = serve(keyboard);
         Self {
             keyboard,
             screen,
-            line: line.into(),
+            keys,
             child,
         }
     }
@@ -94,10 +95,10 @@ impl Terminal {
         self.shows(text, |screen| screen.contains(text)).await
     }
 
-    /// Which group is in the foreground.
+    /// Which group is in the foreground. Asked at this end: at the other one only its own jobs may.
     #[must_use]
     pub fn foreground(&self) -> Option<Pid> {
-        tcgetpgrp(&self.line).ok()
+        tcgetpgrp(&self.keys).ok()
     }
 
     /// The process id of what was started.

@@ -176,7 +176,7 @@ async fn what_is_no_lease_is_refused_without_being_shown() {
         .run_with(&["renew"], "{\"lease_id\": \"x\", \"lease_token\": 12345}")
         .await;
     let why =
-        "leasehold: stdin has no lease as `leasehold acquire` writes it (line 1, column 40)\n";
+        "leasehold: stdin has no lease as `leasehold acquire` writes it (line 1, column 38)\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
     let ran = cli.run(&["release", "--lease-file=/no/such/file"]).await;
     let why = "leasehold: cannot read a lease from /no/such/file: No such file or directory (os error 2)\n";
@@ -212,6 +212,7 @@ async fn an_acquire_waits_in_line_and_prints_a_lease_with_time_left() {
     assert!(left > Duration::from_millis(2_000), "{left:?}");
     let released = cli.run_with(&["release"], &ran.stdout).await;
     assert_eq!(released.code, Some(0), "{lease}");
+    other.shutdown().await;
     broker.stop().await;
 }
 
@@ -238,7 +239,7 @@ async fn a_lock_is_held_until_a_signal() {
 #[tokio::test]
 async fn a_hold_prints_its_lease_without_the_secret_and_tells_of_its_loss() {
     let (broker, cli) = started().await;
-    let mut held = cli.start(&["hold", "a", "--ttl=2s", "--max-hold=2s", "-o=json"]);
+    let mut held = cli.start(&["hold", "a", "--ttl=2s", "--max-hold=4s", "-o=json"]);
     let mut json = String::new();
     while !json.ends_with("}\n") {
         json += &held.line().await;
@@ -305,6 +306,7 @@ async fn one_lock_is_shown_with_holders_and_line() {
     );
     guard.release().await.expect("held");
     assert_eq!(waiting.ended().await.code, Some(0));
+    holder.shutdown().await;
     broker.stop().await;
 }
 

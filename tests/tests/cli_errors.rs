@@ -90,7 +90,7 @@ async fn wrong_usage_is_125_and_names_what_is_wrong() {
     let typo = cli.run(&["relase"]).await;
     assert!(
         typo.stderr
-            .contains("a similar subcommand exists: 'release'"),
+            .contains("some similar subcommands exist: 'renew', 'release'"),
         "{}",
         typo.stderr
     );

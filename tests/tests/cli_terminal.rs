@@ -135,6 +135,7 @@ async fn a_job_that_is_stopped_for_too_long_is_over() {
     prompted(&mut shell, 3).await;
     code(&mut shell, 123).await;
     guard.release().await.expect("held");
+    other.shutdown().await;
     broker.stop().await;
 }
 
@@ -144,9 +145,9 @@ async fn modes_that_a_killed_command_left_are_undone() {
     let mut shell = shell(&Cli::at(broker.api)).await;
     shell.types("leasehold run a -- sh -c 'stty -echo; kill -9 $$'\n");
     prompted(&mut shell, 2).await;
-    shell.types("stty -a | grep -o -- '-*echo ' | sed 's/ /;/'\n");
-    let screen = shell.sees("echo;").await;
-    assert!(!screen.contains("-echo;"), "{screen}");
+    shell.types("stty -a | grep -o -- '-*echo ' | tr e E\n");
+    let screen = shell.sees("Echo ").await;
+    assert!(!screen.contains("-Echo "), "{screen}");
     code(&mut shell, 0).await;
     broker.stop().await;
 }
@@ -191,6 +192,7 @@ async fn a_waiting_line_is_redrawn_and_taken_away() {
         first.as_millis()
     ));
     assert!(first < Duration::from_secs(1), "{first:?}");
+    holder.shutdown().await;
     broker.stop().await;
 }
 
@@ -211,6 +213,7 @@ async fn a_waiting_line_fits_the_terminal() {
     assert_eq!(drawn.chars().count(), 39, "{drawn:?}");
     guard.release().await.expect("held");
     assert_eq!(terminal.ended().await, Some(0));
+    holder.shutdown().await;
     broker.stop().await;
 }
 
@@ -238,6 +241,7 @@ async fn ctrl_c_gives_up_waiting_and_the_place_in_line() {
         .expect("held");
     assert_eq!(lock.queue_length, 0);
     guard.release().await.expect("held");
+    holder.shutdown().await;
     broker.stop().await;
 }
 
@@ -278,6 +282,7 @@ async fn taking_a_lease_away_has_its_id_typed() {
         assert_eq!(terminal.ended().await, Some(125));
     }
     guard.release().await.expect("held");
+    holder.shutdown().await;
     broker.stop().await;
 }
 

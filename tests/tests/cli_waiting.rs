@@ -21,12 +21,8 @@ async fn each_change_is_one_line_and_free_locks_need_none() {
     let broker = InProcess::start().await;
     let cli = Cli::at(broker.api);
     let observer = Client::new("observer", &[broker.api], 0);
-    let first = sdk(&broker, "first")
-        .await
-        .lock("a")
-        .reason("backup")
-        .acquire()
-        .await;
+    let owner = sdk(&broker, "first").await;
+    let first = owner.lock("a").reason("backup").acquire().await;
     let first = first.expect("free");
     let second = sdk(&broker, "second").await;
     let ahead = tokio::join!(second.lock("a").acquire(), async {
@@ -53,6 +49,8 @@ async fn each_change_is_one_line_and_free_locks_need_none() {
     assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
     let free = cli.run(&["run", "b", "--", "true"]).await;
     assert_eq!((free.code, free.stderr.as_str()), (Some(0), ""));
+    owner.shutdown().await;
+    second.shutdown().await;
     broker.stop().await;
 }
 
@@ -103,6 +101,7 @@ async fn quiet_says_nothing_and_a_signal_gives_up() {
         assert_eq!(lock.queue_length, 0, "the place in line is given up");
     }
     guard.release().await.expect("held");
+    holder.shutdown().await;
     broker.stop().await;
 }
 
@@ -145,5 +144,6 @@ async fn who_is_in_the_way_is_told_with_what_to_try() {
         assert!(said.ends_with(&format!("). Try: {next}\n")), "{said}");
     }
     guard.release().await.expect("held");
+    holder.shutdown().await;
     broker.stop().await;
 }
