@@ -21,6 +21,7 @@ pub mod differential;
 pub mod fault_report;
 pub mod faults;
 pub mod gate;
+pub mod golden;
 pub mod holder;
 pub mod in_process;
 pub mod load;

@@ -1,16 +1,13 @@
 //! `leasehold run`: what the command gets, how it ends, and what is passed on to it.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::process::Stdio;
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
     cli::{Cli, Running, lives, ran as ran_plainly},
     in_process::InProcess,
-    scale::figures,
-    until::until,
 };
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::Instant;
+use rustix::process::{Pid, Signal};
 
 /// A broker, and a place to call it from.
 async fn started() -> (InProcess, Cli) {
@@ -284,139 +281,5 @@ async fn what_is_ignored_at_first_stays_ignored() {
     running.signal(Signal::WINCH);
     drop(running.stdin.take());
     assert_eq!(running.ended().await.code, Some(7));
-    broker.stop().await;
-}
-
-/// A shell with a child in its group, one in a group of its own, and one whose parent has ended.
-const FAMILY: &str = "sleep 1000 & a=$!; setsid sleep 1001 & b=$!; \
-    c=$(sleep 1002 >/dev/null & echo $!); d=$(setsid sleep 1003 >/dev/null & echo $!); \
-    trap '' TERM; echo $$ $a $b $c $d; while :; do sleep 0.01; done";
-
-#[tokio::test]
-async fn killed_it_leaves_nobody_behind() {
-    let (broker, cli) = started().await;
-    let mut running = cli.start(&["run", "--kill-after=500ms", "a", "--", "sh", "-c", FAMILY]);
-    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
-    assert!(
-        pids.len() == 5 && pids.iter().all(|pid| lives(*pid)),
-        "{pids:?}"
-    );
-    let killed = Instant::now();
-    running.signal(Signal::KILL);
-    until("all are gone", async || {
-        (!pids.iter().any(|pid| lives(*pid))).then_some(())
-    })
-    .await;
-    let gone = killed.elapsed();
-    figures(&format!(
-        "cli_run: kill -9 of leasehold with a stubborn family of {}: all gone after {}ms",
-        pids.len(),
-        gone.as_millis()
-    ));
-    assert!(
-        gone >= Duration::from_millis(450),
-        "they had time to end: {gone:?}"
-    );
-    drop(running);
-    broker.stop().await;
-}
-
-#[tokio::test]
-async fn without_its_guard_nothing_goes_on() {
-    let (broker, cli) = started().await;
-    let mut running = shell(&cli, FAMILY);
-    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pids[0])).expect("it runs");
-    let (_, rest) = stat.rsplit_once(") ").expect("a name in brackets");
-    let guard = Pid::from_raw(pid(rest.split(' ').nth(1).expect("a parent")));
-    kill_process(guard.expect("a process id"), Signal::KILL).expect("a process of this test");
-    let ran = running.ended().await;
-    let why = "leasehold: the guard of the command was killed, and the command with it\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
-    assert!(!pids.iter().any(|pid| lives(*pid)), "left behind");
-    let free = sdk(&broker)
-        .await
-        .lock("a")
-        .try_acquire()
-        .await
-        .expect("an answer");
-    free.expect("given back").release().await.expect("held");
-    broker.stop().await;
-}
-
-#[tokio::test]
-async fn what_the_command_leaves_behind_on_purpose_stays() {
-    let (broker, cli) = started().await;
-    let script = "setsid sleep 30 >/dev/null 2>&1 & echo $!";
-    let ran = cli.run(&["run", "a", "--", "sh", "-c", script]).await;
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let left = pid(&ran.stdout);
-    assert!(lives(left));
-    let left = Pid::from_raw(left).expect("a process id");
-    kill_process(left, Signal::KILL).expect("a process of this test");
-    broker.stop().await;
-}
-
-#[tokio::test]
-async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
-    let (broker, cli) = started().await;
-    let args = [
-        "run",
-        "a",
-        "--ttl=3s",
-        "--kill-after=500ms",
-        "--max-hold=4s",
-        "--",
-    ];
-    let begun = Instant::now();
-    let polite = cli.run(&[&args[..], &["sleep", "100"]].concat()).await;
-    assert_eq!(polite.code, Some(123), "{}", polite.stderr);
-    let why = "leasehold: the lock \"a\" is lost: no renewal was confirmed in time. \
-               The command is told to end, and killed 500ms later\n"
-        .replace("500ms", "0.5s");
-    assert_eq!(polite.stderr, why);
-    let lived = begun.elapsed();
-    assert!(
-        lived > Duration::from_millis(2_500) && lived < Duration::from_secs(4),
-        "{lived:?}"
-    );
-    broker.stop().await;
-}
-
-#[tokio::test]
-async fn a_ttl_too_short_to_end_in_time_is_refused() {
-    let (broker, cli) = started().await;
-    let ran = cli.run(&["run", "a", "--ttl=4s", "--", "echo", "no"]).await;
-    let why = "leasehold: --ttl 4s is too short for --kill-after 2s: the command could not be ended \
-               before somebody else gets the lock. Give --ttl 6s or more, or --kill-after 1.333s or less\n";
-    assert_eq!(
-        (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
-        (Some(125), "", why)
-    );
-    let ran = cli
-        .run(&[
-            "run",
-            "a",
-            "--ttl=100s",
-            "--kill-after=30s",
-            "--",
-            "echo",
-            "no",
-        ])
-        .await;
-    let why = "leasehold: the broker grants no longer ttl, and 60s is too short for --kill-after 30s: \
-               the command could not be ended before somebody else gets the lock. \
-               Give --ttl 90s or more, or --kill-after 20s or less\n";
-    assert_eq!(
-        (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
-        (Some(125), "", why)
-    );
-    let free = sdk(&broker)
-        .await
-        .lock("a")
-        .try_acquire()
-        .await
-        .expect("an answer");
-    free.expect("given back").release().await.expect("held");
     broker.stop().await;
 }

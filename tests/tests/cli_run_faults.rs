@@ -147,7 +147,10 @@ async fn begin(deployment: &Deployment, index: usize) -> Job {
             .into_iter()
             .flatten(),
     );
-    command.arg(&file).stderr(Stdio::null());
+    command
+        .arg(&file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let process = command.spawn().expect("it starts");
     let wanted = if kind { 2 } else { 1 };
     until("the job writes", async || {
@@ -239,6 +242,10 @@ impl Outcome {
 
 fn judge(outcomes: &[Outcome], witness: &Witness) {
     let verdict = witness.verdict();
+    let left = outcomes
+        .iter()
+        .map(|outcome| end(&outcome.lines))
+        .sum::<usize>();
     let early = |outcome: &Outcome| outcome.granted.checked_sub(outcome.last());
     let distances: Vec<_> = outcomes.iter().filter_map(early).collect();
     let each = FAULTS.map(|fault| {
@@ -274,6 +281,7 @@ fn judge(outcomes: &[Outcome], witness: &Witness) {
         "{}",
         shown(outcomes)
     );
+    assert_eq!(left, 0, "left behind");
     for outcome in outcomes {
         assert!(
             outcome.alive.is_empty(),
@@ -285,13 +293,17 @@ fn judge(outcomes: &[Outcome], witness: &Witness) {
             Fault::Killed => None,
         };
         assert_eq!(outcome.code, expected, "{:?}", outcome.fault);
-        let pids = pids(&outcome.lines);
-        assert!(
-            !pids.into_iter().any(lives),
-            "left behind: {:?}",
-            outcome.fault
-        );
     }
+}
+
+/// Ends what is left of a job; how many that was.
+fn end(lines: &[Line]) -> usize {
+    let left: Vec<_> = pids(lines).into_iter().filter(|pid| lives(*pid)).collect();
+    for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // It may end by itself at this moment.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    left.len()
 }
 
 fn shown(outcomes: &[Outcome]) -> String {
