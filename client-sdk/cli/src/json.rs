@@ -1,5 +1,8 @@
 //! What `-o json` prints, and the lease as scripts keep it: the schema of docs/cli.md.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use leasehold_proto::v1::{self as pb, LockMode, lock, watch_locks_response::EventType};

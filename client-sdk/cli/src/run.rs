@@ -110,9 +110,9 @@ async fn under(
             signal = signals.next() => guarded.pass_on(signal),
             reason = guard.lost(), if why.is_none() => {
                 why = Some(reason);
-                guarded.order(Order::Lost).await;
+                guarded.order(Order::Lost);
             }
-            _ = tick.tick() => guarded.tick(guard).await,
+            _ = tick.tick() => guarded.tick(guard),
         }
     };
     let is_guarded = ending.is_some();

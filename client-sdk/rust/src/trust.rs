@@ -161,7 +161,8 @@ mod tests {
     fn an_extension_never_shortens() {
         let trust = Trust::default();
         trust.begin(clock::now() + TTL, TTL);
-        assert!(trust.extend(clock::now() + TTL / 2, TTL));
+        assert!(trust.extend(clock::now() + TTL / 2, TTL / 2));
         assert!(trust.remaining() > TTL / 2);
+        assert_eq!(trust.ttl(), TTL / 2);
     }
 }

@@ -82,6 +82,13 @@ impl Channel {
         self.out.write_all(format!("{what}\n").as_bytes()).await
     }
 
+    /// Says something, or not if the other side has not listened for so long that there is no room: whoever
+    /// vouches for a lock must not stand still itself.
+    pub(super) fn mention(&self, what: impl fmt::Display) {
+        // One that is gone says so where it is heard.
+        let _ = self.out.try_write(format!("{what}\n").as_bytes());
+    }
+
     /// The next thing that the other side says; `None` once it is gone. Cancel safe.
     pub(super) async fn hear<T: FromStr>(&mut self) -> Option<T> {
         let line = self.lines.next_line().await.ok()??;

@@ -84,7 +84,7 @@ impl Guarded {
             channel,
             process,
             group,
-            terminal: Terminal::open(),
+            terminal: Terminal::of_job(),
             until: Duration::ZERO,
             reserve: ttl / RESERVE,
             stopped: None,
@@ -116,17 +116,17 @@ impl Guarded {
         self.channel.hear().await
     }
 
-    /// Tells the guard; one that is gone says so where it is heard.
-    pub(super) async fn order(&mut self, order: Order) {
-        let _ = self.channel.say(order).await;
+    /// Tells the guard.
+    pub(super) fn order(&self, order: Order) {
+        self.channel.mention(order);
     }
 
     /// Passes the deadline on, and sees to it that a guard which stands still does not matter.
-    pub(super) async fn tick(&mut self, guard: &Guard) {
+    pub(super) fn tick(&mut self, guard: &Guard) {
         match trusted_until(guard) {
             Some(until) if until > self.until + SAME => {
                 self.until = until;
-                self.order(Order::Until(until)).await;
+                self.order(Order::Until(until));
             }
             Some(_) => {}
             None if clock::now() >= self.until + self.reserve => self.signal(Signal::KILL),

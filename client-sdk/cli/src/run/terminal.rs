@@ -1,6 +1,9 @@
 //! The terminal of a job: lent to the command while it runs, and taken back.
 
-use std::fs::File;
+use std::{
+    fs::File,
+    io::{IsTerminal as _, stderr, stdin, stdout},
+};
 
 use rustix::{
     process::{Pid, getpgrp},
@@ -23,6 +26,13 @@ impl Terminal {
             .ok()?;
         let modes = tcgetattr(&file).ok();
         Some(Self { file, modes })
+    }
+
+    /// The same for a job whose streams have to do with it: one in the background of something else must
+    /// not take it.
+    pub(super) fn of_job() -> Option<Self> {
+        let is_job = stdin().is_terminal() || stdout().is_terminal() || stderr().is_terminal();
+        is_job.then(Self::open).flatten()
     }
 
     /// Whether the group of this process is in the foreground. Only then may it change that: from
