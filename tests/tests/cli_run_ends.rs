@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
+    ahead::Ahead,
     cli::{Cli, Running, lives},
     in_process::InProcess,
     proxy::{Mode, Proxy, Way},
@@ -13,6 +14,11 @@ use leasehold_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::Instant;
+
+/// How long the machine sleeps.
+const SLEPT: Duration = Duration::from_secs(300);
+/// Well before a command that was asked to end would be killed.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 async fn started() -> (InProcess, Cli) {
     let broker = InProcess::start().await;
@@ -119,6 +125,33 @@ async fn a_guard_that_stands_still_does_not_matter() {
     guard.expect("its turn").release().await.expect("held");
     proxy.cut().await;
     next.shutdown().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_wakes_finds_the_command_ended() {
+    let (broker, cli) = started().await;
+    let ahead = Ahead::build().await;
+    let mut command = cli.command(&["run", "a", "--", "sh", "-c", FAMILY]);
+    ahead.apply(&mut command);
+    let mut running = Running::start(command);
+    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
+    let woken = Instant::now();
+    ahead.set(SLEPT);
+    until("all are gone", async || {
+        (!pids.iter().any(|pid| lives(*pid))).then_some(())
+    })
+    .await;
+    let gone = woken.elapsed();
+    figures(&format!(
+        "cli_run: CLOCK_BOOTTIME set {}s ahead: a stubborn family of {} gone after {}ms",
+        SLEPT.as_secs(),
+        pids.len(),
+        gone.as_millis()
+    ));
+    // Not after --kill-after: the lock may be another's already.
+    assert!(gone < AT_ONCE, "{gone:?}");
+    assert_eq!(running.ended().await.code, Some(123));
     broker.stop().await;
 }
 
