@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{binary::leasehold, temp_dir::TempDir};
+use crate::{binary::leasehold, temp_dir::TempDir, until::until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -175,9 +175,40 @@ impl Running {
 /// Whether a process is there, and no zombie.
 #[must_use]
 pub fn lives(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
+    let stat = stat(&format!("{pid}"));
+    stat.is_some_and(|stat| !stat.starts_with(['Z', 'X']))
+}
+
+/// The guard of a command.
+#[must_use]
+pub fn guard_of(command: i32) -> Pid {
+    let stat = stat(&format!("{command}")).expect("it runs");
+    let parent = stat
+        .split(' ')
+        .nth(1)
+        .and_then(|parent| parent.parse().ok());
+    parent.and_then(Pid::from_raw).expect("a process id")
+}
+
+/// Returns once a guard has heard every signal that was sent to it: none is pending, and it sleeps, which
+/// it does not before it has looked at all of them.
+pub async fn has_heard(guard: Pid) {
+    let pid = guard.as_raw_nonzero();
+    until("the guard has heard", async || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let none = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            line.is_some_and(|line| line.trim_start_matches(name).trim() == "0".repeat(16))
+        };
+        let sleeps = stat(&format!("{pid}"))?.starts_with('S');
+        (none("SigPnd:") && none("ShdPnd:") && sleeps).then_some(())
+    })
+    .await;
+}
+
+/// What follows the name: the state, the parent...
+fn stat(pid: &str) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    Some(rest.to_owned())
 }

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    cli::{Cli, Running, lives, ran as ran_plainly},
+    cli::{Cli, Running, guard_of, has_heard, lives, ran as ran_plainly},
     in_process::InProcess,
 };
 use rustix::process::{Pid, Signal};
@@ -23,7 +23,7 @@ async fn sdk(broker: &InProcess) -> Sdk {
 
 /// A shell that runs this under the lock `a`.
 fn shell(cli: &Cli, script: &str) -> Running {
-    cli.start(&["run", "a", "--", "sh", "-c", script])
+    cli.start(&["run", "-q", "a", "--", "sh", "-c", script])
 }
 
 fn pid(text: &str) -> i32 {
@@ -36,6 +36,7 @@ async fn the_command_knows_its_lock_but_not_the_secret() {
     let ran = cli
         .run(&[
             "run",
+            "-q",
             "orders/42",
             "--namespace=shop",
             "--ttl=8s",
@@ -84,7 +85,7 @@ async fn its_streams_are_the_commands_and_only_they() {
     let (broker, cli) = started().await;
     let script = "cat; echo beside >&2; ls /proc/self/fd | wc -l";
     let ran = cli
-        .run_with(&["run", "a", "--", "sh", "-c", script], "one\ntwo\n")
+        .run_with(&["run", "-q", "a", "--", "sh", "-c", script], "one\ntwo\n")
         .await;
     // What is open here is open there, too, and nothing else.
     let mut plain = tokio::process::Command::new("sh");
@@ -100,19 +101,21 @@ async fn the_code_is_that_of_the_command() {
     let (broker, cli) = started().await;
     for code in [0, 1, 2, 64, 123, 124, 255] {
         let ran = cli
-            .run(&["run", "a", "--", "sh", "-c", &format!("exit {code}")])
+            .run(&["run", "-q", "a", "--", "sh", "-c", &format!("exit {code}")])
             .await;
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(code), ""));
     }
     for signal in [Signal::TERM, Signal::KILL, Signal::INT, Signal::PIPE] {
         let script = format!("kill -{} $$", signal.as_raw());
-        let ran = cli.run(&["run", "a", "--", "sh", "-c", &script]).await;
+        let ran = cli
+            .run(&["run", "-q", "a", "--", "sh", "-c", &script])
+            .await;
         assert_eq!(ran.code, Some(128 + signal.as_raw()), "{}", ran.stderr);
     }
-    let ran = cli.run(&["run", "a", "--", "/no/such/command"]).await;
+    let ran = cli.run(&["run", "-q", "a", "--", "/no/such/command"]).await;
     let why = "leasehold: cannot run /no/such/command: No such file or directory (os error 2)\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(127), why));
-    let ran = cli.run(&["run", "a", "--", "/etc/passwd"]).await;
+    let ran = cli.run(&["run", "-q", "a", "--", "/etc/passwd"]).await;
     let why = "leasehold: cannot run /etc/passwd: Permission denied (os error 13)\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(126), why));
     broker.stop().await;
@@ -122,7 +125,17 @@ async fn the_code_is_that_of_the_command() {
 async fn no_shell_reads_the_arguments() {
     let (broker, cli) = started().await;
     let ran = cli
-        .run(&["run", "a", "--", "echo", "$HOME; exit 3", "-n", "--", "*"])
+        .run(&[
+            "run",
+            "-q",
+            "a",
+            "--",
+            "echo",
+            "$HOME; exit 3",
+            "-n",
+            "--",
+            "*",
+        ])
         .await;
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
@@ -145,21 +158,21 @@ async fn the_lock_is_held_as_long_as_the_command_runs() {
             .expect("an answer")
             .is_none()
     );
-    let busy = cli.run(&["run", "-n", "a", "--", "echo", "no"]).await;
+    let busy = cli.run(&["run", "-q", "-n", "a", "--", "echo", "no"]).await;
     assert_eq!((busy.code, busy.stdout.as_str()), (Some(124), ""));
     let other_code = cli
-        .run(&["run", "-n", "-E", "75", "a", "--", "echo", "no"])
+        .run(&["run", "-q", "-n", "-E", "75", "a", "--", "echo", "no"])
         .await;
     assert_eq!(
         (other_code.code, other_code.stdout.as_str()),
         (Some(75), "")
     );
     let skipped = cli
-        .run(&["run", "-n", "--skip", "a", "--", "echo", "no"])
+        .run(&["run", "-q", "-n", "--skip", "a", "--", "echo", "no"])
         .await;
     assert_eq!((skipped.code, skipped.stdout.as_str()), (Some(0), ""));
     let waited = cli
-        .run(&["run", "--wait=300ms", "a", "--", "echo", "no"])
+        .run(&["run", "-q", "--wait=300ms", "a", "--", "echo", "no"])
         .await;
     assert_eq!((waited.code, waited.stdout.as_str()), (Some(124), ""));
     first.stdin.take();
@@ -181,9 +194,9 @@ async fn shared_locks_permits_and_several_locks() {
         let program = leasehold_tests::binary::leasehold();
         let program = program.to_str().expect("plain text").to_owned();
         let inner = ["-n", "--", "true"].map(str::to_owned);
-        let mut args = vec!["run".to_owned()];
+        let mut args = vec!["run".to_owned(), "-q".to_owned()];
         args.extend(first.iter().map(|&arg| arg.to_owned()));
-        args.extend(["--".to_owned(), program, "run".to_owned()]);
+        args.extend(["--".to_owned(), program, "run".to_owned(), "-q".to_owned()]);
         args.extend(second.iter().map(|&arg| arg.to_owned()));
         args.extend(inner);
         args
@@ -255,6 +268,8 @@ async fn a_second_interrupt_kills() {
     let command = pid(&running.line().await);
     running.signal(Signal::INT);
     assert_eq!(running.line().await, "first");
+    // Of two signals that are sent before one is heard the second is nothing.
+    has_heard(guard_of(command)).await;
     assert!(lives(command));
     running.signal(Signal::INT);
     assert_eq!(running.ended().await.code, Some(137));
@@ -266,7 +281,15 @@ async fn a_second_interrupt_kills() {
 async fn what_is_ignored_at_first_stays_ignored() {
     let (broker, cli) = started().await;
     let mut nohup = tokio::process::Command::new("nohup");
-    let program = cli.command(&["run", "a", "--", "sh", "-c", "echo ready; read end; exit 7"]);
+    let program = cli.command(&[
+        "run",
+        "-q",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read end; exit 7",
+    ]);
     let program = program.as_std();
     nohup.arg(program.get_program()).args(program.get_args());
     nohup.env_clear().kill_on_drop(true);

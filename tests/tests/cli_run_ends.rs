@@ -1,12 +1,12 @@
 //! The end of a command under `leasehold run`: with its lock, with `leasehold`, with its guard, and all
 //! that came of it.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
     ahead::Ahead,
-    cli::{Cli, Running, lives},
+    cli::{Cli, Running, guard_of, lives},
     in_process::InProcess,
     proxy::{Mode, Proxy, Way},
     scale::figures,
@@ -33,7 +33,7 @@ async fn sdk(broker: &InProcess) -> Sdk {
 
 /// A shell that runs this under the lock `a`.
 fn shell(cli: &Cli, script: &str) -> Running {
-    cli.start(&["run", "a", "--", "sh", "-c", script])
+    cli.start(&["run", "-q", "a", "--", "sh", "-c", script])
 }
 
 fn pid(text: &str) -> i32 {
@@ -48,7 +48,16 @@ const FAMILY: &str = "sleep 1000 & a=$!; setsid sleep 1001 & b=$!; \
 #[tokio::test]
 async fn killed_it_leaves_nobody_behind() {
     let (broker, cli) = started().await;
-    let mut running = cli.start(&["run", "--kill-after=500ms", "a", "--", "sh", "-c", FAMILY]);
+    let mut running = cli.start(&[
+        "run",
+        "-q",
+        "--kill-after=500ms",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        FAMILY,
+    ]);
     let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
     assert!(
         pids.len() == 5 && pids.iter().all(|pid| lives(*pid)),
@@ -74,21 +83,13 @@ async fn killed_it_leaves_nobody_behind() {
     broker.stop().await;
 }
 
-/// The guard of a command.
-fn parent(command: i32) -> Pid {
-    let stat = fs::read_to_string(format!("/proc/{command}/stat")).expect("it runs");
-    let (_, rest) = stat.rsplit_once(") ").expect("a name in brackets");
-    let parent = Pid::from_raw(pid(rest.split(' ').nth(1).expect("a parent")));
-    parent.expect("a process id")
-}
-
 #[tokio::test]
 async fn with_nobody_left_the_command_itself_dies() {
     let (broker, cli) = started().await;
     let mut running = shell(&cli, FAMILY);
     let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
     running.signal(Signal::STOP);
-    kill_process(parent(pids[0]), Signal::KILL).expect("a process of this test");
+    kill_process(guard_of(pids[0]), Signal::KILL).expect("a process of this test");
     until("the command is gone", async || {
         (!lives(pids[0])).then_some(())
     })
@@ -106,6 +107,7 @@ async fn a_guard_that_stands_still_does_not_matter() {
     let cli = Cli::at(proxy.addr());
     let args = [
         "run",
+        "-q",
         "--ttl=3s",
         "--kill-after=1s",
         "a",
@@ -117,7 +119,7 @@ async fn a_guard_that_stands_still_does_not_matter() {
     let mut running = cli.start(&args);
     let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
     let next = sdk(&broker).await;
-    kill_process(parent(pids[0]), Signal::STOP).expect("a process of this test");
+    kill_process(guard_of(pids[0]), Signal::STOP).expect("a process of this test");
     proxy.set_mode(Mode::Swallow(Way::Both));
     let guard = next.lock("a").wait(Duration::from_secs(20)).acquire().await;
     assert!(!pids.iter().any(|pid| lives(*pid)), "alive at the grant");
@@ -132,7 +134,7 @@ async fn a_guard_that_stands_still_does_not_matter() {
 async fn a_machine_that_wakes_finds_the_command_ended() {
     let (broker, cli) = started().await;
     let ahead = Ahead::build().await;
-    let mut command = cli.command(&["run", "a", "--", "sh", "-c", FAMILY]);
+    let mut command = cli.command(&["run", "-q", "a", "--", "sh", "-c", FAMILY]);
     ahead.apply(&mut command);
     let mut running = Running::start(command);
     let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
@@ -160,7 +162,7 @@ async fn without_its_guard_nothing_goes_on() {
     let (broker, cli) = started().await;
     let mut running = shell(&cli, FAMILY);
     let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
-    kill_process(parent(pids[0]), Signal::KILL).expect("a process of this test");
+    kill_process(guard_of(pids[0]), Signal::KILL).expect("a process of this test");
     let ran = running.ended().await;
     let why = "leasehold: the guard of the command was killed, and the command with it\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
@@ -179,7 +181,7 @@ async fn without_its_guard_nothing_goes_on() {
 async fn what_the_command_leaves_behind_on_purpose_stays() {
     let (broker, cli) = started().await;
     let script = "setsid sleep 30 >/dev/null 2>&1 & echo $!";
-    let ran = cli.run(&["run", "a", "--", "sh", "-c", script]).await;
+    let ran = cli.run(&["run", "-q", "a", "--", "sh", "-c", script]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let left = pid(&ran.stdout);
     assert!(lives(left));
@@ -193,6 +195,7 @@ async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
     let (broker, cli) = started().await;
     let args = [
         "run",
+        "-q",
         "a",
         "--ttl=3s",
         "--kill-after=500ms",
@@ -217,7 +220,9 @@ async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
 #[tokio::test]
 async fn a_ttl_too_short_to_end_in_time_is_refused() {
     let (broker, cli) = started().await;
-    let ran = cli.run(&["run", "a", "--ttl=4s", "--", "echo", "no"]).await;
+    let ran = cli
+        .run(&["run", "-q", "a", "--ttl=4s", "--", "echo", "no"])
+        .await;
     let why = "leasehold: --ttl 4s is too short for --kill-after 2s: the command could not be ended \
                before somebody else gets the lock. Give --ttl 6s or more, or --kill-after 1.333s or less\n";
     assert_eq!(
@@ -227,6 +232,7 @@ async fn a_ttl_too_short_to_end_in_time_is_refused() {
     let ran = cli
         .run(&[
             "run",
+            "-q",
             "a",
             "--ttl=100s",
             "--kill-after=30s",

@@ -5,7 +5,11 @@ use std::{path::Path, time::Duration};
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    cli::Cli, clock::boottime, in_process::InProcess, scale::figures, terminal::Terminal,
+    cli::{Cli, guard_of, has_heard},
+    clock::boottime,
+    in_process::InProcess,
+    scale::figures,
+    terminal::Terminal,
     until::until,
 };
 use tokio::{process::Command, time::timeout};
@@ -84,11 +88,15 @@ async fn ctrl_c_ends_the_command_and_two_kill_it() {
     shell.types("\x03");
     prompted(&mut shell, 2).await;
     code(&mut shell, 130).await;
-    let deaf = "trap \"echo no-\\$((1+2))\" INT; echo on-$((40+3)); while :; do sleep 0.01; done";
+    let deaf = "trap \"echo no-\\$((1+2))\" INT; echo pid=$$.; echo on-$((40+3)); while :; do sleep 0.01; done";
     shell.types(&format!("leasehold run a -- sh -c '{deaf}'\n"));
-    shell.sees("on-43").await;
+    let screen = shell.sees("on-43").await;
+    let pids = screen.split("pid=").filter_map(|text| text.split_once('.'));
+    let command = pids.filter_map(|(pid, _)| pid.parse().ok()).next();
     shell.types("\x03");
     shell.sees("no-3").await;
+    // Of two signals that are sent before one is heard the second is nothing.
+    has_heard(guard_of(command.expect("it tells its id"))).await;
     shell.types("\x03");
     prompted(&mut shell, 4).await;
     code(&mut shell, 137).await;

@@ -62,7 +62,7 @@ async fn a_broker_that_does_not_answer_is_named_while_it_is_asked() {
     let cli = Cli::at(proxy.addr());
     let mut asking = cli.start(&["run", "a", "--", "true"]);
     let line = asking.said().await;
-    let start = format!("leasehold: waiting for a: asking {} for 0.", cli.endpoint);
+    let start = format!("leasehold: waiting for a: asking {} for ", cli.endpoint);
     assert!(line.starts_with(&start), "{line}");
     let ran = asking.ended().await;
     assert_eq!(ran.code, Some(125));
@@ -118,7 +118,7 @@ async fn who_is_in_the_way_is_told_with_what_to_try() {
         .expect("free");
     for (args, start, next) in [
         (
-            &["run", "-n", "a", "--", "true"][..],
+            &["run", "-q", "-n", "a", "--", "true"][..],
             "",
             "leasehold run --wait 5m a -- …",
         ),
@@ -127,7 +127,7 @@ async fn who_is_in_the_way_is_told_with_what_to_try() {
             "the wait is over: ",
             "leasehold run --wait 0.4s a -- …",
         ),
-        (&["hold", "-n", "a"], "", "leasehold hold --wait 5m a"),
+        (&["hold", "-q", "-n", "a"], "", "leasehold hold --wait 5m a"),
         (&["acquire", "-n", "a"], "", "leasehold acquire --wait 5m a"),
         (
             &["acquire", "--wait=200ms", "a"],

@@ -101,7 +101,7 @@ async fn under(
                 Some(Report::Ended(ending)) => break Some(ending),
                 Some(Report::Lost) => {
                     is_lost = true;
-                    tell_of_loss(args, settings, guard);
+                    tell_of_loss(args, guard);
                 }
                 Some(Report::Stopped) => guarded.stopped(),
                 Some(Report::Ready | Report::Started) => {}
@@ -129,10 +129,7 @@ async fn under(
     }
 }
 
-fn tell_of_loss(args: &Run, settings: &Settings, guard: &Guard) {
-    if settings.quiet {
-        return;
-    }
+fn tell_of_loss(args: &Run, guard: &Guard) {
     let why = guard.lost_reason();
     let why = why.map_or("no renewal was confirmed in time".to_owned(), |why| {
         why.to_string()

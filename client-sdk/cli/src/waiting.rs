@@ -16,6 +16,8 @@ use crate::show;
 
 /// Something is on the screen by then.
 const FIRST: Duration = Duration::from_millis(80);
+/// Elsewhere only a broker that is slow is worth a line before there is a place in line.
+const FIRST_ELSEWHERE: Duration = Duration::from_secs(1);
 /// How often the line on a terminal is drawn again.
 const REDRAW: Duration = Duration::from_secs(1);
 /// How often a line is added elsewhere.
@@ -50,7 +52,12 @@ impl Waiting {
         work: impl Future<Output = T>,
         mut places: watch::Receiver<Option<Place>>,
     ) -> T {
-        let mut next = self.begun + FIRST;
+        let first = if self.is_terminal {
+            FIRST
+        } else {
+            FIRST_ELSEWHERE
+        };
+        let mut next = self.begun + first;
         let mut work = std::pin::pin!(work);
         loop {
             tokio::select! {
@@ -59,9 +66,7 @@ impl Waiting {
                     self.clear();
                     return done;
                 }
-                Ok(()) = places.changed() => {
-                    // Elsewhere than on a terminal only the first of the same.
-                }
+                Ok(()) = places.changed() => {}
                 () = sleep_until(next) => {}
             }
             let text = self.text(places.borrow_and_update().as_ref());
