@@ -76,7 +76,7 @@ pub(crate) fn not_obtained(take: &Take, failure: Failure) -> Failure {
 pub(crate) fn hint(take: &Take, command: &str) -> String {
     let (name, wait) = (&take.name, take.wait.filter(|wait| !wait.is_zero()));
     let longer = match wait {
-        Some(wait) => format!("--wait {}", show::exact(wait * 2)),
+        Some(wait) => format!("--wait {}", show::exact(wait.saturating_mul(2))),
         None => "--wait 5m".to_owned(),
     };
     let rest = if command == "run" { " -- …" } else { "" };

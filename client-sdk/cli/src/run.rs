@@ -58,10 +58,10 @@ pub(crate) async fn run(mut args: Run, reach: &Reach) -> Result<u8, Failure> {
 
 /// Why a ttl is too short for ending a command in time.
 fn too_short(ttl: Duration, kill_after: Duration) -> Option<String> {
-    if kill_after * PARTS <= ttl {
+    let (least, most) = (kill_after.saturating_mul(PARTS), ttl / PARTS);
+    if least <= ttl {
         return None;
     }
-    let (least, most) = (kill_after * PARTS, ttl / PARTS);
     Some(format!(
         "{} is too short for --kill-after {}: the command could not be ended before somebody else gets \
          the lock. Give --ttl {} or more, or --kill-after {} or less",

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use clap::CommandFactory as _;
+use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 use tokio::time::{Instant, timeout};
 use tonic_health::pb::{
@@ -89,6 +89,15 @@ pub(crate) fn version(output: Output) -> Result<u8, Failure> {
 
 #[expect(clippy::unnecessary_wraps, reason = "every command has this shape")]
 pub(crate) fn completion(shell: Shell) -> Result<u8, Failure> {
-    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut io::stdout());
+    let all = Cli::command();
+    // The steps inside of `run` are nothing to type.
+    let shown = all
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
+    let mut typed = Command::new("leasehold")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments())
+        .subcommands(shown);
+    clap_complete::generate(shell, &mut typed, "leasehold", &mut io::stdout());
     Ok(0)
 }
