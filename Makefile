@@ -10,7 +10,7 @@ CARGO_DENY := $(LEASEHOLD_CACHE)/cargo-deny-0.20.2/bin/cargo-deny
 # How much of the counts and durations the tests run: 1 is all, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test test-python soak check fix bench
+.PHONY: help setup dev test test-cli test-python soak check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 test-python: setup ## Check and test the Python client
 	@[[ -n "$${LEASEHOLD_SERVER:-}" ]] || cargo build -p leasehold-server --bins
 	@client-sdk/python/check.sh "$$(scripts/setup.sh python)"
+
+test-cli: setup ## Run the tests of the command line alone
+	cargo build --workspace --bins
+	cargo test --workspace --bin leasehold $(patsubst tests/tests/%.rs,--test %,$(wildcard tests/tests/cli_*.rs))
 
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
