@@ -1,5 +1,5 @@
 //! Brokers on a Redis Cluster that loses one of its three masters: nobody trusts a lock that somebody
-//! else has, tokens rise, the other shards notice nothing, and grants resume in bounded time.
+//! else has, tokens rise, the other shards lose no call, and grants resume in bounded time.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -34,6 +34,7 @@ const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const PROMPT: Duration = Duration::from_secs(1);
 /// The broker answers in time, and the answer takes its time to get here.
 const SLACK: Duration = Duration::from_millis(250);
+const HEARD_WITHIN: Duration = Duration::from_secs(3);
 const WRITE_EVERY: Duration = Duration::from_millis(10);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 /// The slot whose master is hit; its shard is the disturbed group.
@@ -338,7 +339,10 @@ fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, D
     figures(&format!("cluster {fault:?}: in the others: {others}"));
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(others.failed(), 0, "other shards lose no call");
-    assert!(others.is_prompt(), "other shards wait for nothing");
+    // Hand-offs are heard on one master, which may be this one, open still: then they are found late.
+    let is_late =
+        matches!(fault, Fault::Stopped | Fault::Isolated) && others.slowest < HEARD_WITHIN;
+    assert!(others.is_prompt() || is_late, "other shards wait");
     assert_eq!(all.count(is_odd), 0, "answers that nobody can act on");
     assert!(hit.count(is_unavailable) > 0, "the loss took effect");
     assert!(

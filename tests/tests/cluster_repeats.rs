@@ -161,8 +161,12 @@ impl Run {
         for released in released.await {
             assert!(!released.expect("it is held").already_released);
         }
-        // Those who were cut hold them now.
-        join_all(granted.iter().map(|name| self.holder(name))).await;
+        // Those who were cut have them now, claimed or not.
+        for (name, former) in granted.iter().zip(leaving) {
+            let lock = self.client.get_lock_at(OTHER, name).await;
+            let newest = lock.expect("it is handed on").last_fencing_token;
+            assert!(newest > former.token(), "{name} is not handed on");
+        }
         let mut migration = cluster.begin_migration(slot, target).await;
         migration.move_all().await;
         let on_its_way = boottime() - cut;

@@ -18,8 +18,9 @@ use crate::store::redis::{
     supervisor::pass_on,
 };
 
-const PING_EVERY: Duration = Duration::from_millis(500);
-const MISSED_MAX: u32 = 3;
+/// A server that stands still holds up the hand-offs of all others: it is left soon.
+const PING_EVERY: Duration = Duration::from_millis(250);
+const MISSED_MAX: u32 = 2;
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Where messages are heard.
@@ -42,6 +43,7 @@ impl Router {
                     why = silent(client) => why,
                 };
                 debug!(why, "{} is not listened to any more", node.name());
+                turn += 1;
             }
             sleep(AGAIN).await;
             next = self.ear(turn).await;
