@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Checks the Python client and runs its tests, with the tools in the environment that is named.
+# Checks the form and the types of the Python client, with the tools in the folder that is named; with --fix behind it,
+# repairs what can be repaired instead.
 set -euo pipefail
 cd "$(dirname "$0")"
-export PATH="$1/bin:$PATH"
+export PATH="$1:$PATH"
 
+if [[ "${2:-}" == --fix ]]; then
+    ruff check --quiet --fix .
+    ruff format --quiet .
+    exit 0
+fi
 ruff format --check --quiet .
 ruff check --quiet .
 mypy
-# Tests mostly wait, so more of them than there are cores run at a time.
-pytest -q -n "${PYTHON_TEST_WORKERS:-6}" --dist worksteal -p no:cacheprovider
