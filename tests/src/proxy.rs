@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Result};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const PREFACE_BYTES: usize = 24;
@@ -33,7 +34,7 @@ pub enum Mode {
     Forward,
     /// New connections are closed at once.
     Refuse,
-    /// Each frame of the broker comes later.
+    /// Each frame of the broker comes so much later.
     Delay(Duration),
     /// Requests pass, replies don't. Connections are to be cut afterwards.
     SwallowReplies,
@@ -244,7 +245,7 @@ async fn requests(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Sha
 }
 
 async fn replies(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Shared) {
-    let _ended = pass_replies(input, &mut output, shared).await;
+    pass_replies(input, &mut output, shared).await;
     silence(shared).await;
 }
 
@@ -278,9 +279,15 @@ async fn pass_requests(
     }
 }
 
-async fn pass_replies(
+async fn pass_replies(input: OwnedReadHalf, output: &mut OwnedWriteHalf, shared: &Shared) {
+    let (frames, due) = mpsc::unbounded_channel();
+    // What was read has come, and is delivered in its order.
+    let _ended = tokio::join!(read_replies(input, frames, shared), deliver(due, output));
+}
+
+async fn read_replies(
     input: OwnedReadHalf,
-    output: &mut OwnedWriteHalf,
+    frames: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
     shared: &Shared,
 ) -> Result<()> {
     let mut input = BufReader::new(input);
@@ -301,11 +308,26 @@ async fn pass_replies(
             }
             continue;
         }
-        if let Mode::Delay(time) = mode {
-            tokio::time::sleep(time).await;
+        let late = if let Mode::Delay(time) = mode {
+            time
+        } else {
+            Duration::ZERO
+        };
+        if frames.send((Instant::now() + late, frame)).is_err() {
+            return Ok(());
         }
+    }
+}
+
+async fn deliver(
+    mut frames: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>,
+    output: &mut OwnedWriteHalf,
+) -> Result<()> {
+    while let Some((at, frame)) = frames.recv().await {
+        sleep_until(at).await;
         output.write_all(&frame).await?;
     }
+    Ok(())
 }
 
 async fn frame(input: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>> {

@@ -11,12 +11,13 @@ pub mod language;
 pub mod line;
 pub mod network;
 pub mod probe;
+pub mod sale;
 pub mod scene;
 pub mod secrets;
 pub mod store;
 pub mod wire;
 
-/// Makes a test of every scenario, played by probes of these two languages.
+/// Makes a test of every scenario, played by probes of these two languages, mostly by the first.
 #[macro_export]
 macro_rules! play {
     ($one:ident beside $other:ident) => {
@@ -81,6 +82,9 @@ macro_rules! play {
                 a_lost_grant_is_asked_for_again
                 a_lost_release_is_repeated_and_harms_nobody
             }
+            sale {
+                a_crowd_buys_exactly_the_stock
+            }
             secrets {
                 secrets_are_in_no_output
                 tls_shows_a_certificate_and_is_checked
@@ -104,5 +108,32 @@ macro_rules! play {
                 }
             )*
         })*
+    };
+}
+
+/// The same for the scenarios in which both languages have a probe.
+#[macro_export]
+macro_rules! play_together {
+    ($one:ident and $other:ident) => {
+        $crate::play! { $one $other
+            ending {
+                a_killed_holder_is_replaced_at_the_end_of_its_time
+            }
+            holding {
+                a_try_on_a_held_lock_names_the_holder
+                the_holder_of_a_lock_can_be_observed
+            }
+            kinds {
+                readers_share_and_a_writer_has_its_turn
+                permits_add_up_to_the_limit
+            }
+            line {
+                a_line_keeps_its_order_across_programs
+                a_waiter_is_told_its_place
+            }
+            sale {
+                a_crowd_buys_exactly_the_stock
+            }
+        }
     };
 }

@@ -14,12 +14,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from leasehold import errors
-from leasehold._core import clock, reading, telemetry
+from leasehold._core import clock, reading
 from leasehold._core.clock import Larger
 from leasehold._core.trust import Trust, margin
 from leasehold._core.worker import Worker
 from leasehold.errors import Loss, LostReason
-from leasehold.testing import FakeBroker
 from leasehold.v1 import lock_service_pb2 as hold
 from leasehold.v1 import types_pb2 as pb
 
@@ -158,64 +157,3 @@ def test_a_worker_looks_at_the_time_while_it_is_busy() -> None:
     worker.post(worker.stop)
     gc.collect()
     assert len(looks) >= 5
-
-
-def test_a_call_carries_the_trace_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-    class Propagate:
-        """As opentelemetry.propagate."""
-
-        @staticmethod
-        def inject(headers: dict[str, str]) -> None:
-            """Adds the header."""
-            headers["traceparent"] = trace
-
-    assert telemetry.traceparent() == ""
-    monkeypatch.setattr(telemetry, "_PROPAGATE", Propagate)
-    assert telemetry.traceparent() == trace
-
-
-class Meter:
-    """As opentelemetry.metrics, and its meter, and its histograms."""
-
-    def __init__(self) -> None:
-        self.recorded: list[tuple[str, str]] = []
-
-    def get_meter(self, name: str) -> Meter:
-        """As of the module."""
-        assert name == "leasehold"
-        return self
-
-    def create_histogram(self, name: str, **_: str) -> Any:
-        """As of a meter."""
-
-        class Histogram:
-            @staticmethod
-            def record(value: float, attributes: dict[str, str]) -> None:
-                assert 0 <= value < 60
-                self.recorded.append((name.split(".")[2], attributes["outcome"]))
-
-        return Histogram
-
-
-def test_times_are_told_to_the_meter_of_the_program(monkeypatch: pytest.MonkeyPatch, fake_broker: FakeBroker) -> None:
-    meter = Meter()
-    monkeypatch.setattr(telemetry, "_METRICS", meter)
-    monkeypatch.setattr(telemetry, "_histograms", {})
-    client = fake_broker.client()
-    lease = client.acquire("a")
-    assert client.try_lock("a") is None
-    with pytest.raises(errors.WaitTimeout):
-        client.acquire("a", wait=0.01)
-    fake_broker.refuse("b", errors.StoreFull())
-    with pytest.raises(errors.StoreFull):
-        client.acquire("b")
-    lease.release()
-    lost = client.acquire("a")
-    fake_broker.lose("a")
-    with pytest.raises(errors.LeaseLost):
-        lost.release()
-    waits = [outcome for kind, outcome in meter.recorded if kind == "wait"]
-    holds = [outcome for kind, outcome in meter.recorded if kind == "hold"]
-    assert waits == ["granted", "held", "wait_timeout", "failed", "granted"] and holds == ["released", "lost"]

@@ -22,10 +22,10 @@ use crate::{
 const WAYS: [Way; 3] = [Way::Both, Way::ToBroker, Way::ToClient];
 /// What was under way when the network failed has arrived by then.
 const ON_THE_WAY: Duration = Duration::from_millis(300);
-/// Acknowledgements that come later than the store's expiry is longer than the validity, but not so
-/// late that the probe would give the connection up.
-const DELAY: Duration = Duration::from_millis(2_100);
-const LONG_TTL: Duration = Duration::from_millis(4_500);
+/// Acknowledgements that come later than the store's expiry is longer than the trust, but not so late
+/// that a probe would give the connection up, as gRPC does when a ping has no answer for 2 s.
+const DELAY: Duration = Duration::from_millis(1_750);
+const LONG_TTL: Duration = Duration::from_secs(3);
 
 /// Cut off in any direction, a holder reports its loss before anybody else has the lock, and stays lost
 /// when the network is back.

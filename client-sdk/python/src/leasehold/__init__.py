@@ -58,6 +58,8 @@ from leasehold.lease import Lease, Lost
 from leasehold.lock import Lock
 from leasehold.target import Target
 
+__version__ = "0.1.0"
+
 __all__ = [
     "TLS",
     "AcquireError",
@@ -104,5 +106,6 @@ __all__ = [
     "UnsupportedByStore",
     "UpgradeDenied",
     "WaitTimeout",
+    "__version__",
     "assert_held",
 ]

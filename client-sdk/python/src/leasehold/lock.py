@@ -60,8 +60,12 @@ class Lock:
         return None
 
     def _ask(self, wait: float) -> Lease:
+        with telemetry.Acquiring(self._plan.names(), wait) as acquiring:
+            return self._ask_in(acquiring, wait)
+
+    def _ask_in(self, acquiring: telemetry.Acquiring, wait: float) -> Lease:
         reply = _Reply()
-        begun = clock.now()
+        on_queue = acquiring.hook(self._plan.on_queue)
         caller, ask = self._plan.caller(), self._plan.ask(wait, reply)
         try:
             caller.acquire(ask)
@@ -69,14 +73,14 @@ class Lock:
                 said = reply.said.get()
                 if not isinstance(said, Place):
                     break
-                if self._plan.on_queue is not None:
-                    self._plan.on_queue(said)
+                if on_queue is not None:
+                    on_queue(said)
         except BaseException:
             caller.cancel(ask.call.request_id)
             raise
-        telemetry.waited(clock.now() - begun, said)
+        acquiring.answered(said)
         if isinstance(said, Error):
-            log.debug("not granted: %s: %s", self._plan.names(), said)
+            log.debug("not granted: %s: %s", self._plan, said)
             raise said
         return Lease(said, self._plan.on_lost)
 
@@ -94,7 +98,7 @@ class Lock:
         self._entered.leases.pop().__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._plan.names()}>"
+        return f"<{type(self).__name__} {self._plan}>"
 
 
 class _Entered(threading.local):

@@ -59,7 +59,7 @@ class Grip:
         entry = Entry(self.request_id, [lock for lock, _ in self.tokens])
         self.orders.release(self.lease_id, entry, answer)
         if not is_finalizer:
-            telemetry.held(clock.now() - self._since, is_lost=is_lost)
+            telemetry.held(self._since, is_lost=is_lost)
         return True
 
     def __del__(self) -> None:

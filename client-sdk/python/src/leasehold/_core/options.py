@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol, TypedDict, Union
 
 from leasehold._core import telemetry
 from leasehold._core.order import Ask, Call, LockState, Place, Reply
-from leasehold.errors import Error, Forked
+from leasehold.errors import Error, Forked, Invalid
 from leasehold.target import LockName, Target, TargetLike, target
 from leasehold.v1 import types_pb2 as types
 
@@ -110,7 +110,7 @@ class Plan:
         self._backend = backend
         self.targets = tuple(_with_options(target(one), options) for one in targets)
         if not self.targets:
-            raise ValueError("no lock is named")
+            raise Invalid("no lock is named")
         self.wait = seconds(options.get("wait", WAIT_DEFAULT))
         self.on_queue = options.get("on_queue")
         self.on_lost = options.get("on_lost")
@@ -145,9 +145,12 @@ class Plan:
             **self._times,
         )
 
-    def names(self) -> str:
+    def names(self) -> list[str]:
         """The locks, for people."""
-        return ", ".join(str(one.lock) for one in self.targets)
+        return [str(one.lock) for one in self.targets]
+
+    def __str__(self) -> str:
+        return ", ".join(self.names())
 
 
 def _with_options(one: Target, options: Options) -> Target:

@@ -62,8 +62,11 @@ class Lock:
         return None
 
     async def _ask(self, wait: float) -> Lease:
-        reply = Reply(self._plan.on_queue)
-        begun = clock.now()
+        with telemetry.Acquiring(self._plan.names(), wait) as acquiring:
+            return await self._ask_in(acquiring, wait)
+
+    async def _ask_in(self, acquiring: telemetry.Acquiring, wait: float) -> Lease:
+        reply = Reply(acquiring.hook(self._plan.on_queue))
         caller, ask = self._plan.caller(), self._plan.ask(wait, reply)
         try:
             caller.acquire(ask)
@@ -72,9 +75,9 @@ class Lock:
             caller.cancel(ask.call.request_id)
             reply.drop()
             raise
-        telemetry.waited(clock.now() - begun, result)
+        acquiring.answered(result)
         if isinstance(result, Error):
-            log.debug("not granted: %s: %s", self._plan.names(), result)
+            log.debug("not granted: %s: %s", self._plan, result)
             raise result
         return Lease(result, self._plan.on_lost)
 
@@ -96,4 +99,4 @@ class Lock:
             await self._entered[task].pop().__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self._plan.names()}>"
+        return f"<aio.{type(self).__name__} {self._plan}>"
