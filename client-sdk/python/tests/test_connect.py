@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import socket
 import ssl
 import threading
@@ -19,6 +20,9 @@ from processes import Broker
 import leasehold
 from leasehold import TLS
 from leasehold._core.endpoint import brokers
+from leasehold._core.link import Link, Listener
+from leasehold.v1 import inspection_service_pb2 as inspection
+from leasehold.v1 import lock_service_pb2 as pb
 
 #: The token. What logs it or shows it gives it away.
 CANARY = "canary-5b1f0c8e"
@@ -159,6 +163,21 @@ async def test_the_token_goes_with_every_stream_and_nowhere_else(
     said.append(repr(brokers(url, None, CANARY)))
     assert "not with this one" in caplog.text
     assert not any(CANARY in text for text in said)
+
+
+def test_the_token_goes_with_calls_beside_the_stream(recorder: tuple[Recorder, str]) -> None:
+    one, url = recorder
+    answered: queue.SimpleQueue[grpc.Future[Any]] = queue.SimpleQueue()
+    ended = threading.Event()
+    nobody = Listener(lambda _: None, lambda _, __: ended.set(), lambda _, __: None, lambda _: ended.set())
+    link = Link(brokers(url, None, CANARY), 0, nobody)
+    link.release(pb.ReleaseRequest(), answered.put)
+    link.look(inspection.GetLockRequest(name="a"), answered.put)
+    assert {answered.get(timeout=10).done() for _ in range(2)} == {True}
+    link.cut()
+    assert ended.wait(10)
+    methods = ("LockService/Hold", "LockService/Release", "InspectionService/GetLock")
+    assert set(one.seen) == {(f"/leasehold.v1.{method}", f"Bearer {CANARY}") for method in methods}
 
 
 @pytest.mark.parametrize("wrong", ["", " , ", "127.0.0.1:7070", "ftp://broker:7070", "http://", "http://a:b"])

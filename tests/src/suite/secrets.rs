@@ -78,11 +78,10 @@ pub async fn secrets_are_in_no_output(cast: Cast) {
         let all = shown.iter().all(|shown| *shown == credential);
         assert!(all, "{method}: {shown:?}");
     }
-    assert!(
-        recorder
-            .seen()
-            .contains_key("/leasehold.v1.LockService/Hold")
-    );
+    for method in ["LockService/Hold", "InspectionService/GetLock"] {
+        let method = format!("/leasehold.v1.{method}");
+        assert!(recorder.seen().contains_key(&method), "no {method}");
+    }
 }
 
 /// A broker is believed if the authority that was given has signed its certificate; the probe shows its
