@@ -122,10 +122,12 @@ async def test_a_server_that_nobody_vouches_for_is_refused(
 
 
 class Recorder(grpc.GenericRpcHandler):
-    """A broker that notes what it is shown, and refuses."""
+    """A broker that notes what it is shown, and refuses; streams only when it is to go on."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str | None]] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     def service(self, handler_call_details: Any) -> Any:
         """One call."""
@@ -133,6 +135,8 @@ class Recorder(grpc.GenericRpcHandler):
         self.seen.append((handler_call_details.method, shown.get("authorization")))
 
         def refuse(_: Any, context: grpc.ServicerContext) -> Any:
+            if handler_call_details.method.endswith("/Hold"):
+                self.go_on.wait(10)
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "not with this one")
 
         return grpc.stream_stream_rpc_method_handler(refuse)
@@ -167,6 +171,8 @@ async def test_the_token_goes_with_every_stream_and_nowhere_else(
 
 def test_the_token_goes_with_calls_beside_the_stream(recorder: tuple[Recorder, str]) -> None:
     one, url = recorder
+    # A stream that ends takes its connection along.
+    one.go_on.clear()
     answered: queue.SimpleQueue[grpc.Future[Any]] = queue.SimpleQueue()
     ended = threading.Event()
     nobody = Listener(lambda _: None, lambda _, __: ended.set(), lambda _, __: None, lambda _: ended.set())
@@ -174,7 +180,7 @@ def test_the_token_goes_with_calls_beside_the_stream(recorder: tuple[Recorder, s
     link.release(pb.ReleaseRequest(), answered.put)
     link.look(inspection.GetLockRequest(name="a"), answered.put)
     assert {answered.get(timeout=10).done() for _ in range(2)} == {True}
-    link.cut()
+    one.go_on.set()
     assert ended.wait(10)
     methods = ("LockService/Hold", "LockService/Release", "InspectionService/GetLock")
     assert set(one.seen) == {(f"/leasehold.v1.{method}", f"Bearer {CANARY}") for method in methods}
