@@ -26,6 +26,8 @@ pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const KINDS: usize = 10;
+/// Frames that the network holds; more wait at the broker.
+const ON_THE_WAY: usize = 1_024;
 
 /// What happens to traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -280,14 +282,14 @@ async fn pass_requests(
 }
 
 async fn pass_replies(input: OwnedReadHalf, output: &mut OwnedWriteHalf, shared: &Shared) {
-    let (frames, due) = mpsc::unbounded_channel();
+    let (frames, due) = mpsc::channel(ON_THE_WAY);
     // What was read has come, and is delivered in its order.
     let _ended = tokio::join!(read_replies(input, frames, shared), deliver(due, output));
 }
 
 async fn read_replies(
     input: OwnedReadHalf,
-    frames: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
+    frames: mpsc::Sender<(Instant, Vec<u8>)>,
     shared: &Shared,
 ) -> Result<()> {
     let mut input = BufReader::new(input);
@@ -313,14 +315,14 @@ async fn read_replies(
         } else {
             Duration::ZERO
         };
-        if frames.send((Instant::now() + late, frame)).is_err() {
+        if frames.send((Instant::now() + late, frame)).await.is_err() {
             return Ok(());
         }
     }
 }
 
 async fn deliver(
-    mut frames: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>,
+    mut frames: mpsc::Receiver<(Instant, Vec<u8>)>,
     output: &mut OwnedWriteHalf,
 ) -> Result<()> {
     while let Some((at, frame)) = frames.recv().await {
