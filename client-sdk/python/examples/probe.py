@@ -84,9 +84,8 @@ class Probe:
 
     async def _obey(self, command: Json) -> None:
         before = now_ms()
-        what = getattr(self, f"_{command['do']}")
         try:
-            ok = await what(command)
+            ok = await getattr(self, f"_{command['do']}")(command)
         except leasehold.Error as error:
             answer(command, now_ms(), error=failure(error))
         except asyncio.CancelledError:
