@@ -55,7 +55,10 @@ impl Cli {
     /// The program with these arguments; killed when dropped.
     #[must_use]
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(leasehold());
+        self.called_by(Command::new(leasehold()), args)
+    }
+
+    fn called_by(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).env_clear().kill_on_drop(true);
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home.path()).env("USER", "tester");
@@ -78,10 +81,12 @@ impl Cli {
         running.ended().await
     }
 
-    /// Starts it.
+    /// Starts it, to be signalled as from a terminal: whoever runs the tests may ignore hang-ups.
     #[must_use]
     pub fn start(&self, args: &[&str]) -> Running {
-        Running::start(self.command(args))
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(leasehold());
+        Running::start(self.called_by(command, args))
     }
 
     /// Writes a file into its home; its path.

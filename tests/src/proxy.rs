@@ -326,7 +326,10 @@ async fn deliver(
     output: &mut OwnedWriteHalf,
 ) -> Result<()> {
     while let Some((at, frame)) = frames.recv().await {
-        sleep_until(at).await;
+        // A timer takes up to a millisecond even if its time has come.
+        if at > Instant::now() {
+            sleep_until(at).await;
+        }
         output.write_all(&frame).await?;
     }
     Ok(())
