@@ -1,6 +1,6 @@
 //! The command line `leasehold` under test: started as from a shell, without the test's environment.
 
-use std::{fmt, path::Path, process::Stdio, time::Duration};
+use std::{ffi::OsStr, fmt, path::Path, process::Stdio, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -55,10 +55,12 @@ impl Cli {
     /// The program with these arguments; killed when dropped.
     #[must_use]
     pub fn command(&self, args: &[&str]) -> Command {
-        self.called_by(Command::new(leasehold()), args)
+        self.called_by(attentive(leasehold()), args)
     }
 
-    fn called_by(&self, mut command: Command, args: &[&str]) -> Command {
+    /// The same by another program, which gets the arguments behind its own.
+    #[must_use]
+    pub fn called_by(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).env_clear().kill_on_drop(true);
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home.path()).env("USER", "tester");
@@ -81,12 +83,10 @@ impl Cli {
         running.ended().await
     }
 
-    /// Starts it, to be signalled as from a terminal: whoever runs the tests may ignore hang-ups.
+    /// Starts it.
     #[must_use]
     pub fn start(&self, args: &[&str]) -> Running {
-        let mut command = Command::new("env");
-        command.arg("--default-signal=HUP").arg(leasehold());
-        Running::start(self.called_by(command, args))
+        Running::start(self.command(args))
     }
 
     /// Writes a file into its home; its path.
@@ -97,6 +97,14 @@ impl Cli {
         std::fs::write(&path, text).expect("a file in a home");
         path.to_str().expect("a path of plain text").to_owned()
     }
+}
+
+/// A program that ignores no signal, though whoever runs the tests may: `nohup`, or a shell in the background.
+#[must_use]
+pub fn attentive(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(program);
+    command
 }
 
 /// Runs a command to its end.

@@ -281,23 +281,9 @@ async fn a_second_interrupt_kills() {
 async fn what_is_ignored_at_first_stays_ignored() {
     let (broker, cli) = started().await;
     let mut nohup = tokio::process::Command::new("nohup");
-    let program = cli.command(&[
-        "run",
-        "-q",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "echo ready; read end; exit 7",
-    ]);
-    let program = program.as_std();
-    nohup.arg(program.get_program()).args(program.get_args());
-    nohup.env_clear().kill_on_drop(true);
-    nohup.envs(
-        program
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+    nohup.arg(leasehold_tests::binary::leasehold());
+    let script = "echo ready; read end; exit 7";
+    let nohup = cli.called_by(nohup, &["run", "-q", "a", "--", "sh", "-c", script]);
     let mut running = Running::start(nohup);
     assert_eq!(running.line().await, "ready");
     running.signal(Signal::HUP);

@@ -5,14 +5,15 @@ use std::{path::Path, time::Duration};
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    cli::{Cli, guard_of, has_heard},
+    binary::leasehold,
+    cli::{Cli, attentive, guard_of, has_heard},
     clock::boottime,
     in_process::InProcess,
     scale::figures,
     terminal::Terminal,
     until::until,
 };
-use tokio::{process::Command, time::timeout};
+use tokio::time::timeout;
 
 const SOON: Duration = Duration::from_secs(10);
 const PROMPT: &str = "PROMPT> ";
@@ -29,15 +30,12 @@ fn direct(cli: &Cli, args: &[&str], columns: u16) -> Terminal {
 
 /// A shell in a terminal that finds `leasehold`, and has prompted.
 async fn shell(cli: &Cli) -> Terminal {
-    let program = cli.command(&[]);
-    let program = program.as_std();
-    let mut bash = Command::new("bash");
-    bash.args(["--norc", "--noprofile", "--noediting", "-i"])
-        .env("PS1", PROMPT);
-    for (name, value) in program.get_envs() {
-        bash.env(name, value.expect("nothing is taken away"));
-    }
-    let folder = Path::new(program.get_program()).parent().expect("a folder");
+    let mut bash = attentive("bash");
+    bash.args(["--norc", "--noprofile", "--noediting", "-i"]);
+    let mut bash = cli.called_by(bash, &[]);
+    bash.env("PS1", PROMPT);
+    let program = leasehold();
+    let folder = program.parent().expect("a folder");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = format!("{}:{}", folder.display(), path.to_string_lossy());
     bash.env("PATH", path);
