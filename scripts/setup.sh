@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes sure that what tests and checks need is there: cargo, Redis, buf and cargo-deny.
-# As root on Debian it installs what is missing; anywhere else it prints one line to paste and
-# exits 2. With the argument `cargo` it looks for cargo only. It never calls sudo.
+# Makes sure that what tests and checks need is there: cargo, Redis, buf, cargo-deny, and Python with the tools of
+# its client. As root on Debian it installs what is missing; anywhere else it prints one line to paste and
+# exits 2. With the argument `cargo` it looks for cargo only; with `python` it installs nothing, and prints where
+# Python's tools are. It never calls sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +11,19 @@ readonly CARGO_DENY_VERSION=0.20.2
 readonly CACHE="${LEASEHOLD_CACHE:-$HOME/.cache/leasehold}"
 readonly BUF_DIR="$CACHE/buf-$BUF_VERSION"
 readonly CARGO_DENY_DIR="$CACHE/cargo-deny-$CARGO_DENY_VERSION"
+readonly PYTHON_TOOLS=client-sdk/python/requirements-dev.txt
+# A change of the requirements is another folder.
+PYTHON_DIR="$CACHE/python-$(cksum <"$PYTHON_TOOLS" | cut -d' ' -f1)"
+readonly PYTHON_DIR
+
+if [[ "${1:-}" == python ]]; then
+    if [[ ! -e "$PYTHON_DIR/complete" ]]; then
+        echo "The Python client's tools are missing. Run: make setup" >&2
+        exit 2
+    fi
+    echo "$PYTHON_DIR"
+    exit 0
+fi
 
 rust_version="$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)"
 if ! command -v cargo >/dev/null; then
@@ -41,12 +55,25 @@ cargo_deny_missing=
 if [[ ! -x "$CARGO_DENY_DIR/bin/cargo-deny" ]]; then
     cargo_deny_missing=1
 fi
-if ((${#packages[@]} == 0)) && [[ -z $buf_missing && -z $cargo_deny_missing ]]; then
+python_missing=
+if [[ ! -e "$PYTHON_DIR/complete" ]]; then
+    python_missing=1
+fi
+has_python() {
+    python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
+if [[ -n $python_missing ]] && ! has_python; then
+    packages+=(python3-venv)
+fi
+if ((${#packages[@]} == 0)) && [[ -z $buf_missing && -z $cargo_deny_missing && -z $python_missing ]]; then
     exit 0
 fi
 
 npm_line="npm install --no-save --no-audit --no-fund --prefix '$BUF_DIR' @bufbuild/buf@$BUF_VERSION"
 cargo_line="cargo install --locked --root '$CARGO_DENY_DIR' --version $CARGO_DENY_VERSION cargo-deny"
+python_line="rm -rf '$PYTHON_DIR' && python3 -m venv '$PYTHON_DIR'"
+python_line+=" && '$PYTHON_DIR/bin/pip' install -q --disable-pip-version-check --no-deps -r '$PYTHON_TOOLS'"
+python_line+=" && touch '$PYTHON_DIR/complete'"
 
 if [[ $EUID -ne 0 || ! -f /etc/debian_version ]]; then
     steps=()
@@ -56,11 +83,13 @@ if [[ $EUID -ne 0 || ! -f /etc/debian_version ]]; then
         else
             names="${packages[*]}"
             names="${names/redis-server/redis}"
-            steps+=("brew install ${names/npm/node}")
+            names="${names/npm/node}"
+            steps+=("brew install ${names/python3-venv/python}")
         fi
     fi
     [[ -z $buf_missing ]] || steps+=("$npm_line")
     [[ -z $cargo_deny_missing ]] || steps+=("$cargo_line")
+    [[ -z $python_missing ]] || steps+=("$python_line")
     line="${steps[0]}"
     for step in "${steps[@]:1}"; do
         line+=" && $step"
@@ -83,4 +112,11 @@ if [[ -n $cargo_deny_missing ]]; then
     build_dir="$(mktemp -d)"
     trap 'rm -rf "$build_dir"' EXIT
     CARGO_TARGET_DIR="$build_dir" eval "$cargo_line" </dev/null
+fi
+if [[ -n $python_missing ]]; then
+    if ! has_python; then
+        echo "This Debian's Python is too old: the Python client's tools need 3.10 or newer" >&2
+        exit 2
+    fi
+    eval "$python_line" </dev/null
 fi

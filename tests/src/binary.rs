@@ -1,4 +1,5 @@
-//! Which binaries tests start: the broker of this build, and the server and the client of the store.
+//! Which binaries tests start: the broker and the command line of this build, and the server and the
+//! client of the store.
 
 use std::{path::PathBuf, process::Command};
 
@@ -8,17 +9,21 @@ const REDIS_SERVER: &str = "redis-server";
 /// The `leasehold-server` built with this test's profile.
 #[must_use]
 pub fn leasehold_server() -> PathBuf {
-    beside_this_test("leasehold-server")
+    built("leasehold-server")
+}
+
+/// The command line `leasehold`, built with this test's profile.
+#[must_use]
+pub fn leasehold() -> PathBuf {
+    built("leasehold")
 }
 
 /// A binary of this workspace, built with this test's profile.
 #[must_use]
-pub fn beside_this_test(name: &str) -> PathBuf {
+pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
-    let path = test
-        .ancestors()
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file());
+    let mut paths = test.ancestors().map(|folder| folder.join(name));
+    let path = paths.find(|path| path.is_file());
     path.unwrap_or_else(|| panic!("build {name} first: cargo build --workspace --bins"))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(30);
@@ -27,26 +27,10 @@ impl TestProcess {
     /// the first mark that it contains); returns those lines. stderr goes to the file `log`, as does
     /// stdout from then on.
     pub async fn start(mut command: Command, log: &Path, marks: &[&str]) -> (Self, Vec<String>) {
-        let stderr = append(log);
         let shown = format!("{:?}", command.as_std());
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap_or_else(|error| panic!("start {shown}: {error}"));
-        let id = child.id().expect("a started process has a pid");
-        let pid = i32::try_from(id)
-            .ok()
-            .and_then(Pid::from_raw)
-            .expect("a pid is positive");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let process = Self {
-            child,
-            pid,
-            log: log.to_owned(),
-        };
+        command.stdin(Stdio::null());
+        let mut process = Self::spawn(command, log);
+        let stdout = process.child.stdout.take().expect("stdout is piped");
         let mut lines = BufReader::new(stdout).lines();
         let found = tokio::time::timeout(START_LIMIT, find(&mut lines, marks)).await;
         let Ok(Some(found)) = found else {
@@ -54,6 +38,34 @@ impl TestProcess {
         };
         drain(lines, append(log));
         (process, found)
+    }
+
+    /// Starts a `command` that is talked with. stderr goes to the file `log`.
+    #[must_use]
+    pub fn start_talking(mut command: Command, log: &Path) -> (Self, ChildStdin, ChildStdout) {
+        command.stdin(Stdio::piped());
+        let mut process = Self::spawn(command, log);
+        let stdin = process.child.stdin.take().expect("stdin is piped");
+        let stdout = process.child.stdout.take().expect("stdout is piped");
+        (process, stdin, stdout)
+    }
+
+    fn spawn(mut command: Command, log: &Path) -> Self {
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(append(log))
+            .kill_on_drop(true)
+            .spawn();
+        let child = child.unwrap_or_else(|error| {
+            panic!("start {:?}: {error}", command.as_std());
+        });
+        let id = child.id().expect("a started process has a pid");
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        Self {
+            child,
+            pid: pid.expect("a pid is positive"),
+            log: log.to_owned(),
+        }
     }
 
     /// Its process id.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Result};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const PREFACE_BYTES: usize = 24;
@@ -25,6 +26,8 @@ pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const KINDS: usize = 10;
+/// Frames that the network holds; more wait at the broker.
+const ON_THE_WAY: usize = 1_024;
 
 /// What happens to traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +36,7 @@ pub enum Mode {
     Forward,
     /// New connections are closed at once.
     Refuse,
-    /// Each frame of the broker comes later.
+    /// Each frame of the broker comes so much later.
     Delay(Duration),
     /// Requests pass, replies don't. Connections are to be cut afterwards.
     SwallowReplies,
@@ -244,7 +247,7 @@ async fn requests(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Sha
 }
 
 async fn replies(input: OwnedReadHalf, mut output: OwnedWriteHalf, shared: &Shared) {
-    let _ended = pass_replies(input, &mut output, shared).await;
+    pass_replies(input, &mut output, shared).await;
     silence(shared).await;
 }
 
@@ -278,9 +281,15 @@ async fn pass_requests(
     }
 }
 
-async fn pass_replies(
+async fn pass_replies(input: OwnedReadHalf, output: &mut OwnedWriteHalf, shared: &Shared) {
+    let (frames, due) = mpsc::channel(ON_THE_WAY);
+    // What was read has come, and is delivered in its order.
+    let _ended = tokio::join!(read_replies(input, frames, shared), deliver(due, output));
+}
+
+async fn read_replies(
     input: OwnedReadHalf,
-    output: &mut OwnedWriteHalf,
+    frames: mpsc::Sender<(Instant, Vec<u8>)>,
     shared: &Shared,
 ) -> Result<()> {
     let mut input = BufReader::new(input);
@@ -301,11 +310,29 @@ async fn pass_replies(
             }
             continue;
         }
-        if let Mode::Delay(time) = mode {
-            tokio::time::sleep(time).await;
+        let late = if let Mode::Delay(time) = mode {
+            time
+        } else {
+            Duration::ZERO
+        };
+        if frames.send((Instant::now() + late, frame)).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn deliver(
+    mut frames: mpsc::Receiver<(Instant, Vec<u8>)>,
+    output: &mut OwnedWriteHalf,
+) -> Result<()> {
+    while let Some((at, frame)) = frames.recv().await {
+        // A timer takes up to a millisecond even if its time has come.
+        if at > Instant::now() {
+            sleep_until(at).await;
         }
         output.write_all(&frame).await?;
     }
+    Ok(())
 }
 
 async fn frame(input: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>> {

@@ -13,7 +13,7 @@ use leasehold_server::{
 };
 
 use crate::{
-    binary::beside_this_test,
+    binary::built,
     cluster::{SLOTS, slot_of},
     shared_redis::address,
 };
@@ -61,7 +61,7 @@ pub fn deployment_key() -> DeploymentKey {
 }
 
 fn start() -> Shared {
-    let mut running = Command::new(beside_this_test("cluster_of_tests"))
+    let mut running = Command::new(built("cluster_of_tests"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -115,6 +115,10 @@ impl Endpoint {
 impl Credential {
     /// Of a bearer token.
     pub(crate) fn new(bearer: &str) -> Result<Self, ConnectError> {
+        // The parser takes more than that, and brokers may not.
+        if !bearer.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return Err(ConnectError::InvalidCredential);
+        }
         let value = format!("Bearer {bearer}").parse();
         let mut value: MetadataValue<Ascii> = value.map_err(|_| ConnectError::InvalidCredential)?;
         value.set_sensitive(true);

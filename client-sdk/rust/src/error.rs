@@ -192,7 +192,7 @@ pub enum ConnectError {
         /// What is wrong with it.
         why: String,
     },
-    /// The credential has characters that no header may have.
+    /// The credential has characters other than printable ones of ASCII.
     #[error("the credential is not printable ASCII")]
     InvalidCredential,
     /// The owner is empty or longer than 256 bytes.

@@ -195,6 +195,13 @@ impl Held {
         self.0.trust.remaining()
     }
 
+    /// The validity that the broker announced last: how long the lock could be trusted from the sending
+    /// of a heartbeat. Longer than [`remaining`](Self::remaining), which ends a margin earlier.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.0.trust.ttl()
+    }
+
     /// Why it was lost, if it was.
     #[must_use]
     pub fn lost_reason(&self) -> Option<LostReason> {

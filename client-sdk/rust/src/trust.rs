@@ -17,6 +17,8 @@ use crate::{clock, error::LostReason};
 pub(crate) struct Trust {
     /// On the clock of [`clock::now`], in nanoseconds; 0: over, or not begun.
     until_ns: AtomicU64,
+    /// As announced last, in nanoseconds.
+    ttl_ns: AtomicU64,
     why: OnceLock<LostReason>,
     over: CancellationToken,
 }
@@ -29,12 +31,14 @@ pub(crate) fn margin(ttl: Duration) -> Duration {
 impl Trust {
     /// Begins, before anybody was given a guard.
     pub(crate) fn begin(&self, valid_until: Duration, ttl: Duration) {
+        self.ttl_ns.store(ns(ttl), Ordering::Relaxed);
         self.until_ns
             .store(end_ns(valid_until, ttl), Ordering::SeqCst);
     }
 
     /// Validity was confirmed. False if trust was over before that was heard: then it stays over.
     pub(crate) fn extend(&self, valid_until: Duration, ttl: Duration) -> bool {
+        self.ttl_ns.store(ns(ttl), Ordering::Relaxed);
         let new_ns = end_ns(valid_until, ttl);
         let mut until_ns = self.live_ns();
         while until_ns > 0 {
@@ -67,6 +71,11 @@ impl Trust {
 
     pub(crate) fn remaining(&self) -> Duration {
         Duration::from_nanos(self.live_ns()).saturating_sub(clock::now())
+    }
+
+    /// The validity that was announced last.
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_nanos(self.ttl_ns.load(Ordering::Relaxed))
     }
 
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
@@ -152,7 +161,8 @@ mod tests {
     fn an_extension_never_shortens() {
         let trust = Trust::default();
         trust.begin(clock::now() + TTL, TTL);
-        assert!(trust.extend(clock::now() + TTL / 2, TTL));
+        assert!(trust.extend(clock::now() + TTL / 2, TTL / 2));
         assert!(trust.remaining() > TTL / 2);
+        assert_eq!(trust.ttl(), TTL / 2);
     }
 }

@@ -1,0 +1,106 @@
+//! JSON of what brokers may say, against golden files.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use leasehold_proto::v1::{
+    Holder, Lock, LockMode, LockTarget, Owner, WatchLocksResponse, lock::State,
+    watch_locks_response::EventType,
+};
+use serde_json::Value;
+
+use super::{Event, ForceReleased, line};
+
+fn target() -> Option<LockTarget> {
+    Some(LockTarget {
+        namespace: "default".to_owned(),
+        name: "gpu".to_owned(),
+        mode: LockMode::Semaphore.into(),
+        permits: 2,
+        limit: 8,
+    })
+}
+
+fn holder() -> Holder {
+    let owner = Owner {
+        id: "worker-9".to_owned(),
+        reason: "nightly".to_owned(),
+        labels: [("team".to_owned(), "x".to_owned())].into(),
+    };
+    let since = UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
+    Holder {
+        lease_id: "l1".to_owned(),
+        owner: Some(owner),
+        target: target(),
+        fencing_token: 17,
+        since_time: Some(since.into()),
+        remaining: Duration::from_millis(12_500).try_into().ok(),
+    }
+}
+
+fn waiter() -> Holder {
+    Holder {
+        lease_id: String::new(),
+        fencing_token: 0,
+        since_time: None,
+        ..holder()
+    }
+}
+
+fn is_golden(golden: &str, found: &str) {
+    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    assert_eq!(parse(found), parse(golden), "{found}");
+}
+
+#[test]
+fn a_list_of_locks() {
+    let locks = [State::Held, State::Granting, State::Delayed].map(|state| Lock {
+        target: target(),
+        state: state.into(),
+        holders: vec![holder()],
+        waiters: vec![waiter()],
+        queue_length: 7,
+        last_fencing_token: 17,
+        holder_count: 3,
+    });
+    let locks: Vec<_> = locks.iter().map(super::Lock::from).collect();
+    let golden = include_str!("../../../../tests/golden/cli/ls.json");
+    is_golden(golden, &line(&locks));
+}
+
+#[test]
+fn events_are_one_line_each() {
+    let at = UNIX_EPOCH + Duration::from_millis(1_700_000_001_000);
+    let event = |kind: EventType, subject| WatchLocksResponse {
+        r#type: kind.into(),
+        subject,
+        event_time: Some(at.into()),
+        resume_token: "t".to_owned(),
+    };
+    let events = [
+        event(EventType::Acquired, Some(holder())),
+        event(EventType::Queued, Some(waiter())),
+        event(EventType::Gap, None),
+        event(EventType::Bookmark, None),
+    ];
+    let golden = include_str!("../../../../tests/golden/cli/watch.ndjson");
+    let printed: Vec<_> = events
+        .iter()
+        .map(|event| line(&Event::from(event)))
+        .collect();
+    assert_eq!(printed.len(), golden.lines().count());
+    for (printed, golden) in printed.iter().zip(golden.lines()) {
+        assert!(!printed.contains('\n'));
+        is_golden(golden, printed);
+    }
+}
+
+#[test]
+fn a_lease_that_was_taken_away() {
+    let released = ForceReleased {
+        is_done: true,
+        holder: Some(super::Holder::from(&holder())),
+        queue_length: 7,
+    };
+    let golden = include_str!("../../../../tests/golden/cli/force_release.json");
+    is_golden(golden, &line(&released));
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Checks the form and the types of the Python client, with the tools in the folder that is named; with --fix behind it,
+# repairs what can be repaired instead.
+set -euo pipefail
+cd "$(dirname "$0")"
+export PATH="$1:$PATH"
+
+if [[ "${2:-}" == --fix ]]; then
+    ruff check --quiet --fix .
+    ruff format --quiet .
+    exit 0
+fi
+ruff format --check --quiet .
+ruff check --quiet .
+mypy

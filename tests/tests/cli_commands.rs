@@ -1,0 +1,224 @@
+//! The commands of `leasehold` that look, and those about brokers and itself: what each prints and ends
+//! with; each JSON against a golden file.
+
+use leasehold::Client as Sdk;
+use leasehold_tests::{
+    cli::{Cli, ran},
+    client::Client,
+    golden::{is_golden, parsed},
+    in_process::InProcess,
+};
+use serde_json::Value;
+
+async fn started() -> (InProcess, Cli) {
+    let broker = InProcess::start().await;
+    let cli = Cli::at(broker.api);
+    (broker, cli)
+}
+
+async fn sdk(broker: &InProcess, owner: &str) -> Sdk {
+    let client = Sdk::builder(&format!("http://{}", broker.api)).owner(owner);
+    client.connect().await.expect("a broker that runs")
+}
+
+#[tokio::test]
+async fn one_lock_is_shown_with_holders_and_line() {
+    let (broker, cli) = started().await;
+    let free = cli.run(&["get", "a"]).await;
+    assert_eq!(
+        (free.code, free.stdout.as_str()),
+        (Some(0), "a is free: nobody holds it or waits for it\n")
+    );
+    is_golden(
+        "get_free",
+        &parsed(&cli.run(&["get", "a", "-o=json"]).await),
+    );
+    let holder = sdk(&broker, "worker-9").await;
+    let guard = holder
+        .lock("a")
+        .reason("nightly \u{7}")
+        .label("team", "x")
+        .acquire()
+        .await;
+    let guard = guard.expect("free");
+    let waiting = cli.start(&["run", "a", "--owner=next", "--", "true"]);
+    let observer = Client::new("observer", &[broker.api], 0);
+    observer.queued_at(0, "a", 1).await;
+    is_golden("get", &parsed(&cli.run(&["get", "a", "-o=json"]).await));
+    let shown = cli.run(&["get", "a"]).await.stdout;
+    let lines: Vec<_> = shown.lines().collect();
+    let [lock, held, lease, waits] = lines.as_slice() else {
+        panic!("four lines: {shown}")
+    };
+    let token = guard.fencing_token();
+    assert_eq!(
+        *lock,
+        format!("default/a: held, exclusive, newest fencing token {token}")
+    );
+    assert!(
+        held.starts_with("  held by worker-9 (\"nightly  \") since "),
+        "{held}"
+    );
+    assert!(
+        lease.starts_with(&format!("    lease {}, token {token}, ", guard.lease_id())),
+        "{lease}"
+    );
+    assert!(lease.ends_with(" left team=x"), "{lease}");
+    assert!(
+        waits.starts_with("  1. waits: next (\"true\") since "),
+        "{waits}"
+    );
+    guard.release().await.expect("held");
+    assert_eq!(waiting.ended().await.code, Some(0));
+    holder.shutdown().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_fencing_token_is_checked() {
+    let (broker, cli) = started().await;
+    let lease = parsed(&cli.run(&["acquire", "a"]).await);
+    let token = lease["locks"][0]["fencing_token"].to_string();
+    let live = cli.run(&["check-token", "a", &token, "-o=json"]).await;
+    is_golden("check_token", &parsed(&live));
+    let live = cli.run(&["check-token", "a", &token]).await;
+    assert!(
+        live.stdout.starts_with("live, ") && live.stdout.ends_with(" left\n"),
+        "{live:?}"
+    );
+    for (name, token) in [("a", "7"), ("nobody", "7")] {
+        let stale = cli.run(&["check-token", name, token]).await;
+        assert_eq!(
+            (stale.code, stale.stdout.as_str()),
+            (Some(123), ""),
+            "{stale:?}"
+        );
+        assert!(
+            stale
+                .stderr
+                .starts_with(&format!("leasehold: token 7 of {name:?}: ")),
+            "{stale:?}"
+        );
+    }
+    let stale = cli.run(&["check-token", "a", "7", "-o=json"]).await;
+    assert_eq!(stale.code, Some(123));
+    let stale: Value = serde_json::from_str(&stale.stdout).expect("JSON");
+    assert_eq!(stale["is_live"], false);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn calls_that_the_broker_does_not_have_yet_say_so() {
+    let (broker, cli) = started().await;
+    let admin = format!("--admin-endpoint=http://{}", broker.admin);
+    let api = &cli.endpoint;
+    let scenes = [
+        (vec!["ls"], "cannot list locks", api.clone(), "ListLocks"),
+        (
+            vec!["ls", "-A", "x", "-o=wide"],
+            "cannot list locks",
+            api.clone(),
+            "ListLocks",
+        ),
+        (
+            vec!["watch", "-o=json"],
+            "cannot watch locks",
+            api.clone(),
+            "WatchLocks",
+        ),
+        (
+            vec!["force-release", "a", "L", "--reason=x", "--yes", &admin],
+            "cannot take the lease L away",
+            format!("http://{}", broker.admin),
+            "ForceReleaseLease",
+        ),
+    ];
+    for (args, what, broker, call) in scenes {
+        let ran = cli.run(&args).await;
+        let why = format!(
+            "leasehold: {what}: the broker at {broker} says: {call} is not in this release of the broker (Unimplemented)\n"
+        );
+        assert_eq!(
+            (ran.code, ran.stdout.as_str(), ran.stderr),
+            (Some(125), "", why)
+        );
+    }
+    let ran = cli.run(&["force-release", "a", "L", "--reason=x"]).await;
+    let why = "leasehold: force-release takes a lock from somebody who may be at work; \
+               without a terminal to ask on it needs --yes\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn every_broker_is_asked_whether_it_serves() {
+    let (broker, mut cli) = started().await;
+    let ping = cli.run(&["ping"]).await;
+    let start = format!("{}: serves, answered in ", cli.endpoint);
+    assert!(ping.stdout.starts_with(&start), "{ping:?}");
+    is_golden("ping", &parsed(&cli.run(&["ping", "-o=json"]).await));
+    cli.endpoint += ", http://127.0.0.1:1";
+    let ping = cli.run(&["ping"]).await;
+    assert_eq!(ping.code, Some(125));
+    let lines: Vec<_> = ping.stdout.lines().collect();
+    assert!(lines[0].starts_with(&start), "{ping:?}");
+    assert!(
+        lines[1].starts_with("http://127.0.0.1:1: http://127.0.0.1:1: transport error: "),
+        "{ping:?}"
+    );
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn version_and_completions() {
+    let cli = Cli::at("127.0.0.1:1");
+    let version = cli.run(&["version", "-o=json"]).await;
+    is_golden("version", &parsed(&version));
+    let version = cli.run(&["version"]).await;
+    assert_eq!(
+        version.stdout,
+        format!(
+            "leasehold {}, API leasehold.v1\n",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        let script = cli.run(&["completion", shell]).await;
+        assert_eq!(
+            (script.code, script.stderr.as_str()),
+            (Some(0), ""),
+            "{shell}"
+        );
+        assert!(script.stdout.contains("force-release"), "{shell}");
+        assert!(!script.stdout.contains("exec-child"), "{shell}");
+    }
+    let mut bash = tokio::process::Command::new("bash");
+    let script = cli.write("completion", &cli.run(&["completion", "bash"]).await.stdout);
+    let ask = "source $0; COMP_WORDS=(leasehold force); COMP_CWORD=1; \
+               _leasehold leasehold force leasehold; echo ${COMPREPLY[@]}";
+    bash.args(["-c", ask, &script]);
+    let completed = ran(bash).await;
+    assert_eq!(completed.stdout, "force-release\n", "{}", completed.stderr);
+}
+
+#[tokio::test]
+async fn every_help_names_the_exit_codes_that_matter() {
+    let cli = Cli::at("127.0.0.1:1");
+    for args in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["acquire", "--help"],
+        &["renew", "--help"],
+    ] {
+        let help = cli.run(args).await;
+        assert_eq!(help.code, Some(0));
+        for code in ["123", "124", "125", "126", "127", "128+N"] {
+            let is_told = |line: &str| line.trim_start().starts_with(&format!("{code} "));
+            assert!(
+                help.stdout.lines().any(is_told),
+                "{args:?}: {code}: {}",
+                help.stdout
+            );
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! How `leasehold` finds its broker, whom it trusts, and what it says when it cannot: word for word.
+
+use leasehold_tests::{
+    certificates::Authority,
+    cli::{Cli, ran},
+    in_process::InProcess,
+    recorder::Recorder,
+    tls_relay::TlsRelay,
+};
+
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+#[tokio::test]
+async fn without_a_broker_it_says_how_to_get_one() {
+    let cli = Cli::at("127.0.0.1:1");
+    let next = "Start one with `leasehold-server dev`, or name yours with";
+    let refused = "tcp connect error: Connection refused (os error 111)";
+    for args in [
+        &["get", "a"][..],
+        &["acquire", "a"],
+        &["run", "a", "--", "true"],
+    ] {
+        let ran = cli.run(args).await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(125), ""), "{args:?}");
+        let said = ran.stderr;
+        assert!(
+            said.starts_with("leasehold: no broker answers: http://127.0.0.1:1: "),
+            "{said}"
+        );
+        assert!(
+            said.contains("Connection refused (os error 111)"),
+            "{said} {refused}"
+        );
+        assert!(
+            said.ends_with(&format!(". {next} --endpoint or LEASEHOLD_ENDPOINT\n")),
+            "{said}"
+        );
+    }
+    let ran = cli
+        .run(&[
+            "force-release",
+            "a",
+            "L",
+            "--reason=x",
+            "--yes",
+            "--admin-endpoint",
+            NOWHERE,
+        ])
+        .await;
+    let hint = format!(". {next} --admin-endpoint or LEASEHOLD_ADMIN_ENDPOINT\n");
+    assert!(
+        ran.code == Some(125) && ran.stderr.ends_with(&hint),
+        "{}",
+        ran.stderr
+    );
+    let ran = cli.run(&["get", "a", "--endpoint=ftp://x"]).await;
+    let said = format!(
+        "leasehold: no broker answers: ftp://x: is no URL as in http://127.0.0.1:7070. {next} --endpoint or LEASEHOLD_ENDPOINT\n"
+    );
+    assert_eq!((ran.code, ran.stderr), (Some(125), said));
+}
+
+#[tokio::test]
+async fn wrong_usage_is_125_and_names_what_is_wrong() {
+    let cli = Cli::at("127.0.0.1:1");
+    for (args, said) in [
+        (&["runn"][..], "unrecognized subcommand 'runn'"),
+        (&["run", "a"], "<COMMAND>..."),
+        (
+            &["run", "a", "--ttl=soon", "--", "true"],
+            "write a time as in 500ms, 10s or 5m",
+        ),
+        (
+            &["run", "a", "--permits=x", "--", "true"],
+            "write how many of how many, as in 2/10",
+        ),
+        (
+            &["run", "a", "--label=x", "--", "true"],
+            "write a label as in team=billing",
+        ),
+        (
+            &["run", "a", "-n", "--wait=1s", "--", "true"],
+            "cannot be used with",
+        ),
+    ] {
+        let ran = cli.run(args).await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(125), ""), "{args:?}");
+        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+    }
+    let typo = cli.run(&["relase"]).await;
+    assert!(
+        typo.stderr
+            .contains("some similar subcommands exist: 'renew', 'release'"),
+        "{}",
+        typo.stderr
+    );
+}
+
+#[tokio::test]
+async fn what_the_broker_refuses_is_passed_on() {
+    let broker = InProcess::start().await;
+    let cli = Cli::at(broker.api);
+    let ran = cli.run(&["get", "a", "--namespace=NO"]).await;
+    assert_eq!(ran.code, Some(125));
+    let start = format!(
+        "leasehold: cannot show \"a\": the broker at {} says: ",
+        cli.endpoint
+    );
+    assert!(ran.stderr.starts_with(&start), "{}", ran.stderr);
+    assert!(
+        ran.stderr.ends_with(" (InvalidArgument, INVALID_FIELD)\n"),
+        "{}",
+        ran.stderr
+    );
+    let ran = cli.run(&["run", "a", "--namespace=NO", "--", "true"]).await;
+    assert!(
+        ran.stderr.starts_with("leasehold: cannot take \"a\": "),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(ran.code, Some(125));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_flag_wins_over_the_environment_and_that_over_the_context() {
+    let broker = InProcess::start().await;
+    let cli = Cli::at("127.0.0.1:1");
+    let here = format!("http://{}", broker.api);
+    let config = |endpoint: &str| {
+        format!(
+            "context = \"here\"\n[contexts.here]\nendpoint = \"{endpoint}\"\nnamespace = \"shop\"\n[contexts.away]\nendpoint = \"{NOWHERE}\"\n"
+        )
+    };
+    cli.write(".config/leasehold/config.toml", &config(&here));
+    let get = ["get", "a", "-o=json"];
+    let mut from_context = cli.command(&get);
+    from_context.env_remove("LEASEHOLD_ENDPOINT");
+    let found = ran(from_context).await;
+    assert_eq!(found.code, Some(0), "{}", found.stderr);
+    assert!(
+        found.stdout.contains("\"namespace\": \"shop\""),
+        "{}",
+        found.stdout
+    );
+    let from_environment = cli.run(&get).await;
+    assert_eq!(
+        from_environment.code,
+        Some(125),
+        "the environment says nowhere"
+    );
+    let flagged = cli
+        .run(&[&get[..], &["--endpoint", &here, "--namespace=web"]].concat())
+        .await;
+    assert_eq!(flagged.code, Some(0), "{}", flagged.stderr);
+    assert!(
+        flagged.stdout.contains("\"namespace\": \"web\""),
+        "{}",
+        flagged.stdout
+    );
+    let mut named = cli.command(&[&get[..], &["--context=away"]].concat());
+    named.env_remove("LEASEHOLD_ENDPOINT");
+    assert_eq!(ran(named).await.code, Some(125), "away is nowhere");
+    let elsewhere = cli.write("other.toml", &config(NOWHERE));
+    let mut other = cli.command(&[&get[..], &["--config", &elsewhere]].concat());
+    other.env_remove("LEASEHOLD_ENDPOINT");
+    assert_eq!(
+        ran(other).await.code,
+        Some(125),
+        "the other file says nowhere"
+    );
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_configuration_is_said() {
+    let cli = Cli::at("127.0.0.1:1");
+    let home = cli.home.path().display().to_string();
+    let ran = cli.run(&["get", "a", "--context=prod"]).await;
+    let said = format!(
+        "leasehold: there is no context \"prod\", because there is no file {home}/.config/leasehold/config.toml; write one with\n  [contexts.prod]\n  endpoint = \"http://127.0.0.1:7070\"\n"
+    );
+    assert_eq!((ran.code, ran.stderr), (Some(125), said));
+    let path = cli.write(
+        ".config/leasehold/config.toml",
+        "[contexts.dev]\n[contexts.test]\n",
+    );
+    let ran = cli.run(&["get", "a", "--context=prod"]).await;
+    let said = format!("leasehold: there is no context \"prod\" in {path}; it has: dev, test\n");
+    assert_eq!((ran.code, ran.stderr), (Some(125), said));
+    cli.write(
+        ".config/leasehold/config.toml",
+        "[contexts.dev]\nendpont = \"x\"\n",
+    );
+    let ran = cli.run(&["get", "a"]).await;
+    assert!(
+        ran.stderr
+            .starts_with(&format!("leasehold: the configuration {path}: ")),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("unknown field `endpont`"),
+        "{}",
+        ran.stderr
+    );
+    let ran = cli.run(&["get", "a", "--config=/no/such"]).await;
+    let said = "leasehold: cannot read the configuration /no/such: No such file or directory (os error 2)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), said));
+}
+
+#[tokio::test]
+async fn token_and_certificates_come_from_files() {
+    let broker = InProcess::start().await;
+    let recorder = Recorder::start(broker.api).await;
+    let (authority, clients) = (Authority::new("brokers"), Authority::new("clients"));
+    let server = authority.server(&["127.0.0.1"]);
+    let relay = TlsRelay::start(recorder.addr(), &server, Some(&clients)).await;
+    let mut cli = Cli::at("127.0.0.1:1");
+    cli.endpoint = format!("https://{}", relay.addr());
+    let own = clients.client("worker-1");
+    cli.write("ca.pem", &authority.pem());
+    cli.write("cert.pem", &own.pem());
+    cli.write("key.pem", &own.key_pem());
+    cli.write("token", "canary-77\n");
+    cli.write(
+        ".config/leasehold/config.toml",
+        "context = \"prod\"\n[contexts.prod]\nca_file = \"../../ca.pem\"\n\
+         cert_file = \"../../cert.pem\"\nkey_file = \"../../key.pem\"\ntoken_file = \"../../token\"\n",
+    );
+    let got = cli.run(&["acquire", "a"]).await;
+    assert_eq!(got.code, Some(0), "{}", got.stderr);
+    let ran_under = cli.run(&["run", "b", "--", "env"]).await;
+    assert_eq!(ran_under.code, Some(0), "{}", ran_under.stderr);
+    for text in [
+        &got.stdout,
+        &got.stderr,
+        &ran_under.stdout,
+        &ran_under.stderr,
+    ] {
+        assert!(!text.contains("canary-77"), "{text}");
+    }
+    let seen = recorder.seen();
+    for method in ["Acquire", "Hold"] {
+        let shown = &seen[&format!("/leasehold.v1.LockService/{method}")];
+        let credential = Some("Bearer canary-77".to_owned());
+        assert!(
+            !shown.is_empty() && shown.iter().all(|shown| *shown == credential),
+            "{seen:?}"
+        );
+    }
+    let handshakes = relay.seen().handshakes;
+    assert!(
+        handshakes
+            .iter()
+            .all(|shown| *shown == Some(own.certificate())),
+        "its certificate"
+    );
+
+    let strange = cli.write("strange.pem", &clients.pem());
+    let refused = cli.run(&["get", "a", "--ca-file", &strange]).await;
+    assert_eq!(refused.code, Some(125));
+    let said = "invalid peer certificate: UnknownIssuer";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_named() {
+    let cli = Cli::at("127.0.0.1:1");
+    for (args, said) in [
+        (
+            ["--token-file", "/no/such"],
+            "cannot read the bearer token /no/such: No such file or directory (os error 2)",
+        ),
+        (
+            ["--token-file", "/dev/null"],
+            "the token file /dev/null is empty",
+        ),
+        (
+            ["--ca-file", "/no/such"],
+            "cannot read the certificates /no/such: No such file or directory (os error 2)",
+        ),
+        (
+            ["--cert-file", "/dev/null"],
+            "a client certificate is given alone; add --key-file",
+        ),
+        (
+            ["--key-file", "/dev/null"],
+            "a client key is given alone; add --cert-file",
+        ),
+    ] {
+        let ran = cli.run(&[&["get", "a"][..], &args].concat()).await;
+        assert_eq!(
+            (ran.code, ran.stderr),
+            (Some(125), format!("leasehold: {said}\n"))
+        );
+    }
+}

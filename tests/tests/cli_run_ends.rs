@@ -1,0 +1,259 @@
+//! The end of a command under `leasehold run`: with its lock, with `leasehold`, with its guard, and all
+//! that came of it.
+
+use std::time::Duration;
+
+use leasehold::Client as Sdk;
+use leasehold_tests::{
+    ahead::Ahead,
+    cli::{Cli, Running, guard_of, lives},
+    in_process::InProcess,
+    proxy::{Mode, Proxy, Way},
+    scale::figures,
+    until::until,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
+
+/// How long the machine sleeps.
+const SLEPT: Duration = Duration::from_secs(300);
+/// Well before a command that was asked to end would be killed.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+async fn started() -> (InProcess, Cli) {
+    let broker = InProcess::start().await;
+    let cli = Cli::at(broker.api);
+    (broker, cli)
+}
+
+async fn sdk(broker: &InProcess) -> Sdk {
+    let client = Sdk::connect(&format!("http://{}", broker.api)).await;
+    client.expect("a broker that runs")
+}
+
+/// A shell that runs this under the lock `a`.
+fn shell(cli: &Cli, script: &str) -> Running {
+    cli.start(&["run", "-q", "a", "--", "sh", "-c", script])
+}
+
+fn pid(text: &str) -> i32 {
+    text.trim().parse().expect("a process id")
+}
+
+/// A shell with a child in its group, one in a group of its own, and one whose parent has ended.
+const FAMILY: &str = "sleep 1000 & a=$!; setsid sleep 1001 & b=$!; \
+    c=$(sleep 1002 >/dev/null & echo $!); d=$(setsid sleep 1003 >/dev/null & echo $!); \
+    trap '' TERM; echo $$ $a $b $c $d; while :; do sleep 0.01; done";
+
+#[tokio::test]
+async fn killed_it_leaves_nobody_behind() {
+    let (broker, cli) = started().await;
+    let mut running = cli.start(&[
+        "run",
+        "-q",
+        "--kill-after=500ms",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        FAMILY,
+    ]);
+    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
+    assert!(
+        pids.len() == 5 && pids.iter().all(|pid| lives(*pid)),
+        "{pids:?}"
+    );
+    let killed = Instant::now();
+    running.signal(Signal::KILL);
+    until("all are gone", async || {
+        (!pids.iter().any(|pid| lives(*pid))).then_some(())
+    })
+    .await;
+    let gone = killed.elapsed();
+    figures(&format!(
+        "cli_run: kill -9 of leasehold with a stubborn family of {}: all gone after {}ms",
+        pids.len(),
+        gone.as_millis()
+    ));
+    assert!(
+        gone >= Duration::from_millis(450),
+        "they had time to end: {gone:?}"
+    );
+    drop(running);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn with_nobody_left_the_command_itself_dies() {
+    let (broker, cli) = started().await;
+    let mut running = shell(&cli, FAMILY);
+    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
+    running.signal(Signal::STOP);
+    kill_process(guard_of(pids[0]), Signal::KILL).expect("a process of this test");
+    until("the command is gone", async || {
+        (!lives(pids[0])).then_some(())
+    })
+    .await;
+    running.signal(Signal::CONT);
+    assert_eq!(running.ended().await.code, Some(125));
+    assert!(!pids.iter().any(|pid| lives(*pid)), "left behind");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_guard_that_stands_still_does_not_matter() {
+    let broker = InProcess::start().await;
+    let proxy = Proxy::start(broker.api).await;
+    let cli = Cli::at(proxy.addr());
+    let args = [
+        "run",
+        "-q",
+        "--ttl=3s",
+        "--kill-after=1s",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        FAMILY,
+    ];
+    let mut running = cli.start(&args);
+    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
+    let next = sdk(&broker).await;
+    kill_process(guard_of(pids[0]), Signal::STOP).expect("a process of this test");
+    proxy.set_mode(Mode::Swallow(Way::Both));
+    let guard = next.lock("a").wait(Duration::from_secs(20)).acquire().await;
+    assert!(!pids.iter().any(|pid| lives(*pid)), "alive at the grant");
+    assert_eq!(running.ended().await.code, Some(123));
+    guard.expect("its turn").release().await.expect("held");
+    proxy.cut().await;
+    next.shutdown().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_wakes_finds_the_command_ended() {
+    let (broker, cli) = started().await;
+    let ahead = Ahead::build().await;
+    let mut command = cli.command(&["run", "-q", "a", "--", "sh", "-c", FAMILY]);
+    ahead.apply(&mut command);
+    let mut running = Running::start(command);
+    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
+    let woken = Instant::now();
+    ahead.set(SLEPT);
+    until("all are gone", async || {
+        (!pids.iter().any(|pid| lives(*pid))).then_some(())
+    })
+    .await;
+    let gone = woken.elapsed();
+    figures(&format!(
+        "cli_run: CLOCK_BOOTTIME set {}s ahead: a stubborn family of {} gone after {}ms",
+        SLEPT.as_secs(),
+        pids.len(),
+        gone.as_millis()
+    ));
+    // Not after --kill-after: the lock may be another's already.
+    assert!(gone < AT_ONCE, "{gone:?}");
+    assert_eq!(running.ended().await.code, Some(123));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn without_its_guard_nothing_goes_on() {
+    let (broker, cli) = started().await;
+    let mut running = shell(&cli, FAMILY);
+    let pids: Vec<i32> = running.line().await.split(' ').map(pid).collect();
+    kill_process(guard_of(pids[0]), Signal::KILL).expect("a process of this test");
+    let ran = running.ended().await;
+    let why = "leasehold: the guard of the command was killed, and the command with it\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
+    assert!(!pids.iter().any(|pid| lives(*pid)), "left behind");
+    let free = sdk(&broker)
+        .await
+        .lock("a")
+        .try_acquire()
+        .await
+        .expect("an answer");
+    free.expect("given back").release().await.expect("held");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_command_leaves_behind_on_purpose_stays() {
+    let (broker, cli) = started().await;
+    let script = "setsid sleep 30 >/dev/null 2>&1 & echo $!";
+    let ran = cli.run(&["run", "-q", "a", "--", "sh", "-c", script]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let left = pid(&ran.stdout);
+    assert!(lives(left));
+    let left = Pid::from_raw(left).expect("a process id");
+    kill_process(left, Signal::KILL).expect("a process of this test");
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
+    let (broker, cli) = started().await;
+    let args = [
+        "run",
+        "-q",
+        "a",
+        "--ttl=3s",
+        "--kill-after=500ms",
+        "--max-hold=4s",
+        "--",
+    ];
+    let begun = Instant::now();
+    let polite = cli.run(&[&args[..], &["sleep", "100"]].concat()).await;
+    assert_eq!(polite.code, Some(123), "{}", polite.stderr);
+    let why = "leasehold: the lock \"a\" is lost: no renewal was confirmed in time. \
+               The command is told to end, and killed 500ms later\n"
+        .replace("500ms", "0.5s");
+    assert_eq!(polite.stderr, why);
+    let lived = begun.elapsed();
+    assert!(
+        lived > Duration::from_millis(2_500) && lived < Duration::from_secs(4),
+        "{lived:?}"
+    );
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_ttl_too_short_to_end_in_time_is_refused() {
+    let (broker, cli) = started().await;
+    let ran = cli
+        .run(&["run", "-q", "a", "--ttl=4s", "--", "echo", "no"])
+        .await;
+    let why = "leasehold: --ttl 4s is too short for --kill-after 2s: the command could not be ended \
+               before somebody else gets the lock. Give --ttl 6s or more, or --kill-after 1.333s or less\n";
+    assert_eq!(
+        (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
+        (Some(125), "", why)
+    );
+    let ran = cli
+        .run(&[
+            "run",
+            "-q",
+            "a",
+            "--ttl=100s",
+            "--kill-after=30s",
+            "--",
+            "echo",
+            "no",
+        ])
+        .await;
+    let why = "leasehold: the broker grants no longer ttl, and 60s is too short for --kill-after 30s: \
+               the command could not be ended before somebody else gets the lock. \
+               Give --ttl 90s or more, or --kill-after 20s or less\n";
+    assert_eq!(
+        (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
+        (Some(125), "", why)
+    );
+    let free = sdk(&broker)
+        .await
+        .lock("a")
+        .try_acquire()
+        .await
+        .expect("an answer");
+    free.expect("given back").release().await.expect("held");
+    broker.stop().await;
+}
