@@ -19,9 +19,10 @@ use tonic::Code;
 
 const NOW: Duration = Duration::ZERO;
 /// What a call takes at most whose replica is silent: it is answered within a second.
-const ANSWERED: Duration = Duration::from_millis(1_500);
-/// The slowest of those that wait for nobody; two cores run three clusters.
-const PROMPT: Duration = Duration::from_millis(750);
+const ANSWERED: Duration = Duration::from_secs(2);
+/// The slowest of those that wait for nobody, which would be refused if they did; two cores run three
+/// clusters.
+const PROMPT: Duration = Duration::from_millis(1_500);
 const UNTOLD: Duration = Duration::from_secs(1);
 /// An attempt that got no answer is undone after its caller's time to come again.
 const UNDONE_WITHIN: Duration = Duration::from_secs(10);

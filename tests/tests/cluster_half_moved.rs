@@ -231,7 +231,11 @@ async fn work_on<T>(
         .flat_map(|first| [RELIED_ON, KEPT].map(|lock| snatch(work, first + lock)));
     let rivals = groups.map(async |first| {
         work.line_of(first + KEPT, 0).await;
-        work.wait_behind(first + KEPT, first + KEPT + 1).await
+        let wait = async || work.wait_behind(first + KEPT, first + KEPT + 1).await;
+        // A broker that has not settled the slot yet sends callers away for a moment.
+        while wait().await.is_none() && !work.stop.is_cancelled() {
+            sleep(SNATCH_EVERY).await;
+        }
     });
     let happens = async {
         let happened = happens.await;
