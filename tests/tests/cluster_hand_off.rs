@@ -94,6 +94,9 @@ async fn lose_masters(fault: Fault) {
     let mut site = ClusterSite::start(quick(), BROKERS).await;
     let client = Client::new("waiter", &site.addrs(), 0);
     for victim in 0..count(SHARDS, 1) {
+        if victim > 0 {
+            grants_again(&client, victim - 1).await;
+        }
         let slot = *shard(victim).start();
         let others = (0..SHARDS).filter(|other| *other != victim);
         let names: Vec<_> = others
@@ -129,13 +132,17 @@ async fn lose_masters(fault: Fault) {
         for took in [&lost, &after] {
             assert!(took[took.len() / 2] < TOLD_WITHIN, "messages come");
         }
-        let call = AcquireCall::new(&locks_in(&shard(victim), "open", 1)[0], TTL, Duration::ZERO);
-        let resumed = until("its own shard grants again", async || {
-            client.acquire_at(0, &call).await.ok()
-        });
-        let resumed = resumed.await;
-        client.release_at(0, &resumed).await.expect("it is held");
     }
+}
+
+/// Returns once a shard grants that had lost its master.
+async fn grants_again(client: &Client, index: usize) {
+    let call = AcquireCall::new(&locks_in(&shard(index), "open", 1)[0], TTL, Duration::ZERO);
+    let resumed = until("its own shard grants again", async || {
+        client.acquire_at(0, &call).await.ok()
+    });
+    let resumed = resumed.await;
+    client.release_at(0, &resumed).await.expect("it is held");
 }
 
 /// A holder, and those who wait behind.

@@ -7,6 +7,7 @@ use fred::{
     interfaces::{ClientLike as _, EventInterface as _, PubsubInterface as _},
     types::{CustomCommand, InfoKind, Message, Value},
 };
+use futures::future::try_join_all;
 use tokio::{sync::broadcast, try_join};
 
 use super::{
@@ -108,9 +109,8 @@ pub(super) async fn open(
     )?;
     let client = checked.connection.client();
     let failed = |error: fred::error::Error| endpoint.unreachable(&error);
-    for script in plan.scripts.iter() {
-        script.load(client).await.map_err(failed)?;
-    }
+    let loaded = try_join_all(plan.scripts.iter().map(|script| script.load(client)));
+    loaded.await.map_err(failed)?;
     let (eras, key, settler) = match &plan.slots {
         None => {
             let settled = settle(&endpoint, client, &checked.server, known).await?;
