@@ -27,6 +27,8 @@ const IN_FLIGHT_MAX: usize = 65_536;
 /// fred allocates several channels of this size for every connection at once; it tells itself of
 /// its own connection through one of them.
 const MESSAGES_UNUSED: usize = 32;
+/// A supervisor reads a burst of 20,000 without a pause.
+const MESSAGES_MAX: usize = 65_536;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What fred writes before an error of rustls.
@@ -58,6 +60,8 @@ pub struct RedisConfig {
     pub allow_unsafe: bool,
     /// Starts even though the store is out of reach.
     pub wait_for_store: bool,
+    /// Messages on the broker's channel that are kept until they are read: see `Channel`.
+    pub messages_max: usize,
 }
 
 /// One server that is connected to.
@@ -99,6 +103,7 @@ impl RedisConfig {
             trust_empty_store: false,
             allow_unsafe: false,
             wait_for_store: false,
+            messages_max: MESSAGES_MAX,
         }
     }
 
