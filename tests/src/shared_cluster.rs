@@ -15,7 +15,7 @@ use leasehold_server::{
 use crate::{
     binary::built,
     cluster::{SLOTS, slot_of},
-    shared_redis::address,
+    shared_redis::{MESSAGES_MAX, address},
 };
 
 /// The masters, which share the slots in order, and what ends them with this process.
@@ -49,6 +49,7 @@ pub fn cluster_config(key_prefix: &str, trust_empty_store: bool) -> RedisConfig 
         key_prefix: key_prefix.to_owned(),
         deployment_key: Some(deployment_key()),
         trust_empty_store,
+        messages_max: MESSAGES_MAX,
         ..RedisConfig::at(Place::Cluster(seeds))
     }
 }

@@ -17,6 +17,8 @@ use leasehold_server::store::redis::{
 use crate::{binary::store_command, port::free_port};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// Room for messages costs a store 600 bytes each when it connects, and tests make many stores.
+pub(crate) const MESSAGES_MAX: usize = 1_024;
 const READY: &str = "Ready to accept connections";
 
 /// Where it listens. Tests keep apart by their key prefixes.
@@ -52,6 +54,7 @@ pub fn config_of(addr: SocketAddr, key_prefix: &str, trust_empty_store: bool) ->
     RedisConfig {
         key_prefix: key_prefix.to_owned(),
         trust_empty_store,
+        messages_max: MESSAGES_MAX,
         ..RedisConfig::at(Place::Server(address(addr)))
     }
 }

@@ -11,11 +11,12 @@ use leasehold_tests::{
         tally::Tally,
     },
     scale::{count, figures},
-    shared_redis::shared_redis,
+    shared_redis::shared_nodes,
 };
 
 const SEQUENCES: usize = 100_000;
-const THREADS: u64 = 2;
+/// Each has a server of its own, and the mutants have one: a server works on one core.
+const THREADS: usize = 2;
 /// Sequences within which a mutant must be found.
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// At full scale each of these occurs at least so often.
@@ -68,9 +69,9 @@ fn the_scripts_answer_like_the_specification() {
         first + sequences - 1
     ));
     let run = |thread| {
-        let mut machine = Machine::new(shared_redis(), str::to_owned);
+        let mut machine = Machine::new(shared_nodes()[thread], str::to_owned);
         let mut tally = Tally::default();
-        for seed in (first + thread..first + sequences).step_by(THREADS as usize) {
+        for seed in (first + thread as u64..first + sequences).step_by(THREADS) {
             if let Some(difference) = compare(seed, &mut machine, &mut tally) {
                 panic!("{difference}");
             }
@@ -116,7 +117,7 @@ fn every_mutant_is_found() {
 
 fn found_after(mutant: &Mutant) -> Option<u64> {
     let is_edited = std::cell::Cell::new(false);
-    let mut machine = Machine::new(shared_redis(), |text| {
+    let mut machine = Machine::new(shared_nodes()[THREADS], |text| {
         is_edited.set(is_edited.get() || text.contains(mutant.right));
         text.replace(mutant.right, mutant.wrong)
     });

@@ -69,10 +69,6 @@ pub mod decode {
 
 /// A call is answered within a second, whatever the store does.
 const WITHIN: Duration = Duration::from_millis(900);
-/// A supervisor reads a burst of 20,000 without a pause.
-const MESSAGES_MAX: usize = 65_536;
-/// The same for each of many nodes: what is lost costs a touch of the locks that are waited for.
-const MESSAGES_MAX_EACH: usize = 8_192;
 
 /// One broker's connection to Redis.
 pub struct RedisStore {
@@ -93,12 +89,13 @@ impl RedisStore {
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
         let key_prefix = config.key_prefix.clone();
+        let messages_max = config.messages_max;
         let all = scripts.all();
         let listener = Arc::new(OnceLock::new());
-        let mut subscription = subscription(Arc::clone(&listener), key_prefix.clone(), broker);
-        if config.place.is_cluster() {
-            subscription.channel.messages_max = MESSAGES_MAX_EACH;
-        }
+        let tell = tell(Arc::clone(&listener), key_prefix.clone(), broker);
+        let name = format!("{key_prefix}b:{broker}");
+        let channel = Channel { name, messages_max };
+        let subscription = Subscription { channel, tell };
         let nodes = match config.place.clone() {
             Place::Cluster(seeds) => {
                 let router = Router::start((config, seeds), all, subscription, tasks, stop);
@@ -319,13 +316,12 @@ impl Store for RedisStore {
 }
 
 /// Turns what a node tells into events.
-fn subscription(
+fn tell(
     listener: Arc<OnceLock<Listener>>,
     key_prefix: String,
     broker: BrokerId,
-) -> Subscription {
-    let name = format!("{key_prefix}b:{broker}");
-    let tell = Box::new(move |event| {
+) -> Box<dyn Fn(NodeEvent) + Send + Sync> {
+    Box::new(move |event| {
         let Some(listener) = listener.get() else {
             return;
         };
@@ -336,14 +332,7 @@ fn subscription(
                 told.flatten().for_each(&**listener);
             }
         }
-    });
-    Subscription {
-        channel: Channel {
-            name,
-            messages_max: MESSAGES_MAX,
-        },
-        tell,
-    }
+    })
 }
 
 /// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key

@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Backend, Start};
 use crate::{
     redis_connection::RedisConnection,
-    shared_redis::{address, shared_redis},
+    shared_redis::{MESSAGES_MAX, address, shared_redis},
     shared_sentinel::shared_sentinel,
 };
 
@@ -60,6 +60,7 @@ impl OnRedis {
             config: RedisConfig {
                 key_prefix: format!("{world}:"),
                 trust_empty_store: start == Start::Trusted,
+                messages_max: MESSAGES_MAX,
                 ..RedisConfig::at(place)
             },
             skew_key: format!("skew:{world}"),

@@ -27,6 +27,10 @@ const IN_FLIGHT_MAX: usize = 65_536;
 /// fred allocates several channels of this size for every connection at once; it tells itself of
 /// its own connection through one of them.
 const MESSAGES_UNUSED: usize = 32;
+/// A supervisor reads a burst of 20,000 without a pause.
+const MESSAGES_MAX: usize = 65_536;
+/// The same for each of many nodes: what is lost costs a touch of the locks that are waited for.
+const MESSAGES_MAX_EACH: usize = 8_192;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What fred writes before an error of rustls.
@@ -58,6 +62,8 @@ pub struct RedisConfig {
     pub allow_unsafe: bool,
     /// Starts even though the store is out of reach.
     pub wait_for_store: bool,
+    /// Messages on the broker's channel that are kept until they are read: see `Channel`.
+    pub messages_max: usize,
 }
 
 /// One server that is connected to.
@@ -87,6 +93,10 @@ pub(super) struct Connection {
 impl RedisConfig {
     /// With nothing but a place: no login, no TLS, no key prefix, the usual bounds.
     pub fn at(place: Place) -> Self {
+        let messages_max = match place.is_cluster() {
+            true => MESSAGES_MAX_EACH,
+            false => MESSAGES_MAX,
+        };
         Self {
             place,
             database: 0,
@@ -99,6 +109,7 @@ impl RedisConfig {
             trust_empty_store: false,
             allow_unsafe: false,
             wait_for_store: false,
+            messages_max,
         }
     }
 
