@@ -39,6 +39,8 @@ class Process:
     """One process, whose lines of output can be awaited."""
 
     def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        # It ignores no signal, though whoever runs the tests may: nohup, or a shell in the background.
+        command = ["env", "--default-signal", *command]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
         )

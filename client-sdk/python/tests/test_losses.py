@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any, Callable
 
@@ -286,3 +287,20 @@ async def test_a_wait_that_is_repeated_late_has_timed_out(
         await asyncio.wait_for(call, 10)
     assert caught.value.holders[0].lease_id == lease.lease_id
     await lease.release()
+
+
+def test_an_end_waits_for_one_that_is_under_way(broker: Broker) -> None:
+    client = leasehold.Client(broker.url)
+    client.connect()
+    lease = client.acquire("a", ttl=20)
+    broker.process.pause()
+    first, second = threading.Event(), threading.Event()
+    # As when the last lease is forgotten just before the process ends.
+    for done in (first, second):
+        client._backend.close(done.set)
+    assert not second.wait(0.5) and not first.is_set()
+    broker.process.resume()
+    assert first.wait(5) and second.wait(5)
+    assert lease.lost.reason is LostReason.CLOSED
+    with leasehold.Client(broker.url) as other, other.lock("a", wait=1):
+        pass

@@ -127,8 +127,11 @@ def test_nobody_is_inside_together(start: Callable[..., Any], two_brokers: list[
     clients = [leasehold.Client(urls), leasehold.Client(urls[::-1])]
     referee = Referee()
 
+    connected = threading.Event()
+
     async def tasks() -> None:
         async with aio.Client(urls) as one, aio.Client(urls[::-1]) as other:
+            connected.set()
             await asyncio.gather(*(visit_in_task(random.choice((one, other)), referee) for _ in range(CALLERS)))
 
     threads = [
@@ -137,6 +140,8 @@ def test_nobody_is_inside_together(start: Callable[..., Any], two_brokers: list[
     threads.append(threading.Thread(target=lambda: asyncio.run(tasks())))
     for thread in threads:
         thread.start()
+    # Nobody has to find a broker while all of them are gone.
+    assert connected.wait(20)
     cuts, kills = disturb(referee, proxies, two_brokers)
     for thread in threads:
         thread.join(40)

@@ -44,6 +44,9 @@ class Core:
         self.worker = Worker("leasehold", self._tick, self._is_idle)
         self._keepers: list[Keeper] = []
         self._is_closed = False
+        # Keepers that are still ending, and who waits for that.
+        self._ending = 0
+        self._closers: list[Callable[[], None]] = []
         self._handle: weakref.ref[Handle] | None = None
         if release_at_exit:
             _at_exit(self)
@@ -117,23 +120,28 @@ class Core:
         self.worker.post(self._close, done, clock.now() + limit)
 
     def _close(self, done: Callable[[], None], by: float) -> None:
+        self._closers.append(done)
         if self._is_closed:
-            return done()
+            # Perhaps it is under way: the last lease may be forgotten just before the process ends.
+            return self._closed()
         # A call that comes now must not make another keeper, which nobody would close.
         self._is_closed = True
-        left = len(self._keepers)
-
-        def ended() -> None:
-            nonlocal left
-            left -= 1
-            if left <= 0:
-                self.worker.stop()
-                done()
-
-        if not self._keepers:
-            ended()
+        self._ending = len(self._keepers)
         for keeper in list(self._keepers):
-            keeper.close(by, ended)
+            keeper.close(by, self._ended)
+        self._closed()
+
+    def _ended(self) -> None:
+        self._ending -= 1
+        self._closed()
+
+    def _closed(self) -> None:
+        if self._ending > 0:
+            return
+        self.worker.stop()
+        closers, self._closers = self._closers, []
+        for done in closers:
+            done()
 
     def _keeper(self, more: int) -> Keeper:
         """One with room for so many leases or waits more."""
