@@ -17,8 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-IS_LOGGED = "LEASEHOLD_LOG" in os.environ
-if IS_LOGGED:
+LOG = os.environ.get("LEASEHOLD_LOG")
+if LOG == "trace":
     # gRPC reads them when it is imported. Its tracer of this name is a dump of the wire, with all that is secret.
     os.environ.update(GRPC_VERBOSITY="debug", GRPC_TRACE="all,-api")
 
@@ -266,7 +266,6 @@ if __name__ == "__main__":
     threading.excepthook = fault
     sys.unraisablehook = fault
     logging.getLogger("leasehold").addHandler(Faults(logging.ERROR))
-    if IS_LOGGED:
-        # Down to the finest level.
+    if LOG is not None:
         logging.basicConfig(level=1, stream=sys.stderr)
     sys.exit(asyncio.run(main()))

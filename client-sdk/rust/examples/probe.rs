@@ -55,8 +55,13 @@ async fn main() -> ExitCode {
         eprintln!("{what}");
         exit(101);
     }));
-    if env::var("LEASEHOLD_LOG").is_ok() {
-        let log = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE);
+    if let Ok(level) = env::var("LEASEHOLD_LOG") {
+        let level = if level == "trace" {
+            LevelFilter::TRACE
+        } else {
+            LevelFilter::DEBUG
+        };
+        let log = tracing_subscriber::fmt().with_max_level(level);
         log.with_ansi(false).with_writer(io::stderr).init();
     }
     match connect().await {

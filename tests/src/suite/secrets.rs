@@ -22,6 +22,7 @@ pub async fn secrets_are_in_no_output(cast: Cast) {
     let env = [
         ("LEASEHOLD_ENDPOINTS", &*endpoint),
         ("LEASEHOLD_BEARER_TOKEN", CANARY),
+        ("LEASEHOLD_LOG", "trace"),
     ];
     let one = Probe::start_with(cast.one.command(), &env).await;
     let one = one.expect("a broker that runs");
