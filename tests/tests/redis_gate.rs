@@ -86,3 +86,28 @@ async fn a_hand_off_that_no_replica_has_is_not_told_before_one_has_it() {
     let granted = granted.expect("told in time").expect("no panic");
     assert!(granted.expect("granted").token() > held.token());
 }
+
+#[tokio::test]
+async fn without_memory_leases_go_on_if_a_replica_has_them() {
+    let (deployment, replica, client) = replicated().await;
+    let call = AcquireCall::new("held", TTL, NOW);
+    let held = client.acquire_at(0, &call).await.expect("in both servers");
+    let mut raw = deployment.redis.connect().await;
+    raw.must(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let other = AcquireCall::new("other", TTL, NOW);
+    let refused = client.acquire_at(0, &other).await;
+    let refused = refused.expect_err("there is no memory");
+    assert_eq!(reason(&refused), Some(ErrorReason::StoreFull));
+    client.renew_at(0, &held).await.expect("in both servers");
+
+    replica.process().pause().await;
+    let refused = client.renew_at(0, &held).await;
+    let refused = refused.expect_err("the replica does not have it");
+    assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
+    replica.process().resume();
+    until("the replica has it", async || {
+        client.renew_at(0, &held).await.ok()
+    })
+    .await;
+    client.release_at(0, &held).await.expect("it is ours");
+}

@@ -6,17 +6,17 @@
 use std::{convert::Infallible, time::Duration};
 
 use fred::{
-    clients::Client,
+    clients::{Client, Pipeline},
     error::Error,
     interfaces::{ClientLike as _, KeysInterface as _},
-    types::{CustomCommand, Expiration, Value},
+    types::{CustomCommand, Expiration, FromValue, Value},
 };
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
 
-use super::refusal::{Refusal, Then};
+use super::refusal::{Refusal, Then, Told};
 
 /// How long replicas have: less than a caller of the store waits.
 const WAIT: Duration = Duration::from_millis(400);
@@ -94,7 +94,11 @@ impl Waiting {
             let Some((marker, slot)) = (self.marker)(self.from) else {
                 break;
             };
-            match self.ask_after(marker, client).await {
+            let mut answer = self.ask_after(&marker, client).await;
+            if matches!(&answer, Err(error) if Refusal::of(error).told == Told::Full) {
+                answer = self.ask_keeping(&marker, client).await;
+            }
+            match answer {
                 Err(error) if Refusal::of(&error).then == Then::Elsewhere => {
                     self.from = slot.wrapping_add(SLOTS_BETWEEN);
                 }
@@ -107,17 +111,30 @@ impl Waiting {
         Ok(0)
     }
 
-    async fn ask_after(&self, marker: String, client: &Client) -> Result<u32, Error> {
+    async fn ask_after(&self, marker: &str, client: &Client) -> Result<u32, Error> {
         let pipeline = client.pipeline();
         let kept = Some(Expiration::EX(MARKER_KEPT_S));
         let _: () = pipeline.set(marker, "", kept, None, false).await?;
+        let (_, count): (Value, u32) = self.wait_after(&pipeline).await?;
+        Ok(count)
+    }
+
+    /// A server without memory takes no new marker; that an old one stays is a write, too.
+    async fn ask_keeping(&self, marker: &str, client: &Client) -> Result<u32, Error> {
+        let pipeline = client.pipeline();
+        let kept_ms = MARKER_KEPT_S * 1_000;
+        let _: () = pipeline.pexpire(marker, kept_ms, None).await?;
+        let (is_kept, count): (bool, u32) = self.wait_after(&pipeline).await?;
+        Ok(if is_kept { count } else { 0 })
+    }
+
+    async fn wait_after<T: FromValue>(&self, pipeline: &Pipeline<Client>) -> Result<T, Error> {
         let wait = CustomCommand::new_static("WAIT", None::<u16>, true);
         let args: Vec<Value> = vec![
             self.replicas.to_string().into(),
             WAIT.as_millis().to_string().into(),
         ];
         let _: () = pipeline.custom(wait, args).await?;
-        let (_, count): (Value, u32) = pipeline.all().await?;
-        Ok(count)
+        pipeline.all().await
     }
 }
