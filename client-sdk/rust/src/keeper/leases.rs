@@ -132,14 +132,14 @@ impl Keeper {
     }
 
     /// Hands a lease out for the first time, if half of its validity is left. Otherwise the next
-    /// heartbeat does.
+    /// heartbeat does, which is due soon.
     fn hand_out(&mut self, lease_id: &str) {
         let now = clock::now();
         let Some(owned) = self.leases.get_mut(lease_id) else {
             return;
         };
         if now + owned.ttl / 2 > owned.valid_until {
-            return self.beat();
+            return;
         }
         if let Some(mut wait) = owned.unborn.take() {
             owned.trust.begin(owned.valid_until, owned.ttl);
@@ -329,7 +329,7 @@ impl Keeper {
     }
 
     pub(super) fn beat_if_due(&mut self, now: Duration) {
-        let Some(link) = &self.link else { return };
+        let Some(link) = &mut self.link else { return };
         let leases = self.leases.values().filter(|owned| owned.is_here);
         let held = leases.clone().map(Owned::interval);
         let every = held.chain(self.waits.values().map(Wait::interval)).min();
@@ -337,13 +337,14 @@ impl Keeper {
         let last = link.last_beat();
         // A lease that has just come here may be about to run out.
         let has_new = leases.clone().any(|owned| owned.came_at > last);
-        if has_new || last.is_none_or(|last| now >= last + every) {
-            self.beat();
-        }
-    }
-
-    fn beat(&mut self) {
-        if let Some(link) = &mut self.link {
+        // One for all that were granted late: their broker is busy.
+        let is_late = |owned: &Owned| owned.unborn.is_some() && Some(owned.granted_at) > last;
+        let pause = if leases.clone().any(is_late) {
+            every / 4
+        } else {
+            every
+        };
+        if has_new || last.is_none_or(|last| now >= last + pause) {
             link.beat();
         }
     }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Heartbeats whose time of sending is remembered. An acknowledgement of an older one is of no use.
-const BEATS_KEPT: usize = 64;
+const BEATS_KEPT: usize = 256;
 
 /// What a call of the stream is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -115,10 +115,10 @@ class Leases:
         return Grip(owned.lease.lease_id, tokens, call.request_id, trust, self._keeper, alive)
 
     def _hand_out(self, lease_id: str) -> None:
-        # For the first time, if half of its validity is left. Otherwise the next heartbeat does.
+        # For the first time, if half of its validity is left. Otherwise the next heartbeat does, which is due soon.
         owned = self.all[lease_id]
         if clock.now() + owned.ttl / 2 > owned.valid_until:
-            return self._beat()
+            return
         wait, owned.unborn = owned.unborn, None
         if wait is not None:
             owned.trust = Trust(owned.valid_until, owned.ttl)
@@ -283,12 +283,11 @@ class Leases:
         last = link.last_beat()
         # A lease that has just come here may be about to run out.
         has_new = any(owned.came_at is not None and (last is None or owned.came_at > last) for owned in here)
-        if has_new or last is None or now >= last + min(intervals):
-            self._beat()
-
-    def _beat(self) -> None:
-        if self._keeper.link is not None:
-            self._keeper.link.beat()
+        # One for all that were granted late: their broker is busy.
+        is_late = any(owned.unborn is not None and (last is None or owned.granted_at > last) for owned in here)
+        pause = min(intervals) / 4 if is_late else min(intervals)
+        if has_new or last is None or now >= last + pause:
+            link.beat()
 
     def watch_silence(self, now: float) -> None:
         """A broker that answers no heartbeat for a quarter of a ttl may be gone, though its connection

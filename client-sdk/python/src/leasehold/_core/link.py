@@ -16,7 +16,7 @@ from leasehold.v1 import inspection_service_pb2 as inspection
 from leasehold.v1 import lock_service_pb2 as pb
 
 #: Heartbeats whose time of sending is remembered. An acknowledgement of an older one is of no use.
-BEATS_KEPT = 64
+BEATS_KEPT = 256
 #: A unary call without an answer is repeated then.
 _CALL_LIMIT = 5.0
 #: How long after empty headers a stream may turn out to be refused.
