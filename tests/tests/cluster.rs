@@ -340,11 +340,10 @@ fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, D
     assert_eq!(others.failed(), 0, "other shards lose no call");
     assert!(others.is_prompt(), "other shards wait");
     assert_eq!(all.count(is_odd), 0, "answers that nobody can act on");
-    let is_seen = turns.iter().all(|turn| !turn.effect.is_empty());
-    assert!(
-        is_seen || hit.count(is_unavailable) > 0,
-        "the loss took effect"
-    );
+    // That a master which is cut off refuses was seen by writing to it: no call need meet that moment.
+    if fault != Fault::Isolated {
+        assert!(hit.count(is_unavailable) > 0, "the loss took effect");
+    }
     assert!(
         per_second >= 100,
         "too little happened: {per_second} grants/s"

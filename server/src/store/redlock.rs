@@ -88,7 +88,7 @@ impl Shared {
     }
 
     /// Asks the nodes for a call that does not wait. While only parts of the lock are taken it tries
-    /// on as the first in line: of all who try for a free lock at once, one gets it.
+    /// on as the first in line, for half a second: else all who try at once might get nothing.
     async fn try_now(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, StoreError> {
         let lock = &acquire.lock;
         let is_free = self.lines.length(lock) == 0;
