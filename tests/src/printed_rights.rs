@@ -25,6 +25,16 @@ pub fn in_a_cluster() -> (Vec<String>, Vec<String>) {
     ([words(&line), more.clone()].concat(), more)
 }
 
+/// What sharded channels need besides.
+#[must_use]
+pub fn sharded() -> Vec<String> {
+    let (_, rights) = OPERATING
+        .split_once("with `store.sharded_pubsub` also `")
+        .expect("the documentation says it");
+    let (rights, _) = rights.split_once('`').expect("it is quoted");
+    rights.split(' ').map(str::to_owned).collect()
+}
+
 /// Gives every server the user `leasehold` with those rights and no others.
 pub async fn give(cluster: &ClusterDeployment, password: &str) {
     let (rights, _) = in_a_cluster();

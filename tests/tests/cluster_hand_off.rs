@@ -1,5 +1,5 @@
 //! Locks of a cluster that go from waiter to waiter across brokers: in the order of the line, told by
-//! one message over the bus, and also while the node dies that told them.
+//! one message over the bus, or on a sharded channel, and also while the node dies that told them.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use futures::future::join_all;
 use leasehold_tests::{
     client::{AcquireCall, Client, Held, Open},
     clock::boottime,
-    cluster::ClusterOptions,
-    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard},
+    cluster::{ClusterDeployment, ClusterOptions},
+    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard, slot_of_lock},
     redis_server::Data,
     scale::{count, figures},
     until::until,
 };
+use tokio::time::sleep;
 
 const BROKERS: usize = 3;
 /// Each broker twice.
@@ -25,6 +26,8 @@ const PROMPT: Duration = Duration::from_secs(1);
 /// How long most take whose message comes: a touch would come later.
 const TOLD_WITHIN: Duration = Duration::from_millis(200);
 const OF_OTHERS: usize = 6;
+/// A subscription in a slot counts for 10 s.
+const SUBSCRIBED_AGAIN: Duration = Duration::from_secs(10);
 
 /// A case on its own keeps two cores busy: side by side, calls would be late.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -43,10 +46,72 @@ struct HandOff {
     took: Duration,
 }
 
+/// How brokers tell each other, as Redis names it in its counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Publish,
+    Spublish,
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_go_on_in_the_order_of_their_lines() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), BROKERS).await;
+    go_on(&site, Told::Publish).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_go_on_by_sharded_channels_wherever_their_slots_go() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let mut site = ClusterSite::unprepared(quick()).await;
+    let sharded = ["LEASEHOLD__STORE__SHARDED_PUBSUB", "true"].map(str::to_owned);
+    site.options.env.push(sharded.into());
+    site.options.init_store().await;
+    site.add_brokers(BROKERS).await;
+    go_on(&site, Told::Spublish).await;
+
+    // One slot goes, one goes and comes back, and the master of a third dies.
+    let client = Client::new("waiter", &site.addrs(), 0);
+    let names = [0, 1, 2].map(|index| locks_in(&shard(index), "elsewhere", 1).remove(0));
+    join_all(names.iter().map(|name| go_through(&client, name))).await;
+    let [goes, returns, _] = [0, 1, 2].map(|index| slot_of_lock(&names[index]));
+    move_slot(&site.cluster, goes, 1).await;
+    move_slot(&site.cluster, returns, 2).await;
+    move_slot(&site.cluster, returns, 1).await;
+    site.cluster.kill(2).await;
+    site.cluster.promoted(*shard(2).start(), 2).await;
+    sleep(SUBSCRIBED_AGAIN).await;
+    for name in &names {
+        let call = AcquireCall::new(name, TTL, Duration::ZERO);
+        let free = until("its slot grants again", async || {
+            client.acquire_at(0, &call).await.ok()
+        });
+        let free = free.await;
+        client.release_at(0, &free).await.expect("it is held");
+    }
+    let gone = join_all(names.iter().map(|name| go_through(&client, name))).await;
+    let mut took: Vec<_> = gone.concat().iter().map(|hand_off| hand_off.took).collect();
+    figures(&format!(
+        "cluster_hand_off: sharded, after a slot went, one came back, and a master died: hand_offs={} {}",
+        took.len(),
+        percentiles(&mut took)
+    ));
+    for line in gone {
+        let mut took: Vec<_> = line.iter().map(|hand_off| hand_off.took).collect();
+        took.sort_unstable();
+        assert!(took[took.len() / 2] < TOLD_WITHIN, "{took:?}");
+    }
+}
+
+/// Gives all keys of a slot and then the slot to another master.
+async fn move_slot(cluster: &ClusterDeployment, slot: u16, to: usize) {
+    let mut migration = cluster.begin_migration(slot, to).await;
+    migration.move_all().await;
+    migration.finish().await;
+}
+
+/// Lines in every shard, one after the other.
+async fn go_on(site: &ClusterSite, told: Told) {
     let client = Client::new("waiter", &site.addrs(), 0);
     let each = count(100, 10);
     let shards: Vec<_> = (0..SHARDS)
@@ -68,7 +133,7 @@ async fn locks_go_on_in_the_order_of_their_lines() {
         }
     }
     figures(&format!(
-        "cluster_hand_off: brokers={BROKERS} lines={} hand_offs={} {} inversions={inversions}",
+        "cluster_hand_off: {told:?} brokers={BROKERS} lines={} hand_offs={} {} inversions={inversions}",
         each * SHARDS,
         took.len(),
         percentiles(&mut took)
@@ -76,6 +141,14 @@ async fn locks_go_on_in_the_order_of_their_lines() {
     assert_eq!((took.len(), inversions), (each * SHARDS * IN_LINE, 0));
     // Without messages each would wait for a touch.
     assert!(took[took.len() / 2] < TOLD_WITHIN, "messages come");
+    let mut used = String::new();
+    for index in 0..SHARDS {
+        let mut raw = site.cluster.connect(index).await;
+        used.push_str(raw.must(&["INFO", "commandstats"]).await.text());
+    }
+    let is_used = ["publish", "spublish"].map(|name| used.contains(&format!("cmdstat_{name}:")));
+    let expected = [Told::Publish, Told::Spublish].map(|one| one == told);
+    assert_eq!(is_used, expected, "{used}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -175,6 +175,15 @@ async fn check_config_names_every_problem_and_no_secret() {
         );
     }
     assert!(!stderr.contains("canary"), "{stderr}");
+    let of_a_cluster = "[store]\nurl = 'redis://h'\nsharded_pubsub = true\n";
+    std::fs::write(&file, of_a_cluster).expect("write the file");
+    let (code, _, stderr) = run(&["check-config", "--config", path]).await;
+    assert_eq!(code, Some(1));
+    let named = stderr.starts_with("store.sharded_pubsub ");
+    assert!(
+        named && stderr.contains("redis-cluster:// only"),
+        "{stderr}"
+    );
     std::fs::write(&file, "[store]\nurl = 'memory'\n").expect("write the file");
     let (code, stdout, stderr) = run(&["check-config", "--config", path]).await;
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");

@@ -58,6 +58,7 @@ impl StoreSettings {
         let sentinel_login = self::login(reader, user_key, password_key);
         let tls = tls(reader, &settings);
         let wait_replicas = reader.parse("store.wait_replicas", "0", replicas);
+        let sharded_pubsub = reader.parse("store.sharded_pubsub", "false", boolean);
         let trust_empty_store = reader.parse("store.trust_empty_store", "false", boolean);
         let wait_for_store = reader.parse("store.wait_for_store", "false", boolean);
         let allow_unsafe = reader.parse("store.allow_unsafe_redis", "false", boolean);
@@ -68,6 +69,13 @@ impl StoreSettings {
                 trust_empty_store,
                 wait_replicas,
             );
+        }
+        let is_cluster =
+            matches!(&settings, Self::Redis(redis) if matches!(redis.place, Place::Cluster(_)));
+        if sharded_pubsub && !is_cluster {
+            let why =
+                "is for redis-cluster:// only: elsewhere a message reaches one server as it is";
+            reader.problem("store.sharded_pubsub", why);
         }
         match &mut settings {
             Self::Memory { .. } if dev => {}
@@ -84,6 +92,7 @@ impl StoreSettings {
                 redis.deployment_key = deployment_key;
                 redis.tls = tls;
                 redis.wait_replicas = wait_replicas;
+                redis.sharded_pubsub = sharded_pubsub;
                 redis.trust_empty_store = trust_empty_store;
                 redis.wait_for_store = wait_for_store;
                 redis.allow_unsafe = allow_unsafe;

@@ -35,7 +35,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::answers::Answer;
 use self::{
-    cluster::Router,
+    cluster::{Router, slot::slot_of},
     connection::{NodeError, RedisConfig},
     node::{Missed, Node},
     nodes::{Nodes, Target},
@@ -170,6 +170,7 @@ impl RedisStore {
                 not_after_ms: node.not_after_ms(),
                 era_id: target.era_id(),
                 era_tag: target.era_tag(),
+                is_sharded: node.shards().is_some(),
             })
         };
         let script = self.scripts.get(verb);
@@ -226,9 +227,12 @@ impl Store for RedisStore {
     async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.acquire(acquire, WAITERS_MAX);
         let run = self.run_on_node(&acquire.lock, Verb::Acquire, command, answers::acquired);
-        let (node, acquired) = run.await?;
+        let (node, mut acquired) = run.await?;
         if let Acquired::Granted(_) = acquired {
             node.replicated().await?;
+        }
+        if let Acquired::Queued { next_event_ms, .. } = &mut acquired {
+            hear(&node, &acquire.lock, next_event_ms).await;
         }
         Ok(acquired)
     }
@@ -279,7 +283,8 @@ impl Store for RedisStore {
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.touch(lock);
         let run = self.run_on_node(lock, Verb::Touch, command, answers::touched);
-        let (node, touched) = run.await?;
+        let (node, mut touched) = run.await?;
+        hear(&node, lock, &mut touched.next_event_ms).await;
         Ok(Touched {
             held: node.to_be_claimed(touched.held),
             ..touched
@@ -312,6 +317,16 @@ impl Store for RedisStore {
 
     fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
+    }
+}
+
+/// Where brokers listen to sharded channels: has the node hear of a line in which calls of this broker
+/// wait. If it did not until now the line is to be touched at once.
+async fn hear(node: &Node, lock: &LockKey, next_event_ms: &mut u64) {
+    if let Some(shards) = node.shards()
+        && shards.hear(slot_of(lock)).await
+    {
+        *next_event_ms = 1;
     }
 }
 

@@ -81,6 +81,7 @@ impl Scripts {
             not_after_ms,
             era_id: &self.era_id,
             era_tag: None,
+            is_sharded: false,
         }
     }
 

@@ -102,6 +102,7 @@ impl Machine {
             not_after_ms: step.not_after_ms,
             era_id: ERA_ID,
             era_tag: None,
+            is_sharded: false,
         };
         match &step.verb {
             Verb::Acquire(acquire) => (

@@ -8,6 +8,7 @@ pub(super) mod init;
 mod map;
 pub(super) mod redirect;
 pub(super) mod settle;
+pub(super) mod shards;
 pub(super) mod slot;
 mod tally;
 

@@ -56,6 +56,8 @@ pub struct RedisConfig {
     pub bounds: EraBounds,
     /// How many replicas must have a grant or a renewal before anybody is told; 0: nobody waits.
     pub wait_replicas: u32,
+    /// Brokers of a cluster tell each other by sharded channels, not by messages to all of its servers.
+    pub sharded_pubsub: bool,
     /// A store without an era has never been used, and grants at once.
     pub trust_empty_store: bool,
     /// Serves stores that may evict locks, or are too old.
@@ -106,6 +108,7 @@ impl RedisConfig {
             deployment_key: None,
             bounds: EraBounds::default(),
             wait_replicas: 0,
+            sharded_pubsub: false,
             trust_empty_store: false,
             allow_unsafe: false,
             wait_for_store: false,

@@ -12,7 +12,7 @@ use tracing::{error, warn};
 
 use super::{
     clocks::Reading,
-    cluster::{eras::SlotEras, redirect::Redirect, slot},
+    cluster::{eras::SlotEras, redirect::Redirect, shards::Shards, slot},
     complaints::Complaints,
     connection::{Endpoint, plain},
     era::{Era, ServerIdentity},
@@ -37,6 +37,8 @@ pub(super) struct Verified {
     pub(super) time: Reading,
     /// What answers wait for.
     pub(super) gate: Option<Gate>,
+    /// The sharded channels that are listened to.
+    pub(super) shards: Option<Shards>,
 }
 
 /// In which era a node grants.
@@ -209,6 +211,11 @@ impl Node {
             Eras::One(_) => None,
             Eras::Slots(eras) => Some(eras),
         }
+    }
+
+    /// The sharded channels that this node of a cluster listens to, where brokers do.
+    pub(super) fn shards(&self) -> Option<&Shards> {
+        self.verified.shards.as_ref()
     }
 
     /// The key of an era in which it grants, in a cluster that of another slot each time.

@@ -15,6 +15,7 @@ use super::{
     cluster::{
         check::check_settings,
         settle::{Settler, Slots},
+        shards::Shards,
         slot::tag_of,
     },
     connection::{Connection, Endpoint, NodeError, RedisConfig},
@@ -126,6 +127,7 @@ pub(super) async fn open(
         }
     };
     let (gate, waiting) = gate(&endpoint, run_id, &eras).await?;
+    let shards = shards(plan, &endpoint, &subscriber).await?;
     let time = Reading::quick(client).await.map_err(failed)?;
     let node = Arc::new(Node::new(Verified {
         endpoint: endpoint.clone(),
@@ -136,6 +138,7 @@ pub(super) async fn open(
         key,
         time,
         gate,
+        shards,
     }));
     Ok(Opened {
         endpoint,
@@ -172,6 +175,23 @@ async fn listen(
         connection,
         messages,
     })
+}
+
+/// The sharded channels of a cluster's node, where brokers tell each other by them.
+async fn shards(
+    plan: &Plan,
+    endpoint: &Endpoint,
+    subscriber: &Subscriber,
+) -> Result<Option<Shards>, NodeError> {
+    let (true, Some(slots)) = (plan.config.sharded_pubsub, &plan.slots) else {
+        return Ok(None);
+    };
+    let client = subscriber.connection.client().clone();
+    let shards = Shards::new(client, plan.channel.name.clone());
+    if let Some(slot) = slots.first_of(&endpoint.address) {
+        shards.check(endpoint, slot).await?;
+    }
+    Ok(Some(shards))
 }
 
 /// What answers wait for, and the connection that asks for it.

@@ -23,6 +23,8 @@ pub struct Preamble<'a> {
     pub era_id: &'a str,
     /// In a cluster: a part of a key by which it lies in the lock's slot.
     pub era_tag: Option<&'a str>,
+    /// In a cluster: brokers listen to sharded channels.
+    pub is_sharded: bool,
 }
 
 /// Keys and arguments of one command.
@@ -96,7 +98,7 @@ macro_rules! text {
 /// A verb that lets the line move, with what it needs besides.
 macro_rules! granting {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["grant", "ended", "expire", "line", "advance" $(, $part)*])
+        text!($flags, $verb, ["tell", "grant", "ended", "expire", "line", "advance" $(, $part)*])
     };
 }
 
@@ -142,12 +144,12 @@ const ACQUIRE: &str = granting!(
 const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
-    ["grant", "ended", "expire", "stream"]
+    ["tell", "grant", "ended", "expire", "stream"]
 );
 const ATTACH: &str = text!(
     " flags=allow-oom",
     "attach",
-    ["grant", "ended", "expire", "stream"]
+    ["tell", "grant", "ended", "expire", "stream"]
 );
 const RELEASE: &str = granting!(
     " flags=allow-oom",
@@ -279,7 +281,8 @@ impl Preamble<'_> {
                 args.push(text(self.era_id));
             }
             Some(tag) => {
-                let era = format!("{}|{}era{tag}", self.era_id, self.key_prefix);
+                let sharded = if self.is_sharded { "!" } else { "" };
+                let era = format!("{}|{}era{tag}{sharded}", self.era_id, self.key_prefix);
                 args.push(Value::String(era.into()));
             }
         }

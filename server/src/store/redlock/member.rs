@@ -146,6 +146,7 @@ impl Member {
                 not_after_ms: node.not_after_ms(),
                 era_id: node.era_id(),
                 era_tag: None,
+                is_sharded: false,
             })
         };
         let value = node.eval(self.scripts.get(question.verb), &command).await?;

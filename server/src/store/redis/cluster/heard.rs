@@ -1,5 +1,6 @@
 //! Which of the messages that the nodes of a cluster hear are passed on, so that each is told once.
 //!
+//! With sharded channels only the node of the lock's master hears of it, and tells all that it hears.
 //! PUBLISH at one master reaches all, so every node hears every message, and that of the master which
 //! has the lock tells it: nobody else is needed to hear of a lock. The others drop it, unless it is
 //! doubtful who has the lock: then all tell it, since a message that comes twice does no harm.
@@ -34,6 +35,7 @@ impl Router {
     pub(super) fn heard(&self, from: &Address, event: NodeEvent) {
         let is_told = match &event {
             NodeEvent::Ready => true,
+            NodeEvent::Message(_) if self.config.sharded_pubsub => true,
             NodeEvent::Message(payload) => {
                 let slot = slot_of_key(payload.slice_ref(key_of(payload)));
                 self.is_told_by(from, slot)

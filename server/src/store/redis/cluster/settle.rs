@@ -24,6 +24,7 @@ use crate::store::redis::{
     connection::{Endpoint, NodeError},
     decide::{Decision, Found, decide},
     era::{Era, ServerIdentity},
+    place::Address,
     refusal::{Refusal, Then},
     script::Script,
     settle::{own, refused},
@@ -62,6 +63,13 @@ pub(in crate::store::redis) struct Settler {
     complaints: Complaints,
     /// All slots are settled again, since one had lost its era.
     is_losing: bool,
+}
+
+impl Slots {
+    /// A slot of this master.
+    pub(in crate::store::redis) fn first_of(&self, master: &Address) -> Option<u16> {
+        self.map.borrow().slots_of(master).first().copied()
+    }
 }
 
 impl Settler {

@@ -8,8 +8,9 @@ local function grants_in()
     local era = era_key and call('GET', era_key)
     if not era_key then
       -- In a cluster the era is no key, or nothing could be done while its slot moves: it follows the
-      -- id, 'era_id|era'. No id grants nothing, and an era that is elsewhere already is none.
-      era_id, era = string.match(era_id, '^(%w*)|(.*)$')
+      -- id, 'era_id|era' (and perhaps '!': tell.lua). No id grants nothing, and an era that is elsewhere
+      -- already is none.
+      era_id, era = string.match(era_id, '^(%w*)|(.-)!?$')
       era = era_id ~= '' and redis.pcall('GET', era)
     end
     local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
@@ -58,10 +59,7 @@ local function advance()
       if granted == GRANTS_MAX and not blocked then more = 1 end
     end
   until not w or blocked or more == 1
-  if messages then
-    local prefix = string.match(lock, '^[^{]*')
-    for broker, message in pairs(messages) do call('PUBLISH', prefix .. 'b:' .. broker, message) end
-  end
+  for broker, message in pairs(messages or {}) do tell(broker, message) end
   return blocked or more == 1
 end
 

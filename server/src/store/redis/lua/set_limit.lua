@@ -20,7 +20,7 @@ for place = queue.head, math.min(queue.tail, queue.head + PLACES_MAX) do
   end
 end
 for at = 1, refused and #brokers or 0, 16 do
-  call('PUBLISH', string.match(lock, '^[^{]*') .. 'b:' .. string.sub(brokers, at, at + 15), lock)
+  tell(string.sub(brokers, at, at + 15), lock)
 end
 advance()
 save()

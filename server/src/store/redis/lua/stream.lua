@@ -21,9 +21,7 @@ local function put_on(h, there)
   if from == '' or stream_of(from) == stream_of(there) then return end
   moved = h.lease .. '.' .. from
   local broker = string.match(from, '^%w+')
-  if broker ~= me then
-    call('PUBLISH', string.match(lock, '^[^{]*') .. 'b:' .. broker, lock .. '\n' .. h.lease .. '\n' .. from)
-  end
+  if broker ~= me then tell(broker, lock .. '\n' .. h.lease .. '\n' .. from) end
 end
 
 -- Whether a lease may not be changed from there: '*' is anywhere, '' is on no stream, or an epoch.

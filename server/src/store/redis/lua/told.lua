@@ -12,6 +12,6 @@ local function tell_free()
   changed.n = false
   for at = 1, #brokers, #me do
     local broker = string.sub(brokers, at, at + #me - 1)
-    if broker ~= me then call('PUBLISH', string.match(lock, '^[^{]*') .. 'b:' .. broker, lock) end
+    if broker ~= me then tell(broker, lock) end
   end
 end
