@@ -175,6 +175,7 @@ fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Route
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     Ok(server(&config.http2)
         .add_service(health.api())

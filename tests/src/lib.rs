@@ -53,6 +53,7 @@ pub mod sdk_line;
 pub mod sdk_site;
 pub mod sdk_stay;
 pub mod sentinel;
+pub mod setup;
 pub mod shared_cluster;
 pub mod shared_redis;
 pub mod shared_sentinel;

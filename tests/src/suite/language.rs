@@ -1,12 +1,10 @@
 //! Which languages have a probe, and how it is started.
 
-use std::{
-    path::{Path, PathBuf},
-    process,
-    sync::LazyLock,
-};
+use std::{path::PathBuf, sync::LazyLock};
 
 use tokio::process::Command;
+
+use crate::setup::{folder_of, workspace};
 
 /// A language with an SDK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,19 +46,7 @@ pub fn python_program(program: &str) -> Command {
 }
 
 /// The environment that the Python client's own tests have.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
-    let mut script = process::Command::new(workspace().join("scripts/setup.sh"));
-    let output = script.arg("python").output().expect("a script that runs");
-    let missing = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{missing}");
-    let path = String::from_utf8(output.stdout).expect("a path");
-    path.trim().into()
-});
-
-fn workspace() -> &'static Path {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("it lies in the workspace")
-}
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| folder_of("python"));
 
 fn rust_probe() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");

@@ -1,0 +1,199 @@
+//! What docs/raw-stubs.md says of grpcurl, done with it.
+
+use std::{
+    env, fs,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use leasehold_tests::{
+    client::{AcquireCall, Client},
+    clock::boottime,
+    in_process::InProcess,
+    proxy::{Mode, Proxy},
+    setup::{folder_of, workspace},
+    temp_dir::TempDir,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+const NAME: &str = "invoices/4711";
+const TTL: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(20);
+/// Tells its token, and works until it is told to stop.
+const WORK: &str = "#!/bin/sh\necho \"token $1\"\nread -r _\n";
+
+fn page() -> String {
+    fs::read_to_string(workspace().join("docs/raw-stubs.md")).expect("the page")
+}
+
+/// With grpcurl where a shell finds it.
+fn bash(arguments: &[&str]) -> Command {
+    let mut command = Command::new("bash");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = [folder_of("grpcurl")]
+        .into_iter()
+        .chain(env::split_paths(&path));
+    command.env("PATH", env::join_paths(folders).expect("a path"));
+    command.args(arguments).kill_on_drop(true);
+    command
+}
+
+/// A line of the page, sent to this broker.
+async fn line(with: &str, broker: SocketAddr) -> Output {
+    let page = page();
+    let mut lines = page.lines();
+    let line = lines.find(|line| line.starts_with("grpcurl ") && line.contains(with));
+    let line = line.expect("the page has it");
+    let line = line.replace("127.0.0.1:7070", &broker.to_string());
+    let output = bash(&["-c", &line]).output().await;
+    output.expect("a shell that runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The program of the page, with leases of so many seconds.
+struct Job {
+    child: Child,
+    work: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Job {
+    fn start(dir: &Path, broker: SocketAddr, ttl_s: u32) -> Self {
+        let page = page();
+        let (_, program) = page.split_once("```bash\n").expect("the page has it");
+        let (program, _) = program.split_once("```").expect("it ends");
+        assert!(program.contains("\"30s\""), "{program}");
+        let program = program.replace("\"30s\"", &format!("\"{ttl_s}s\""));
+        let [job, work] = [("job.sh", program.as_str()), ("work", WORK)]
+            .map(|(name, text)| executable(&dir.join(name), text));
+        let mut command = bash(&[&job, &broker.to_string(), &work]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a shell that runs");
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        Self {
+            child,
+            work: stdin.expect("a pipe"),
+            said: BufReader::new(stdout.expect("a pipe")).lines(),
+        }
+    }
+
+    /// Waits until it works; the token that it was given.
+    async fn begun(&mut self) -> i64 {
+        let line = timeout(LIMIT, self.said.next_line()).await;
+        let line = line.expect("it begins in time").expect("a pipe");
+        let line = line.expect("it begins");
+        let token = line.strip_prefix("token ").map(str::parse);
+        token.expect("it says its token").expect("a number")
+    }
+
+    /// Its exit code.
+    async fn ended(&mut self) -> Option<i32> {
+        let status = timeout(LIMIT, self.child.wait()).await;
+        status.expect("it ends in time").expect("its status").code()
+    }
+}
+
+/// A call that waits.
+fn next() -> AcquireCall {
+    AcquireCall::new(NAME, TTL, TTL)
+}
+
+fn executable(path: &Path, text: &str) -> String {
+    fs::write(path, text).expect("write a file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("make it executable");
+    path.display().to_string()
+}
+
+#[tokio::test]
+async fn the_lines_take_a_lock_show_it_and_say_why_it_is_refused() {
+    let broker = InProcess::start().await;
+    let taken = line("/Acquire", broker.api).await;
+    assert!(taken.status.success(), "{}", text(&taken.stderr));
+    let taken = text(&taken.stdout);
+    for field in ["\"leaseToken\"", "\"fencingToken\""] {
+        assert!(taken.contains(field), "{taken}");
+    }
+    let shown = line("/GetLock", broker.api).await;
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains("\"holders\"") && shown.contains(NAME),
+        "{shown}"
+    );
+    assert!(!shown.contains("leaseToken"), "{shown}");
+    let refused = line("/Acquire", broker.api).await;
+    assert!(!refused.status.success());
+    let refused = text(&refused.stderr);
+    for said in [
+        "Code: Aborted",
+        "\"reason\": \"WAIT_TIMEOUT\"",
+        "\"holders\"",
+    ] {
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_program_works_under_the_lock_and_gives_it_back() {
+    let (broker, dir) = (InProcess::start().await, TempDir::new("grpcurl"));
+    let mut job = Job::start(dir.path(), broker.api, 30);
+    let token = job.begun().await;
+    let client = Client::new("next", &[broker.api], 0);
+    let waiting = client.open_at(0, &next());
+    client.queued_at(0, NAME, 1).await;
+    job.work.write_all(b"enough\n").await.expect("it reads");
+    let next = waiting.await.expect("a call does not panic");
+    let next = next.expect("it is given back");
+    assert!(next.token() > token, "{} {token}", next.token());
+    assert_eq!(job.ended().await, Some(0));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_program_repeats_a_call_whose_answer_was_lost() {
+    let (broker, dir) = (InProcess::start().await, TempDir::new("grpcurl"));
+    let proxy = Proxy::start(broker.api).await;
+    let client = Client::new("first", &[broker.api], 0);
+    let held = client.acquire(&next()).await.expect("it is free");
+    let mut job = Job::start(dir.path(), proxy.addr(), 30);
+    client.queued_at(0, NAME, 1).await;
+    proxy.set_mode(Mode::SwallowReplies);
+    client.release(&held).await.expect("it is ours");
+    proxy.wait_for_swallowed(1).await;
+    proxy.set_mode(Mode::Forward);
+    assert_eq!(proxy.cut().await, 1);
+    // With another request id it would wait for its own lock.
+    let token = job.begun().await;
+    let lock = client.get_lock(NAME).await.expect("an answer");
+    let holders = lock.expect("it is held").holders;
+    let held: Vec<_> = holders.iter().map(|holder| holder.fencing_token).collect();
+    assert_eq!(held, [token]);
+    job.work.write_all(b"enough\n").await.expect("it reads");
+    assert_eq!(job.ended().await, Some(0));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_program_ends_its_work_before_the_time_of_its_lease_is_over() {
+    let (broker, dir) = (InProcess::start().await, TempDir::new("grpcurl"));
+    let mut job = Job::start(dir.path(), broker.api, 4);
+    let token = job.begun().await;
+    let begun = boottime();
+    assert_eq!(job.ended().await, Some(1), "its work was killed");
+    let took = boottime() - begun;
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    let client = Client::new("next", &[broker.api], 0);
+    let next = client.acquire(&next()).await.expect("it was given back");
+    assert!(next.token() > token, "{} {token}", next.token());
+    broker.stop().await;
+}
