@@ -1,4 +1,4 @@
-//! A flash sale: a crowd of buyers in two languages, few items, and a stock that can only be read and
+//! A flash sale: a crowd of buyers in several languages, few items, and a stock that can only be read and
 //! written back.
 
 use std::{
@@ -61,19 +61,22 @@ impl Shop {
 pub async fn a_crowd_buys_exactly_the_stock(cast: Cast) {
     let scene = Scene::start(cast, 2).await;
     let probes = [scene.one().await, scene.other().await];
+    sell_to(&probes, &format!("{:?} and {:?}", cast.one, cast.other)).await;
+}
+
+/// A sale to a crowd that buys by these probes in turn. `who` is for the figures.
+pub async fn sell_to(probes: &[Probe], who: &str) {
     let buyers = count(1_000, 100);
     let sold = |bought: Vec<bool>| bought.into_iter().filter(|bought| *bought).count();
     let open = Shop::open();
     let oversold = sold(join_all((0..buyers).map(|_| open.buy())).await);
     let shop = Shop::open();
     let begun = boottime();
-    let crowd = (0..buyers).map(|buyer| shop.buy_locked(&probes[buyer % 2], buyer));
+    let crowd = (0..buyers).map(|buyer| shop.buy_locked(&probes[buyer % probes.len()], buyer));
     let sold = sold(join_all(crowd).await);
     let left = shop.stock.load(Ordering::SeqCst);
     figures(&format!(
-        "suite {:?} and {:?}: buyers={buyers} items={ITEMS} sold={sold} left={left} without_the_lock={oversold} took={}ms",
-        cast.one,
-        cast.other,
+        "suite {who}: buyers={buyers} items={ITEMS} sold={sold} left={left} without_the_lock={oversold} took={}ms",
         (boottime() - begun).as_millis()
     ));
     assert_eq!((sold as u64, left), (ITEMS, 0));
