@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Generates the stubs of the API into gen, or with another folder as argument there.
+set -euo pipefail
+cd "$(dirname "$0")"
+PATH="$(./setup.sh path):$PATH"
+buf="$(../../scripts/setup.sh buf)/buf"
+"$buf" generate ../../proto --output "${1:-.}"

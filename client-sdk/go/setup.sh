@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Makes sure that what builds, tests and checks need is there besides what scripts/setup.sh provides: Go, and the modules.
+# As root on Debian it installs what is missing; anywhere else it prints one line to paste and exits 2. With the argument
+# `path` it installs nothing, and prints the folder of the `go` to use.
+set -euo pipefail
+cd "$(dirname "$0")"
+source ../../scripts/provide.sh
+
+readonly GO_NEEDED=1.26.0 GO_VERSION=1.26.8
+readonly GO_DIR="$CACHE/go-$GO_VERSION"
+MODULES="$CACHE/go-modules-$(cat go.sum tools/go.sum benchmark/go.sum | cksum | cut -d' ' -f1)"
+readonly MODULES
+case "$(uname -m)" in
+    aarch64 | arm64) arch=arm64 ;;
+    *) arch=amd64 ;;
+esac
+readonly TOOLCHAIN="golang.org/toolchain@v0.0.1-go$GO_VERSION.$(uname -s | tr '[:upper:]' '[:lower:]')-$arch"
+
+# Outside of a module, so that an older one does not look for a newer toolchain by itself.
+go_is_new() {
+    local version
+    version="$(cd / && GOTOOLCHAIN=local go env GOVERSION 2>/dev/null)" || return 1
+    [[ "$(printf '%s\n' "$GO_NEEDED" "${version#go}" | sort -V | head -1)" == "$GO_NEEDED" ]]
+}
+go_path() {
+    if go_is_new; then
+        dirname "$(command -v go)"
+    else
+        echo "$GO_DIR/bin"
+    fi
+}
+
+if [[ "${1:-}" == path ]]; then
+    if ! go_is_new && [[ ! -x "$GO_DIR/bin/go" ]]; then
+        echo "Go $GO_NEEDED or newer is missing. Run: client-sdk/go/setup.sh" >&2
+        exit 2
+    fi
+    go_path
+    exit 0
+fi
+
+# For the race detector.
+command -v gcc >/dev/null || packages+=(gcc libc6-dev)
+if ! go_is_new && [[ ! -x "$GO_DIR/bin/go" ]]; then
+    # Any Go can fetch a newer one from the registry of modules. Files of modules are never executable.
+    command -v go >/dev/null || packages+=(golang-go)
+    steps+=("(cd / && export GOTOOLCHAIN=local GOFLAGS= && go mod download $TOOLCHAIN && mkdir -p '$CACHE' \
+&& rm -rf '$GO_DIR.new' && cp -r \"\$(go env GOMODCACHE)/$TOOLCHAIN\" '$GO_DIR.new' && chmod -R u+w '$GO_DIR.new' \
+&& chmod +x '$GO_DIR.new'/bin/* '$GO_DIR.new'/pkg/tool/*/* && mv '$GO_DIR.new' '$GO_DIR')")
+fi
+if [[ ! -e "$MODULES" ]]; then
+    steps+=("(PATH=\"$(go_path):\$PATH\" && for module in '$PWD' '$PWD/tools' '$PWD/benchmark'; do \
+(cd \"\$module\" && go mod download); done && mkdir -p '$CACHE' && touch '$MODULES')")
+fi
+provide
