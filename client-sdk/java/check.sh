@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Checks the form, the types, the documentation, the generated code and the package; with --fix it repairs the form
+# instead.
+set -euo pipefail
+cd "$(dirname "$0")"
+./setup.sh
+if [[ "${1:-}" == --fix ]]; then
+    mvn -o -B -ntp -q spotless:apply
+    exit 0
+fi
+mvn -o -B -ntp -q spotless:check
+# All warnings of the compiler and of javadoc are errors.
+mvn -o -B -ntp -q package -DskipTests
+./generate.sh target/generated
+diff -r src/main/java/dev/leasehold/v1 target/generated/dev/leasehold/v1

@@ -1,0 +1,61 @@
+package dev.leasehold.internal;
+
+import dev.leasehold.Tls;
+import dev.leasehold.error.InvalidCredentialException;
+import dev.leasehold.error.NoEndpointException;
+import io.grpc.Channel;
+import io.grpc.ClientInterceptors;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.stub.MetadataUtils;
+import java.util.List;
+import java.util.stream.Stream;
+
+/** Where the brokers are, and how to convince them: what all streams of a client share. */
+public final class Brokers {
+    private static final Metadata.Key<String> AUTHORIZATION =
+            Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+
+    private final List<Endpoint> endpoints;
+    private final Tls tls;
+    private final Metadata shown = new Metadata();
+
+    /** Checks what a client is made of. URLs are separated by commas; the bearer token may be null. */
+    public Brokers(String urls, Tls tls, String bearerToken) {
+        endpoints = Stream.of(urls.split(","))
+                .map(String::strip)
+                .filter(url -> !url.isEmpty())
+                .map(Endpoint::of)
+                .toList();
+        if (endpoints.isEmpty()) {
+            throw new NoEndpointException();
+        }
+        this.tls = tls;
+        if (bearerToken != null) {
+            if (!bearerToken.chars().allMatch(one -> one >= ' ' && one <= '~')) {
+                throw new InvalidCredentialException();
+            }
+            shown.put(AUTHORIZATION, "Bearer " + bearerToken);
+        }
+        // Certificates that cannot be used fail here, and not in the client's thread.
+        endpoints.forEach(endpoint -> endpoint.builder(tls));
+    }
+
+    int count() {
+        return endpoints.size();
+    }
+
+    /** The endpoint with this number; after the last comes the first again. */
+    Endpoint at(int number) {
+        return endpoints.get(number % endpoints.size());
+    }
+
+    ManagedChannel channel(Endpoint endpoint) {
+        return endpoint.channel(tls);
+    }
+
+    /** The same channel, showing the credential with every call. */
+    Channel shown(ManagedChannel channel) {
+        return ClientInterceptors.intercept(channel, MetadataUtils.newAttachHeadersInterceptor(shown));
+    }
+}

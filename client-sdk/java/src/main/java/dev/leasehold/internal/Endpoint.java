@@ -1,0 +1,83 @@
+package dev.leasehold.internal;
+
+import dev.leasehold.Tls;
+import dev.leasehold.error.InvalidEndpointException;
+import io.grpc.ChannelCredentials;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.TlsChannelCredentials;
+import io.grpc.okhttp.OkHttpChannelBuilder;
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.util.logging.Level;
+import java.util.logging.Logger;
+
+/** One broker, or a name behind which there are several. */
+record Endpoint(String name, String host, int port, boolean isTls) {
+    /**
+     * gRPC logs the beginning of every message here at a fine level, in hex: request ids and lease tokens among it. A
+     * program that sets this logger's own level sees them; one that only sets those above it does not. Kept, as loggers
+     * are collected.
+     */
+    private static final Logger WIRE = Logger.getLogger("io.grpc.okhttp.OkHttpClientTransport");
+
+    static {
+        if (WIRE.getLevel() == null) {
+            WIRE.setLevel(Level.INFO);
+        }
+    }
+
+    static Endpoint of(String url) {
+        URI uri;
+        try {
+            uri = new URI(url);
+        } catch (URISyntaxException e) {
+            throw new InvalidEndpointException(url, e.getReason());
+        }
+        boolean isTls = "https".equals(uri.getScheme());
+        if (!isTls && !"http".equals(uri.getScheme())) {
+            throw new InvalidEndpointException(url, "is no http or https URL");
+        }
+        if (uri.getHost() == null) {
+            throw new InvalidEndpointException(url, "has no host");
+        }
+        int standard = isTls ? 443 : 80;
+        return new Endpoint(url, uri.getHost(), uri.getPort() < 0 ? standard : uri.getPort(), isTls);
+    }
+
+    /** A connection of its own, which begins with its first call. */
+    ManagedChannel channel(Tls tls) {
+        return builder(tls).build();
+    }
+
+    /** Fails with IllegalArgumentException if the certificates cannot be used. */
+    OkHttpChannelBuilder builder(Tls tls) {
+        ChannelCredentials credentials = isTls ? credentials(tls) : InsecureChannelCredentials.create();
+        OkHttpChannelBuilder builder = OkHttpChannelBuilder.forAddress(host, port, credentials);
+        if (isTls && tls.serverName() != null) {
+            builder.overrideAuthority(tls.serverName());
+        }
+        // Answers only wake the client's thread. What is repeated is decided here, and no proxy is meant.
+        return builder.directExecutor()
+                .disableRetry()
+                .disableServiceConfigLookUp()
+                .proxyDetector(address -> null);
+    }
+
+    private static ChannelCredentials credentials(Tls tls) {
+        TlsChannelCredentials.Builder builder = TlsChannelCredentials.newBuilder();
+        try {
+            if (tls.ca() != null) {
+                builder.trustManager(new ByteArrayInputStream(tls.ca()));
+            }
+            if (tls.certificate() != null) {
+                builder.keyManager(new ByteArrayInputStream(tls.certificate()), new ByteArrayInputStream(tls.key()));
+            }
+        } catch (IOException e) {
+            throw new IllegalArgumentException("the certificates cannot be read", e);
+        }
+        return builder.build();
+    }
+}

@@ -1,0 +1,109 @@
+package dev.leasehold;
+
+import static dev.leasehold.support.Line.soon;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.leasehold.error.InvalidCredentialException;
+import dev.leasehold.error.InvalidEndpointException;
+import dev.leasehold.error.InvalidOwnerException;
+import dev.leasehold.error.NoEndpointException;
+import dev.leasehold.error.UnreachableException;
+import dev.leasehold.support.Broker;
+import dev.leasehold.support.Program;
+import dev.leasehold.support.Proxy;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Making clients, and where they go. */
+class ConnectTest {
+    @ParameterizedTest
+    @ValueSource(strings = {"ftp://broker:7070", "127.0.0.1:7070", "http://", "http://a b", "broker"})
+    void anEndpointThatIsNoneIsNamed(String endpoint) {
+        InvalidEndpointException none = assertThrows(
+                InvalidEndpointException.class,
+                () -> LeaseholdClient.builder(endpoint).build());
+        assertTrue(none.getMessage().contains(endpoint), none.getMessage());
+    }
+
+    @Test
+    void settingsThatAreNoneAreRefused() {
+        LeaseholdClient.Builder builder = LeaseholdClient.builder("http://127.0.0.1:1");
+        assertThrows(
+                NoEndpointException.class, () -> LeaseholdClient.builder(" , ").build());
+        assertThrows(InvalidOwnerException.class, () -> builder.owner("").build());
+        assertThrows(
+                InvalidOwnerException.class,
+                () -> builder.owner("x".repeat(257)).build());
+        builder.owner("x");
+        InvalidCredentialException secret = assertThrows(
+                InvalidCredentialException.class,
+                () -> builder.bearerToken("s\u00e9cret").build());
+        assertFalse(secret.getMessage().contains("cret\""), "it is not shown");
+        Tls none = Tls.DEFAULT.ca("none".getBytes(StandardCharsets.UTF_8));
+        assertThrows(
+                IllegalArgumentException.class,
+                () -> LeaseholdClient.builder("https://127.0.0.1:1").tls(none).build());
+    }
+
+    @Test
+    void everyEndpointThatDoesNotAnswerIsNamed() {
+        String one = "http://127.0.0.1:" + Program.freePort();
+        String other = "http://127.0.0.1:" + Program.freePort();
+        UnreachableException none =
+                assertThrows(UnreachableException.class, () -> LeaseholdClient.connect(one + ", " + other));
+        assertTrue(none.getMessage().contains(one) && none.getMessage().contains(other), none.getMessage());
+    }
+
+    @Test
+    void theNextEndpointIsTriedAtOnce() throws Exception {
+        String nowhere = "http://127.0.0.1:" + Program.freePort();
+        try (Broker broker = Broker.start();
+                LeaseholdClient client = LeaseholdClient.connect(nowhere + "," + broker.url())) {
+            assertTrue(client.acquire("a").isValid());
+        }
+    }
+
+    @Test
+    void aClientConnectsWithItsFirstCall() throws Exception {
+        try (Broker broker = Broker.start();
+                LeaseholdClient client = LeaseholdClient.builder(broker.url()).build()) {
+            assertTrue(client.owner().endsWith(":" + ProcessHandle.current().pid()));
+            assertTrue(client.tryAcquire("a").isPresent());
+        }
+    }
+
+    @Test
+    void aThousandAndMoreLeasesHaveSeveralStreams() throws Exception {
+        try (Broker broker = Broker.start();
+                Proxy proxy = new Proxy(broker);
+                LeaseholdClient client = LeaseholdClient.connect(proxy.url())) {
+            int opened = proxy.opened();
+            List<CompletableFuture<Lease>> calls = new ArrayList<>();
+            for (int lock = 0; lock < 1_001; lock++) {
+                calls.add(client.lock("lock-" + lock).acquireAsync());
+            }
+            for (CompletableFuture<Lease> call : calls) {
+                assertTrue(soon(call).isValid());
+            }
+            assertEquals(opened + 1, proxy.opened());
+        }
+    }
+
+    @Test
+    void aClosedClientSaysSo() throws Exception {
+        try (Broker broker = Broker.start()) {
+            LeaseholdClient client = LeaseholdClient.builder(broker.url()).build();
+            client.close();
+            client.close();
+            assertThrows(UnreachableException.class, client::connect);
+        }
+    }
+}

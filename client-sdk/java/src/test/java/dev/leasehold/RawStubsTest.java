@@ -1,0 +1,70 @@
+package dev.leasehold;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import com.google.protobuf.Any;
+import com.google.protobuf.Duration;
+import com.google.rpc.ErrorInfo;
+import dev.leasehold.support.Broker;
+import dev.leasehold.v1.AcquireRequest;
+import dev.leasehold.v1.Contention;
+import dev.leasehold.v1.LockServiceGrpc;
+import dev.leasehold.v1.LockTarget;
+import dev.leasehold.v1.Owner;
+import dev.leasehold.v1.ReleaseRequest;
+import dev.leasehold.v1.RenewRequest;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.StatusProto;
+import java.util.UUID;
+import org.junit.jupiter.api.Test;
+
+/** The generated stubs by themselves, and what the status of a refused call carries. */
+class RawStubsTest {
+    private static AcquireRequest request(String owner) {
+        return AcquireRequest.newBuilder()
+                .setTarget(LockTarget.newBuilder().setName("a"))
+                .setOwner(Owner.newBuilder().setId(owner).setReason("by hand"))
+                .setRequestId(UUID.randomUUID().toString())
+                .setTtl(Duration.newBuilder().setSeconds(5))
+                .build();
+    }
+
+    @Test
+    void aRefusalCarriesItsReasonAndWhoWasInTheWay() throws Exception {
+        try (Broker broker = Broker.start()) {
+            ManagedChannel channel = Grpc.newChannelBuilder(broker.address(), InsecureChannelCredentials.create())
+                    .build();
+            LockServiceGrpc.LockServiceBlockingStub locks = LockServiceGrpc.newBlockingStub(channel);
+            AcquireRequest request = request("one");
+            dev.leasehold.v1.Lease lease = locks.acquire(request).getLease();
+            assertEquals(lease.getLeaseId(), locks.acquire(request).getLease().getLeaseId(), "safe to repeat");
+            StatusRuntimeException refused =
+                    assertThrows(StatusRuntimeException.class, () -> locks.acquire(request("other")));
+            assertEquals(Status.Code.ABORTED, refused.getStatus().getCode());
+            com.google.rpc.Status status = StatusProto.fromThrowable(refused);
+            String reason = null;
+            String owner = null;
+            for (Any detail : status.getDetailsList()) {
+                if (detail.is(ErrorInfo.class)) {
+                    reason = detail.unpack(ErrorInfo.class).getReason();
+                } else if (detail.is(Contention.class)) {
+                    owner = detail.unpack(Contention.class)
+                            .getHolders(0)
+                            .getOwner()
+                            .getId();
+                }
+            }
+            assertEquals("LOCK_HELD", reason);
+            assertEquals("one", owner);
+            locks.renew(RenewRequest.newBuilder().setLease(lease).build());
+            locks.release(ReleaseRequest.newBuilder().setLease(lease).build());
+            locks.acquire(request("other"));
+            channel.shutdownNow();
+        }
+    }
+}

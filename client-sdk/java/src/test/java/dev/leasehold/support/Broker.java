@@ -1,0 +1,82 @@
+package dev.leasehold.support;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.regex.Pattern;
+
+/** One broker on a store; on the same port when it is started again. */
+public final class Broker implements AutoCloseable {
+    private static final Pattern API = Pattern.compile("^listening on (\\S+)");
+
+    private final List<String> store;
+    private final int port = Program.freePort();
+    private Program program;
+
+    /** On the memory store. */
+    public static Broker start() throws InterruptedException {
+        return new Broker(List.of("dev"));
+    }
+
+    /** On a Redis. */
+    public static Broker start(Redis redis) throws InterruptedException {
+        // An empty store may have lost leases, and grants nothing at first.
+        return new Broker(List.of("serve", "--store", redis.url(), "--trust-empty-store"));
+    }
+
+    private Broker(List<String> store) throws InterruptedException {
+        this.store = store;
+        program = begin();
+    }
+
+    private static String binary() {
+        String path = System.getenv().getOrDefault("LEASEHOLD_SERVER", "../../target/debug/leasehold-server");
+        if (!Files.isRegularFile(Path.of(path))) {
+            throw new AssertionError(path + " is missing: cargo build -p leasehold-server, or set LEASEHOLD_SERVER");
+        }
+        return path;
+    }
+
+    private Program begin() throws InterruptedException {
+        List<String> command = new ArrayList<>(List.of(binary()));
+        command.addAll(store);
+        command.addAll(List.of("--listen", address(), "--admin-listen", "127.0.0.1:0", "--log", "off"));
+        Program begun = new Program(command);
+        begun.line(API);
+        return begun;
+    }
+
+    public int port() {
+        return port;
+    }
+
+    public String address() {
+        return "127.0.0.1:" + port;
+    }
+
+    /** As an endpoint. */
+    public String url() {
+        return "http://" + address();
+    }
+
+    public Program program() {
+        return program;
+    }
+
+    /** Starts it again after its end. */
+    public void restart() throws InterruptedException {
+        program.close();
+        program = begin();
+    }
+
+    /** Kills it; it may be started again. */
+    public void kill() {
+        program.close();
+    }
+
+    @Override
+    public void close() {
+        kill();
+    }
+}
