@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Builds the library into dist, and tests, examples and the probe into build. Quick when nothing has changed.
+set -euo pipefail
+cd "$(dirname "$0")"
+./setup.sh
+PATH="$(./setup.sh node):$PATH"
+
+# What was built of sources that are gone.
+if [[ -e dist ]] && [[ -n "$(find src tests examples -newer dist -type d -print -quit)" ]]; then
+    rm -rf dist build
+fi
+mkdir -p build
+node_modules/.bin/tsc --build
+touch dist

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Makes sure that Node 20.9 or newer and the packages that package-lock.json names are there, besides what
+# scripts/setup.sh provides. As root on Debian it installs what is missing; anywhere else it prints one line to paste and
+# exits 2. With the argument `node` it installs nothing, and prints the folder of the Node that is used.
+set -euo pipefail
+cd "$(dirname "$0")"
+source ../../scripts/provide.sh
+
+# What is installed where there is none, or an older one, as Debian's; the registry of npm has it as a package.
+readonly NODE_VERSION=22.23.3
+readonly NODE_DIR="$CACHE/node-$NODE_VERSION"
+readonly NODE_BIN="$NODE_DIR/node_modules/node/bin"
+
+is_new_enough() {
+    local version
+    version="$("$1" --version 2>/dev/null)" || return 1
+    printf 'v20.9.0\n%s\n' "$version" | sort -CV
+}
+node_bin=
+if is_new_enough node; then
+    node_bin="$(dirname "$(command -v node)")"
+elif is_new_enough "$NODE_BIN/node"; then
+    node_bin="$NODE_BIN"
+fi
+if [[ "${1:-}" == node ]]; then
+    if [[ -z $node_bin ]]; then
+        echo "Node 20.9 or newer is missing. Run: client-sdk/typescript/setup.sh" >&2
+        exit 2
+    fi
+    echo "$node_bin"
+    exit 0
+fi
+
+if [[ -z $node_bin ]]; then
+    node_bin="$NODE_BIN"
+    steps+=("mkdir -p '$NODE_DIR'" "npm install --no-save --no-audit --no-fund --prefix '$NODE_DIR' node@$NODE_VERSION")
+fi
+for folder in . benchmark; do
+    # npm writes this file when it is done.
+    done_file="$folder/node_modules/.package-lock.json"
+    if [[ ! -e $done_file || $folder/package-lock.json -nt $done_file ]]; then
+        steps+=("(cd '$PWD/$folder' && PATH=\"$node_bin:\$PATH\" npm ci --no-audit --no-fund)")
+    fi
+done
+if ((${#steps[@]} > 0)) && ! command -v npm >/dev/null; then
+    packages+=(npm)
+fi
+provide

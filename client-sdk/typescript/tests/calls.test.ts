@@ -1,0 +1,278 @@
+// What can be asked of a client, with a real broker and with the fake.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { inspect } from "node:util";
+
+import type { Place } from "@leasehold/client";
+import {
+  assertHeld,
+  ClosedError,
+  HeldError,
+  InvalidError,
+  LeaseLostError,
+  LimitMismatchError,
+  NotHeldError,
+  UpgradeDeniedError,
+  WaitTimeoutError,
+} from "@leasehold/client";
+
+import { bothWays, clientOf, free, inLine, sharedBroker, takes } from "./site.js";
+
+bothWays("a lock is held until it is released", async (t, site) => {
+  const [one, other] = [site.client(), site.client()];
+  const lease = await one.acquire(t.name);
+  assert(lease.isValid() && lease.remainingMs() > 1_000 && !lease.signal.aborted);
+  assert.deepEqual(lease.locks, [`default/${t.name}`]);
+  assert.equal(lease.fencingTokenOf(t.name), lease.fencingToken);
+  assert.equal(lease.fencingTokenOf("another"), undefined);
+  assert.equal(await other.tryAcquire(t.name), null);
+  await lease.release();
+  await lease.release();
+  assert.deepEqual([lease.isValid(), lease.lostReason, lease.remainingMs()], [false, "Released", 0]);
+  assert(!lease.signal.aborted, "a release is no loss");
+  const next = await free(other, t.name);
+  assert(next.fencingToken > lease.fencingToken);
+  await next.release();
+});
+
+bothWays("await using gives back at the end of its block", async (t, site) => {
+  const client = site.client();
+  {
+    await using lease = await client.acquire(t.name);
+    assert.equal(await client.tryAcquire(t.name), null);
+    assert(lease.isValid());
+  }
+  {
+    await using nothing = await client.tryAcquire(t.name);
+    assert(nothing !== null);
+    await using busy = await client.tryAcquire(t.name);
+    assert.equal(busy, null);
+  }
+  await takes(client, t.name);
+});
+
+bothWays("who does not wait hears who holds the lock", async (t, site) => {
+  const [one, other] = [site.client({ owner: "worker-1" }), site.client()];
+  await using lease = await one.acquire(t.name, { reason: "nightly work", labels: { team: "a" } });
+  await assert.rejects(other.acquire(t.name, { waitMs: 0 }), (error) => {
+    assert(error instanceof HeldError);
+    const [holder] = error.holders;
+    assert.deepEqual([holder?.leaseId, holder?.owner, holder?.reason], [lease.leaseId, "worker-1", "nightly work"]);
+    return true;
+  });
+});
+
+bothWays("a wait that is over says so and leaves the line", async (t, site) => {
+  const client = site.client();
+  await using lease = await client.acquire(t.name);
+  const begun = performance.now();
+  await assert.rejects(client.acquire(t.name, { waitMs: 200 }), (error) => {
+    assert(error instanceof WaitTimeoutError && error.holders[0]?.fencingToken === lease.fencingToken);
+    return true;
+  });
+  assert(performance.now() - begun >= 190);
+  await inLine(client, t.name, 0);
+});
+
+bothWays("waiters come in their order and are told their places", async (t, site) => {
+  const [one, other] = [site.client(), site.client()];
+  const lease = await one.acquire(t.name);
+  const places: Place[] = [];
+  const first = one.acquire(t.name);
+  await inLine(one, t.name, 1);
+  const second = other.acquire(t.name, { onQueue: (place) => places.push(place) });
+  await inLine(one, t.name, 2);
+  await lease.release();
+  const leads = await first;
+  // It is told at most once a second.
+  while (places.at(-1)?.position !== 1) {
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  assert.equal(places[0]?.position, 2);
+  await leads.release();
+  const last = await second;
+  assert(last.fencingToken > leads.fencingToken && leads.fencingToken > lease.fencingToken);
+  await last.release();
+});
+
+bothWays("readers share, permits add up, several locks are all or none", async (t, site) => {
+  const client = site.client();
+  {
+    await using first = await client.acquire(t.name, { shared: true });
+    await using second = await client.acquire({ name: t.name, shared: true });
+    assert.notEqual(first.leaseId, second.leaseId);
+    assert.equal(await client.tryAcquire(t.name), null);
+    await assert.rejects(client.acquire(t.name, { under: first }), UpgradeDeniedError);
+  }
+  const gpu = `${t.name}-gpu`;
+  {
+    await using three = await client.acquire(gpu, { permits: 3, limit: 5 });
+    assert(three.isValid());
+    assert.equal(await client.tryAcquire(gpu, { permits: 3, limit: 5 }), null);
+    await using two = await client.acquire(gpu, { permits: 2 });
+    assert(two.isValid());
+    await assert.rejects(client.acquire(gpu, { permits: 1, limit: 6 }), LimitMismatchError);
+  }
+  const names = ["a", "b", "c"].map((one) => `${t.name}-${one}`);
+  const [a = "", b = ""] = names;
+  {
+    await using held = await client.acquire(b);
+    assert(held.isValid());
+    assert.equal(await client.tryAcquireAll(names), null);
+    await (await free(client, a)).release();
+  }
+  await using all = await client.acquireAll(names);
+  assert.deepEqual(
+    all.locks,
+    names.map((name) => `default/${name}`),
+  );
+  for (const name of names) {
+    assert(all.fencingTokenOf(name) !== undefined);
+    assert.equal(await client.tryAcquire(name), null);
+  }
+});
+
+bothWays("a lease is entered again, and each entry gives back its own", async (t, site) => {
+  const client = site.client();
+  const outer = await client.acquire(t.name);
+  const inner = await client.acquire(t.name, { under: outer });
+  const added = await client.acquire(`${t.name}-added`, { under: outer });
+  assert.deepEqual([inner.leaseId, inner.fencingToken], [outer.leaseId, outer.fencingToken]);
+  assert.equal(added.leaseId, outer.leaseId);
+  await outer.release();
+  assert(!outer.isValid() && inner.isValid() && added.isValid());
+  assert.equal(await client.tryAcquire(t.name), null);
+  await inner.release();
+  await added.release();
+  await takes(client, t.name);
+  await assert.rejects(client.acquire(t.name, { under: outer }), LeaseLostError);
+});
+
+bothWays("an aborted call leaves the line", async (t, site) => {
+  const client = site.client();
+  const lease = await client.acquire(t.name);
+  const controller = new AbortController();
+  const waits = client.acquire(t.name, { signal: controller.signal });
+  await inLine(client, t.name, 1);
+  controller.abort();
+  await assert.rejects(waits, { name: "AbortError" });
+  await inLine(client, t.name, 0);
+  await assert.rejects(client.acquire(t.name, { signal: AbortSignal.abort("why") }), (why) => why === "why");
+  await lease.release();
+  await takes(client, t.name);
+});
+
+bothWays("an error of onQueue gives the call up", async (t, site) => {
+  const client = site.client();
+  const lease = await client.acquire(t.name);
+  const onQueue = () => {
+    throw new RangeError("too far");
+  };
+  await assert.rejects(client.acquire(t.name, { onQueue }), RangeError);
+  await inLine(client, t.name, 0);
+  await lease.release();
+});
+
+bothWays("work is done under a lock", async (t, site) => {
+  const client = site.client();
+  const result = await client.using(t.name, async (lease, signal) => {
+    assert.equal(await client.tryAcquire(t.name), null);
+    assert.equal(assertHeld(t.name), lease);
+    assert(!signal.aborted);
+    assert.throws(() => assertHeld("another"), NotHeldError);
+    return 42;
+  });
+  assert.equal(result, 42);
+  assert.throws(() => assertHeld(t.name), NotHeldError);
+  const failing = client.using([t.name, `${t.name}-b`], { waitMs: 0 }, () => {
+    throw new RangeError("of the work");
+  });
+  await assert.rejects(failing, RangeError);
+  const double = client.locked(
+    (factor: number) => `${t.name}-${String(factor)}`,
+    (factor: number) => factor * assertHeld(`${t.name}-${String(factor)}`).locks.length * 2,
+  );
+  assert.equal(await double(3), 6);
+  await takes(client, t.name);
+});
+
+bothWays("a lock is tried several times", async (t, site) => {
+  const client = site.client();
+  const lease = await client.acquire(t.name);
+  const tries = client.tryAcquire(t.name, { attempts: 100, everyMs: 20 });
+  assert.equal(await client.tryAcquire(t.name, { attempts: 2, everyMs: 1 }), null);
+  await lease.release();
+  const taken = await tries;
+  assert(taken !== null);
+  await taken.release();
+});
+
+bothWays("one leads, and others see who", async (t, site) => {
+  const [one, other] = [site.client({ owner: "one" }), site.client({ owner: "other" })];
+  const observer = other.elect(t.name).observe()[Symbol.asyncIterator]();
+  assert.equal((await observer.next()).value, null);
+  const lease = await one.elect(t.name, { reason: "to lead" }).campaign();
+  const leader = (await observer.next()).value;
+  assert.deepEqual([leader?.owner, leader?.reason], ["one", "to lead"]);
+  const next = other.elect(t.name).campaign();
+  await lease.release();
+  const second = await next;
+  assert.equal((await observer.next()).value?.leaseId, second.leaseId);
+  await second.release();
+  const gaveUp = one.elect(t.name).observe({ signal: AbortSignal.abort() });
+  await assert.rejects(gaveUp.next(), { name: "AbortError" });
+});
+
+bothWays("a shutdown gives everything back and ends calls", async (t, site) => {
+  const [one, other] = [site.client(), site.client()];
+  const lease = await one.acquire(t.name);
+  const held = await other.acquire(`${t.name}-held`);
+  const waits = one.acquire(`${t.name}-held`);
+  await inLine(other, `${t.name}-held`, 1);
+  const lost: unknown[] = [];
+  lease.signal.addEventListener("abort", () => lost.push(lease.lostReason));
+  await Promise.all([one.shutdown(), one.shutdown(), assert.rejects(waits, ClosedError)]);
+  assert.deepEqual([lost, lease.isValid()], [["Closed"], false]);
+  await assert.rejects(lease.release(), LeaseLostError);
+  await assert.rejects(one.acquire(t.name), ClosedError);
+  await assert.rejects(one.get(t.name), ClosedError);
+  await takes(other, t.name, 500);
+  await inLine(other, `${t.name}-held`, 0);
+  await held.release();
+});
+
+bothWays("what cannot be asked fails at once", async (t, site) => {
+  const client = site.client();
+  await assert.rejects(client.acquireAll([]), InvalidError);
+  await assert.rejects(client.acquire({ name: t.name, shared: true, permits: 1 }), InvalidError);
+  await assert.rejects(client.acquire(t.name, { limit: 3 }), InvalidError);
+  await assert.rejects(client.acquire(t.name, { ttlMs: -1 }), RangeError);
+  await assert.rejects(client.acquire(t.name, { waitMs: NaN }), RangeError);
+  await assert.rejects(client.acquire(undefined as unknown as string), TypeError);
+  await assert.rejects(client.acquire(t.name, { labels: { team: 1 as unknown as string } }), TypeError);
+  await takes(client, t.name);
+});
+
+test("what the broker refuses harms nothing else", async (t) => {
+  const client = clientOf(t, (await sharedBroker()).url);
+  await using lease = await client.acquire(t.name);
+  for (const name of ["", "a\nb", "x".repeat(513)]) {
+    await assert.rejects(client.acquire(name), InvalidError);
+  }
+  await assert.rejects(client.acquire("a", { permits: 2, limit: 1 }), InvalidError);
+  await assert.rejects(client.acquireAll(["a", "a"]), InvalidError);
+  await assert.rejects(client.acquire("a", { reason: "x".repeat(600) }), InvalidError);
+  assert(lease.isValid());
+});
+
+test("what is shown of a lease has no secret", async (t) => {
+  const client = clientOf(t, (await sharedBroker()).url, { bearerToken: "canary" });
+  await using lease = await client.acquire(t.name);
+  const shown = [inspect(lease, { depth: 9, showHidden: true }), JSON.stringify(lease), inspect(client)];
+  for (const text of shown) {
+    assert.doesNotMatch(text, /canary|[0-9a-f]{8}-[0-9a-f]{4}-4/, "a token or a request id");
+  }
+  assert.match(inspect(lease), new RegExp(lease.leaseId));
+  assert.deepEqual(Object.keys(lease), ["leaseId", "locks"]);
+});

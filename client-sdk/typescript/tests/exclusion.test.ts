@@ -1,0 +1,60 @@
+// Several clients in several processes want one lock: a witness sees one of them at a time, with rising tokens.
+
+import assert from "node:assert/strict";
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import { Broker, nodeProgram, Redis } from "./processes.js";
+import { clientOf } from "./site.js";
+
+const VISITS = 25;
+
+test("tasks of several clients exclude each other", async (t) => {
+  const redis = await Redis.start(t);
+  const brokers = [await Broker.start(t, redis.url), await Broker.start(t, redis.url)];
+  const clients = brokers.flatMap(({ url }) => [clientOf(t, url), clientOf(t, url)]);
+  let [inside, newest, visits] = [0, 0, 0];
+  const visit = async (at: number) => {
+    for (let round = 0; round < VISITS; round += 1) {
+      await clients[at % clients.length]?.using("a", async (lease) => {
+        inside += 1;
+        assert.equal(inside, 1, "two hold it");
+        assert(lease.fencingToken > newest, "tokens rise");
+        newest = lease.fencingToken;
+        await new Promise((resolve) => setImmediate(resolve));
+        assert(lease.isValid());
+        inside -= 1;
+        visits += 1;
+      });
+    }
+  };
+  await Promise.all(Array.from({ length: 12 }, (_, at) => visit(at)));
+  assert.equal(visits, 12 * VISITS);
+});
+
+test("processes exclude each other while their broker is killed", async (t) => {
+  const redis = await Redis.start(t);
+  const [one, two] = [await Broker.start(t, redis.url), await Broker.start(t, redis.url)];
+  const dir = mkdtempSync(join(tmpdir(), "leasehold-witness-"));
+  t.after(() => {
+    rmSync(dir, { recursive: true });
+  });
+  // Whoever makes the file is alone; a second one would fail.
+  const witness = join(dir, "inside");
+  closeSync(openSync(join(dir, "tokens"), "w"));
+  writeFileSync(join(dir, "count"), "0");
+  const urls = `${one.url},${two.url}`;
+  const programs = [0, 1, 2].map(() => nodeProgram(t, "tests/programs/visitor.js", urls, witness, String(VISITS)));
+  await Promise.all(programs.map((program) => program.line(/visit 3$/)));
+  await one.kill();
+  assert.deepEqual(await Promise.all(programs.map((program) => program.ended())), [0, 0, 0]);
+  const tokens = readFileSync(join(dir, "tokens"), "utf8").trim().split("\n").map(Number);
+  assert.equal(tokens.length, 3 * VISITS);
+  assert.deepEqual(
+    tokens,
+    tokens.toSorted((a, b) => a - b),
+  );
+  assert.equal(readFileSync(join(dir, "count"), "utf8"), String(3 * VISITS), "no update is lost");
+});
