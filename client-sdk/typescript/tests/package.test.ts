@@ -63,11 +63,18 @@ test("the package that is packed is complete, and works", async (t) => {
   t.after(() => {
     rmSync(dir, { recursive: true });
   });
-  const npm = ["pack", "--ignore-scripts", "--json", "--pack-destination", dir];
+  const npm = ["pack", "--json", "--pack-destination", dir];
   const said = execFileSync("npm", npm, { cwd: HOME, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
   const packed = Object.values(JSON.parse(said) as Record<string, { filename: string; files: { path: string }[] }>)[0];
   const files = packed?.files.map((file) => file.path) ?? [];
-  for (const needed of ["README.md", "dist/index.js", "dist/index.d.ts", "dist/testing/index.js", "dist/v1.js"]) {
+  for (const needed of [
+    "LICENSE",
+    "README.md",
+    "dist/index.js",
+    "dist/index.d.ts",
+    "dist/testing/index.js",
+    "dist/v1.js",
+  ]) {
     assert(files.includes(needed), needed);
   }
   assert.deepEqual(
