@@ -4,18 +4,20 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 export LEASEHOLD_CACHE ?= $(HOME)/.cache/leasehold
-BUF        := $(LEASEHOLD_CACHE)/buf-1.75.0/node_modules/.bin/buf
+BUF         = "$$(scripts/setup.sh buf)/buf"
 CARGO_DENY := $(LEASEHOLD_CACHE)/cargo-deny-0.20.2/bin/cargo-deny
 # Where the tools of the Python client are; asked when a command needs it.
 PYTHON_BIN  = "$$(scripts/setup.sh python)/bin"
+# Clients that bring a setup.sh, build.sh, check.sh and test.sh of their own.
+CLIENTS    := go java typescript
 
 # How much of the counts and durations the tests run: 1 is all, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test test-cli test-python soak check fix bench
+.PHONY: help setup dev test test-cli test-python $(CLIENTS:%=test-%) soak check fix bench
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what tests and checks need (as root on Debian), or say how
 	@scripts/setup.sh
@@ -26,14 +28,24 @@ dev: ## Run the broker on the embedded store; needs only cargo
 
 test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	cargo build --workspace --bins --examples
+	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
 	cargo test --workspace
 	client-sdk/python/test.sh $(PYTHON_BIN)
+	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
 
 # LEASEHOLD_SERVER names a broker that is built already.
 test-python: setup ## Check and test the Python client alone
 	client-sdk/python/check.sh $(PYTHON_BIN)
 	[[ -n "$${LEASEHOLD_SERVER:-}" ]] || cargo build -p leasehold-server --bins
 	client-sdk/python/test.sh $(PYTHON_BIN)
+
+test-go: ## Check and test the Go client alone
+test-java: ## Check and test the Java client alone
+test-typescript: ## Check and test the TypeScript client alone
+$(CLIENTS:%=test-%): test-%: setup
+	client-sdk/$*/check.sh
+	[[ -n "$${LEASEHOLD_SERVER:-}" ]] || cargo build -p leasehold-server --bins
+	client-sdk/$*/test.sh
 
 test-cli: setup ## Run the tests of the command line alone
 	cargo build --workspace --bins
@@ -42,8 +54,11 @@ test-cli: setup ## Run the tests of the command line alone
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	cargo build --release --workspace --bins --examples
+	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
 	cargo test --release --workspace
-	LEASEHOLD_SERVER="$(CURDIR)/target/release/leasehold-server" client-sdk/python/test.sh $(PYTHON_BIN)
+	export LEASEHOLD_SERVER="$(CURDIR)/target/release/leasehold-server"; \
+	client-sdk/python/test.sh $(PYTHON_BIN); \
+	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
 
 check: setup ## Formatting, lints, dependencies, docs, API
 	cargo fmt --all --check
@@ -52,11 +67,13 @@ check: setup ## Formatting, lints, dependencies, docs, API
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	$(BUF) lint proto
 	client-sdk/python/check.sh $(PYTHON_BIN)
+	for client in $(CLIENTS); do client-sdk/$$client/check.sh; done
 
 fix: setup ## Repair what formatting and lints can repair by themselves
 	cargo clippy --fix --allow-dirty --allow-staged --workspace --all-targets
 	cargo fmt --all
 	client-sdk/python/check.sh $(PYTHON_BIN) --fix
+	for client in $(CLIENTS); do client-sdk/$$client/check.sh --fix; done
 
 bench: setup ## Measure the broker beside its limits; prints tables
 	cargo build --profile dist --workspace --bins

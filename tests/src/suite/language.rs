@@ -13,6 +13,12 @@ pub enum Language {
     Rust,
     /// `client-sdk/python/examples/probe.py`.
     Python,
+    /// `client-sdk/go/probe`.
+    Go,
+    /// `client-sdk/java/probe`.
+    Java,
+    /// `client-sdk/typescript/probe`.
+    TypeScript,
 }
 
 /// Who plays a scenario.
@@ -25,12 +31,24 @@ pub struct Cast {
 }
 
 impl Language {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Rust,
+        Self::Python,
+        Self::Go,
+        Self::Java,
+        Self::TypeScript,
+    ];
+
     /// What starts its probe.
     #[must_use]
     pub fn command(self) -> Command {
         match self {
             Self::Rust => Command::new(rust_probe()),
             Self::Python => python_program("examples/probe.py"),
+            Self::Go => built_probe("go"),
+            Self::Java => built_probe("java"),
+            Self::TypeScript => built_probe("typescript"),
         }
     }
 }
@@ -43,6 +61,11 @@ pub fn python_program(program: &str) -> Command {
     command.arg(sdk.join(program));
     command.env("PYTHONPATH", sdk.join("src"));
     command
+}
+
+/// What a client's `build.sh` makes, started by the script beside it.
+fn built_probe(sdk: &str) -> Command {
+    Command::new(workspace().join("client-sdk").join(sdk).join("probe"))
 }
 
 /// The environment that the Python client's own tests have.
