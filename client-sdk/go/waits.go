@@ -173,10 +173,10 @@ func (w *waits) granted(said *pb.Granted) {
 		w.keeper.leases.enter(said.GetLease(), wait)
 		return
 	}
-	sent, ok := w.keeper.link.beatSent(said.GetAsOfSequence())
-	if !ok {
-		// The call was sent before any heartbeat that could be meant.
-		sent = call.at
+	// The store was asked after both; after a pause the heartbeat is the older one.
+	sent := call.at
+	if beat, ok := w.keeper.link.beatSent(said.GetAsOfSequence()); ok {
+		sent = max(sent, beat)
 	}
 	w.keeper.leases.own(said.GetLease(), wait, sent)
 }

@@ -58,6 +58,7 @@ macro_rules! play {
                 the_holder_of_a_lock_can_be_observed
                 a_blocked_main_thread_keeps_its_lock
                 a_thousand_leases_live_on_one_connection
+                a_client_that_was_idle_has_a_lock_at_once
             }
             kinds {
                 readers_share_and_a_writer_has_its_turn

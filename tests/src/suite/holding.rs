@@ -14,6 +14,8 @@ use super::{
 use crate::{clock::boottime, scale::figures, tap::Tap, time_left::expiry};
 
 const WAIT: Duration = Duration::from_millis(500);
+/// A validity of which more than half passes while nothing is held.
+const AFTER_A_PAUSE: Duration = Duration::from_secs(8);
 /// What one stream can hold.
 const MANY: usize = 1_000;
 /// Of the runner, at a time.
@@ -38,6 +40,25 @@ pub async fn a_lock_is_held_and_given_back(cast: Cast) {
     assert!(next.token() > lease.token());
     assert!(!one.state("a").await.valid);
     assert!(one.loss("a").is_none(), "a release is no loss");
+}
+
+/// After a pause in which it had nothing a client does not take its newest heartbeat for the newest that the
+/// broker has heard: the call is newer, and its grant is worth all of its validity.
+pub async fn a_client_that_was_idle_has_a_lock_at_once(cast: Cast) {
+    let scene = Scene::start(cast, 1).await;
+    let one = scene.one().await;
+    let ask = Ask::one("a").ttl(AFTER_A_PAUSE);
+    one.takes(&ask).await;
+    sleep(AFTER_A_PAUSE / 8).await;
+    one.gives("a").await;
+    sleep(AFTER_A_PAUSE * 5 / 8).await;
+    let begun = boottime();
+    let lease = one.takes(&ask).await;
+    let took = lease.at - begun;
+    // The next heartbeat would be a twelfth later.
+    assert!(took < AFTER_A_PAUSE / 20, "{took:?}");
+    assert!(one.state("a").await.valid);
+    one.gives("a").await;
 }
 
 /// Who does not wait is told who holds the lock, and when to try again.

@@ -192,8 +192,8 @@ impl Keeper {
             .link
             .as_ref()
             .and_then(|link| link.beat_sent(granted.as_of_sequence));
-        // The call was sent before any heartbeat that could be meant.
-        let sent = beat.unwrap_or(called);
+        // The store was asked after both; after a pause the heartbeat is the older one.
+        let sent = beat.map_or(called, |beat| beat.max(called));
         if wait.under.is_none() {
             self.own(lease, wait, sent);
         } else if let Some(guard) = self.enter(lease, &wait) {

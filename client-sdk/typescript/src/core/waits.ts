@@ -180,8 +180,8 @@ export class Waits {
       return;
     }
     this.all.delete(called.about.key);
-    // The call was sent before any heartbeat that could be meant.
-    const sent = link.beatSent(granted.asOfSequence) ?? called.sent;
+    // The store was asked after both; after a pause the heartbeat is the older one.
+    const sent = Math.max(link.beatSent(granted.asOfSequence) ?? called.sent, called.sent);
     if (wait.ask.under === undefined) {
       this.keeper.leases.own(granted.lease, wait, sent);
     } else {

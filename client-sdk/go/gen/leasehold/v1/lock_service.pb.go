@@ -1634,8 +1634,8 @@ type Granted struct {
 	// The lease.
 	Lease *Lease `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// The newest heartbeat that the broker had read before it sent the store
-	// command whose success this reports; validity counts from its sending. 0:
-	// from the sending of the call.
+	// command whose success this reports; validity counts from its sending, or
+	// from that of the call if it is later. 0: from the sending of the call.
 	AsOfSequence  int64 `protobuf:"varint,3,opt,name=as_of_sequence,json=asOfSequence,proto3" json:"as_of_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -154,8 +154,8 @@ class Waits:
             # An earlier sending of the call was answered, too; its holder decides.
             return
         beat = link.beat_sent(granted.as_of_sequence)
-        # The call was sent before any heartbeat that could be meant.
-        sent = answered[1] if beat is None else beat
+        # The store was asked after both; after a pause the heartbeat is the older one.
+        sent = answered[1] if beat is None else max(answered[1], beat)
         if wait.under is None:
             return self._keeper.leases.own(granted.lease, wait, sent)
         grip = self._keeper.leases.enter(granted.lease, wait)

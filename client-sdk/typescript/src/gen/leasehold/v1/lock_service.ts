@@ -384,8 +384,8 @@ export interface Granted {
     | undefined;
   /**
    * The newest heartbeat that the broker had read before it sent the store
-   * command whose success this reports; validity counts from its sending. 0:
-   * from the sending of the call.
+   * command whose success this reports; validity counts from its sending, or
+   * from that of the call if it is later. 0: from the sending of the call.
    */
   asOfSequence: number;
 }

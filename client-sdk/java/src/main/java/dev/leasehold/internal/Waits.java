@@ -140,8 +140,8 @@ final class Waits {
             return;
         }
         Long beat = keeper.link().beatSent(granted.getAsOfSequence());
-        // The call was sent before any heartbeat that could be meant.
-        long sent = beat == null ? answered.at() : beat;
+        // The store was asked after both; after a pause the heartbeat is the older one.
+        long sent = beat == null ? answered.at() : Math.max(answered.at(), beat);
         if (wait.under() == null) {
             keeper.leases.own(granted.getLease(), wait, sent);
         } else {

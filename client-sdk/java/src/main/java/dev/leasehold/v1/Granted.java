@@ -102,8 +102,8 @@ private static final long serialVersionUID = 0L;
   /**
    * <pre>
    * The newest heartbeat that the broker had read before it sent the store
-   * command whose success this reports; validity counts from its sending. 0:
-   * from the sending of the call.
+   * command whose success this reports; validity counts from its sending, or
+   * from that of the call if it is later. 0: from the sending of the call.
    * </pre>
    *
    * <code>int64 as_of_sequence = 3;</code>
@@ -718,8 +718,8 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * The newest heartbeat that the broker had read before it sent the store
-     * command whose success this reports; validity counts from its sending. 0:
-     * from the sending of the call.
+     * command whose success this reports; validity counts from its sending, or
+     * from that of the call if it is later. 0: from the sending of the call.
      * </pre>
      *
      * <code>int64 as_of_sequence = 3;</code>
@@ -732,8 +732,8 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * The newest heartbeat that the broker had read before it sent the store
-     * command whose success this reports; validity counts from its sending. 0:
-     * from the sending of the call.
+     * command whose success this reports; validity counts from its sending, or
+     * from that of the call if it is later. 0: from the sending of the call.
      * </pre>
      *
      * <code>int64 as_of_sequence = 3;</code>
@@ -750,8 +750,8 @@ private static final long serialVersionUID = 0L;
     /**
      * <pre>
      * The newest heartbeat that the broker had read before it sent the store
-     * command whose success this reports; validity counts from its sending. 0:
-     * from the sending of the call.
+     * command whose success this reports; validity counts from its sending, or
+     * from that of the call if it is later. 0: from the sending of the call.
      * </pre>
      *
      * <code>int64 as_of_sequence = 3;</code>

@@ -48,8 +48,8 @@ public interface GrantedOrBuilder extends
   /**
    * <pre>
    * The newest heartbeat that the broker had read before it sent the store
-   * command whose success this reports; validity counts from its sending. 0:
-   * from the sending of the call.
+   * command whose success this reports; validity counts from its sending, or
+   * from that of the call if it is later. 0: from the sending of the call.
    * </pre>
    *
    * <code>int64 as_of_sequence = 3;</code>
