@@ -32,10 +32,10 @@ use self::{
 };
 use crate::{
     lock::{
-        AcquireCall, Attachment, Failed, FencingToken, LOCKS_MAX, Lease, LeaseToken, LockError,
-        LockKey, LockState, WHOLE,
+        AcquireCall, Attachment, Failed, FencingToken, Holder, LOCKS_MAX, Lease, LeaseToken,
+        LockError, LockKey, LockState, Revoke, WHOLE,
     },
-    store::{Checked, Event, LimitSet, Store, StoreError},
+    store::{Checked, Event, LimitSet, Revoked, Store, StoreError},
     streams::Streams,
     waiters::{Signal, Waiters},
 };
@@ -171,6 +171,22 @@ impl Broker {
         }
     }
 
+    /// Takes a lock away from a lease of somebody else. Returns who held it, as far as that is still
+    /// known, and how many waited.
+    pub async fn revoke(&self, revoke: &Revoke) -> Result<(Option<Holder>, u32), LockError> {
+        match self.store.revoke(revoke).await? {
+            Revoked::Taken {
+                holder,
+                queue_length,
+                ..
+            } => Ok((Some(*holder), queue_length)),
+            Revoked::Already => Ok((None, 0)),
+            Revoked::Expired => Err(LockError::LeaseExpired),
+            Revoked::Released => Err(LockError::LeaseReleased),
+            Revoked::NotFound => Err(LockError::LeaseNotFound),
+        }
+    }
+
     /// The lock, if anybody holds it or waits for it.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
@@ -223,6 +239,7 @@ fn pass_on(waiters: &Waiters, streams: &Streams, event: Event) {
             waiters.hand_off(&lock, hand_off.request, signal);
         }
         Event::Moved(_, moved) => streams.moved(moved),
+        Event::Revoked(_, revocation) => streams.revoked(revocation),
         Event::Rejoin(lock) => waiters.rejoin(&lock),
         Event::Resync => waiters.touch_all(),
     }

@@ -65,9 +65,10 @@ pub fn inspection_service(
 /// `AdminService` on `broker`, once there is one.
 pub fn admin_service(
     broker: Arc<OnceLock<Broker>>,
+    limits: Limits,
     http2: &Http2,
 ) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::Admin { broker })
+    AdminServiceServer::new(admin::Admin { broker, limits })
         .max_decoding_message_size(bytes(http2.max_request))
         .max_encoding_message_size(bytes(http2.max_reply))
 }

@@ -8,7 +8,7 @@ mod mode;
 mod name;
 mod stream;
 
-pub use call::{Acquire, AcquireCall, Release, Target, Under};
+pub use call::{Acquire, AcquireCall, Force, Release, Revoke, Target, Under};
 pub use error::{Failed, LockError};
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,

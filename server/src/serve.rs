@@ -75,7 +75,7 @@ pub async fn run(
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
     let broker = Arc::default();
-    let admin = admin_router(&config.http2, &health, &broker).serve_with_incoming_shutdown(
+    let admin = admin_router(&config, &health, &broker).serve_with_incoming_shutdown(
         TcpIncoming::from(listeners.admin).with_nodelay(Some(true)),
         stop.clone().cancelled_owned(),
     );
@@ -187,17 +187,20 @@ fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Route
             &config.http2,
         ))
         .add_service(grpc::inspection_service(broker.clone(), &config.http2))
-        .add_optional_service(
-            config
-                .dev
-                .then(|| grpc::admin_service(Arc::new(broker.clone().into()), &config.http2)),
-        ))
+        .add_optional_service(config.dev.then(|| {
+            grpc::admin_service(
+                Arc::new(broker.clone().into()),
+                config.limits,
+                &config.http2,
+            )
+        })))
 }
 
-fn admin_router(http2: &Http2, health: &Health, broker: &Arc<OnceLock<Broker>>) -> Router {
+fn admin_router(config: &Config, health: &Health, broker: &Arc<OnceLock<Broker>>) -> Router {
+    let (limits, http2) = (config.limits, &config.http2);
     server(http2)
         .add_service(health.admin())
-        .add_service(grpc::admin_service(Arc::clone(broker), http2))
+        .add_service(grpc::admin_service(Arc::clone(broker), limits, http2))
 }
 
 /// A connection that is old takes no new streams. Those that it has are as old as it is at most, and

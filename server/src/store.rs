@@ -3,15 +3,19 @@
 pub mod memory;
 pub mod redis;
 pub mod redlock;
+mod replies;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use thiserror::Error;
 
+pub use self::replies::{
+    Acquired, Attached, Cancelled, Checked, LimitSet, Released, Renewed, Revoked, Touched,
+};
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, Contention, DeploymentKey, FencingToken, Grant,
-    LeaseId, LeaseRef, LockKey, LockState, Release, RequestHash, Ttl, Via,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseId, LeaseRef,
+    LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
 };
 
 /// One broker's connection to the store.
@@ -64,6 +68,10 @@ pub trait Store: Send + Sync + 'static {
     /// Waiters that can never fit leave the line; brokers are told with [`Event::Rejoin`].
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError>;
 
+    /// Takes a lock away from a lease of somebody else. The stream that the lease is on is told with
+    /// [`Event::Revoked`].
+    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError>;
+
     /// Looks, without touching. `None`: nothing is known of the lock.
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
 
@@ -83,153 +91,6 @@ pub trait Store: Send + Sync + 'static {
 
 /// Is told of events where they are noticed: it must neither block nor call the store.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
-
-/// Reply of [`Store::acquire`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Acquired {
-    /// The request holds the lock, now or already.
-    Granted(Grant),
-    /// The request is in line.
-    Queued {
-        /// When the lock may become free by itself: touch it then. 0: nobody can tell.
-        next_event_ms: u64,
-        /// Its place: those of waiters before it are lower. 0: it was dropped from the line just now.
-        place: u64,
-        /// How many wait up to and with it, if it is the last; 0: somebody is behind it, look.
-        position: u32,
-    },
-    /// Held by someone else, and the request does not wait.
-    Held(Contention),
-    /// The lock is in use with another limit, or the call wants more than all of it.
-    LimitMismatch {
-        /// The limit in use; 0 if the lock is not in use.
-        limit: u32,
-    },
-    /// The lease, or the call that waits, is on another stream, and was put there later.
-    StaleAttach,
-    /// The lease holds the lock, but less of it than the call wants.
-    UpgradeDenied,
-    /// The lease has entered the lock as often as it may.
-    TooManyEntries,
-    /// The lock knows no such lease, or holds a newer grant of it.
-    NotFound,
-    /// The queue is full.
-    QueueFull,
-    /// The request id was used with other arguments.
-    RequestIdReused,
-    /// The lease that this request made or entered is over, or its entry is.
-    Ended,
-    /// This attempt was cancelled before it arrived.
-    Cancelled,
-}
-
-/// Reply of [`Store::renew`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renewed {
-    /// The lease, extended.
-    Extended(Grant),
-    /// The lease is on another stream; it is not extended.
-    Elsewhere,
-    /// The lease has been held as long as it may; it is not extended any more.
-    MaxHold,
-    /// The lease had expired.
-    Expired,
-    /// The lease had been released.
-    Released,
-    /// The lock knows no such lease, or holds a newer grant of it.
-    NotFound,
-}
-
-/// Reply of [`Store::attach`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attached {
-    /// On the stream, with the validity that it had.
-    Attached(Grant),
-    /// It is on another stream, and was put there later.
-    Stale,
-    /// The lease has been held as long as it may.
-    MaxHold,
-    /// The lease had expired.
-    Expired,
-    /// The lease had been released.
-    Released,
-    /// The lock knows no such lease, or holds a newer grant of it.
-    NotFound,
-}
-
-/// Reply of [`Store::release`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Released {
-    /// Given back now.
-    Now {
-        /// Entries left.
-        hold_count: u32,
-    },
-    /// Given back before, or an entry that the lease does not have.
-    Already {
-        /// Entries left.
-        hold_count: u32,
-    },
-    /// The lease is on another stream; nothing is changed.
-    Elsewhere,
-    /// The lease had expired: the work may have overlapped.
-    Expired,
-    /// The lock knows no such lease, or holds a newer grant of it.
-    NotFound,
-}
-
-/// Reply of [`Store::cancel`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cancelled {
-    /// The last attempt: the request left the queue.
-    Dequeued,
-    /// The last attempt: the request's entry is off the lock.
-    Freed,
-    /// Another attempt of the request is left, and keeps its place or its lock.
-    Kept,
-    /// The attempt is not known, and will be refused should it still arrive.
-    Unknown,
-}
-
-/// Reply of [`Store::set_limit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitSet {
-    /// Done.
-    Set {
-        /// The limit before; 0 if there was none.
-        previous: u32,
-    },
-    /// The lock is in use as a shared or exclusive lock.
-    Mismatch,
-}
-
-/// Reply of [`Store::check`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Checked {
-    /// A live lease holds the lock with this token.
-    Live {
-        /// Time left in the store.
-        remaining_ms: u64,
-    },
-    /// None does.
-    Stale {
-        /// The newest token given.
-        newest: u64,
-    },
-    /// Nothing is known of the lock.
-    Unknown,
-}
-
-/// Reply of [`Store::touch`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Touched {
-    /// This broker was unknown or silent here: its waiters must join again.
-    pub rejoin: bool,
-    /// When the lock may become free by itself: touch it then. 0: nobody can tell.
-    pub next_event_ms: u64,
-    /// The grants that belong to calls at this broker, which may not have heard of them.
-    pub held: Vec<HandOff>,
-}
 
 /// A grant made to a waiter by a call that was not its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,6 +123,19 @@ pub struct Moved {
     pub lease_id: LeaseId,
     /// The stream that it left, and the number by which it was there.
     pub from: Attachment,
+}
+
+/// A lease on a stream that was revoked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revocation {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Where it is.
+    pub on: Attachment,
+    /// For how long it may still be renewed.
+    pub grace_ms: u64,
+    /// Why.
+    pub reason: String,
 }
 
 impl<T> Outcome<T> {
@@ -299,6 +173,8 @@ pub enum Event {
     HandOff(LockKey, HandOff),
     /// A lease has left a stream of this broker.
     Moved(LockKey, Moved),
+    /// A lease on a stream of this broker was revoked.
+    Revoked(LockKey, Revocation),
     /// Calls that wait for the lock may have lost their place: each asks again.
     Rejoin(LockKey),
     /// Messages may have been lost: touch every lock that has waiters here.

@@ -1,4 +1,4 @@
-//! The lease streams of this broker: their numbers, and who hears that a lease has moved.
+//! The lease streams of this broker: their numbers, and what others have done to their leases.
 
 use std::{
     collections::HashMap,
@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    lock::{BrokerId, LeaseId, StreamId},
-    store::Moved,
+    lock::{BrokerId, StreamId},
+    store::{Moved, Revocation},
 };
 
 /// All open streams.
@@ -19,25 +19,34 @@ pub struct Streams(Mutex<Open>);
 #[derive(Debug, Default)]
 struct Open {
     last: u64,
-    streams: HashMap<u64, Weak<Departures>>,
+    streams: HashMap<u64, Weak<News>>,
 }
 
-/// The leases that have left one stream and of which it was not told yet.
+/// What was done to leases of one stream from elsewhere, and it was not told yet.
 #[derive(Debug, Default)]
-pub struct Departures {
-    leases: Mutex<Vec<(LeaseId, u32)>>,
+pub struct News {
+    list: Mutex<Vec<Elsewhere>>,
     came: Notify,
 }
 
+/// What was done to a lease from elsewhere.
+#[derive(Debug)]
+pub enum Elsewhere {
+    /// It was put on another stream.
+    Moved(Moved),
+    /// An operator has it end.
+    Revoked(Revocation),
+}
+
 impl Streams {
-    /// A stream with a number of its own, and the leases that will move away from it.
-    pub fn open(&self, broker: BrokerId) -> (StreamId, Arc<Departures>) {
-        let departures = Arc::default();
+    /// A stream with a number of its own, and what will be done to its leases from elsewhere.
+    pub fn open(&self, broker: BrokerId) -> (StreamId, Arc<News>) {
+        let news = Arc::default();
         let mut open = lock(&self.0);
         open.last += 1;
         let epoch = open.last;
-        open.streams.insert(epoch, Arc::downgrade(&departures));
-        (StreamId { broker, epoch }, departures)
+        open.streams.insert(epoch, Arc::downgrade(&news));
+        (StreamId { broker, epoch }, news)
     }
 
     /// Forgets a stream.
@@ -47,20 +56,29 @@ impl Streams {
 
     /// Tells the stream that a lease has left.
     pub fn moved(&self, moved: Moved) {
+        self.tell(moved.from.stream, Elsewhere::Moved(moved));
+    }
+
+    /// Tells the stream that a lease is to end.
+    pub fn revoked(&self, revocation: Revocation) {
+        self.tell(revocation.on.stream, Elsewhere::Revoked(revocation));
+    }
+
+    fn tell(&self, stream: StreamId, what: Elsewhere) {
         let open = lock(&self.0);
-        let departures = open.streams.get(&moved.from.stream.epoch);
-        if let Some(departures) = departures.and_then(Weak::upgrade) {
-            lock(&departures.leases).push((moved.lease_id, moved.from.number));
-            departures.came.notify_one();
+        let news = open.streams.get(&stream.epoch);
+        if let Some(news) = news.and_then(Weak::upgrade) {
+            lock(&news.list).push(what);
+            news.came.notify_one();
         }
     }
 }
 
-impl Departures {
-    /// The next ones, and the number by which each was here. Cancel safe.
-    pub async fn next(&self) -> Vec<(LeaseId, u32)> {
+impl News {
+    /// The next ones. Cancel safe.
+    pub async fn next(&self) -> Vec<Elsewhere> {
         self.came.notified().await;
-        std::mem::take(&mut lock(&self.leases))
+        std::mem::take(&mut lock(&self.list))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod permits;
 pub mod recovery;
 pub mod reentry;
 pub mod repeats;
+pub mod revoking;
 pub mod seeds;
 pub mod sharing;
 pub mod silence;

@@ -30,6 +30,7 @@ pub mod holder;
 pub mod in_process;
 pub mod load;
 pub mod log_capture;
+pub mod operator;
 pub mod port;
 pub mod printed_rights;
 pub mod process;

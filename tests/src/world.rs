@@ -2,6 +2,7 @@
 
 mod calls;
 mod cluster;
+mod events;
 mod memory;
 mod redis;
 mod redlock;
@@ -21,15 +22,9 @@ use leasehold_server::{
         Acquire, BrokerId, Contention, LeaseRef, LockKey, LockName, LockState, Namespace, Release,
         Under, Via,
     },
-    store::{
-        Acquired, Cancelled, Event, HandOff, LimitSet, Moved, Released, Renewed, Store, StoreError,
-        Touched,
-    },
+    store::{Acquired, Cancelled, Event, LimitSet, Released, Renewed, Store, StoreError, Touched},
 };
-use tokio::{
-    sync::{Mutex, mpsc},
-    time::timeout,
-};
+use tokio::sync::{Mutex, mpsc};
 
 pub use self::{
     calls::{added_to, again, lease, new_call, with_mode, with_terms, with_ttl},
@@ -299,29 +294,6 @@ impl World {
         previous
     }
 
-    /// Waits until broker `n` is told that places in line were taken away.
-    pub async fn told_to_rejoin(&self, n: usize) {
-        let mut events = self.brokers[n].events.lock().await;
-        loop {
-            let event = timeout(EVENT_LIMIT, events.recv()).await;
-            if let Event::Rejoin(lock) = event.expect("told in time").expect("events go on") {
-                return assert_eq!(lock, self.lock);
-            }
-        }
-    }
-
-    /// Waits until broker `n` is told that a lease has left a stream of its own.
-    pub async fn told_to_move(&self, n: usize) -> Moved {
-        let mut events = self.brokers[n].events.lock().await;
-        loop {
-            let event = timeout(EVENT_LIMIT, events.recv()).await;
-            if let Event::Moved(lock, moved) = event.expect("told in time").expect("events go on") {
-                assert_eq!(lock, self.lock);
-                return moved;
-            }
-        }
-    }
-
     /// Looks at the lock.
     pub async fn get(&self) -> Option<LockState> {
         self.store(0).get(&self.lock).await.expect("get")
@@ -330,32 +302,6 @@ impl World {
     /// Looks at a lock that is known.
     pub async fn state(&self) -> LockState {
         self.get().await.expect("the lock is known")
-    }
-
-    /// The next hand-off that broker `n` is told of, which must be to this call.
-    pub async fn hand_off(&self, n: usize, call: &Acquire) -> HandOff {
-        let mut events = self.brokers[n].events.lock().await;
-        loop {
-            let event = timeout(EVENT_LIMIT, events.recv()).await;
-            match event.expect("told in time").expect("events go on") {
-                Event::HandOff(lock, hand_off) => {
-                    assert_eq!((&lock, hand_off.request), (&call.lock, call.request));
-                    assert_eq!(hand_off.broker, self.broker(n));
-                    return hand_off;
-                }
-                Event::Moved(..) | Event::Rejoin(_) | Event::Resync => {}
-            }
-        }
-    }
-
-    /// The lease of a waiter that was handed the lock, claimed where it must be.
-    pub async fn handed(&self, n: usize, call: &Acquire) -> LeaseRef {
-        let hand_off = self.hand_off(n, call).await;
-        let lease = lease(call, hand_off.fencing_token);
-        if hand_off.provisional {
-            self.renewed(n, &lease).await;
-        }
-        lease
     }
 
     /// Lets time go by in steps in each of which these brokers touch the lock.

@@ -110,7 +110,6 @@ async fn a_fencing_token_is_checked() {
 #[tokio::test]
 async fn calls_that_the_broker_does_not_have_yet_say_so() {
     let (broker, cli) = started().await;
-    let admin = format!("--admin-endpoint=http://{}", broker.admin);
     let api = &cli.endpoint;
     let scenes = [
         (vec!["ls"], "cannot list locks", api.clone(), "ListLocks"),
@@ -126,12 +125,6 @@ async fn calls_that_the_broker_does_not_have_yet_say_so() {
             api.clone(),
             "WatchLocks",
         ),
-        (
-            vec!["force-release", "a", "L", "--reason=x", "--yes", &admin],
-            "cannot take the lease L away",
-            format!("http://{}", broker.admin),
-            "ForceReleaseLease",
-        ),
     ];
     for (args, what, broker, call) in scenes {
         let ran = cli.run(&args).await;
@@ -143,10 +136,6 @@ async fn calls_that_the_broker_does_not_have_yet_say_so() {
             (Some(125), "", why)
         );
     }
-    let ran = cli.run(&["force-release", "a", "L", "--reason=x"]).await;
-    let why = "leasehold: force-release takes a lock from somebody who may be at work; \
-               without a terminal to ask on it needs --yes\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
     broker.stop().await;
 }
 

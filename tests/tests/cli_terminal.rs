@@ -265,29 +265,40 @@ async fn taking_a_lease_away_has_its_id_typed() {
     let admin = format!("--admin-endpoint=http://{}", broker.admin);
     let (id, token) = (guard.lease_id().to_owned(), guard.fencing_token());
     cli.endpoint = format!("http://{}", broker.api);
-    for (typed, answer) in [
-        (
-            "yes\n",
-            "leasehold: that is not the lease id; nothing was done".to_owned(),
-        ),
-        (
-            &format!("{id}\n"),
-            "ForceReleaseLease is not in this release".to_owned(),
-        ),
-    ] {
-        let args = ["force-release", "a", &id, "--reason", "it hangs", &admin];
+    let overlap = format!("checks token {token}.");
+    for (unsafe_now, then) in [("", "can trust it no more."), ("--unsafe-now", &overlap)] {
+        let args = [
+            "force-release",
+            "a",
+            &id,
+            "--reason",
+            "it hangs",
+            &admin,
+            unsafe_now,
+        ];
+        let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
         let mut terminal = direct(&cli, &args, COLUMNS);
         let asked = terminal.sees("Type the lease id to go on: ").await;
         assert!(
             asked.contains("\"a\" is held by worker-9 since "),
             "{asked}"
         );
-        assert!(asked.contains(&format!("checks token {token}.")), "{asked}");
-        terminal.types(typed);
-        terminal.sees(&answer).await;
+        assert!(asked.contains(then), "{asked}");
+        terminal.types("yes\n");
+        terminal
+            .sees("leasehold: that is not the lease id; nothing was done")
+            .await;
         assert_eq!(terminal.ended().await, Some(125));
     }
-    guard.release().await.expect("held");
+    assert!(guard.is_valid(), "nothing was done");
+    let args = ["force-release", "a", &id, "--reason", "it hangs", &admin];
+    let mut terminal = direct(&cli, &args, COLUMNS);
+    terminal.sees("Type the lease id to go on: ").await;
+    terminal.types(&format!("{id}\n"));
+    terminal.sees("is taken away; 0 waiting").await;
+    assert_eq!(terminal.ended().await, Some(0));
+    let why = timeout(SOON, guard.lost()).await.expect("told");
+    assert!(why.to_string().contains("it hangs"), "{why}");
     holder.shutdown().await;
     broker.stop().await;
 }

@@ -98,7 +98,10 @@ async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConf
     let told = loop {
         match listening.event().await {
             Event::Resync => {}
-            told @ (Event::HandOff(..) | Event::Moved(..) | Event::Rejoin(_)) => break told,
+            told @ (Event::HandOff(..)
+            | Event::Moved(..)
+            | Event::Revoked(..)
+            | Event::Rejoin(_)) => break told,
         }
     };
     assert!(

@@ -3,7 +3,7 @@
 use leasehold_tests::{
     conformance::{
         adding, attempts, hand_offs, inspection, leases, limits, line, permits, recovery, reentry,
-        repeats, seeds, sharing, silence, streams, terms, traps,
+        repeats, revoking, seeds, sharing, silence, streams, terms, traps,
     },
     world::{Start, World},
 };
@@ -280,6 +280,26 @@ on_every_store! {
         a_repeat_never_checks_the_limit
         renewals_keep_the_permits
         slots_that_became_free_are_used_again
+    }
+    Trusted revoking {
+        a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out
+        a_revoked_lease_that_is_given_back_is_free_at_once
+        a_revocation_never_shortens_a_validity
+        a_grace_lets_the_lease_be_renewed_until_its_end
+        the_earliest_end_of_several_revocations_counts
+        a_revocation_later_than_max_hold_changes_no_end
+        an_unsafe_revocation_frees_the_lock_now
+        an_unsafe_revocation_hands_the_lock_on
+        a_revocation_that_is_only_asked_for_changes_nothing
+        a_revocation_hits_no_other_lease
+        a_revoked_lease_is_remembered_for_a_minute
+        a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends
+        the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out
+        the_stream_of_a_revoked_lease_is_told
+        a_revoked_lease_is_put_on_no_stream
+        nobody_enters_a_lease_that_is_revoked
+        a_revocation_takes_one_of_several_holders
+        an_unclaimed_hand_off_cannot_be_revoked
     }
     Trusted limits {
         t24_a_set_limit_overrides_that_of_callers

@@ -7,7 +7,7 @@ use leasehold_tests::{
     differential::{
         compare,
         machine::Machine,
-        mutants::{MUTANTS, Mutant},
+        mutants::{MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING},
         tally::Tally,
     },
     scale::{count, figures},
@@ -21,7 +21,12 @@ const THREADS: usize = 2;
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// At full scale each of these occurs at least so often.
 const OCCUR: usize = 500;
-const MUST_OCCUR: [&str; 36] = [
+const MUST_OCCUR: [&str; 41] = [
+    "revoke: taken",
+    "revoke: already",
+    "renew: revoked",
+    "attach: revoked",
+    "release: revoked",
     "acquire: stale attach",
     "renew: elsewhere",
     "release: elsewhere",
@@ -102,14 +107,15 @@ fn the_scripts_answer_like_the_specification() {
 #[test]
 fn every_mutant_is_found() {
     let (mut survivors, mut most) = (Vec::new(), 0);
-    for mutant in &MUTANTS {
+    let mutants = || MUTANTS.iter().chain(&MUTANTS_OF_REVOKING);
+    for mutant in mutants() {
         match found_after(mutant) {
             Some(sequences) => most = most.max(sequences),
             None => survivors.push(mutant.name),
         }
     }
     assert!(survivors.is_empty(), "not found: {survivors:?}");
-    let mutants = MUTANTS.len();
+    let mutants = mutants().count();
     figures(&format!(
         "differential: {mutants} mutants, each found within {most} sequences"
     ));

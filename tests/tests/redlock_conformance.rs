@@ -5,8 +5,8 @@
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, hand_offs, inspection, leases, line, recovery, reentry, repeats, seeds,
-        streams, terms, traps,
+        adding, attempts, hand_offs, inspection, leases, line, recovery, reentry, repeats,
+        revoking, seeds, streams, terms, traps,
     },
     world::{Start, World},
 };
@@ -35,6 +35,23 @@ on_redlock! {
         an_expired_lease_is_remembered_for_a_minute
         a_released_lease_is_remembered_for_two_seconds_however_many_follow
         the_last_sixteen_released_leases_are_remembered_however_old
+    }
+    Trusted revoking {
+        a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out
+        a_revoked_lease_that_is_given_back_is_free_at_once
+        a_revocation_never_shortens_a_validity
+        a_grace_lets_the_lease_be_renewed_until_its_end
+        the_earliest_end_of_several_revocations_counts
+        a_revocation_later_than_max_hold_changes_no_end
+        an_unsafe_revocation_frees_the_lock_now
+        a_revocation_that_is_only_asked_for_changes_nothing
+        a_revocation_hits_no_other_lease
+        a_revoked_lease_is_remembered_for_a_minute
+        a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends
+        the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out
+        the_stream_of_a_revoked_lease_is_told
+        a_revoked_lease_is_put_on_no_stream
+        nobody_enters_a_lease_that_is_revoked
     }
     Trusted reentry {
         a_lease_enters_its_lock_again_with_the_same_token

@@ -1,8 +1,7 @@
 //! What is not in this release says so, and names itself.
 
 use leasehold_proto::v1::{
-    ForceReleaseLeaseRequest, ListLocksRequest, RefreshCredential, WatchLocksRequest,
-    admin_service_client::AdminServiceClient, hold_request::Message as Request,
+    ListLocksRequest, RefreshCredential, WatchLocksRequest, hold_request::Message as Request,
     inspection_service_client::InspectionServiceClient,
 };
 use leasehold_tests::{in_process::InProcess, stream_client::StreamClient};
@@ -36,11 +35,6 @@ async fn calls_that_later_releases_bring_are_named() {
         "WatchLocks",
         inspection.watch_locks(WatchLocksRequest::default()).await,
     );
-    for address in [broker.api, broker.admin] {
-        let mut admin = AdminServiceClient::new(leasehold_tests::client::channel(address));
-        let force = ForceReleaseLeaseRequest::default();
-        not_yet("ForceReleaseLease", admin.force_release_lease(force).await);
-    }
     broker.stop().await;
 }
 

@@ -34,6 +34,7 @@ impl Broker {
                 Renewed::Extended(grant) => Ok(grant),
                 Renewed::Released => Err(LockError::LeaseReleased),
                 Renewed::MaxHold => Err(LockError::MaxHold),
+                Renewed::Revoked { reason } => Err(LockError::LeaseRevoked { reason }),
                 Renewed::Elsewhere => Err(LockError::StaleAttach),
                 Renewed::Expired => Err(LockError::LeaseExpired),
                 Renewed::NotFound => Err(LockError::LeaseNotFound),
@@ -57,6 +58,7 @@ impl Broker {
                 Attached::Released => Err(LockError::LeaseReleased),
                 Attached::Stale => Err(LockError::StaleAttach),
                 Attached::MaxHold => Err(LockError::MaxHold),
+                Attached::Revoked { reason } => Err(LockError::LeaseRevoked { reason }),
                 Attached::Expired => Err(LockError::LeaseExpired),
                 Attached::NotFound => Err(LockError::LeaseNotFound),
             }),
@@ -93,6 +95,7 @@ impl Broker {
                 }
                 Ok(Released::Elsewhere) => LockError::StaleAttach,
                 Ok(Released::Expired) => LockError::LeaseExpired,
+                Ok(Released::Revoked { reason }) => LockError::LeaseRevoked { reason },
                 Ok(Released::NotFound) => LockError::LeaseNotFound,
                 Err(error) => error.into(),
             };

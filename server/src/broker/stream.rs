@@ -38,7 +38,7 @@ pub use self::{
 use super::{Broker, OnStream, ended};
 use crate::{
     lock::{AcquireCall, Attachment, LeaseId, Release, ShownLease, StreamId},
-    streams::Departures,
+    streams::News,
 };
 
 /// Leases and waits of one stream.
@@ -103,7 +103,7 @@ impl Broker {
     /// `asked` does, after [`Asked::Close`], when the client does not read, or when it has become
     /// too old.
     pub fn hold(&self, caller: &str, asked: BoxStream<'static, Asked>, tell: Tell) {
-        let (id, departures) = self.streams.open(self.store.broker());
+        let (id, news) = self.streams.open(self.store.broker());
         // Boxed, or the task would hold it twice.
         let stream = Box::new(Stream {
             broker: self.clone(),
@@ -126,16 +126,12 @@ impl Broker {
             acks: Vec::new(),
             interval_ms: 0,
         });
-        self.tasks.spawn(stream.run(asked, departures));
+        self.tasks.spawn(stream.run(asked, news));
     }
 }
 
 impl Stream {
-    async fn run(
-        mut self: Box<Self>,
-        mut asked: BoxStream<'static, Asked>,
-        departures: Arc<Departures>,
-    ) {
+    async fn run(mut self: Box<Self>, mut asked: BoxStream<'static, Asked>, news: Arc<News>) {
         let draining = self.broker.draining.clone();
         let mut draining = pin!(draining.cancelled().fuse());
         let mut timer = pin!(sleep_until(self.ages_at));
@@ -157,7 +153,7 @@ impl Stream {
                 Some(()) = self.calls.next() => {}
                 Some(done) = self.answers.next() => self.done(done),
                 Some(done) = self.jobs.next() => self.done(done),
-                left = departures.next() => self.left(left),
+                elsewhere = news.next() => self.elsewhere(elsewhere),
                 () = &mut timer, if due.is_some() => self.look_at_the_time(),
                 () = &mut draining => self.say_reconnect(),
             }

@@ -161,6 +161,9 @@ impl Turn<'_> {
             Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
                 Some(Wait::Rejoin)
             }
+            Ok(Renewed::Revoked { reason }) => {
+                Some(Wait::Failed(LockError::LeaseRevoked { reason }))
+            }
             // A newer attempt of the call waits on another stream.
             Ok(Renewed::Elsewhere) => Some(Wait::Failed(LockError::StaleAttach)),
             Err(

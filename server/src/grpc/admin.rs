@@ -9,20 +9,55 @@ use leasehold_proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::{decode, encode, status};
-use crate::{broker::Broker, lock::LockError};
+use crate::{
+    broker::Broker,
+    lock::{Force, Limits, LockError},
+};
 
 pub(super) struct Admin {
     /// Empty until the store is verified: the admin listener is up before.
     pub(super) broker: Arc<OnceLock<Broker>>,
+    pub(super) limits: Limits,
+}
+
+impl Admin {
+    fn broker(&self) -> Result<&Broker, LockError> {
+        self.broker.get().ok_or(LockError::StoreUnavailable)
+    }
 }
 
 #[tonic::async_trait]
 impl AdminService for Admin {
     async fn force_release_lease(
         &self,
-        _: Request<ForceReleaseLeaseRequest>,
+        request: Request<ForceReleaseLeaseRequest>,
     ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
-        Err(status::not_yet("ForceReleaseLease"))
+        let peer = request.remote_addr();
+        let revoke = decode::force_release(request.into_inner(), &self.limits)?;
+        let revoked = match self.broker() {
+            Ok(broker) => broker.revoke(&revoke).await,
+            Err(error) => Err(error),
+        };
+        let (holder, queue_length) =
+            revoked.map_err(|error| status::not_taken(&error, &revoke.lock))?;
+        if revoke.force != Force::None {
+            tracing::warn!(
+                target: "audit",
+                lock = %revoke.lock,
+                lease_id = %revoke.lease_id,
+                owner = holder.as_ref().map(|holder| holder.owner.id.as_str()),
+                reason = revoke.reason,
+                grace_ms = revoke.grace_ms,
+                unsafe_now = revoke.force == Force::Unsafe,
+                peer = peer.map(tracing::field::display),
+                "an operator has taken a lease away"
+            );
+        }
+        let holder = holder.map(|holder| encode::holder(&revoke.lock, &holder));
+        Ok(Response::new(ForceReleaseLeaseResponse {
+            holder: Some(holder.unwrap_or_else(|| encode::gone(&revoke.lock, revoke.lease_id))),
+            queue_length: encode::count(queue_length),
+        }))
     }
 
     async fn set_lock_limit(
@@ -30,12 +65,12 @@ impl AdminService for Admin {
         request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
         let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
-        let previous = match self.broker.get() {
-            Some(broker) => broker.set_limit(&lock, limit).await,
-            None => Err(LockError::StoreUnavailable),
+        let previous = match self.broker() {
+            Ok(broker) => broker.set_limit(&lock, limit).await,
+            Err(error) => Err(error),
         };
         let previous = previous.map_err(|error| status::of(&error, &lock))?;
-        tracing::info!(%lock, limit, previous, "the limit was set");
+        tracing::info!(target: "audit", %lock, limit, previous, "an operator has set a limit");
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous),
         }))

@@ -2,21 +2,23 @@
 
 mod fields;
 mod lease;
+mod operate;
 
 use std::collections::HashSet;
 
 use leasehold_proto::v1::{
     self as pb, AcquireAllRequest, AcquireRequest, AttachLease, CheckFencingTokenRequest,
     DetachLease, GetLockRequest, HoldAcquire, HoldAcquireAll, HoldRelease, ReleaseRequest,
-    RenewRequest, SetLockLimitRequest,
+    RenewRequest,
 };
 use prost_types::Duration;
 
 use self::fields::Fields;
+pub(super) use self::operate::{force_release, set_lock_limit};
 use super::status::Refused;
 use crate::lock::{
-    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, Limits, LockKey, Mode,
-    PERMITS_MAX, Release, RequestHash, RequestId, ShownLease, Target, Terms, Ttl, Via,
+    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, Limits, LockKey, Mode, Release,
+    RequestHash, RequestId, ShownLease, Target, Terms, Ttl, Via,
 };
 
 /// Locks of one AcquireAll.
@@ -217,19 +219,6 @@ pub(super) fn check_fencing_token(
     fields.accept(lock.zip(token))
 }
 
-pub(super) fn set_lock_limit(request: SetLockLimitRequest) -> Result<(LockKey, u32), Refused> {
-    let mut fields = Fields::default();
-    let lock = fields.required("lock", request.lock, |fields, lock| {
-        fields.lock("lock", &lock.namespace, &lock.name)
-    });
-    let limit = u32::try_from(request.limit).ok();
-    let limit = limit.filter(|limit| (1..=PERMITS_MAX).contains(limit));
-    if limit.is_none() {
-        fields.violation("limit", "must be 1 to 1000");
-    }
-    fields.accept(lock.zip(limit))
-}
-
 pub(super) fn get_lock(request: GetLockRequest) -> Result<LockKey, Refused> {
     let mut fields = Fields::default();
     let lock = fields.lock("", &request.namespace, &request.name);
@@ -273,12 +262,7 @@ impl Asked {
             lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
             disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
         };
-        if terms.lock_delay_ms > limits.lock_delay_max_ms {
-            fields.violation(
-                "lock_delay",
-                "must be at most limits.lock_delay_max of the broker, 10 s unless it is configured",
-            );
-        }
+        fields.lock_delay(terms.lock_delay_ms, limits);
         let request_id = fields.request_id("request_id", &self.request_id);
         let (targets, owner) = (targets?, owner?);
         let own_ttl = under.is_none().then_some(ttl);

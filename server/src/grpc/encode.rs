@@ -7,7 +7,7 @@ use prost_types::{Duration, Timestamp};
 
 use crate::{
     broker::GivenBack,
-    lock::{HeldLock, Holder, Lease, LockKey, LockState, Mode, Owner, Waiting},
+    lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, Waiting},
 };
 
 /// A lease with the validity that now runs.
@@ -78,6 +78,15 @@ pub(super) fn holder(lock: &LockKey, holder: &Holder) -> pb::Holder {
         fencing_token: signed(holder.fencing_token.get()),
         since_time: Some(timestamp(holder.since_ms)),
         remaining: Some(duration(holder.remaining_ms)),
+    }
+}
+
+/// A holder of whom nothing is known any more.
+pub(super) fn gone(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
+    pb::Holder {
+        lease_id: lease_id.to_string(),
+        target: Some(target(lock, Mode::Exclusive)),
+        ..pb::Holder::default()
     }
 }
 

@@ -196,18 +196,19 @@ fn response(told: Told) -> HoldResponse {
             Response::Ended(pb::LeaseEnded {
                 lease_id: lease_id.to_string(),
                 reason: reason.into(),
-                message: message.to_owned(),
+                message,
             })
         }
         Told::Done { call_id } => Response::Done(pb::Done { call_id }),
-        Told::ReleaseRequested { lease_id, grace_ms } => {
-            let message = "max_hold cuts the validity: the lease is not extended beyond grace";
-            Response::ReleaseRequested(pb::ReleaseRequested {
-                lease_id: lease_id.to_string(),
-                grace: Some(encode::duration(grace_ms)),
-                message: message.to_owned(),
-            })
-        }
+        Told::ReleaseRequested {
+            lease_id,
+            grace_ms,
+            reason,
+        } => Response::ReleaseRequested(pb::ReleaseRequested {
+            lease_id: lease_id.to_string(),
+            grace: Some(encode::duration(grace_ms)),
+            message: why_asked(reason),
+        }),
         Told::Reconnect { delay_ms } => Response::Reconnect(pb::Reconnect {
             delay: Some(encode::duration(delay_ms)),
         }),
@@ -215,6 +216,14 @@ fn response(told: Told) -> HoldResponse {
     HoldResponse {
         message: Some(message),
     }
+}
+
+fn why_asked(reason: Option<String>) -> String {
+    let why = reason.map_or_else(
+        || "max_hold, or an operator, ends it".to_owned(),
+        |reason| format!("an operator takes it away: {reason}"),
+    );
+    format!("the lease is not extended beyond grace; {why}")
 }
 
 fn queued(place: &Place) -> pb::Queued {
@@ -280,9 +289,13 @@ fn status_of(why: Refusal) -> Status {
     }
 }
 
-fn end_reason(why: Ended) -> (pb::LeaseEndReason, &'static str) {
+fn end_reason(why: Ended) -> (pb::LeaseEndReason, String) {
     use pb::LeaseEndReason as Reason;
-    match why {
+    let (reason, message) = match why {
+        Ended::Revoked { reason } => {
+            let message = format!("an operator has revoked the lease: {reason}");
+            return (Reason::Revoked, message);
+        }
         Ended::Released => (Reason::Released, "the lease was given back elsewhere"),
         Ended::Expired => (Reason::Expired, "no heartbeat reached the store in time"),
         Ended::Lost => (
@@ -294,5 +307,6 @@ fn end_reason(why: Ended) -> (pb::LeaseEndReason, &'static str) {
             "the lease has been held for all of its max_hold",
         ),
         Ended::Moved => (Reason::Moved, "the lease is on another stream"),
-    }
+    };
+    (reason, message.to_owned())
 }

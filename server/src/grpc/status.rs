@@ -102,6 +102,30 @@ pub(super) fn idle_lock(lock: &LockKey) -> Status {
     status(Code::NotFound, message, details)
 }
 
+/// The status of a forced release that had nothing to take, or could not.
+pub(super) fn not_taken(error: &LockError, lock: &LockKey) -> Status {
+    let known = [
+        (
+            LockError::LeaseExpired,
+            "the lease has expired: nothing is left to take away",
+        ),
+        (
+            LockError::LeaseReleased,
+            "the lease was given back: nothing is left to take away",
+        ),
+        (
+            LockError::LeaseNotFound,
+            "the lease does not hold this lock; look who does",
+        ),
+    ];
+    let Some((_, why)) = known.iter().find(|(known, _)| known == error) else {
+        return of(error, lock);
+    };
+    let (code, reason) = kind(error);
+    let message = format!("{}: {why}", shown(lock));
+    status(code, message, vec![info(reason, named(lock))])
+}
+
 /// The status of a call that needs something of a later release.
 pub(super) fn not_yet(what: &str) -> Status {
     Status::unimplemented(format!("{what} is not in this release of the broker"))
@@ -116,6 +140,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::LeaseExpired | LockError::LeaseReleased | LockError::MaxHold => {
             (Code::Aborted, Reason::LeaseExpired)
         }
+        LockError::LeaseRevoked { .. } => (Code::Aborted, Reason::LeaseRevoked),
         LockError::Cancelled => (Code::Cancelled, Reason::Cancelled),
         LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound),
         LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
@@ -152,6 +177,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         LockError::Draining => Some(0),
         LockError::LeaseExpired
         | LockError::LeaseReleased
+        | LockError::LeaseRevoked { .. }
         | LockError::Cancelled
         | LockError::MaxHold
         | LockError::LeaseNotFound
@@ -175,9 +201,10 @@ fn next(error: &LockError) -> &'static str {
     match error {
         LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
         LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
-        LockError::LeaseExpired | LockError::LeaseReleased | LockError::MaxHold => {
-            "stop the work it guarded, and acquire with a new request_id"
-        }
+        LockError::LeaseExpired
+        | LockError::LeaseReleased
+        | LockError::LeaseRevoked { .. }
+        | LockError::MaxHold => "stop the work it guarded, and acquire with a new request_id",
         LockError::LeaseNotFound => "treat it as lost, and acquire again",
         LockError::NotHolder => "hand the lease back exactly as it was received",
         LockError::StaleToken { .. } => "refuse the work that came with it",

@@ -66,6 +66,34 @@ pub enum Release {
     Lapse,
 }
 
+/// What an operator does to a lease of somebody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revoke {
+    /// A lock of the lease: only this one is taken away.
+    pub lock: LockKey,
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Why, for its holder; never empty.
+    pub reason: String,
+    /// For how long it may still be renewed.
+    pub grace_ms: u64,
+    /// How long the lock stays closed afterwards, even if it is given back; `None`: as the lease has it.
+    pub lock_delay_ms: Option<u64>,
+    /// How far to go.
+    pub force: Force,
+}
+
+/// How far a revocation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Force {
+    /// Nothing is done; only told.
+    None,
+    /// The lease is renewed no more. The lock is free when it is given back, or has run out.
+    Revoke,
+    /// The lock is free now, although its holder may still trust the lease.
+    Unsafe,
+}
+
 /// One attempt of a call, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {

@@ -19,6 +19,12 @@ pub enum LockError {
     /// The lease was given back.
     #[error("the lease has been given back")]
     LeaseReleased,
+    /// An operator has taken the lease away.
+    #[error("an operator has revoked the lease: {reason}")]
+    LeaseRevoked {
+        /// What the operator says.
+        reason: String,
+    },
     /// The lease has been held for its `max_hold`.
     #[error("the lease has been held for all of its max_hold")]
     MaxHold,

@@ -10,6 +10,7 @@ mod limit;
 mod queue;
 pub mod record;
 mod reentry;
+mod revoke;
 mod streams;
 mod tombstones;
 
@@ -28,11 +29,11 @@ use self::{
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Event, LimitSet, Listener, Outcome, Refused, Released,
-    Renewed, Store, StoreError, Touched,
+    Renewed, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken,
-    HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Ttl, Via, WAITERS_MAX,
+    HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -222,6 +223,22 @@ impl Store for MemoryStore {
             }
         }
         Ok(set)
+    }
+
+    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
+        let revoked = self.run(&revoke.lock, |record, context| {
+            record.revoke(context, revoke)
+        })?;
+        if let Some(revocation) = revoked.to_tell(revoke)
+            && let Some(listener) = self
+                .memory
+                .state()
+                .listeners
+                .get(&revocation.on.stream.broker)
+        {
+            listener(Event::Revoked(revoke.lock.clone(), revocation));
+        }
+        Ok(revoked)
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {

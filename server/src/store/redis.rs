@@ -22,6 +22,7 @@ pub mod scripts;
 mod settle;
 pub mod supervisor;
 pub mod tls;
+pub(super) mod told;
 mod verify;
 
 use std::{
@@ -42,22 +43,23 @@ use self::{
     place::Place,
     refusal::Refusal,
     scripts::{Command, Preamble, Scripts, Verb},
-    supervisor::{Channel, NodeEvent, Subscription, Supervisor},
+    supervisor::{Channel, Subscription, Supervisor},
+    told::tell,
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Moved, Outcome,
-    Released, Renewed, Store, StoreError, Touched,
+    Released, Renewed, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseId, LeaseRef,
-    LockKey, LockState, Release, RequestHash, Ttl, Via, WAITERS_MAX,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey,
+    LockState, Release, RequestHash, Revoke, Ttl, Via, WAITERS_MAX,
 };
 
 pub mod decode {
     //! The answers of the scripts, for those who run them by themselves.
     pub use super::answers::{
-        Voted, acquired, attached, cancelled, checked, limit_set, released, renewed, state,
-        touched, voted,
+        Voted, acquired, attached, cancelled, checked, limit_set, released, renewed, revoked,
+        state, touched, voted,
     };
 
     /// One of them.
@@ -297,6 +299,19 @@ impl Store for RedisStore {
             .await
     }
 
+    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
+        let command = |preamble: &Preamble<'_>| preamble.revoke(revoke);
+        let revoked = self.run(&revoke.lock, Verb::Revoke, command, answers::revoked);
+        let revoked = revoked.await?;
+        if let Some(revocation) = revoked.to_tell(revoke)
+            && revocation.on.stream.broker == self.broker
+            && let Some(listener) = self.listener.get()
+        {
+            listener(Event::Revoked(revoke.lock.clone(), revocation));
+        }
+        Ok(revoked)
+    }
+
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.get(lock);
         self.run(lock, Verb::Get, command, answers::state).await
@@ -328,61 +343,4 @@ async fn hear(node: &Node, lock: &LockKey, next_event_ms: &mut u64) {
     {
         *next_event_ms = 1;
     }
-}
-
-/// Turns what a node tells into events.
-fn tell(
-    listener: Arc<OnceLock<Listener>>,
-    key_prefix: String,
-    broker: BrokerId,
-) -> Box<dyn Fn(NodeEvent) + Send + Sync> {
-    Box::new(move |event| {
-        let Some(listener) = listener.get() else {
-            return;
-        };
-        match event {
-            NodeEvent::Ready => listener(Event::Resync),
-            NodeEvent::Message(payload) => {
-                let told = told(&payload, &key_prefix, broker).into_iter();
-                told.flatten().for_each(&**listener);
-            }
-        }
-    })
-}
-
-/// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
-/// alone: places in line were taken away. `key \n lease \n attachment`: the lease has left that stream.
-pub(super) fn told(payload: &[u8], key_prefix: &str, broker: BrokerId) -> Option<Vec<Event>> {
-    let key = std::str::from_utf8(key_of(payload)).ok()?;
-    let lock = LockKey::decode(key.strip_prefix(key_prefix)?)?;
-    let mut lines = std::str::from_utf8(payload).ok()?.split('\n').skip(1);
-    let mut events = Vec::new();
-    if lines.clone().next().is_none() {
-        return Some(vec![Event::Rejoin(lock)]);
-    }
-    while let Some(whose) = lines.next() {
-        let what = lines.next()?;
-        events.push(match answers::attachment(what) {
-            Some(from) => {
-                let lease_id = LeaseId::parse(whose)?;
-                Event::Moved(lock.clone(), Moved { lease_id, from })
-            }
-            None => {
-                let hand_off = HandOff {
-                    broker,
-                    request: RequestHash::parse(whose)?,
-                    fencing_token: FencingToken::new(what.parse().ok()?)?,
-                    provisional: true,
-                };
-                Event::HandOff(lock.clone(), hand_off)
-            }
-        });
-    }
-    Some(events)
-}
-
-/// The key of the lock that a message is about: its first line.
-fn key_of(payload: &[u8]) -> &[u8] {
-    let end = payload.iter().position(|&byte| byte == b'\n');
-    &payload[..end.unwrap_or(payload.len())]
 }

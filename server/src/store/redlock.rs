@@ -37,7 +37,7 @@ use self::{
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Event, LimitSet, Listener, Moved, Released, Renewed,
-    Store, StoreError, Touched,
+    Revoked, Store, StoreError, Touched,
     redis::{
         decode,
         scripts::{Tells, Verb},
@@ -45,7 +45,7 @@ use super::{
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Grant, LeaseRef,
-    LockKey, LockState, Mode, Release, RequestHash, Ttl, Under, Via,
+    LockKey, LockState, Mode, Release, RequestHash, Revoke, Ttl, Under, Via,
 };
 
 /// A call is answered within a second, whatever the nodes do.
@@ -177,6 +177,7 @@ impl Store for RedlockStore {
             Renewed::Extended(grant) => Renewed::Extended(self.with_line(&lease.lock, grant)),
             refused @ (Renewed::Elsewhere
             | Renewed::MaxHold
+            | Renewed::Revoked { .. }
             | Renewed::Expired
             | Renewed::Released
             | Renewed::NotFound) => refused,
@@ -262,6 +263,26 @@ impl Store for RedlockStore {
 
     async fn set_limit(&self, _lock: &LockKey, _limit: u32) -> Result<LimitSet, StoreError> {
         Err(StoreError::Unsupported(NO_LIMITS))
+    }
+
+    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
+        let asked = revoke.clone();
+        let question = Question::new(Verb::Revoke, decode::revoked, move |preamble| {
+            preamble.revoke(&asked).telling()
+        });
+        let taken = match self.0.nodes.settle(&question, verdicts::taken).await? {
+            Together::Refused(refusals) => return Ok(verdicts::not_taken(refusals)),
+            Together::Wanted(taken) => taken,
+        };
+        let queue_length = self.0.lines.length(&revoke.lock);
+        let revoked = verdicts::all_taken(taken, queue_length);
+        if let Some(revocation) = revoked.to_tell(revoke) {
+            self.0.lines.wake(&revoke.lock, Duration::ZERO);
+            if revocation.on.stream.broker == self.0.broker {
+                self.0.tell(Event::Revoked(revoke.lock.clone(), revocation));
+            }
+        }
+        Ok(revoked)
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {

@@ -18,7 +18,7 @@ const BROKERS: usize = 3;
 const CALLS: usize = 8;
 const LIMIT: u32 = 3;
 /// All draws above this are touches.
-const VERBS: u32 = 86;
+const VERBS: u32 = 87;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
 const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
@@ -51,6 +51,8 @@ pub struct Generator {
     reentrant: bool,
     /// In these many leases are on streams.
     streams: bool,
+    /// In these many leases are revoked.
+    revokes: bool,
     kind: Kind,
     era: Era,
     /// The calls under way; each is replaced by a new one now and then.
@@ -79,6 +81,7 @@ impl Generator {
             steady: rng.gen_bool(0.3),
             reentrant,
             streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
+            revokes: rng.gen_bool(0.3),
             kind: [
                 Kind::Exclusive,
                 Kind::SharedToo,
@@ -145,7 +148,8 @@ impl Generator {
             | Answer::Attach(_)
             | Answer::Release(_)
             | Answer::Cancel(_)
-            | Answer::SetLimit(_) => {
+            | Answer::SetLimit(_)
+            | Answer::Revoke(_) => {
                 self.next_event_ms = None;
             }
             Answer::Acquire(Err(_))
@@ -220,10 +224,12 @@ impl Generator {
                 }
             }
             50..67 => self.release(),
+            67..75 if self.revokes => Verb::Revoke(self.revoke()),
             67..81 => self.cancel(),
             81..83 => Verb::Get,
             83..85 => Verb::Check(self.lease().fencing_token),
             85 => Verb::SetLimit(self.rng.gen_range(1..=LIMIT + 1)),
+            86 => Verb::Revoke(self.revoke()),
             _ => Verb::Touch,
         }
     }

@@ -125,6 +125,7 @@ impl Machine {
                 scripts::Verb::SetLimit,
                 preamble.set_limit(&step.lock, *limit),
             ),
+            Verb::Revoke(revoke) => (scripts::Verb::Revoke, preamble.revoke(revoke)),
             Verb::Get => (scripts::Verb::Get, preamble.get(&step.lock)),
             Verb::Check(token) => (scripts::Verb::Check, preamble.check(&step.lock, *token)),
         }
@@ -174,6 +175,9 @@ fn answer(step: &Step, reply: Value) -> Answer {
         }
         Verb::SetLimit(_) => decode::limit_set(reply, me)
             .map_or_else(failed, |answer| Answer::SetLimit(answer.outcome)),
+        Verb::Revoke(_) => {
+            decode::revoked(reply, me).map_or_else(failed, |answer| Answer::Revoke(answer.outcome))
+        }
         Verb::Check(_) => {
             decode::checked(reply, me).map_or_else(failed, |answer| Answer::Check(answer.outcome))
         }

@@ -1,5 +1,7 @@
 //! One-line mistakes in the scripts, each of which the sequences must find.
 
+pub mod revoking;
+
 /// A mistake: in every script, the text that is right and what stands there instead.
 pub struct Mutant {
     /// What it does wrong.
@@ -273,7 +275,7 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "a released add leaves no tombstone",
-        "if h.entries ~= '' or h.terms ~= '' and string.find(h.terms, ',1$') then",
+        "if h.entries ~= '' or has_flag(h, ADDED) then",
         "if h.entries ~= '' then",
     ),
     mutant(

@@ -4,11 +4,11 @@
 use leasehold_server::{
     lock::{
         Acquire, Attachment, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, LockState,
-        Release, RequestHash, Ttl, Via,
+        Release, RequestHash, Revoke, Ttl, Via,
     },
     store::{
         Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released,
-        Renewed, Touched,
+        Renewed, Revoked, Touched,
         memory::{
             context::{Context, Grants},
             record::Record,
@@ -68,6 +68,7 @@ pub enum Verb {
     Cancel(RequestHash, AttemptId),
     Touch,
     SetLimit(u32),
+    Revoke(Revoke),
     Get,
     Check(FencingToken),
 }
@@ -83,6 +84,7 @@ pub enum Answer {
     Cancel(Done<Cancelled>),
     Touch(Done<Touched>),
     SetLimit(Done<LimitSet>),
+    Revoke(Done<Revoked>),
     Get(Done<Option<LockState>>),
     Check(Done<Checked>),
     /// Not an answer: a script failed.
@@ -100,9 +102,11 @@ impl Answer {
             Self::Cancel(Ok(outcome)) => &outcome.hand_offs,
             Self::Touch(Ok(outcome)) => &outcome.hand_offs,
             Self::SetLimit(Ok(outcome)) => &outcome.hand_offs,
+            Self::Revoke(Ok(outcome)) => &outcome.hand_offs,
             Self::Acquire(Err(_)) | Self::Release(Err(_)) | Self::Cancel(Err(_)) => &[],
             Self::Touch(Err(_))
             | Self::SetLimit(Err(_))
+            | Self::Revoke(Err(_))
             | Self::Renew(_)
             | Self::Attach(_)
             | Self::Get(_)
@@ -121,6 +125,7 @@ impl Answer {
             Self::Cancel(done) => done.as_ref().err(),
             Self::Touch(done) => done.as_ref().err(),
             Self::SetLimit(done) => done.as_ref().err(),
+            Self::Revoke(done) => done.as_ref().err(),
             Self::Get(done) => done.as_ref().err(),
             Self::Check(done) => done.as_ref().err(),
             Self::Failed(_) => None,
@@ -159,6 +164,7 @@ impl Step {
             }
             Verb::Touch => Answer::Touch(record.touch(&context)),
             Verb::SetLimit(limit) => Answer::SetLimit(record.set_limit(&context, *limit)),
+            Verb::Revoke(revoke) => Answer::Revoke(record.revoke(&context, revoke)),
             Verb::Check(token) => {
                 Answer::Check(Ok(Outcome::silent(record.check(self.now_us, *token))))
             }

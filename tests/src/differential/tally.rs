@@ -6,6 +6,7 @@ use leasehold_server::{
     lock::{Acquire, CLAIM_MS, FencingToken, LeaseId, LockState, expiry_ms},
     store::{
         Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Refused, Released, Renewed,
+        Revoked,
     },
 };
 
@@ -62,9 +63,9 @@ impl Tally {
         self.count_line(step, answer, seen);
         match answer {
             Answer::Acquire(Ok(done)) => self.count_acquired(watch, step, &done.reply, seen[0]),
-            Answer::Renew(Ok(done)) => self.count_renewed(watch, step, done.reply),
+            Answer::Renew(Ok(done)) => self.count_renewed(watch, step, &done.reply),
             Answer::Release(Ok(done)) => {
-                self.count_released(done.reply);
+                self.count_released(&done.reply);
                 self.count_if(is_weaker(seen), "release: downgraded");
             }
             Answer::Cancel(Ok(done)) => self.count_cancelled(done.reply),
@@ -76,6 +77,13 @@ impl Tally {
                 LimitSet::Set { .. } => "set limit",
                 LimitSet::Mismatch => "set limit: mismatch",
             }),
+            Answer::Revoke(Ok(done)) => self.one(match done.reply {
+                Revoked::Taken { .. } => "revoke: taken",
+                Revoked::Already => "revoke: already",
+                Revoked::Expired => "revoke: expired",
+                Revoked::Released => "revoke: released",
+                Revoked::NotFound => "revoke: not found",
+            }),
             Answer::Check(Ok(done)) => self.one(match done.reply {
                 Checked::Live { .. } => "check: live",
                 Checked::Stale { .. } => "check: stale",
@@ -86,13 +94,14 @@ impl Tally {
                 Attached::Attached(_) => "attach: attached",
                 Attached::Stale => "attach: stale",
                 Attached::MaxHold => "attach: max_hold",
+                Attached::Revoked { .. } => "attach: revoked",
                 Attached::Expired => "attach: expired",
                 Attached::Released => "attach: released",
                 Attached::NotFound => "attach: not found",
             }),
             Answer::Get(_) => self.one("get"),
             Answer::Acquire(_) | Answer::Renew(_) | Answer::Touch(_) | Answer::SetLimit(_) => {}
-            Answer::Attach(_) => {}
+            Answer::Attach(_) | Answer::Revoke(_) => {}
             Answer::Release(_) | Answer::Cancel(_) | Answer::Check(_) | Answer::Failed(_) => {}
         }
         if let Some(refused) = answer.refused() {
@@ -109,7 +118,7 @@ impl Tally {
         watch.settle(step, seen[1]);
     }
 
-    fn count_released(&mut self, released: Released) {
+    fn count_released(&mut self, released: &Released) {
         self.one(match released {
             Released::Now { hold_count: 0 } => "release: now",
             Released::Now { .. } => "release: an entry",
@@ -117,6 +126,7 @@ impl Tally {
             Released::Already { .. } => "release: an entry already",
             Released::Elsewhere => "release: elsewhere",
             Released::Expired => "release: expired",
+            Released::Revoked { .. } => "release: revoked",
             Released::NotFound => "release: not found",
         });
     }
@@ -160,7 +170,7 @@ impl Tally {
             Answer::Touch(Ok(outcome)) => outcome.reply.held.first(),
             Answer::Touch(_) | Answer::Acquire(_) | Answer::Renew(_) | Answer::Get(_) => None,
             Answer::Release(_) | Answer::Cancel(_) | Answer::SetLimit(_) => None,
-            Answer::Attach(_) | Answer::Check(_) | Answer::Failed(_) => None,
+            Answer::Attach(_) | Answer::Revoke(_) | Answer::Check(_) | Answer::Failed(_) => None,
         };
         let hand_off = answer.hand_offs().first().or(held);
         let Some(granted) = hand_off.map(|hand_off| hand_off.request.to_string()) else {
@@ -173,7 +183,7 @@ impl Tally {
             Verb::Acquire(acquire) => acquire.request.to_string(),
             Verb::Cancel(request, _) => request.to_string(),
             Verb::Release(..) | Verb::Renew(..) | Verb::Touch => String::new(),
-            Verb::Attach(..) => String::new(),
+            Verb::Attach(..) | Verb::Revoke(_) => String::new(),
             Verb::SetLimit(_) | Verb::Get | Verb::Check(_) => String::new(),
         };
         for passed in before_ids[..place].iter().filter(|id| **id != acting) {
@@ -234,7 +244,7 @@ impl Tally {
         }
     }
 
-    fn count_renewed(&mut self, watch: &mut Watch, step: &Step, renewed: Renewed) {
+    fn count_renewed(&mut self, watch: &mut Watch, step: &Step, renewed: &Renewed) {
         let Verb::Renew(lease, ..) = &step.verb else {
             return;
         };
@@ -244,6 +254,7 @@ impl Tally {
             Renewed::Extended(_) => "renew: extended",
             Renewed::Elsewhere => "renew: elsewhere",
             Renewed::MaxHold => "renew: max_hold",
+            Renewed::Revoked { .. } => "renew: revoked",
             Renewed::Expired => "renew: expired",
             Renewed::Released => "renew: released",
             Renewed::NotFound => "renew: not found",

@@ -13,11 +13,11 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey,
-        LockState, Release, RequestHash, Ttl, Via,
+        LockState, Release, RequestHash, Revoke, Ttl, Via,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, LimitSet, Listener, Released, Renewed, Store,
-        StoreError, Touched,
+        Acquired, Attached, Cancelled, Checked, LimitSet, Listener, Released, Renewed, Revoked,
+        Store, StoreError, Touched,
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
@@ -145,6 +145,10 @@ impl Store for Skewed {
 
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
         self.at(lock).await.set_limit(lock, limit).await
+    }
+
+    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
+        self.at(&revoke.lock).await.revoke(revoke).await
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {

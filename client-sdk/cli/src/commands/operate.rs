@@ -92,13 +92,21 @@ async fn confirm(args: &ForceRelease, settings: &Settings) -> Result<(), Failure
             args.lease_id, args.name
         )));
     };
+    let then = if args.unsafe_now {
+        format!(
+            "The lock is free at once: its work may overlap with the next holder's unless the resource \
+             checks token {}.",
+            holder.fencing_token
+        )
+    } else {
+        "The lock is free when it is given back, or when the holder can trust it no more."
+            .to_owned()
+    };
     show::say(&format!(
-        "{:?} is held by {}; {} waiting. The holder will be told; its work may overlap with the next \
-         holder's unless the resource checks token {}.",
+        "{:?} is held by {}; {} waiting. The holder will be told. {then}",
         args.name,
         held_by(holder),
         lock.queue_length,
-        holder.fencing_token
     ));
     let mut stderr = io::stderr();
     let asked = write!(stderr, "Type the lease id to go on: ").and_then(|()| stderr.flush());

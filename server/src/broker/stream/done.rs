@@ -168,7 +168,7 @@ impl Stream {
                     .retain(|held| is_kept(held) || !asked.contains(held));
                 let grants = || kept.iter().map(|held| held.grant);
                 let ttl = grants().map(|grant| grant.ttl).min().unwrap_or(owned.ttl);
-                let is_cut = ttl < owned.ttl && !std::mem::replace(&mut owned.is_cut, true);
+                let is_cut = ttl < owned.ttl && owned.is_news(ttl.as_millis());
                 owned.ttl = ttl;
                 let extended = Extended {
                     lease_id,
@@ -178,8 +178,11 @@ impl Stream {
                 };
                 self.acks.push((sequence, extended));
                 if is_cut {
-                    let grace_ms = ttl.as_millis();
-                    self.tell(Told::ReleaseRequested { lease_id, grace_ms });
+                    self.tell(Told::ReleaseRequested {
+                        lease_id,
+                        grace_ms: ttl.as_millis(),
+                        reason: None,
+                    });
                 }
             }
             Err(failed) if failed.error.is_open() => {
@@ -187,7 +190,7 @@ impl Stream {
                     self.renew_again(lease_id, sequence);
                 }
             }
-            Err(failed) => return self.end(lease_id, why(&failed.error)),
+            Err(failed) => return self.end(lease_id, why(failed.error)),
         }
         self.advance(lease_id);
     }
@@ -276,13 +279,16 @@ impl Stream {
     }
 }
 
-fn why(error: &LockError) -> Ended {
+fn why(error: LockError) -> Ended {
+    if let LockError::LeaseRevoked { reason } = error {
+        return Ended::Revoked { reason };
+    }
     let known = [
         (LockError::MaxHold, Ended::MaxHold),
         (LockError::StaleAttach, Ended::Moved),
         (LockError::LeaseReleased, Ended::Released),
         (LockError::LeaseNotFound, Ended::Lost),
     ];
-    let why = known.into_iter().find(|(known, _)| known == error);
+    let why = known.into_iter().find(|(known, _)| *known == error);
     why.map_or(Ended::Expired, |(_, why)| why)
 }

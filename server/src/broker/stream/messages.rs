@@ -122,6 +122,8 @@ pub enum Told {
         lease_id: LeaseId,
         /// After this time.
         grace_ms: u64,
+        /// Why, if an operator says so; else its `max_hold` is near.
+        reason: Option<String>,
     },
     /// This broker is going away, or the connection is old: go on with another one.
     Reconnect {
@@ -183,7 +185,7 @@ pub enum Refusal {
 }
 
 /// Why a lease is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// It was given back elsewhere.
     Released,
@@ -193,6 +195,11 @@ pub enum Ended {
     Lost,
     /// `max_hold` has passed.
     MaxHold,
+    /// An operator has taken it away.
+    Revoked {
+        /// Why.
+        reason: String,
+    },
     /// It is on another stream.
     Moved,
 }

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::OwnedSemaphorePermit, time::sleep};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep},
+};
 
 use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
 use crate::{
@@ -14,8 +17,12 @@ use crate::{
     lock::{
         Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey, Release, Ttl, Via, expiry_ms,
     },
+    store::Revocation,
+    streams::Elsewhere,
 };
 
+/// Ends that are nearer to each other are told once.
+const TOLD_WITHIN: Duration = Duration::from_millis(500);
 /// Commands of one lease that wait for their turn.
 const TODO_MAX: usize = 1_000;
 
@@ -28,8 +35,8 @@ pub(super) struct Owned {
     /// How long after a break the lease ends by itself; `None`: it runs out.
     pub(super) grace: Option<Duration>,
     pub(super) is_lapsing: bool,
-    /// `max_hold` cuts its validity, and the client was told.
-    pub(super) is_cut: bool,
+    /// When the client was told that it will end.
+    ends_at: Option<Instant>,
     pub(super) is_busy: bool,
     /// It waits for its turn to be renewed, which holds up nothing else.
     pub(super) is_in_turn: bool,
@@ -53,6 +60,16 @@ pub(super) enum Todo {
 }
 
 impl Owned {
+    /// Whether the client does not know yet that the lease ends so soon. Now it will.
+    pub(super) fn is_news(&mut self, ends_in_ms: u64) -> bool {
+        let at = Instant::now() + Duration::from_millis(ends_in_ms);
+        let is_news = self.ends_at.is_none_or(|told| at + TOLD_WITHIN < told);
+        if is_news {
+            self.ends_at = Some(at);
+        }
+        is_news
+    }
+
     /// Its validity.
     pub(super) fn validity(&self) -> Duration {
         Duration::from_millis(self.ttl.as_millis())
@@ -93,7 +110,7 @@ impl Stream {
                 ttl,
                 grace: None,
                 is_lapsing: false,
-                is_cut: false,
+                ends_at: None,
                 is_busy: false,
                 is_in_turn: false,
                 unanswered: None,
@@ -278,13 +295,43 @@ impl Stream {
         leases.chain(waits).min().unwrap_or(0)
     }
 
-    /// Leases have moved to other streams, unless they have come back since.
-    pub(super) fn left(&mut self, left: Vec<(LeaseId, u32)>) {
-        for (lease_id, number) in left {
+    /// Something was done to leases from elsewhere, unless they have left and come back since.
+    pub(super) fn elsewhere(&mut self, news: Vec<Elsewhere>) {
+        for what in news {
+            let (lease_id, on) = match &what {
+                Elsewhere::Moved(moved) => (moved.lease_id, moved.from),
+                Elsewhere::Revoked(revocation) => (revocation.lease_id, revocation.on),
+            };
             let owned = self.leases.get(&lease_id);
-            if owned.is_some_and(|owned| owned.number <= number) {
-                self.end(lease_id, Ended::Moved);
+            if owned.is_some_and(|owned| owned.number <= on.number) {
+                match what {
+                    Elsewhere::Moved(_) => self.end(lease_id, Ended::Moved),
+                    Elsewhere::Revoked(revocation) => self.revoked(revocation),
+                }
             }
+        }
+    }
+
+    /// An operator has a lease end. One that may not be renewed any more ends by the renewal that is
+    /// tried now.
+    fn revoked(&mut self, revocation: Revocation) {
+        let lease_id = revocation.lease_id;
+        let heartbeat = self.heartbeats.load(Ordering::Relaxed);
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        if owned.is_news(revocation.grace_ms) {
+            self.tell(Told::ReleaseRequested {
+                lease_id,
+                grace_ms: revocation.grace_ms,
+                reason: Some(revocation.reason),
+            });
+        }
+        if let Some(owned) = self.leases.get_mut(&lease_id)
+            && revocation.grace_ms == 0
+        {
+            owned.unanswered.get_or_insert(heartbeat);
+            self.advance(lease_id);
         }
     }
 

@@ -7,15 +7,15 @@ use prost_types::Duration;
 use crate::{
     grpc::status::{Refused, Violation},
     lock::{
-        FencingToken, LeaseId, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX, RequestId,
-        Target,
+        FencingToken, LeaseId, Limits, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX,
+        RequestId, Target,
     },
 };
 
 const LABELS_MAX: usize = 16;
 const LABEL_KEY_MAX_BYTES: usize = 63;
 const OWNER_ID_MAX_BYTES: usize = 256;
-const REASON_MAX_BYTES: usize = 512;
+pub(super) const REASON_MAX_BYTES: usize = 512;
 const OWNER_MAX_BYTES: usize = 1_024;
 /// The range of `google.protobuf.Duration`: about 10,000 years.
 const SECONDS_MAX: i64 = 315_576_000_000;
@@ -127,6 +127,15 @@ impl Fields {
             self.violation(field, "must not be negative");
         }
         millis(nanos)
+    }
+
+    pub(super) fn lock_delay(&mut self, lock_delay_ms: u64, limits: &Limits) {
+        if lock_delay_ms > limits.lock_delay_max_ms {
+            self.violation(
+                "lock_delay",
+                "must be at most limits.lock_delay_max of the broker, 10 s unless it is configured",
+            );
+        }
     }
 
     pub(super) fn request_id(&mut self, field: &str, text: &str) -> Option<RequestId> {

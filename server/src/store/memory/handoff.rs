@@ -26,7 +26,7 @@ impl Record {
         for held in self.holders.expire(now) {
             match held.place {
                 Some(place) => self.queue.fall_back(place, &held),
-                None => self.close_after(&held, now),
+                None => self.end_lease(&held, now),
             }
         }
     }
@@ -35,14 +35,19 @@ impl Record {
     pub(super) fn lapse(&mut self, lease_id: LeaseId, now: u64) {
         if let Some(mut held) = self.free(lease_id) {
             held.expires_ms = now;
-            self.close_after(&held, now);
+            self.end_lease(&held, now);
         }
     }
 
-    fn close_after(&mut self, held: &Held, now: u64) {
+    fn end_lease(&mut self, held: &Held, now: u64) {
+        self.close_after(held);
+        self.remember_expired(held, now);
+    }
+
+    /// Closes the lock for the lock_delay of a holder whose time is over.
+    pub(super) fn close_after(&mut self, held: &Held) {
         let closes_until_ms = held.closes_until_ms().unwrap_or(0);
         self.closed_until_ms = self.closed_until_ms.max(closes_until_ms);
-        self.remember_expired(held, now);
     }
 
     pub(super) fn free(&mut self, lease_id: LeaseId) -> Option<Held> {
@@ -121,6 +126,8 @@ impl Record {
             entries: vec![waiter.entry],
             owner: waiter.owner,
             terms: waiter.terms,
+            revoked: None,
+            closes: false,
             added: waiter.added,
             stream: waiter.stream,
             fencing_token,

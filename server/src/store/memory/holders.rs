@@ -15,6 +15,10 @@ pub(super) struct Held {
     pub(super) entries: Vec<Entry>,
     pub(super) owner: Owner,
     pub(super) terms: Terms,
+    /// Why an operator has it end.
+    pub(super) revoked: Option<String>,
+    /// Its lock_delay closes the lock even if it is given back.
+    pub(super) closes: bool,
     /// The lease was there before this grant.
     pub(super) added: bool,
     pub(super) stream: Option<Attachment>,

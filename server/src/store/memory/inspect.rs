@@ -67,7 +67,7 @@ impl Record {
     }
 
     /// A holder as others may see it; a provisional one is none yet.
-    fn seen(&self, held: &Held, now: u64) -> Option<Holder> {
+    pub(super) fn seen(&self, held: &Held, now: u64) -> Option<Holder> {
         (held.place.is_none() && held.expires_ms > now).then(|| Holder {
             lease_id: held.lease_id,
             owner: held.owner.clone(),

@@ -119,11 +119,16 @@ impl Record {
                 return Ok(Renewed::Elsewhere);
             }
             let extended = self.extend(lease.lease_id, now, ttl);
-            return Ok(extended.map_or(Renewed::MaxHold, Renewed::Extended));
+            return Ok(match (extended, self.revoked(lease.lease_id)) {
+                (Some(grant), _) => Renewed::Extended(grant),
+                (None, Some(reason)) => Renewed::Revoked { reason },
+                (None, None) => Renewed::MaxHold,
+            });
         }
-        Ok(match self.ended(lease, now) {
+        Ok(match self.ended(lease.lease_id, now) {
             Released::Already { .. } => Renewed::Released,
             Released::Expired => Renewed::Expired,
+            Released::Revoked { reason } => Renewed::Revoked { reason },
             Released::Now { .. } | Released::Elsewhere | Released::NotFound => Renewed::NotFound,
         })
     }
@@ -141,7 +146,7 @@ impl Record {
         let released = match self.holds(lease) {
             true if self.is_out_of_reach(lease, via) => Released::Elsewhere,
             true => self.leave(lease, release, now),
-            false => self.ended(lease, now),
+            false => self.ended(lease.lease_id, now),
         };
         self.advanced(context, released)
     }
@@ -169,7 +174,7 @@ impl Record {
             }
         }
         if is_held {
-            self.leave_entry(request);
+            drop(self.leave_entry(request));
             return self.advanced(context, Cancelled::Freed);
         }
         self.queue.remove(request);
@@ -322,6 +327,11 @@ impl Record {
     ) -> Option<Grant> {
         self.holders.extend(lease_id, &mut self.queue, now, ttl)?;
         self.grant_of(lease_id, now)
+    }
+
+    /// Why an operator has a holder end, if one has.
+    pub(super) fn revoked(&self, lease_id: LeaseId) -> Option<String> {
+        self.holders.by_lease(lease_id)?.revoked.clone()
     }
 
     fn holds(&self, lease: &LeaseRef) -> bool {

@@ -1,6 +1,6 @@
 //! Re-entry: a lease that holds a lock enters it again, and leaves it entry by entry.
 
-use super::{context::Context, entry::Entry, record::Record, tombstones::Dead};
+use super::{context::Context, entry::Entry, holders::Held, record::Record, tombstones::Dead};
 use crate::{
     lock::{Acquire, FencingToken, LeaseRef, Release, RequestHash, Via},
     store::{Acquired, Released},
@@ -68,10 +68,17 @@ impl Record {
             let hold_count = self.hold_count(lease);
             return Released::Already { hold_count };
         }
-        match release {
+        let freed = match release {
             Release::Entry(request) => self.leave_entry(request),
-            Release::All => drop(self.free(lease.lease_id)),
-            Release::Lapse => self.lapse(lease.lease_id, now),
+            Release::All => self.free(lease.lease_id),
+            Release::Lapse => {
+                self.lapse(lease.lease_id, now);
+                None
+            }
+        };
+        if let Some(mut freed) = freed.filter(|freed| freed.closes) {
+            freed.expires_ms = now;
+            self.close_after(&freed);
         }
         let hold_count = self.hold_count(lease);
         if hold_count == 0 && release != Release::Lapse {
@@ -81,10 +88,9 @@ impl Record {
     }
 
     /// With its last entry a holder is gone.
-    pub(super) fn leave_entry(&mut self, request: RequestHash) {
-        if let Some(lease_id) = self.holders.leave(request) {
-            self.free(lease_id);
-        }
+    pub(super) fn leave_entry(&mut self, request: RequestHash) -> Option<Held> {
+        let lease_id = self.holders.leave(request)?;
+        self.free(lease_id)
     }
 
     fn hold_count(&self, lease: &LeaseRef) -> u32 {

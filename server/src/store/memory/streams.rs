@@ -19,9 +19,10 @@ impl Record {
         self.expire(now);
         let held = self.holders.by_lease(lease.lease_id);
         let Some(held) = held.filter(|held| held.is(lease) && held.place.is_none()) else {
-            return Ok(Outcome::silent(match self.ended(lease, now) {
+            return Ok(Outcome::silent(match self.ended(lease.lease_id, now) {
                 Released::Already { .. } => Attached::Released,
                 Released::Expired => Attached::Expired,
+                Released::Revoked { reason } => Attached::Revoked { reason },
                 Released::Now { .. } | Released::Elsewhere | Released::NotFound => {
                     Attached::NotFound
                 }
@@ -29,10 +30,13 @@ impl Record {
         };
         let there = Attachment::moved(held.stream, Some(to));
         let (Some(there), Some(grant)) = (there, self.grant_of(lease.lease_id, now)) else {
-            return Ok(Outcome::silent(match there {
-                None => Attached::Stale,
-                Some(_) => Attached::MaxHold,
-            }));
+            return Ok(Outcome::silent(
+                match (there, self.revoked(lease.lease_id)) {
+                    (None, _) => Attached::Stale,
+                    (Some(_), Some(reason)) => Attached::Revoked { reason },
+                    (Some(_), None) => Attached::MaxHold,
+                },
+            ));
         };
         Ok(Outcome {
             moved: self.put_on(lease.lease_id, there),

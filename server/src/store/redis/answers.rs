@@ -1,16 +1,16 @@
 //! How each verb's answer becomes a reply. Answers are untrusted: anything odd is `Garbled`.
 
+mod fields;
+
 use fred::types::Value;
 
-use super::owner;
+use self::fields::Fields;
+pub(super) use self::fields::attachment;
 use crate::{
-    lock::{
-        Attachment, BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, LockState, Mode,
-        Owner, RequestHash, StreamId, Ttl, Waiting,
-    },
+    lock::{BrokerId, FencingToken, LockState, Mode, RequestHash, Waiting},
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Moved, Outcome, Refused,
-        Released, Renewed, StoreError, Touched,
+        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released,
+        Renewed, Revoked, StoreError, Touched,
     },
 };
 
@@ -61,6 +61,9 @@ pub fn renewed(answer: Value, me: BrokerId) -> Result<Answer<Renewed>, StoreErro
             "EXTENDED" => Renewed::Extended(fields.grant()?),
             "ELSEWHERE" => Renewed::Elsewhere,
             "MAXHOLD" => Renewed::MaxHold,
+            "REVOKED" => Renewed::Revoked {
+                reason: fields.text()?,
+            },
             "EXPIRED" => Renewed::Expired,
             "RELEASED" => Renewed::Released,
             "NOTFOUND" => Renewed::NotFound,
@@ -78,6 +81,9 @@ pub fn attached(answer: Value, me: BrokerId) -> Result<Answer<Attached>, StoreEr
             }
             "STALE" => Attached::Stale,
             "MAXHOLD" => Attached::MaxHold,
+            "REVOKED" => Attached::Revoked {
+                reason: fields.text()?,
+            },
             "EXPIRED" => Attached::Expired,
             "RELEASED" => Attached::Released,
             "NOTFOUND" => Attached::NotFound,
@@ -93,6 +99,9 @@ pub fn released(answer: Value, me: BrokerId) -> Result<Answer<Released>, StoreEr
             "NOW" => Released::Now { hold_count },
             "ELSEWHERE" => Released::Elsewhere,
             "RELEASED" => Released::Already { hold_count },
+            "REVOKED" => Released::Revoked {
+                reason: fields.text()?,
+            },
             "EXPIRED" => Released::Expired,
             "NOTFOUND" => Released::NotFound,
             _ => return None,
@@ -142,6 +151,29 @@ pub fn limit_set(answer: Value, me: BrokerId) -> Result<Answer<LimitSet>, StoreE
                 previous: fields.count()?,
             },
             "MISMATCH" => LimitSet::Mismatch,
+            _ => return None,
+        })
+    })
+}
+
+pub fn revoked(answer: Value, me: BrokerId) -> Result<Answer<Revoked>, StoreError> {
+    decode(answer, me, |tag, fields| {
+        Some(match tag {
+            "TAKEN" => {
+                let mut holder = Fields::of(fields.left.next()?);
+                Revoked::Taken {
+                    holder: Box::new(holder.holder(fields.count()?)?),
+                    queue_length: fields.count()?,
+                    on: match fields.text()?.as_str() {
+                        "" => None,
+                        stream => Some(attachment(stream)?),
+                    },
+                }
+            }
+            "REVOKED" => Revoked::Already,
+            "EXPIRED" => Revoked::Expired,
+            "RELEASED" => Revoked::Released,
+            "NOTFOUND" => Revoked::NotFound,
             _ => return None,
         })
     })
@@ -231,156 +263,4 @@ fn decode<T>(
         })
     };
     read(&mut fields).ok_or_else(|| StoreError::Garbled("a script's answer is not one".to_owned()))
-}
-
-/// Reads `broker.epoch.number`.
-pub(super) fn attachment(text: &str) -> Option<Attachment> {
-    let (broker, rest) = text.split_once('.')?;
-    let (epoch, number) = rest.split_once('.')?;
-    let stream = StreamId {
-        broker: BrokerId::parse(broker)?,
-        epoch: epoch.parse().ok()?,
-    };
-    let number = number.parse().ok()?;
-    Some(Attachment { stream, number })
-}
-
-/// The elements of an answer, read in order.
-struct Fields {
-    left: std::vec::IntoIter<Value>,
-    moved: Option<Moved>,
-}
-
-impl Fields {
-    fn of(value: Value) -> Self {
-        let values = if let Value::Array(values) = value {
-            values
-        } else {
-            Vec::new()
-        };
-        Self {
-            left: values.into_iter(),
-            moved: None,
-        }
-    }
-
-    /// `lease.broker.epoch.number`, or nothing.
-    fn moved(&mut self) -> Option<Option<Moved>> {
-        let text = self.text()?;
-        if text.is_empty() {
-            return Some(None);
-        }
-        let (lease_id, from) = text.split_once('.')?;
-        let lease_id = LeaseId::parse(lease_id)?;
-        let from = attachment(from)?;
-        Some(Some(Moved { lease_id, from }))
-    }
-
-    fn acquired(&mut self, tag: &str) -> Option<Acquired> {
-        Some(match tag {
-            "GRANTED" => {
-                self.moved = self.moved()?;
-                Acquired::Granted(self.grant()?)
-            }
-            "STALE" => Acquired::StaleAttach,
-            "QUEUED" => Acquired::Queued {
-                next_event_ms: self.number()?,
-                place: self.number()?,
-                position: self.count()?,
-            },
-            "HELD" => {
-                let queue_length = self.count()?;
-                let closed_ms = self.number()?;
-                let limit = self.count()?;
-                Acquired::Held(Contention {
-                    holders: self.list(|fields| fields.holder(limit))?,
-                    queue_length,
-                    closed_ms,
-                })
-            }
-            "MISMATCH" => Acquired::LimitMismatch {
-                limit: self.count()?,
-            },
-            "FULL" => Acquired::QueueFull,
-            "UPGRADE" => Acquired::UpgradeDenied,
-            "ENTRIES" => Acquired::TooManyEntries,
-            "NOTFOUND" => Acquired::NotFound,
-            "REUSED" => Acquired::RequestIdReused,
-            "ENDED" => Acquired::Ended,
-            "CANCELLED" => Acquired::Cancelled,
-            _ => return None,
-        })
-    }
-
-    fn text(&mut self) -> Option<String> {
-        self.left.next()?.into_string()
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        self.left.next()?.as_u64()
-    }
-
-    fn count(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
-    }
-
-    fn array(&mut self) -> Option<Vec<Value>> {
-        if let Value::Array(values) = self.left.next()? {
-            Some(values)
-        } else {
-            None
-        }
-    }
-
-    fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let elements = self.array()?.into_iter();
-        elements
-            .map(|element| read(&mut Self::of(element)))
-            .collect()
-    }
-
-    fn owner(&mut self) -> Option<Owner> {
-        owner::decode(self.left.next()?.as_bytes()?)
-    }
-
-    fn grant(&mut self) -> Option<Grant> {
-        Some(Grant {
-            fencing_token: FencingToken::new(self.number()?)?,
-            ttl: Ttl::from_stored(self.number()?),
-            acquired_ms: self.number()?,
-            hold_count: self.count()?,
-            mode: Mode::from_stored(self.count()?, self.count()?),
-            queue_length: self.count()?,
-            disconnect_grace_ms: match self.text()?.as_str() {
-                "" => None,
-                grace_ms => Some(grace_ms.parse().ok()?),
-            },
-        })
-    }
-
-    fn holder(&mut self, limit: u32) -> Option<Holder> {
-        Some(Holder {
-            lease_id: LeaseId::parse(&self.text()?)?,
-            fencing_token: FencingToken::new(self.number()?)?,
-            since_ms: self.number()?,
-            remaining_ms: self.number()?,
-            mode: Mode::from_stored(self.count()?, limit),
-            owner: self.owner()?,
-        })
-    }
-
-    fn hand_offs(&mut self, me: BrokerId) -> Option<Vec<HandOff>> {
-        let mut fields = Fields::of(Value::Array(self.array()?));
-        let mut hand_offs = Vec::new();
-        while let Some(request) = fields.text() {
-            let broker = BrokerId::parse(&fields.text()?)?;
-            hand_offs.push(HandOff {
-                broker,
-                request: RequestHash::parse(&request)?,
-                fencing_token: FencingToken::new(fields.number()?)?,
-                provisional: broker != me,
-            });
-        }
-        Some(hand_offs)
-    }
 }

@@ -6,8 +6,8 @@ use fred::types::Value;
 
 use super::{owner, script::Script};
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, Release,
-    RequestHash, SHOWN_MAX, Terms, Ttl, Under, Via,
+    Acquire, Attachment, AttemptId, BrokerId, FencingToken, Force, LeaseRef, LockKey, Release,
+    RequestHash, Revoke, SHOWN_MAX, Terms, Ttl, Under, Via,
 };
 
 /// What every command says before its own arguments.
@@ -71,6 +71,7 @@ pub enum Verb {
     Cancel,
     Touch,
     SetLimit,
+    Revoke,
     Get,
     Check,
 }
@@ -140,7 +141,7 @@ const ACQUIRE: &str = granting!(
         "told"
     ]
 );
-/// Renew, attach, release and cancel run even when the server is out of memory.
+/// Renew, attach, release, cancel and revoke run even when the server is out of memory.
 const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
@@ -163,11 +164,12 @@ const CANCEL: &str = granting!(
 );
 const TOUCH: &str = granting!("", "touch", ["calls"]);
 const SET_LIMIT: &str = granting!("", "set_limit", []);
+const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["told"]);
 const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
 const CHECK: &str = text!(" flags=no-writes", "check", []);
 
 /// In the order of [`Verb`].
-const TEXTS: [(Verb, &str, &str); 9] = [
+const TEXTS: [(Verb, &str, &str); 10] = [
     (Verb::Acquire, "acquire", ACQUIRE),
     (Verb::Renew, "renew", RENEW),
     (Verb::Attach, "attach", ATTACH),
@@ -175,6 +177,7 @@ const TEXTS: [(Verb, &str, &str); 9] = [
     (Verb::Cancel, "cancel", CANCEL),
     (Verb::Touch, "touch", TOUCH),
     (Verb::SetLimit, "set_limit", SET_LIMIT),
+    (Verb::Revoke, "revoke", REVOKE),
     (Verb::Get, "get", GET),
     (Verb::Check, "check", CHECK),
 ];
@@ -183,7 +186,12 @@ impl Verb {
     /// Whether the script may grant, to whoever calls or to those who wait.
     pub(super) fn grants(self) -> bool {
         match self {
-            Self::Acquire | Self::Release | Self::Cancel | Self::Touch | Self::SetLimit => true,
+            Self::Acquire
+            | Self::Release
+            | Self::Cancel
+            | Self::Touch
+            | Self::SetLimit
+            | Self::Revoke => true,
             Self::Renew | Self::Attach | Self::Get | Self::Check => false,
         }
     }
@@ -262,6 +270,23 @@ impl Preamble<'_> {
         self.command(lock, [number(limit.into())])
     }
 
+    pub fn revoke(&self, revoke: &Revoke) -> Command {
+        let delay = revoke.lock_delay_ms;
+        let args = [
+            text(revoke.lease_id.as_str()),
+            number(revoke.grace_ms),
+            delay.map_or_else(|| text(""), number),
+            text(match revoke.force {
+                Force::None => "?",
+                Force::Revoke => "",
+                Force::Unsafe => "!",
+            }),
+            text(&revoke.reason),
+            text(""),
+        ];
+        self.command(&revoke.lock, args)
+    }
+
     pub fn get(&self, lock: &LockKey) -> Command {
         self.command(lock, [number(SHOWN_MAX as u64)])
     }
@@ -292,7 +317,7 @@ impl Preamble<'_> {
 }
 
 impl Command {
-    /// A release or cancel that also tells the brokers which want to know when the lock is free.
+    /// A release, cancel or revocation that also tells the brokers which want to know when the lock is free.
     #[must_use]
     pub fn telling(mut self) -> Self {
         self.args.pop();

@@ -18,7 +18,7 @@ use crate::{
             place::{Address, Place},
             scripts::Scripts,
             supervisor::{Channel, NodeEvent, Subscription},
-            told,
+            told::told,
         },
     },
 };
@@ -176,9 +176,9 @@ fn subscription(
                 match event {
                     // Its node knows of no places in line: the lock is free there.
                     Event::Rejoin(lock) => lines.wake(&lock, after_release()),
-                    moved @ Event::Moved(..) => {
+                    event @ (Event::Moved(..) | Event::Revoked(..)) => {
                         if let Some(listener) = listener.get() {
-                            listener(moved);
+                            listener(event);
                         }
                     }
                     Event::HandOff(..) | Event::Resync => {}

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 
 use super::tally::{Gather, Together, no_quorum, quorum};
 use crate::{
-    lock::{FencingToken, Grant, Holder, LockState},
-    store::{Attached, Cancelled, Checked, Moved, Outcome, Released, Renewed, StoreError},
+    lock::{Attachment, FencingToken, Grant, Holder, LockState},
+    store::{Attached, Cancelled, Checked, Moved, Outcome, Released, Renewed, Revoked, StoreError},
 };
 
 /// The grants of a quorum as one: no longer than the shortest.
@@ -31,6 +31,7 @@ pub(super) fn extended(outcome: Outcome<Renewed>) -> Result<Grant, Renewed> {
         Renewed::Extended(grant) => Ok(grant),
         other @ (Renewed::Elsewhere
         | Renewed::MaxHold
+        | Renewed::Revoked { .. }
         | Renewed::Expired
         | Renewed::Released
         | Renewed::NotFound) => Err(other),
@@ -40,7 +41,11 @@ pub(super) fn extended(outcome: Outcome<Renewed>) -> Result<Grant, Renewed> {
 /// Whether who says so knows that the lease is over, or elsewhere. Who has never heard of it does not.
 pub(super) fn ends_renewed(refused: &Renewed) -> bool {
     match refused {
-        Renewed::Elsewhere | Renewed::MaxHold | Renewed::Expired | Renewed::Released => true,
+        Renewed::Elsewhere
+        | Renewed::MaxHold
+        | Renewed::Revoked { .. }
+        | Renewed::Expired
+        | Renewed::Released => true,
         Renewed::NotFound | Renewed::Extended(_) => false,
     }
 }
@@ -54,8 +59,9 @@ pub(super) fn renewed(together: Together<Grant, Renewed>) -> Renewed {
                 Renewed::Extended(_) | Renewed::NotFound => 0,
                 Renewed::Expired => 1,
                 Renewed::MaxHold => 2,
-                Renewed::Elsewhere => 3,
-                Renewed::Released => 4,
+                Renewed::Revoked { .. } => 3,
+                Renewed::Elsewhere => 4,
+                Renewed::Released => 5,
             })
         }
     }
@@ -66,6 +72,7 @@ pub(super) fn attached(outcome: Outcome<Attached>) -> Result<(Grant, Option<Move
         Attached::Attached(grant) => Ok((grant, outcome.moved)),
         other @ (Attached::Stale
         | Attached::MaxHold
+        | Attached::Revoked { .. }
         | Attached::Expired
         | Attached::Released
         | Attached::NotFound) => Err(other),
@@ -75,7 +82,11 @@ pub(super) fn attached(outcome: Outcome<Attached>) -> Result<(Grant, Option<Move
 /// As with renewals.
 pub(super) fn ends_attached(refused: &Attached) -> bool {
     match refused {
-        Attached::Stale | Attached::MaxHold | Attached::Expired | Attached::Released => true,
+        Attached::Stale
+        | Attached::MaxHold
+        | Attached::Revoked { .. }
+        | Attached::Expired
+        | Attached::Released => true,
         Attached::NotFound | Attached::Attached(_) => false,
     }
 }
@@ -86,8 +97,9 @@ pub(super) fn not_attached(refusals: Vec<Attached>) -> Attached {
         Attached::Attached(_) | Attached::NotFound => 0,
         Attached::Expired => 1,
         Attached::MaxHold => 2,
-        Attached::Stale => 3,
-        Attached::Released => 4,
+        Attached::Revoked { .. } => 3,
+        Attached::Stale => 4,
+        Attached::Released => 5,
     })
 }
 
@@ -95,7 +107,10 @@ pub(super) fn not_attached(refusals: Vec<Attached>) -> Attached {
 pub(super) fn given_back(outcome: Outcome<Released>) -> Result<Released, Released> {
     match outcome.reply {
         done @ (Released::Now { .. } | Released::Already { .. }) => Ok(done),
-        other @ (Released::Elsewhere | Released::Expired | Released::NotFound) => Err(other),
+        other @ (Released::Elsewhere
+        | Released::Expired
+        | Released::Revoked { .. }
+        | Released::NotFound) => Err(other),
     }
 }
 
@@ -104,7 +119,10 @@ pub(super) fn released(together: Together<Released, Released>) -> Released {
         Together::Wanted(done) => {
             let left = done.iter().map(|released| match released {
                 Released::Now { hold_count } | Released::Already { hold_count } => *hold_count,
-                Released::Elsewhere | Released::Expired | Released::NotFound => 0,
+                Released::Elsewhere
+                | Released::Expired
+                | Released::Revoked { .. }
+                | Released::NotFound => 0,
             });
             let hold_count = left.max().unwrap_or(0);
             let is_now = |released: &Released| matches!(released, Released::Now { .. });
@@ -119,10 +137,50 @@ pub(super) fn released(together: Together<Released, Released>) -> Released {
             strongest(refusals, Released::NotFound, |released| match released {
                 Released::Now { .. } | Released::Already { .. } | Released::NotFound => 0,
                 Released::Expired => 1,
-                Released::Elsewhere => 2,
+                Released::Revoked { .. } => 2,
+                Released::Elsewhere => 3,
             })
         }
     }
+}
+
+pub(super) fn taken(
+    outcome: Outcome<Revoked>,
+) -> Result<(Box<Holder>, Option<Attachment>), Revoked> {
+    match outcome.reply {
+        Revoked::Taken { holder, on, .. } => Ok((holder, on)),
+        other @ (Revoked::Already | Revoked::Expired | Revoked::Released | Revoked::NotFound) => {
+            Err(other)
+        }
+    }
+}
+
+/// What was taken away. The nodes granted it at times that differ a little.
+pub(super) fn all_taken(
+    taken: Vec<(Box<Holder>, Option<Attachment>)>,
+    queue_length: u32,
+) -> Revoked {
+    let on = taken.iter().find_map(|(_, on)| *on);
+    let holders = taken.into_iter().map(|(holder, _)| holder);
+    let Some(mut holder) = holders.min_by_key(|holder| holder.remaining_ms) else {
+        return Revoked::NotFound;
+    };
+    holder.since_ms = since_ms(holder.fencing_token);
+    Revoked::Taken {
+        holder,
+        queue_length,
+        on,
+    }
+}
+
+/// Why a lease was not taken away.
+pub(super) fn not_taken(refusals: Vec<Revoked>) -> Revoked {
+    strongest(refusals, Revoked::NotFound, |revoked| match revoked {
+        Revoked::Taken { .. } | Revoked::NotFound => 0,
+        Revoked::Expired => 1,
+        Revoked::Already => 2,
+        Revoked::Released => 3,
+    })
 }
 
 /// Every answer of a cancel is one.

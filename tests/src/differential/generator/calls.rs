@@ -1,8 +1,8 @@
 //! What the calls of a sequence ask for, and on which streams.
 
 use leasehold_server::lock::{
-    Acquire, ArgumentsHash, Attachment, AttemptId, LeaseId, Mode, Owner, RequestHash, StreamId,
-    Terms, Ttl, Under, Via,
+    Acquire, ArgumentsHash, Attachment, AttemptId, Force, LeaseId, Mode, Owner, RequestHash,
+    Revoke, StreamId, Terms, Ttl, Under, Via,
 };
 use rand::Rng as _;
 
@@ -29,6 +29,20 @@ impl Generator {
                 Mode::Exclusive | Mode::Shared | Mode::Semaphore { .. } => self.mode(),
             },
             ..call
+        }
+    }
+
+    /// A revocation of a lease that may be there.
+    pub(super) fn revoke(&mut self) -> Revoke {
+        let lease = self.lease();
+        let rng = &mut self.rng;
+        Revoke {
+            lock: lease.lock,
+            lease_id: lease.lease_id,
+            reason: ["why", "a|b\n!"][rng.gen_range(0..2)].to_owned(),
+            grace_ms: [0, 0, 700, 4_000, 90_000][rng.gen_range(0..5)],
+            lock_delay_ms: [None, None, Some(0), Some(2_500)][rng.gen_range(0..4)],
+            force: [Force::Revoke, Force::Revoke, Force::Unsafe, Force::None][rng.gen_range(0..4)],
         }
     }
 

@@ -24,7 +24,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{Router, slot::slot_of_key};
-use crate::store::redis::{key_of, place::Address, supervisor::NodeEvent};
+use crate::store::redis::{place::Address, supervisor::NodeEvent, told::key_of};
 
 /// How long a message may be under way from the former master of a slot: longer than it takes until
 /// every line was touched at the new one.

@@ -5,17 +5,18 @@ if now > not_after then return { 'LATE', now } end
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 known['l:' .. lease] = l
 expire()
-local h, tag = holder_of(lease), 'NOTFOUND'
+local h, tag, reason = holder_of(lease), 'NOTFOUND'
 if h and h.token == token and not h.place then
   there = moved_to(h.stream, there)
-  tag = not there and 'STALE' or announced(h) and 'ATTACHED' or 'MAXHOLD'
+  tag = not there and 'STALE' or announced(h) and 'ATTACHED'
+  if not tag then tag, reason = over(h, was_expired) end
   if tag == 'ATTACHED' then
     put_on(h, there)
     write_holder(h)
   end
 elseif not h then
-  tag = ended_tag(lease, was_released, was_expired)
+  tag, reason = ended_tag(lease, was_released, was_expired)
 end
 if next(changed) then save() end
 if tag == 'ATTACHED' then return { tag, now, more, hand_offs, moved, shown_grant(h) } end
-return { tag, now, more, hand_offs }
+return { tag, now, more, hand_offs, reason }

@@ -8,15 +8,19 @@ local function kept_expired(seq, at, last) return seq + EXPIRED_MAX > last and a
 
 -- Whether an ended lease's stamp says that it is still remembered.
 local function remembered(stamp, counters, kept)
-  local seq, at = string.match(stamp or '', '^(%d+)|(%d+)$')
+  local seq, at = string.match(stamp or '', '^(%d+)|(%d+)')
   return seq and kept(tonumber(seq), tonumber(at), tonumber(string.match(counters, '%d+$')))
 end
 
--- How a lease that does not hold the lock ended.
+-- Why a lease was or is to be revoked; nil if it is not.
+local function reason_in(stamp) return string.match(stamp or '', '^%d+|%d+|(.*)$') end
+
+-- How a lease that does not hold the lock ended, and why it was revoked.
 local function ended_tag(lease, was_released, was_expired)
+  local stamp = changed['e:' .. lease] or was_expired
   if remembered(was_released, released, kept_released) then return 'RELEASED' end
-  if remembered(changed['e:' .. lease] or was_expired, expired, kept_expired) then return 'EXPIRED' end
-  return 'NOTFOUND'
+  if not remembered(stamp, expired, kept_expired) then return 'NOTFOUND' end
+  return reason_in(stamp) and 'REVOKED' or 'EXPIRED', reason_in(stamp)
 end
 
 local function fields(names)
@@ -45,10 +49,10 @@ local function forget(kind, first, last, kept)
 end
 
 -- Remembers an ended lease, and every eighth time forgets old ones; returns the counters.
-local function remember(kind, counters, lease, at, kept)
+local function remember(kind, counters, lease, at, kept, reason)
   local first, last = string.match(counters, '^(%d+)|(%d+)$')
   first, last = tonumber(first), last + 1
-  changed[kind .. ':' .. lease] = last .. '|' .. at
+  changed[kind .. ':' .. lease] = last .. '|' .. at .. (reason and '|' .. reason or '')
   changed[kind .. 'q:' .. last] = lease .. '|' .. at
   if last % 8 == 0 then first = forget(kind, first, last, kept) end
   changed[kind] = first .. '|' .. last

@@ -2,9 +2,16 @@
 
 -- It is remembered, and may close the lock for a while.
 local function end_lease(h)
-  expired = remember('e', expired, h.lease, h.expires, kept_expired)
+  local reason = has_flag(h, REVOKED) and reason_in(field('e:' .. h.lease)) or nil
   close_after(h)
   free(h)
+  expired = remember('e', expired, h.lease, h.expires, kept_expired, reason)
+end
+
+-- What ends a holder that may not be renewed any more, and why it was revoked.
+local function over(h, stamp)
+  if has_flag(h, REVOKED) then return 'REVOKED', reason_in(stamp) end
+  return 'MAXHOLD'
 end
 
 -- Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place in

@@ -20,6 +20,11 @@ local function write_holder(h)
     h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.entries, h.stream, h.owner }, '|')
 end
 
+-- In the last digit of the terms: the grant was added to a lease; the lease is revoked; and that closes
+-- the lock even if it is given back.
+local ADDED, REVOKED, CLOSES = 1, 2, 4
+local function has_flag(h, flag) return h.terms ~= '' and string.sub(h.terms, -1) % (2 * flag) >= flag end
+
 -- Closes the lock for the lock_delay of a holder whose time is over.
 local function close_after(h)
   local delay = h.terms ~= '' and tonumber(string.match(h.terms, ',(%d+)')) or 0

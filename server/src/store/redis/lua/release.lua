@@ -5,7 +5,7 @@
 local lease, token, what = ARGV[4], ARGV[5], ARGV[6]
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
 known['l:' .. lease] = l
-local tag, left = 'NOTFOUND', 0
+local tag, left, reason = 'NOTFOUND', 0
 expire()
 local h = holder_of(lease)
 if h and h.token == token and is_elsewhere(h, ARGV[7]) then
@@ -24,17 +24,21 @@ elseif h and h.token == token then
     left = hold_count(h)
   else
     -- repeats of the call that made the lease are refused by the memory of released leases
-    if h.entries ~= '' or h.terms ~= '' and string.find(h.terms, ',1$') then
+    if h.entries ~= '' or has_flag(h, ADDED) then
       bury(h.request)
       for other in string.gmatch(h.entries, ENTRY) do bury(other) end
+    end
+    if has_flag(h, CLOSES) then
+      h.expires = now
+      close_after(h)
     end
     free(h)
     remember('z', released, lease, now, kept_released)
   end
 elseif not h then
-  tag = ended_tag(lease, was_released, was_expired)
+  tag, reason = ended_tag(lease, was_released, was_expired)
 end
 advance()
 if ARGV[8] == '1' then tell_free() end
 if next(changed) or touched_queue then save() end
-return { tag, now, more, hand_offs, left }
+return { tag, now, more, hand_offs, left, reason }

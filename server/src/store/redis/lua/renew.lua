@@ -13,9 +13,13 @@ if h and h.token == token then
   end
   local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
   if extended or next(changed) then save() end
-  if not extended then return { 'MAXHOLD', now, more, hand_offs } end
+  if not extended then
+    local tag, reason = over(h, was_expired)
+    return { tag, now, more, hand_offs, reason }
+  end
   return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }
 end
-local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
+local tag, reason = 'NOTFOUND'
+if not h then tag, reason = ended_tag(lease, was_released, was_expired) end
 if next(changed) then save() end
-return { tag, now, more, hand_offs }
+return { tag, now, more, hand_offs, reason }

@@ -1,0 +1,58 @@
+//! Mistakes in the taking away of leases.
+
+use super::{Mutant, mutant};
+
+/// The mistakes.
+pub const MUTANTS_OF_REVOKING: [Mutant; 11] = [
+    mutant(
+        "a revoked lease is renewed on",
+        "if own ~= '0' then left = math.min(left, own) end",
+        "left = own",
+    ),
+    mutant(
+        "a later revocation gives more time",
+        "left = math.min(left, own)",
+        "left = left",
+    ),
+    mutant(
+        "every revocation is unsafe",
+        "if force == '!' then",
+        "if true then",
+    ),
+    mutant(
+        "no revocation is unsafe",
+        "if force == '!' then",
+        "if false then",
+    ),
+    mutant("looking revokes", "if force ~= '?' then", "if true then"),
+    mutant(
+        "a hand-off that is not claimed is taken away",
+        "if not h or h.place then\n  local tag",
+        "if not h then\n  local tag",
+    ),
+    mutant(
+        "the reason is lost at the end",
+        "reason_in(field('e:' .. h.lease)) or nil",
+        "nil",
+    ),
+    mutant(
+        "a lock_delay is forgotten by the next revocation",
+        "or has_flag(h, CLOSES)) and CLOSES",
+        ") and CLOSES",
+    ),
+    mutant(
+        "what was given back closes nothing",
+        "if has_flag(h, CLOSES) then",
+        "if false then",
+    ),
+    mutant(
+        "a revoked lease is not of several grants",
+        "flags = flags % 2 + REVOKED",
+        "flags = REVOKED",
+    ),
+    mutant(
+        "the line does not move after a revocation",
+        "  advance()\n  if ARGV[9]",
+        "  if ARGV[9]",
+    ),
+];
