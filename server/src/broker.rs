@@ -7,6 +7,7 @@ mod standing;
 pub mod stream;
 mod turn;
 mod undo;
+pub mod watch;
 
 use std::{
     pin::pin,
@@ -29,6 +30,7 @@ use self::{
     call::{Answer, Answered, Call},
     stream::{StreamAge, Tell},
     undo::Undo,
+    watch::Watchers,
 };
 use crate::{
     lock::{
@@ -61,6 +63,7 @@ pub struct Broker {
     store: Arc<dyn Store>,
     waiters: Arc<Waiters>,
     streams: Arc<Streams>,
+    watchers: Arc<Watchers>,
     undo: Undo,
     /// Renewals for streams at the store at the same time: those of thousands of leases that become
     /// due together must not hold up a call.
@@ -81,15 +84,17 @@ impl Broker {
             store,
             waiters: Arc::default(),
             streams: Arc::default(),
+            watchers: Arc::default(),
             renewals: Arc::new(Semaphore::new(RENEWALS_AT_ONCE)),
             stream_age,
             tasks,
             draining,
         };
         let (waiters, streams) = (Arc::clone(&broker.waiters), Arc::clone(&broker.streams));
-        broker
-            .store
-            .listen(Arc::new(move |event| pass_on(&waiters, &streams, event)));
+        let watchers = Arc::clone(&broker.watchers);
+        broker.store.listen(Arc::new(move |event| {
+            pass_on(&waiters, &streams, &watchers, event);
+        }));
         broker
     }
 
@@ -229,7 +234,7 @@ fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
 }
 
 /// Passes on what the store tells unasked.
-fn pass_on(waiters: &Waiters, streams: &Streams, event: Event) {
+fn pass_on(waiters: &Waiters, streams: &Streams, watchers: &Watchers, event: Event) {
     match event {
         Event::HandOff(lock, hand_off) => {
             let signal = Signal::HandOff {
@@ -240,8 +245,12 @@ fn pass_on(waiters: &Waiters, streams: &Streams, event: Event) {
         }
         Event::Moved(_, moved) => streams.moved(moved),
         Event::Revoked(_, revocation) => streams.revoked(revocation),
+        Event::Changed(lock, changes) => watchers.changed(&lock, changes),
         Event::Rejoin(lock) => waiters.rejoin(&lock),
-        Event::Resync => waiters.touch_all(),
+        Event::Resync => {
+            waiters.touch_all();
+            watchers.missed();
+        }
     }
 }
 

@@ -4,14 +4,18 @@ pub mod memory;
 pub mod redis;
 pub mod redlock;
 mod replies;
+mod watch;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use thiserror::Error;
 
-pub use self::replies::{
-    Acquired, Attached, Cancelled, Checked, LimitSet, Released, Renewed, Revoked, Touched,
+pub use self::{
+    replies::{
+        Acquired, Attached, Cancelled, Checked, LimitSet, Released, Renewed, Revoked, Touched,
+    },
+    watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseId, LeaseRef,
@@ -77,6 +81,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether a fencing token is that of a live lease, without touching.
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError>;
+
+    /// Has what changes told to this broker for [`WATCHED_MS`] from now on, with [`Event::Changed`],
+    /// whichever broker changes it. Hints, like all events.
+    async fn watch(&self) -> Result<(), StoreError>;
 
     /// The broker whose connection this is.
     fn broker(&self) -> BrokerId;
@@ -175,6 +183,8 @@ pub enum Event {
     Moved(LockKey, Moved),
     /// A lease on a stream of this broker was revoked.
     Revoked(LockKey, Revocation),
+    /// Somebody watches, and this has changed.
+    Changed(LockKey, Vec<Change>),
     /// Calls that wait for the lock may have lost their place: each asks again.
     Rejoin(LockKey),
     /// Messages may have been lost: touch every lock that has waiters here.

@@ -18,3 +18,4 @@ pub mod silence;
 pub mod streams;
 pub mod terms;
 pub mod traps;
+pub mod watching;

@@ -68,6 +68,7 @@ impl Broker {
         let subscription = Subscription {
             channel: Channel {
                 name: channel,
+                of_all: format!("{}:all", uuid::Uuid::new_v4()),
                 messages_max: 65_536,
             },
             tell,

@@ -97,7 +97,7 @@ async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConf
     telling.released(&lease).await;
     let told = loop {
         match listening.event().await {
-            Event::Resync => {}
+            Event::Resync | Event::Changed(..) => {}
             told @ (Event::HandOff(..)
             | Event::Moved(..)
             | Event::Revoked(..)

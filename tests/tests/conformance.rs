@@ -3,7 +3,7 @@
 use leasehold_tests::{
     conformance::{
         adding, attempts, hand_offs, inspection, leases, limits, line, permits, recovery, reentry,
-        repeats, revoking, seeds, sharing, silence, streams, terms, traps,
+        repeats, revoking, seeds, sharing, silence, streams, terms, traps, watching,
     },
     world::{Start, World},
 };
@@ -280,6 +280,16 @@ on_every_store! {
         a_repeat_never_checks_the_limit
         renewals_keep_the_permits
         slots_that_became_free_are_used_again
+    }
+    Trusted watching {
+        nothing_is_told_before_somebody_watches
+        a_holder_comes_and_goes
+        a_line_is_told_as_it_moves
+        a_hand_off_to_another_broker_is_told_when_it_is_claimed
+        those_who_leave_the_line_are_told
+        how_a_lease_ended_is_told
+        a_repeat_is_not_told_again
+        nothing_is_told_when_nobody_watches_any_more
     }
     Trusted revoking {
         a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out

@@ -13,6 +13,7 @@ mod reentry;
 mod revoke;
 mod streams;
 mod tombstones;
+mod watch;
 
 use std::{
     collections::HashMap,
@@ -28,8 +29,8 @@ use self::{
     record::Record,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Event, LimitSet, Listener, Outcome, Refused, Released,
-    Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Change, Checked, Event, LimitSet, Listener, Outcome, Refused,
+    Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken,
@@ -52,6 +53,8 @@ pub struct Memory {
 struct State {
     records: HashMap<LockKey, Kept>,
     listeners: HashMap<BrokerId, Listener>,
+    /// Until when brokers watch, in milliseconds since 1970.
+    watched: HashMap<BrokerId, u64>,
     commands: u64,
 }
 
@@ -114,6 +117,15 @@ impl State {
         }
     }
 
+    fn tell_watchers(&mut self, lock: &LockKey, changes: &[Change], now_ms: u64) {
+        self.watched.retain(|_, until_ms| *until_ms > now_ms);
+        for broker in self.watched.keys() {
+            if let Some(listener) = self.listeners.get(broker) {
+                listener(Event::Changed(lock.clone(), changes.to_vec()));
+            }
+        }
+    }
+
     fn publish<T>(&self, lock: &LockKey, outcome: &Outcome<T>) {
         if let Some(moved) = outcome.moved
             && let Some(listener) = self.listeners.get(&moved.from.stream.broker)
@@ -147,16 +159,22 @@ impl MemoryStore {
         };
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;
+        let is_watched = !state.watched.is_empty();
         let kept = state.records.entry(lock.clone()).or_default();
         if kept.until_ms < now_ms {
             *kept = Kept::default();
         }
+        kept.record.watched.is_on = is_watched;
         let outcome = verb(&mut kept.record, &context);
+        let changes = std::mem::take(&mut kept.record.watched.changes);
         kept.until_ms = kept
             .until_ms
             .max(kept.record.horizon_ms().max(now_ms) + kept.record.keep_ms());
         if kept.record.is_blank() {
             state.records.remove(lock);
+        }
+        if !changes.is_empty() {
+            state.tell_watchers(lock, &changes, now_ms);
         }
         let outcome = outcome?;
         state.publish(lock, &outcome);
@@ -258,6 +276,12 @@ impl Store for MemoryStore {
         let kept = state.records.get(lock);
         let kept = kept.filter(|kept| kept.until_ms >= now_us / 1_000);
         Ok(kept.map_or(Checked::Unknown, |kept| kept.record.check(now_us, token)))
+    }
+
+    async fn watch(&self) -> Result<(), StoreError> {
+        let until_ms = self.memory.now_us() / 1_000 + WATCHED_MS;
+        self.memory.state().watched.insert(self.broker, until_ms);
+        Ok(())
     }
 
     fn broker(&self) -> BrokerId {

@@ -1,6 +1,7 @@
 //! The Redis store: each verb is one script, run on the one verified node that has the lock.
 
 mod answers;
+pub(in crate::store) mod changes;
 mod clocks;
 mod cluster;
 mod complaints;
@@ -36,6 +37,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::answers::Answer;
 use self::{
+    changes::Watching,
     cluster::{Router, slot::slot_of},
     connection::{NodeError, RedisConfig},
     node::{Missed, Node},
@@ -79,6 +81,7 @@ pub struct RedisStore {
     scripts: Scripts,
     nodes: Nodes,
     listener: Arc<OnceLock<Listener>>,
+    watching: Arc<Watching>,
 }
 
 impl RedisStore {
@@ -94,9 +97,14 @@ impl RedisStore {
         let messages_max = config.messages_max;
         let all = scripts.all();
         let listener = Arc::new(OnceLock::new());
-        let tell = tell(Arc::clone(&listener), key_prefix.clone(), broker);
-        let name = format!("{key_prefix}b:{broker}");
-        let channel = Channel { name, messages_max };
+        let watching = Arc::new(Watching::nobody());
+        let (hears, prefix) = (Arc::clone(&watching), key_prefix.clone());
+        let channel = Channel {
+            name: format!("{key_prefix}b:{broker}"),
+            of_all: changes::channel(&key_prefix),
+            messages_max,
+        };
+        let tell = tell(Arc::clone(&listener), prefix, broker, hears);
         let subscription = Subscription { channel, tell };
         let nodes = match config.place.clone() {
             Place::Cluster(seeds) => {
@@ -113,6 +121,7 @@ impl RedisStore {
             scripts,
             nodes,
             listener,
+            watching,
         })
     }
 
@@ -173,6 +182,7 @@ impl RedisStore {
                 era_id: target.era_id(),
                 era_tag: target.era_tag(),
                 is_sharded: node.shards().is_some(),
+                is_watched: self.watching.is_on(),
             })
         };
         let script = self.scripts.get(verb);
@@ -320,6 +330,17 @@ impl Store for RedisStore {
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.check(lock, token);
         self.run(lock, Verb::Check, command, answers::checked).await
+    }
+
+    async fn watch(&self) -> Result<(), StoreError> {
+        let node = self.nodes.any(WITHIN).await?;
+        let (channel, call) = (
+            changes::channel(&self.key_prefix),
+            changes::call(&self.key_prefix),
+        );
+        node.publish(&channel, &call).await?;
+        self.watching.heard();
+        Ok(())
     }
 
     fn broker(&self) -> BrokerId {

@@ -58,6 +58,9 @@ const EXCLUSIVE_ONLY: &str = "locks on several independent Redis servers are exc
 const NO_LIMITS: &str =
     "locks on several independent Redis servers are exclusive, and have no limits to set";
 
+const NO_WATCH: &str = "locks on several independent Redis servers cannot be watched: no server knows \
+    what the others granted. List them instead";
+
 /// One broker's connection to the nodes.
 pub struct RedlockStore(Arc<Shared>);
 
@@ -309,6 +312,10 @@ impl Store for RedlockStore {
         });
         let together = self.0.nodes.settle(&question, verdicts::live).await?;
         Ok(verdicts::checked(together))
+    }
+
+    async fn watch(&self) -> Result<(), StoreError> {
+        Err(StoreError::Unsupported(NO_WATCH))
     }
 
     fn broker(&self) -> BrokerId {

@@ -82,6 +82,7 @@ impl Scripts {
             era_id: &self.era_id,
             era_tag: None,
             is_sharded: false,
+            is_watched: false,
         }
     }
 

@@ -103,6 +103,7 @@ impl Machine {
             era_id: ERA_ID,
             era_tag: None,
             is_sharded: false,
+            is_watched: false,
         };
         match &step.verb {
             Verb::Acquire(acquire) => (

@@ -1,12 +1,17 @@
 //! What brokers are told by the store.
 
+use std::time::Duration;
+
 use leasehold_server::{
-    lock::{Acquire, LeaseRef},
-    store::{Event, HandOff, Moved, Revocation},
+    lock::{Acquire, LeaseRef, LockKey, RequestId},
+    store::{Acquired, Change, Event, HandOff, Moved, Revocation},
 };
 use tokio::time::timeout;
 
-use super::{EVENT_LIMIT, World, lease};
+use super::{EVENT_LIMIT, World, lease, lock_named, new_call};
+
+/// How soon a broker that watches is told, once the others have heard of it.
+const SOON: Duration = Duration::from_millis(100);
 
 impl World {
     /// Waits until broker `n` is told that places in line were taken away.
@@ -30,6 +35,53 @@ impl World {
                 return moved;
             }
         }
+    }
+
+    /// The next changes of the lock that broker `n` is told of, so many of them.
+    pub async fn changes(&self, n: usize, count: usize) -> Vec<Change> {
+        let mut events = self.brokers[n].events.lock().await;
+        let mut changes = Vec::new();
+        while changes.len() < count {
+            let event = timeout(EVENT_LIMIT, events.recv()).await;
+            let event = event.expect("told in time").expect("events go on");
+            if let Event::Changed(lock, more) = event
+                && lock == self.lock
+            {
+                changes.extend(more);
+            }
+        }
+        assert_eq!(changes.len(), count, "{changes:?}");
+        changes
+    }
+
+    /// Has broker 0 watch; returns when it is told what the others change.
+    pub async fn watched(&self) {
+        for (n, broker) in self.brokers.iter().enumerate() {
+            let mut is_told = false;
+            while !is_told {
+                let call = new_call(&lock_named(
+                    "watched",
+                    &format!("by-{n}-{}", RequestId::random().hash()),
+                ));
+                let reply = broker.store.acquire(&call).await;
+                assert!(matches!(reply, Ok(Acquired::Granted(_))), "{reply:?}");
+                is_told = self.hears_of(&call.lock).await;
+                // It may have come too late to hear that somebody watches.
+                self.store(0).watch().await.expect("watch");
+            }
+        }
+    }
+
+    /// Whether broker 0 is told soon that this lock has changed.
+    async fn hears_of(&self, wanted: &LockKey) -> bool {
+        let mut events = self.brokers[0].events.lock().await;
+        while let Ok(event) = timeout(SOON, events.recv()).await {
+            let event = event.expect("events go on");
+            if matches!(&event, Event::Changed(lock, _) if lock == wanted) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Waits until broker `n` is told that a lease on a stream of its own was revoked, with that grace.
@@ -58,7 +110,11 @@ impl World {
                     assert_eq!(hand_off.broker, self.broker(n));
                     return hand_off;
                 }
-                Event::Moved(..) | Event::Revoked(..) | Event::Rejoin(_) | Event::Resync => {}
+                Event::Moved(..)
+                | Event::Revoked(..)
+                | Event::Changed(..)
+                | Event::Rejoin(_)
+                | Event::Resync => {}
             }
         }
     }

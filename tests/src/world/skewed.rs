@@ -151,6 +151,10 @@ impl Store for Skewed {
         self.at(&revoke.lock).await.revoke(revoke).await
     }
 
+    async fn watch(&self) -> Result<(), StoreError> {
+        self.connected().await.watch().await
+    }
+
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         self.at(lock).await.get(lock).await
     }

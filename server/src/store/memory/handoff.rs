@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     lock::{CLAIM_MS, FencingToken, LeaseId, Ttl, expiry_ms},
-    store::HandOff,
+    store::{ChangeKind, HandOff},
 };
 
 /// What came of letting the line move.
@@ -40,6 +40,11 @@ impl Record {
     }
 
     fn end_lease(&mut self, held: &Held, now: u64) {
+        let kind = match held.revoked {
+            Some(_) => ChangeKind::Revoked,
+            None => ChangeKind::Expired,
+        };
+        self.note_holder(kind, held, now);
         self.close_after(held);
         self.remember_expired(held, now);
     }
@@ -79,7 +84,11 @@ impl Record {
             if !self.fits(context, 1) {
                 return advanced;
             }
-            let next = self.queue.next(from, self.limit, context);
+            let mut gone = Vec::new();
+            let next = self.queue.next(from, self.limit, context, &mut gone);
+            for waiter in gone {
+                self.note_waiter(ChangeKind::Abandoned, &waiter, context.now());
+            }
             advanced.is_blocked = next.is_some();
             // A lease that holds the lock already enters it by asking, not by waiting.
             let admits = |next: &Next| {
@@ -121,7 +130,7 @@ impl Record {
         let expiry = expiry_ms(validity.as_millis());
         let fencing_token = FencingToken::after(self.fence, context.now_us);
         self.fence = fencing_token.get();
-        self.holders.add(Held {
+        let held = Held {
             lease_id: waiter.lease_id,
             entries: vec![waiter.entry],
             owner: waiter.owner,
@@ -139,7 +148,11 @@ impl Record {
                     None => expiry,
                 },
             place,
-        });
+        };
+        if place.is_none() {
+            self.note_holder(ChangeKind::Acquired, &held, now);
+        }
+        self.holders.add(held);
         fencing_token
     }
 }

@@ -3,7 +3,7 @@
 use super::{context::Context, record::Record};
 use crate::{
     lock::{Acquire, Mode, WHOLE},
-    store::{Acquired, LimitSet, Outcome, Refused},
+    store::{Acquired, ChangeKind, LimitSet, Outcome, Refused},
 };
 
 impl Record {
@@ -21,7 +21,9 @@ impl Record {
         }
         self.limit = limit;
         self.set_limit = limit;
-        self.queue.refuse_above(limit);
+        for refused in self.queue.refuse_above(limit) {
+            self.note_waiter(ChangeKind::Abandoned, &refused, context.now());
+        }
         Ok(self.advanced(context, LimitSet::Set { previous }))
     }
 

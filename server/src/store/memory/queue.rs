@@ -126,10 +126,8 @@ impl Queue {
         Some(waiter.clone())
     }
 
-    pub(super) fn remove(&mut self, request: RequestHash) {
-        if let Some(&place) = self.places.get(&request) {
-            self.take(place);
-        }
+    pub(super) fn remove(&mut self, request: RequestHash) -> Option<Waiter> {
+        self.take(*self.places.get(&request)?)
     }
 
     /// A hand-off lapsed unclaimed.
@@ -159,17 +157,24 @@ impl Queue {
         self.silent_ms(broker, now).is_none_or(|ms| ms > SILENT_MS)
     }
 
-    /// Drops waiters that can never fit.
-    pub(super) fn refuse_above(&mut self, limit: u32) {
+    /// Takes out waiters that can never fit.
+    pub(super) fn refuse_above(&mut self, limit: u32) -> Vec<Waiter> {
         let never = |waiter: &&Waiter| !waiter.is_promised && waiter.entry.weight > limit;
         let never = self.waiters.values().filter(never);
         let never: Vec<_> = never.map(|waiter| waiter.entry.request).collect();
-        never.into_iter().for_each(|request| self.remove(request));
+        let refused = never.into_iter().filter_map(|request| self.remove(request));
+        refused.collect()
     }
 
-    /// Drops waiters that are past their time or can never fit, and finds the first, at `from` or
+    /// Takes out waiters that are past their time or can never fit, into `gone`, and finds the first, at `from` or
     /// behind it, that can be granted the lock: `None` if nobody waits whose broker is known to live.
-    pub(super) fn next(&mut self, mut from: u64, limit: u32, context: &Context) -> Option<Next> {
+    pub(super) fn next(
+        &mut self,
+        mut from: u64,
+        limit: u32,
+        context: &Context,
+        gone: &mut Vec<Waiter>,
+    ) -> Option<Next> {
         let (me, now) = (context.broker, context.now());
         while let Some((&place, waiter)) = self.waiters.range(from..).next() {
             from = place + 1;
@@ -185,13 +190,13 @@ impl Queue {
                 continue;
             }
             if until_ms <= now || next.weight > limit {
-                self.take(place);
+                gone.extend(self.take(place));
             } else if broker == me {
                 return Some(next);
             } else {
                 match self.silent_ms(broker, now) {
-                    None => drop(self.take(place)),
-                    Some(ms) if ms > 2 * SILENT_MS => drop(self.take(place)),
+                    None => gone.extend(self.take(place)),
+                    Some(ms) if ms > 2 * SILENT_MS => gone.extend(self.take(place)),
                     Some(ms) if ms > SILENT_MS => {}
                     Some(_) if self.brokers[&broker].ms < passed_ms => {}
                     Some(_) => return Some(next),

@@ -7,16 +7,19 @@ use super::{
     context::{Context, Grants},
     ended::Ended,
     handoff::Advanced,
-    holders::Holders,
+    holders::{Held, Holders},
     queue::{Queue, Waiter},
     tombstones::{Dead, Tombstones},
+    watch::Watched,
 };
 use crate::{
     lock::{
         Acquire, Attachment, AttemptId, Grant, KEEP_MS, LeaseId, LeaseRef, Mode, Release,
         RequestHash, SET_KEEP_MS, Ttl, Under, Via,
     },
-    store::{Acquired, Cancelled, HandOff, Outcome, Refused, Released, Renewed, Touched},
+    store::{
+        Acquired, Cancelled, ChangeKind, HandOff, Outcome, Refused, Released, Renewed, Touched,
+    },
 };
 
 /// A lock that was ever used, and not so long ago as to be forgotten.
@@ -34,6 +37,8 @@ pub struct Record {
     pub(super) released: Ended,
     pub(super) expired: Ended,
     pub(super) tombstones: Tombstones,
+    /// What others may watch.
+    pub watched: Watched,
 }
 
 impl Record {
@@ -174,10 +179,18 @@ impl Record {
             }
         }
         if is_held {
-            drop(self.leave_entry(request));
+            if let Some(freed) = self.leave_entry(request) {
+                let kind = match freed.place {
+                    Some(_) => ChangeKind::Abandoned,
+                    None => ChangeKind::Released,
+                };
+                self.note_holder(kind, &freed, now);
+            }
             return self.advanced(context, Cancelled::Freed);
         }
-        self.queue.remove(request);
+        if let Some(waiter) = self.queue.remove(request) {
+            self.note_waiter(ChangeKind::Abandoned, &waiter, now);
+        }
         self.advanced(context, Cancelled::Dequeued)
     }
 
@@ -286,7 +299,9 @@ impl Record {
             Ok(()) => {
                 if acquire.wait_ms > 0 {
                     self.queue.touch(context.broker, now);
-                    self.queue.join(Waiter::new(context, acquire, now));
+                    let waiter = Waiter::new(context, acquire, now);
+                    self.note_waiter(ChangeKind::Queued, &waiter, now);
+                    self.queue.join(waiter);
                 }
                 self.waiting_or_held(context, acquire)
             }
@@ -325,7 +340,12 @@ impl Record {
         now: u64,
         ttl: Option<Ttl>,
     ) -> Option<Grant> {
+        let is_claim = |held: &Held| held.place.is_some();
+        let is_claim = self.holders.by_lease(lease_id).is_some_and(is_claim);
         self.holders.extend(lease_id, &mut self.queue, now, ttl)?;
+        if is_claim {
+            self.note_claim(lease_id, now);
+        }
         self.grant_of(lease_id, now)
     }
 

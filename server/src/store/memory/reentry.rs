@@ -3,7 +3,7 @@
 use super::{context::Context, entry::Entry, holders::Held, record::Record, tombstones::Dead};
 use crate::{
     lock::{Acquire, FencingToken, LeaseRef, Release, RequestHash, Via},
-    store::{Acquired, Released},
+    store::{Acquired, ChangeKind, Released},
 };
 
 impl Record {
@@ -76,9 +76,12 @@ impl Record {
                 None
             }
         };
-        if let Some(mut freed) = freed.filter(|freed| freed.closes) {
-            freed.expires_ms = now;
-            self.close_after(&freed);
+        if let Some(mut freed) = freed {
+            self.note_holder(ChangeKind::Released, &freed, now);
+            if freed.closes {
+                freed.expires_ms = now;
+                self.close_after(&freed);
+            }
         }
         let hold_count = self.hold_count(lease);
         if hold_count == 0 && release != Release::Lapse {

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU16, AtomicU64, Ordering},
 };
 
-use fred::{clients::Client, error::Error, types::Value};
+use fred::{clients::Client, error::Error, interfaces::PubsubInterface as _, types::Value};
 use tokio::{sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
@@ -151,6 +151,15 @@ impl Node {
                 Then::Load | Then::Keep | Then::Doubt => self.complain(refusal, &text, &command),
             }
             Missed::Failed(refusal.store_error(text))
+        })
+    }
+
+    /// Sends a message to all who listen to a channel.
+    pub(super) async fn publish(&self, channel: &str, message: &str) -> Result<(), StoreError> {
+        let told = self.verified.client.publish(channel, message).await;
+        told.map_err(|error| {
+            let text = format!("publish: {}", plain(&error));
+            Refusal::of(&error).store_error(text)
         })
     }
 

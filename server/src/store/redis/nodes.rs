@@ -96,11 +96,15 @@ impl Nodes {
         &self,
         within: Duration,
     ) -> Result<DeploymentKey, StoreError> {
-        let node = match self {
-            Self::One(supervisor) => supervisor.node(within).await?,
-            Self::Cluster(router) => router.any_node(within).await?,
-        };
-        Ok(node.deployment_key())
+        Ok(self.any(within).await?.deployment_key())
+    }
+
+    /// Any node that serves.
+    pub(super) async fn any(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
+        match self {
+            Self::One(supervisor) => supervisor.node(within).await,
+            Self::Cluster(router) => router.any_node(within).await,
+        }
     }
 }
 

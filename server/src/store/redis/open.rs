@@ -166,7 +166,7 @@ async fn listen(
     let client = connection.client();
     let messages = client.message_rx();
     client
-        .subscribe(channel.name.as_str())
+        .subscribe(vec![channel.name.as_str(), channel.of_all.as_str()])
         .await
         .map_err(failed)?;
     // The subscription is confirmed only by the reply to a later command on the same connection.

@@ -25,6 +25,8 @@ pub struct Preamble<'a> {
     pub era_tag: Option<&'a str>,
     /// In a cluster: brokers listen to sharded channels.
     pub is_sharded: bool,
+    /// Somebody watches locks.
+    pub is_watched: bool,
 }
 
 /// Keys and arguments of one command.
@@ -88,6 +90,7 @@ macro_rules! text {
             $flags,
             "\n",
             include_str!("lua/prelude.lua"),
+            include_str!("lua/watch.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/holders.lua"),
             $(include_str!(concat!("lua/", $part, ".lua")),)*
@@ -297,7 +300,10 @@ impl Preamble<'_> {
 
     fn command<const N: usize>(&self, lock: &LockKey, own: [Value; N]) -> Command {
         let mut args = Vec::with_capacity(N + 3);
-        args.push(text(self.broker.as_str()));
+        args.push(match self.is_watched {
+            false => text(self.broker.as_str()),
+            true => Value::String(format!("{}*", self.broker).into()),
+        });
         args.push(number(self.not_after_ms));
         let mut keys = vec![format!("{}{}", self.key_prefix, lock.encoded())];
         match self.era_tag {

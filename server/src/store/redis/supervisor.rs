@@ -46,6 +46,8 @@ pub enum NodeEvent {
 pub struct Channel {
     /// How it is called.
     pub name: String,
+    /// One that all brokers listen to.
+    pub of_all: String,
     /// Messages that fred keeps until they are taken. Each costs 600 bytes, at once.
     pub messages_max: usize,
 }

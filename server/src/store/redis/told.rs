@@ -2,7 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{answers, supervisor::NodeEvent};
+use super::{
+    answers,
+    changes::{self, Watching},
+    supervisor::NodeEvent,
+};
 use crate::{
     lock::{BrokerId, FencingToken, LeaseId, LockKey, RequestHash},
     store::{Event, HandOff, Listener, Moved, Revocation},
@@ -13,8 +17,13 @@ pub(super) fn tell(
     listener: Arc<OnceLock<Listener>>,
     key_prefix: String,
     broker: BrokerId,
+    watching: Arc<Watching>,
 ) -> Box<dyn Fn(NodeEvent) + Send + Sync> {
+    let call = changes::call(&key_prefix);
     Box::new(move |event| {
+        if matches!(&event, NodeEvent::Message(payload) if payload == call.as_bytes()) {
+            return watching.heard();
+        }
         let Some(listener) = listener.get() else {
             return;
         };
@@ -30,7 +39,7 @@ pub(super) fn tell(
 
 /// Reads `key \n request \n token \n request \n token ...`, as the scripts publish hand-offs. The key
 /// alone: places in line were taken away. `key \n lease \n attachment`: the lease has left that stream.
-/// `key \n lease \n !attachment!grace_ms \n reason`: it was revoked.
+/// `key \n lease \n !attachment!grace_ms \n reason`: it was revoked. `key \n ! \n changes`: somebody watches.
 pub(in crate::store) fn told(
     payload: &[u8],
     key_prefix: &str,
@@ -38,6 +47,9 @@ pub(in crate::store) fn told(
 ) -> Option<Vec<Event>> {
     let key = std::str::from_utf8(key_of(payload)).ok()?;
     let lock = LockKey::decode(key.strip_prefix(key_prefix)?)?;
+    if let Some(changes) = changes::read(&payload[key.len()..]) {
+        return Some(vec![Event::Changed(lock, changes)]);
+    }
     let Some((_, rest)) = std::str::from_utf8(payload).ok()?.split_once('\n') else {
         return Some(vec![Event::Rejoin(lock)]);
     };

@@ -147,6 +147,7 @@ impl Member {
                 era_id: node.era_id(),
                 era_tag: None,
                 is_sharded: false,
+                is_watched: false,
             })
         };
         let value = node.eval(self.scripts.get(question.verb), &command).await?;

@@ -14,6 +14,7 @@ use crate::{
     store::{
         Event, Listener,
         redis::{
+            changes,
             connection::{NodeError, RedisConfig},
             place::{Address, Place},
             scripts::Scripts,
@@ -168,7 +169,11 @@ fn subscription(
     listener: Arc<OnceLock<Listener>>,
 ) -> Subscription {
     let key_prefix = config.key_prefix.clone();
-    let name = format!("{key_prefix}b:{broker}");
+    let channel = Channel {
+        name: format!("{key_prefix}b:{broker}"),
+        of_all: changes::channel(&key_prefix),
+        messages_max: MESSAGES_MAX,
+    };
     let tell = Box::new(move |event| match event {
         NodeEvent::Ready => lines.wake_all(),
         NodeEvent::Message(payload) => {
@@ -181,16 +186,11 @@ fn subscription(
                             listener(event);
                         }
                     }
-                    Event::HandOff(..) | Event::Resync => {}
+                    // Nobody watches: it is not among what this store can do.
+                    Event::HandOff(..) | Event::Changed(..) | Event::Resync => {}
                 }
             }
         }
     });
-    Subscription {
-        channel: Channel {
-            name,
-            messages_max: MESSAGES_MAX,
-        },
-        tell,
-    }
+    Subscription { channel, tell }
 }

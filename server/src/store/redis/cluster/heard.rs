@@ -1,6 +1,7 @@
 //! Which of the messages that the nodes of a cluster hear are passed on, so that each is told once.
 //!
-//! With sharded channels only the node of the lock's master hears of it, and tells all that it hears.
+//! With sharded channels only the node of the lock's master hears of it, and tells all that it hears;
+//! what is told to those who watch takes the other way.
 //! PUBLISH at one master reaches all, so every node hears every message, and that of the master which
 //! has the lock tells it: nobody else is needed to hear of a lock. The others drop it, unless it is
 //! doubtful who has the lock: then all tell it, since a message that comes twice does no harm.
@@ -24,7 +25,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{Router, slot::slot_of_key};
-use crate::store::redis::{place::Address, supervisor::NodeEvent, told::key_of};
+use crate::store::redis::{
+    changes::is_changes, place::Address, supervisor::NodeEvent, told::key_of,
+};
 
 /// How long a message may be under way from the former master of a slot: longer than it takes until
 /// every line was touched at the new one.
@@ -35,10 +38,10 @@ impl Router {
     pub(super) fn heard(&self, from: &Address, event: NodeEvent) {
         let is_told = match &event {
             NodeEvent::Ready => true,
-            NodeEvent::Message(_) if self.config.sharded_pubsub => true,
             NodeEvent::Message(payload) => {
-                let slot = slot_of_key(payload.slice_ref(key_of(payload)));
-                self.is_told_by(from, slot)
+                let key = key_of(payload);
+                let is_sharded = self.config.sharded_pubsub && !is_changes(&payload[key.len()..]);
+                is_sharded || self.is_told_by(from, slot_of_key(payload.slice_ref(key)))
             }
         };
         if is_told {

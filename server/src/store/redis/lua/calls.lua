@@ -33,5 +33,6 @@ local function join(w)
   queue.tail, queue.n, touched_queue = queue.tail + 1, queue.n + 1, true
   queue.until_ms = math.max(queue.until_ms, w.until_ms)
   write_waiter(queue.tail, w)
+  note('QUEUED', w)
   changed['r:' .. w.request] = queue.tail
 end

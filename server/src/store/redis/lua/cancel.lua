@@ -30,7 +30,12 @@ if left ~= '' then
   end
   return reply('KEPT')
 end
-if not h then drop(place, request) elseif h.entries == '' then free(h) else leave(h, e) end
+if h and h.entries ~= '' then
+  leave(h, e)
+else
+  note(h and not h.place and 'RELEASED' or 'ABANDONED', h or w)
+  if h then free(h) else drop(place, request) end
+end
 advance()
 if ARGV[6] == '1' then tell_free() end
 return reply(h and 'FREED' or 'DEQUEUED')

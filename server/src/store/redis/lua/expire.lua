@@ -4,6 +4,7 @@
 local function end_lease(h)
   local reason = has_flag(h, REVOKED) and reason_in(field('e:' .. h.lease)) or nil
   close_after(h)
+  note(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
   free(h)
   expired = remember('e', expired, h.lease, h.expires, kept_expired, reason)
 end

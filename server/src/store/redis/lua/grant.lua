@@ -43,6 +43,7 @@ local function grant(w, place, token)
     changed['l:' .. h.lease] = h.slot
     if not place then changed['r:' .. h.request] = '@' .. h.slot end
   end
+  if not place then note('ACQUIRED', h) end
   return h
 end
 
@@ -63,13 +64,15 @@ local function extend(h, ttl)
     h.ttl = ttl
     validity = announced(h)
   end
-  if h.place then
+  local is_claim = h.place
+  if is_claim then
     drop(h.place, h.request)
     h.place = nil
     if h.slot > 1 then changed['r:' .. h.request] = '@' .. h.slot end
   end
   h.expires = math.max(h.expires, now + expiry(validity))
   holders.latest = math.max(holders.latest, h.expires)
+  if is_claim then note('ACQUIRED', h) end
   if holders.n == 1 then holders.earliest = h.expires end
   write_holder(h)
   return true

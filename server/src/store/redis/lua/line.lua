@@ -21,7 +21,10 @@ local function next_waiter(place)
         gone = not touched_ms or silent > 2 * SILENT
         if not gone and silent <= SILENT and touched_ms >= tonumber(w.passed) then return w, place end
       end
-      if gone then drop(place, w.request) end
+      if gone then
+        note('ABANDONED', w)
+        drop(place, w.request)
+      end
     elseif not w and place == queue.head then
       queue.head, touched_queue = place + 1, true
     end

@@ -1,12 +1,12 @@
 -- Shared by all verbs: the constants, the one clock, and one lock's record, read once.
--- KEYS: lock, era. ARGV: broker, not_after_ms, era_id, then the verb's own. In a cluster: advance.lua.
+-- KEYS: lock, era. ARGV: broker ('…*': watch.lua), not_after_ms, era_id (in a cluster: advance.lua), …
 local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
 local SCAN_MAX, GRANTS_MAX, ATTEMPTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 8, 31, 1073741824
 local HOLDERS_MAX, ENTRIES_MAX = 1000, 64
 local call = redis.call
 local lock, era_key = KEYS[1], KEYS[2]
-local me, not_after, era_id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local me, watched, not_after, era_id = string.sub(ARGV[1], 1, 16), #ARGV[1] > 16, tonumber(ARGV[2]), ARGV[3]
 local t = redis.call('TIME')
 local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
@@ -14,8 +14,8 @@ local now = math.floor(now_us / 1000)
 local closed_until, set_limit = 0, 0
 -- what was read, and what save() will write: a value, or false where there is none. Lua writes
 -- numbers below 10^14 exactly: all but tokens, which are kept as text
-local known, changed, touched_queue, more, hand_offs = {}, {}, false, 0, {}
-local fence, holders, queue, released, expired, holder_at
+local known, changed, touched_queue, more, hand_offs, events = {}, {}, false, 0, {}, {}
+local fence, holders, queue, released, expired, holder_at, note, tell_watchers
 
 local function field(name)
   if changed[name] ~= nil then return changed[name] end
@@ -59,8 +59,8 @@ end
 -- Writes what changed: the last step, which nothing that can fail may follow. A record without a TTL
 -- gets one by the same command.
 local function save()
-  local h = holders
-  local last = math.max(now, h.latest, queue.until_ms, closed_until)
+  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
+  if #events > 0 then tell_watchers() end
   if math.max(last, fence) >= 2^53 then unreadable('a number that is none') end
   if touched_queue then
     changed.q = queue.n > 0 and table.concat({ queue.head, queue.tail, queue.n,

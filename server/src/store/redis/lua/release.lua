@@ -32,6 +32,7 @@ elseif h and h.token == token then
       h.expires = now
       close_after(h)
     end
+    note('RELEASED', h)
     free(h)
     remember('z', released, lease, now, kept_released)
   end

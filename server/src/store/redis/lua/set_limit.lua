@@ -15,6 +15,7 @@ holders.limit, set_limit = limit, limit
 for place = queue.head, math.min(queue.tail, queue.head + PLACES_MAX) do
   local w = read_waiter(place)
   if w and not w.slot and tonumber(w.weight) > limit then
+    note('ABANDONED', w)
     drop(place, w.request)
     refused = true
   end
