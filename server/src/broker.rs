@@ -34,10 +34,10 @@ use self::{
 };
 use crate::{
     lock::{
-        AcquireCall, Attachment, Failed, FencingToken, Holder, LOCKS_MAX, Lease, LeaseToken,
-        LockError, LockKey, LockState, Revoke, WHOLE,
+        AcquireCall, Attachment, Failed, FencingToken, Filter, Holder, LOCKS_MAX, Lease,
+        LeaseToken, LockError, LockKey, LockState, Revoke, WHOLE,
     },
-    store::{Checked, Event, LimitSet, Revoked, Store, StoreError},
+    store::{Checked, Cursor, Event, LimitSet, Listed, Revoked, Store, StoreError},
     streams::Streams,
     waiters::{Signal, Waiters},
 };
@@ -195,9 +195,17 @@ impl Broker {
     /// The lock, if anybody holds it or waits for it.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
-        Ok(state.filter(|state| {
-            state.holder_count > 0 || state.queue_length > 0 || state.closed_ms > 0
-        }))
+        Ok(state.filter(|state| !state.is_idle()))
+    }
+
+    /// One step of a list of the locks that anybody holds or waits for. See [`Store::list`].
+    pub async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        most: usize,
+    ) -> Result<Listed, LockError> {
+        Ok(self.store.list(filter, from, most).await?)
     }
 
     /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call

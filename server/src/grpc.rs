@@ -5,6 +5,7 @@ mod decode;
 mod encode;
 mod hold;
 mod inspection;
+mod listing;
 mod status;
 mod timeout;
 mod waits;
@@ -57,7 +58,7 @@ pub fn inspection_service(
     broker: Broker,
     http2: &Http2,
 ) -> InspectionServiceServer<impl pb::inspection_service_server::InspectionService> {
-    InspectionServiceServer::new(inspection::Inspection::new(broker))
+    InspectionServiceServer::new(inspection::Inspection::new(broker, bytes(http2.max_reply)))
         .max_decoding_message_size(bytes(http2.max_request))
         .max_encoding_message_size(bytes(http2.max_reply))
 }

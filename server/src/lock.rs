@@ -2,6 +2,7 @@
 
 mod call;
 mod error;
+mod filter;
 mod identity;
 mod lease;
 mod mode;
@@ -10,12 +11,13 @@ mod stream;
 
 pub use call::{Acquire, AcquireCall, Force, Release, Revoke, Target, Under};
 pub use error::{Failed, LockError};
+pub use filter::Filter;
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
 };
 pub use lease::{Grant, HeldLock, Lease, LeaseRef, ShownLease};
 pub use mode::{HOLDERS_MAX, Mode, PERMITS_MAX, WHOLE};
-pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace};
+pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace, encode};
 pub use stream::{Attachment, StreamId, Via};
 
 /// Waiters of one lock; one more is `QUEUE_FULL`.
@@ -242,4 +244,11 @@ pub struct LockState {
     pub closed_ms: u64,
     /// The newest token given; 0 before the first.
     pub last_fencing_token: u64,
+}
+
+impl LockState {
+    /// Nobody holds it or waits for it, and no lock_delay closes it.
+    pub fn is_idle(&self) -> bool {
+        self.holder_count == 0 && self.queue_length == 0 && self.closed_ms == 0
+    }
 }

@@ -1,5 +1,6 @@
 //! The seam to whatever keeps the locks: the trait [`Store`], its replies, and its stores.
 
+mod listing;
 pub mod memory;
 pub mod redis;
 pub mod redlock;
@@ -12,14 +13,15 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 pub use self::{
+    listing::{Cursor, Listed, Scan},
     replies::{
         Acquired, Attached, Cancelled, Checked, LimitSet, Released, Renewed, Revoked, Touched,
     },
     watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseId, LeaseRef,
-    LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseId,
+    LeaseRef, LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
 };
 
 /// One broker's connection to the store.
@@ -78,6 +80,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Looks, without touching. `None`: nothing is known of the lock.
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
+
+    /// One short step of a list of the locks that anybody holds or waits for, or that a lock_delay
+    /// closes: at most `most` of them (1 or more), from the beginning or where an earlier step ended.
+    /// From step to step each lock that was there all the time is listed, at least once.
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        most: usize,
+    ) -> Result<Listed, StoreError>;
 
     /// Whether a fencing token is that of a live lease, without touching.
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError>;

@@ -2,6 +2,7 @@
 //! request id, and trusts a lease only as long as its contract says.
 
 mod call;
+pub mod listing;
 mod several;
 
 use std::net::SocketAddr;

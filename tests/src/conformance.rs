@@ -7,6 +7,7 @@ pub mod inspection;
 pub mod leases;
 pub mod limits;
 pub mod line;
+pub mod listing;
 pub mod permits;
 pub mod recovery;
 pub mod reentry;

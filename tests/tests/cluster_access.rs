@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 
 use leasehold_server::{
-    lock::Acquire,
+    lock::{Acquire, Filter},
     store::{
         Acquired, Event, Store as _,
         redis::{
@@ -16,6 +16,7 @@ use leasehold_server::{
 use leasehold_tests::{
     cluster::{ClusterDeployment, ClusterOptions, SLOTS},
     cluster_store::{ClusterStore, PREFIX, TTL_MS, config, lock_in, slot_of_lock},
+    conformance::listing::{each_once, listed},
     printed_rights,
     world::{new_call, with_ttl},
 };
@@ -41,6 +42,10 @@ async fn the_printed_rights_are_enough_and_those_of_a_cluster_are_used() {
         ClusterStore::start(config.clone()).await,
         ClusterStore::start(config.clone()).await,
     ];
+    let shown = lock_in(|slot| slot < SLOTS / 4, "shown");
+    stores[0].granted(&shown).await;
+    let list = listed(&stores[1].store, &Filter::default(), 10).await;
+    assert_eq!(each_once(list), [shown].into());
     let lock = lock_in(|slot| slot < SLOTS / 4, "lock");
     let lease = stores[0].granted(&lock).await;
     let mut migration = cluster.begin_migration(slot_of_lock(&lock), 1).await;

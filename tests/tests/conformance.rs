@@ -2,8 +2,8 @@
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, hand_offs, inspection, leases, limits, line, permits, recovery, reentry,
-        repeats, revoking, seeds, sharing, silence, streams, terms, traps, watching,
+        adding, attempts, hand_offs, inspection, leases, limits, line, listing, permits, recovery,
+        reentry, repeats, revoking, seeds, sharing, silence, streams, terms, traps, watching,
     },
     world::{Start, World},
 };
@@ -219,6 +219,19 @@ on_every_store! {
         an_expired_holder_is_not_shown
         a_refused_call_is_told_the_holder_and_the_length_of_the_line
         looking_grants_nothing
+    }
+    Trusted listing {
+        a_list_shows_what_is_held_waited_for_or_closed
+        a_lock_that_is_idle_is_not_listed
+        a_list_shows_what_a_look_shows
+        a_list_in_steps_of_any_size_shows_each_lock_once
+        names_of_any_kind_are_found_by_their_beginnings
+        namespaces_that_begin_alike_are_kept_apart
+        a_list_is_narrowed_to_an_owner
+        locks_that_stay_are_listed_while_others_come_and_go
+        a_cursor_of_another_store_is_stale
+        a_lock_with_a_set_limit_alone_is_not_listed
+        an_owner_is_found_among_those_who_wait
     }
     Recovering recovery {
         a_recovering_store_grants_nothing_and_says_for_how_long

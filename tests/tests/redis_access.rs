@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
-use leasehold_proto::v1::hold_response::Message as Response;
+use leasehold_proto::v1::{ListLocksRequest, hold_response::Message as Response};
 use leasehold_server::store::redis::{
     connection::RedisConfig,
     login::{Login, Secret},
@@ -231,6 +231,8 @@ async fn use_everything(deployment: &Deployment) {
         .get_lock_at(0, "a-lock")
         .await
         .expect("somebody holds it");
+    let page = client.page_at(1, &ListLocksRequest::default()).await;
+    assert_eq!(page.expect("a list").locks.len(), 1);
     client.release(&held).await.expect("it is ours");
     let lease = stream.granted(call).await;
     let beat = stream.heartbeat().await;

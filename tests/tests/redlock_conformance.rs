@@ -5,7 +5,7 @@
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, hand_offs, inspection, leases, line, recovery, reentry, repeats,
+        adding, attempts, hand_offs, inspection, leases, line, listing, recovery, reentry, repeats,
         revoking, seeds, streams, terms, traps,
     },
     world::{Start, World},
@@ -138,6 +138,17 @@ on_redlock! {
         an_unknown_lock_is_unknown
         a_holder_is_shown_with_owner_token_and_times
         an_expired_holder_is_not_shown
+    }
+    Trusted listing {
+        a_list_shows_what_is_held_waited_for_or_closed
+        a_lock_that_is_idle_is_not_listed
+        a_list_shows_what_a_look_shows
+        a_list_in_steps_of_any_size_shows_each_lock_once
+        names_of_any_kind_are_found_by_their_beginnings
+        namespaces_that_begin_alike_are_kept_apart
+        a_list_is_narrowed_to_an_owner
+        locks_that_stay_are_listed_while_others_come_and_go
+        a_cursor_of_another_store_is_stale
     }
     Recovering recovery {
         a_waiter_leaves_a_recovering_store

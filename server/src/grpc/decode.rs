@@ -2,6 +2,7 @@
 
 mod fields;
 mod lease;
+pub(super) mod listing;
 mod operate;
 
 use std::collections::HashSet;

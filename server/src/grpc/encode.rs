@@ -70,6 +70,14 @@ pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
     }
 }
 
+/// The same in a list.
+pub(super) fn listed(lock: &LockKey, state: &LockState) -> pb::Lock {
+    pb::Lock {
+        waiters: Vec::new(),
+        ..self::lock(lock, state)
+    }
+}
+
 pub(super) fn holder(lock: &LockKey, holder: &Holder) -> pb::Holder {
     pb::Holder {
         lease_id: holder.lease_id.to_string(),

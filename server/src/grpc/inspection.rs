@@ -7,16 +7,18 @@ use leasehold_proto::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{decode, encode, status};
+use super::{decode, encode, listing, status};
 use crate::broker::Broker;
 
 pub(super) struct Inspection {
     broker: Broker,
+    /// Bytes of a reply.
+    max_reply: usize,
 }
 
 impl Inspection {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
+    pub(super) fn new(broker: Broker, max_reply: usize) -> Self {
+        Self { broker, max_reply }
     }
 }
 
@@ -38,9 +40,11 @@ impl InspectionService for Inspection {
 
     async fn list_locks(
         &self,
-        _: Request<ListLocksRequest>,
+        request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
-        Err(status::not_yet("ListLocks"))
+        let call = decode::listing::list_locks(request.into_inner())?;
+        let page = listing::page(&self.broker, call, self.max_reply).await?;
+        Ok(Response::new(page))
     }
 
     async fn watch_locks(

@@ -57,16 +57,27 @@ pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
         metadata.push(("newest_fencing_token".to_owned(), newest.to_string()));
     }
     let mut details = vec![info(reason, metadata)];
-    if let Some(retry_after_ms) = retry_after_ms {
-        let retry_delay = Some(encode::duration(retry_after_ms));
-        details.push(any("google.rpc.RetryInfo", &rpc::RetryInfo { retry_delay }));
-    }
+    details.extend(retry_after_ms.map(retry));
     if let LockError::Held(in_the_way) | LockError::WaitTimeout(in_the_way) = error {
         let contention = contention(in_the_way, lock, retry_after_ms);
         details.push(any("leasehold.v1.Contention", &contention));
     }
     let message = format!("{}: {error}; {}", shown(lock), next(error));
     status(code, message, details)
+}
+
+/// The status of a list that failed; `missing` is the part of the store that does not answer.
+pub(super) fn unlisted(error: &LockError, missing: Option<&str>) -> Status {
+    let (code, reason) = kind(error);
+    let mut details = vec![info(reason, vec![])];
+    details.extend(retry_after_ms(error).map(retry));
+    let missing = missing.map_or_else(String::new, |server| format!(" ({server} does not answer)"));
+    // Lists have no request_id.
+    let next = match *error == LockError::StoreUnavailable {
+        true => "repeat the call",
+        false => next(error),
+    };
+    status(code, format!("{error}{missing}; {next}"), details)
 }
 
 /// A status that is about no lock.
@@ -285,6 +296,11 @@ fn any(name: &str, message: &impl Message) -> Any {
         type_url: format!("type.googleapis.com/{name}"),
         value: message.encode_to_vec(),
     }
+}
+
+fn retry(after_ms: u64) -> Any {
+    let retry_delay = Some(encode::duration(after_ms));
+    any("google.rpc.RetryInfo", &rpc::RetryInfo { retry_delay })
 }
 
 fn named(lock: &LockKey) -> Vec<(String, String)> {

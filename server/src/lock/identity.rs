@@ -27,6 +27,9 @@ macro_rules! id {
         pub struct $name([u8; $len]);
 
         impl $name {
+            /// How many characters the text form has.
+            pub const LEN: usize = $len;
+
             /// The first bits of `digest`.
             #[allow(dead_code, reason = "random ids have no digest")]
             fn cut(digest: &[u8]) -> Self {

@@ -30,6 +30,11 @@ impl Namespace {
         }
         Ok(Self(text.to_owned()))
     }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// The name of a lock: 1-512 bytes of UTF-8 without control characters.
@@ -80,14 +85,7 @@ impl LockKey {
         key.push('{');
         key.push_str(self.namespace());
         key.push(':');
-        for c in self.name().chars() {
-            match c {
-                '%' => key.push_str("%25"),
-                '{' => key.push_str("%7B"),
-                '}' => key.push_str("%7D"),
-                c => key.push(c),
-            }
-        }
+        encode(self.name(), &mut key);
         key.push('}');
         key
     }
@@ -103,6 +101,18 @@ impl LockKey {
             Namespace::parse(namespace).ok()?,
             LockName::parse(&name).ok()?,
         ))
+    }
+}
+
+/// Encodes a name, or the beginning of one: each character by itself.
+pub fn encode(name: &str, key: &mut String) {
+    for c in name.chars() {
+        match c {
+            '%' => key.push_str("%25"),
+            '{' => key.push_str("%7B"),
+            '}' => key.push_str("%7D"),
+            c => key.push(c),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod handoff;
 mod holders;
 mod inspect;
 mod limit;
+mod list;
 mod queue;
 pub mod record;
 mod reentry;
@@ -16,7 +17,7 @@ mod tombstones;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -29,11 +30,11 @@ use self::{
     record::Record,
 };
 use super::{
-    Acquired, Attached, Cancelled, Change, Checked, Event, LimitSet, Listener, Outcome, Refused,
-    Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
+    Acquired, Attached, Cancelled, Change, Checked, Cursor, Event, LimitSet, Listed, Listener,
+    Outcome, Refused, Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken, Filter,
     HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via, WAITERS_MAX,
 };
 
@@ -51,7 +52,8 @@ pub struct Memory {
 
 #[derive(Default)]
 struct State {
-    records: HashMap<LockKey, Kept>,
+    /// In the order of their keys, in which they are listed.
+    records: BTreeMap<LockKey, Kept>,
     listeners: HashMap<BrokerId, Listener>,
     /// Until when brokers watch, in milliseconds since 1970.
     watched: HashMap<BrokerId, u64>,
@@ -137,6 +139,14 @@ impl State {
                 listener(Event::HandOff(lock.clone(), hand_off));
             }
         }
+    }
+}
+
+impl Kept {
+    /// `None`: nothing is known of the lock any more.
+    fn seen(&self, now_us: u64) -> Option<LockState> {
+        let is_known = self.until_ms >= now_us / 1_000 && !self.record.is_blank();
+        is_known.then(|| self.record.get(now_us))
     }
 }
 
@@ -262,12 +272,16 @@ impl Store for MemoryStore {
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let now_us = self.memory.now_us();
         let state = self.memory.state();
-        let kept = state
-            .records
-            .get(lock)
-            .filter(|kept| kept.until_ms >= now_us / 1_000);
-        let known = kept.filter(|kept| !kept.record.is_blank());
-        Ok(known.map(|kept| kept.record.get(now_us)))
+        Ok(state.records.get(lock).and_then(|kept| kept.seen(now_us)))
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        most: usize,
+    ) -> Result<Listed, StoreError> {
+        Ok(list::step(&self.memory, filter, from, most))
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {

@@ -10,6 +10,7 @@ pub mod decide;
 pub mod era;
 mod gate;
 pub mod init;
+pub(super) mod list;
 pub mod login;
 pub mod node;
 mod nodes;
@@ -21,6 +22,7 @@ pub mod refusal;
 pub mod script;
 pub mod scripts;
 mod settle;
+pub(super) mod slice;
 pub mod supervisor;
 pub mod tls;
 pub(super) mod told;
@@ -49,12 +51,12 @@ use self::{
     told::tell,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Event, HandOff, LimitSet, Listener, Moved, Outcome,
-    Released, Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Checked, Cursor, Event, HandOff, LimitSet, Listed, Listener,
+    Moved, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey,
-    LockState, Release, RequestHash, Revoke, Ttl, Via, WAITERS_MAX,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseRef,
+    LockKey, LockState, Release, RequestHash, Revoke, SHOWN_MAX, Ttl, Via, WAITERS_MAX,
 };
 
 pub mod decode {
@@ -323,8 +325,17 @@ impl Store for RedisStore {
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.get(lock);
+        let command = |preamble: &Preamble<'_>| preamble.get(lock, SHOWN_MAX);
         self.run(lock, Verb::Get, command, answers::state).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        most: usize,
+    ) -> Result<Listed, StoreError> {
+        list::step(self, filter, from, most).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {

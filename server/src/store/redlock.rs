@@ -5,6 +5,7 @@ pub mod init;
 mod keeper;
 mod line;
 mod lines;
+mod list;
 mod member;
 mod nodes;
 mod start;
@@ -36,16 +37,16 @@ use self::{
     verdicts::Seen,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Event, LimitSet, Listener, Moved, Released, Renewed,
-    Revoked, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, Moved,
+    Released, Renewed, Revoked, Store, StoreError, Touched,
     redis::{
         decode,
         scripts::{Tells, Verb},
     },
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Grant, LeaseRef,
-    LockKey, LockState, Mode, Release, RequestHash, Revoke, Ttl, Under, Via,
+    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, Grant, LeaseRef,
+    LockKey, LockState, Mode, Release, RequestHash, Revoke, SHOWN_MAX, Ttl, Under, Via,
 };
 
 /// A call is answered within a second, whatever the nodes do.
@@ -291,18 +292,25 @@ impl Store for RedlockStore {
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let nodes = &self.0.nodes;
         let key = lock.clone();
-        let question = Question::new(Verb::Get, decode::state, move |preamble| preamble.get(&key));
+        let question = Question::new(Verb::Get, decode::state, move |preamble| {
+            preamble.get(&key, SHOWN_MAX)
+        });
         let mut seen = Seen::new(nodes.count());
         let end = Instant::now() + WITHIN;
         nodes
             .gather(&mut nodes.ask(&question), &mut seen, end)
             .await;
-        let (queue_length, waiters) = self.0.lines.shown(lock);
-        Ok(seen.together()?.map(|state| LockState {
-            queue_length,
-            waiters,
-            ..state
-        }))
+        let state = seen.together()?;
+        Ok(state.map(|state| self.with_waiters(lock, state)))
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        most: usize,
+    ) -> Result<Listed, StoreError> {
+        self.step(filter, from, most).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
@@ -338,6 +346,15 @@ impl RedlockStore {
         Grant {
             queue_length: self.0.lines.length(lock),
             ..grant
+        }
+    }
+
+    fn with_waiters(&self, lock: &LockKey, state: LockState) -> LockState {
+        let (queue_length, waiters) = self.0.lines.shown(lock);
+        LockState {
+            queue_length,
+            waiters,
+            ..state
         }
     }
 }

@@ -3,11 +3,14 @@
 use std::{cell::RefCell, net::SocketAddr};
 
 use fred::types::Value;
-use leasehold_server::store::{
-    StoreError,
-    redis::{
-        decode,
-        scripts::{self, Command, Preamble, Scripts},
+use leasehold_server::{
+    lock::SHOWN_MAX,
+    store::{
+        StoreError,
+        redis::{
+            decode,
+            scripts::{self, Command, Preamble, Scripts},
+        },
     },
 };
 
@@ -127,7 +130,7 @@ impl Machine {
                 preamble.set_limit(&step.lock, *limit),
             ),
             Verb::Revoke(revoke) => (scripts::Verb::Revoke, preamble.revoke(revoke)),
-            Verb::Get => (scripts::Verb::Get, preamble.get(&step.lock)),
+            Verb::Get => (scripts::Verb::Get, preamble.get(&step.lock, SHOWN_MAX)),
             Verb::Check(token) => (scripts::Verb::Check, preamble.check(&step.lock, *token)),
         }
     }

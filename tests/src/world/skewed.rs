@@ -12,12 +12,12 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, LeaseRef, LockKey,
-        LockState, Release, RequestHash, Revoke, Ttl, Via,
+        Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseRef,
+        LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, LimitSet, Listener, Released, Renewed, Revoked,
-        Store, StoreError, Touched,
+        Acquired, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener, Released,
+        Renewed, Revoked, Store, StoreError, Touched,
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
@@ -65,7 +65,8 @@ impl Skew {
     async fn write(&self, lock: &LockKey) {
         let ms = self.ms.load(Ordering::SeqCst);
         let mut written = self.written.lock().await;
-        if written.get(lock).copied().unwrap_or(0) == ms {
+        let known = written.entry(lock.clone()).or_default();
+        if *known == ms {
             return;
         }
         let key = format!("{}{}", self.key, lock.encoded());
@@ -73,7 +74,14 @@ impl Skew {
         let mut connection = connection.expect("connect to the tests' cluster");
         let words = ["SET", &key, &ms.to_string(), "EX", KEPT_S];
         connection.must(&words).await;
-        written.insert(lock.clone(), ms);
+        *known = ms;
+    }
+
+    async fn write_all(&self) {
+        let known: Vec<_> = self.written.lock().await.keys().cloned().collect();
+        for lock in known {
+            self.write(&lock).await;
+        }
     }
 }
 
@@ -157,6 +165,16 @@ impl Store for Skewed {
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         self.at(lock).await.get(lock).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        most: usize,
+    ) -> Result<Listed, StoreError> {
+        self.skew.write_all().await;
+        self.connected().await.list(filter, from, most).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {

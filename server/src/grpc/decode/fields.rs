@@ -14,7 +14,7 @@ use crate::{
 
 const LABELS_MAX: usize = 16;
 const LABEL_KEY_MAX_BYTES: usize = 63;
-const OWNER_ID_MAX_BYTES: usize = 256;
+pub(super) const OWNER_ID_MAX_BYTES: usize = 256;
 pub(super) const REASON_MAX_BYTES: usize = 512;
 const OWNER_MAX_BYTES: usize = 1_024;
 /// The range of `google.protobuf.Duration`: about 10,000 years.

@@ -5,6 +5,7 @@ pub(super) mod eras;
 mod follow;
 mod heard;
 pub(super) mod init;
+mod list;
 mod map;
 pub(super) mod redirect;
 pub(super) mod settle;

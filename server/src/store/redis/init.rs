@@ -6,6 +6,7 @@ use super::{
     cluster::init::{check_cluster, init_cluster},
     connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::{Decision, Known, decide},
+    list::escaped,
     open::{Checked, connect},
     place::{Finder, Place},
     settle::{own, read, refused, settle},
@@ -93,14 +94,7 @@ pub(super) async fn any_key(
     endpoint: &Endpoint,
     connection: &Connection,
 ) -> Result<Option<String>, NodeError> {
-    let mut pattern = String::new();
-    for c in endpoint.config.key_prefix.chars() {
-        if r"\*?[]".contains(c) {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('*');
+    let pattern = escaped(&endpoint.config.key_prefix) + "*";
     let mut cursor = "0".to_owned();
     loop {
         let page = connection

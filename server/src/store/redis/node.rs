@@ -1,5 +1,7 @@
 //! One verified Redis server process, and the scripts that run on it.
 
+mod looks;
+
 use std::sync::{
     Arc, Mutex as StdMutex, OnceLock, PoisonError,
     atomic::{AtomicU16, AtomicU64, Ordering},
@@ -30,6 +32,8 @@ use crate::{
 pub(super) struct Verified {
     pub(super) endpoint: Endpoint,
     pub(super) client: Client,
+    /// A second connection, on which nobody waits for a lock.
+    pub(super) looks: Client,
     pub(super) scripts: Arc<[Script]>,
     pub(super) server: ServerIdentity,
     pub(super) eras: Eras,
@@ -77,6 +81,8 @@ pub struct Node {
     /// How often forgotten scripts were loaded again; locked while they are.
     reloading: Mutex<()>,
     reloads: AtomicU64,
+    /// Locked by the list that looks.
+    looking: Mutex<()>,
     complaints: Complaints,
     ended: CancellationToken,
     why: OnceLock<String>,
@@ -97,6 +103,7 @@ impl Node {
             verified,
             reloading: Mutex::default(),
             reloads: AtomicU64::new(0),
+            looking: Mutex::default(),
             complaints: Complaints::default(),
             ended: CancellationToken::new(),
             why: OnceLock::new(),

@@ -132,6 +132,7 @@ pub(super) async fn open(
     let node = Arc::new(Node::new(Verified {
         endpoint: endpoint.clone(),
         client: client.clone(),
+        looks: probe.client().clone(),
         scripts: Arc::clone(&plan.scripts),
         server: checked.server,
         eras,

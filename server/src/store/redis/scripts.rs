@@ -290,8 +290,10 @@ impl Preamble<'_> {
         self.command(&revoke.lock, args)
     }
 
-    pub fn get(&self, lock: &LockKey) -> Command {
-        self.command(lock, [number(SHOWN_MAX as u64)])
+    /// `waiters_most`: how many waiters to show at most.
+    pub fn get(&self, lock: &LockKey, waiters_most: usize) -> Command {
+        let most = [SHOWN_MAX, waiters_most].map(|most| number(most as u64));
+        self.command(lock, most)
     }
 
     pub fn check(&self, lock: &LockKey, token: FencingToken) -> Command {

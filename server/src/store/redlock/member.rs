@@ -7,13 +7,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::WITHIN;
 use crate::{
-    lock::BrokerId,
+    lock::{BrokerId, Filter},
     store::{
         Outcome, Refused, StoreError,
         redis::{
             connection::{NodeError, RedisConfig},
             decode::Decode,
             era::Era,
+            list::Looks,
             node::Node,
             place::Place,
             refusal::Refusal,
@@ -112,6 +113,16 @@ impl Member {
     pub(super) async fn node(&self, until: Instant) -> Result<Arc<Node>, StoreError> {
         let within = until.saturating_duration_since(Instant::now());
         self.supervisor.node(within).await
+    }
+
+    /// How it is looked at for a list.
+    pub(super) fn looks<'a>(&'a self, filter: &'a Filter) -> Looks<'a> {
+        Looks {
+            key_prefix: &self.key_prefix,
+            broker: self.broker,
+            scripts: &self.scripts,
+            filter,
+        }
     }
 
     /// Asks it once.

@@ -46,6 +46,11 @@ impl Nodes {
         self.members.len()
     }
 
+    /// All of them, in their order.
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
     pub(super) fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }

@@ -58,6 +58,19 @@ impl SlotMap {
         masters
     }
 
+    /// The same with the first slot of each, in the order of these.
+    pub(super) fn by_first_slot(&self) -> Vec<(u16, Address)> {
+        let mut masters: Vec<(u16, Address)> = Vec::new();
+        for slot in 0..SLOTS {
+            if let Some(master) = self.master(slot)
+                && masters.iter().all(|(_, known)| known != master)
+            {
+                masters.push((slot, master.clone()));
+            }
+        }
+        masters
+    }
+
     /// What a master has.
     pub(super) fn slots_of(&self, master: &Address) -> Vec<u16> {
         let has = |slot: &u16| self.master(*slot) == Some(master);
@@ -195,6 +208,8 @@ mod tests {
         let mut map = SlotMap::parse(answer, &address("here", 8)).expect("a map");
         let [a, b, here] = [address("a", 1), address("b", 2), address("here", 3)];
         assert_eq!(map.masters(), [a.clone(), b.clone(), here.clone()]);
+        let by_slot = [(0, b.clone()), (9, a.clone()), (16_383, here.clone())];
+        assert_eq!(map.by_first_slot(), by_slot);
         assert_eq!(map.slots_of(&b), [0, 1, 2, 3, 4, 5, 7]);
         assert_eq!((map.master(9), map.master(6)), (Some(&a), None));
         assert_eq!(map.unserved().len(), usize::from(SLOTS) - 9);

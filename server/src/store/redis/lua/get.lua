@@ -1,7 +1,7 @@
--- Get: looks, without touching. ARGV 4: how many holders and waiters to show at most
+-- Get: looks, without touching. ARGV 4-5: how many holders and how many waiters to show at most
 load()
-local most, waiters, place, seen = tonumber(ARGV[4]), {}, queue.head, 0
-while place <= queue.tail and #waiters < most and seen < 4 * SCAN_MAX do
+local most, waiters_most, waiters, place, seen = tonumber(ARGV[4]), tonumber(ARGV[5]), {}, queue.head, 0
+while place <= queue.tail and #waiters < waiters_most and seen < 4 * SCAN_MAX do
   local w = read_waiter(place)
   if w and w.until_ms > now then waiters[#waiters + 1] = { place, w.since, w.until_ms - now, w.weight, w.owner } end
   place, seen = place + 1, seen + 1

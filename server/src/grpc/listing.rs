@@ -1,0 +1,138 @@
+//! One page of a list: bounded in locks, in bytes, in time, and in what the store looks at.
+
+use std::{collections::HashSet, time::Duration};
+
+use leasehold_proto::v1::{self as pb, ListLocksResponse};
+use prost::{Message as _, encoding::encoded_len_varint};
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::{
+    decode::listing::{ListCall, page_token, stale_token},
+    encode, status,
+};
+use crate::{
+    broker::Broker,
+    lock::{Filter, LockError, LockKey, LockState},
+    store::{Cursor, Listed},
+};
+
+/// No step is begun later. One takes no longer than a second.
+const LONG_ENOUGH: Duration = Duration::from_millis(500);
+/// Each looks at some 64 keys.
+const STEPS_MOST: usize = 160;
+/// What a page needs besides its locks: the longest token.
+const TOKEN_MAX_BYTES: usize = 3_072;
+
+/// A page as it fills.
+struct Page {
+    locks: Vec<pb::Lock>,
+    /// A scan may give a key twice.
+    names: HashSet<LockKey>,
+    /// Bytes left.
+    room: usize,
+}
+
+/// Lists until the page is full or has cost enough: it may be short, or empty, and not the last one.
+pub(super) async fn page(
+    broker: &Broker,
+    call: ListCall,
+    max_reply: usize,
+) -> Result<ListLocksResponse, Status> {
+    let end = Instant::now() + LONG_ENOUGH;
+    let ListCall { filter, from, most } = call;
+    let mut page = Page {
+        locks: Vec::new(),
+        names: HashSet::new(),
+        room: max_reply.saturating_sub(TOKEN_MAX_BYTES),
+    };
+    let (mut next, mut wanted) = (from, most);
+    for _ in 0..STEPS_MOST {
+        let (listed, then) = match step(broker, &filter, next.as_ref(), wanted).await {
+            Ok(listed) => listed,
+            // The next call is told, if it still is so.
+            Err(_) if !page.locks.is_empty() => break,
+            Err(status) => return Err(status),
+        };
+        let fitting = page.fitting(&listed);
+        if fitting == 0 && !listed.is_empty() && !page.locks.is_empty() {
+            break;
+        }
+        if fitting.max(1) < listed.len() {
+            // Cursors stand behind all that a step gives.
+            wanted = fitting.max(1);
+            continue;
+        }
+        page.add(listed);
+        next = then;
+        wanted = most - page.locks.len();
+        if next.is_none() || wanted == 0 || Instant::now() >= end {
+            break;
+        }
+    }
+    let next_page_token = next.map_or_else(String::new, |next| page_token(&filter, &next));
+    Ok(ListLocksResponse {
+        locks: page.locks,
+        next_page_token,
+    })
+}
+
+type Step = (Vec<(LockKey, pb::Lock)>, Option<Cursor>);
+
+async fn step(
+    broker: &Broker,
+    filter: &Filter,
+    from: Option<&Cursor>,
+    most: usize,
+) -> Result<Step, Status> {
+    let listed = broker.list(filter, from, most).await;
+    match listed.map_err(|error| status::unlisted(&error, None))? {
+        Listed::Step { locks, next } => {
+            let encoded = |(lock, state): (LockKey, LockState)| {
+                let shown = encode::listed(&lock, &state);
+                (lock, shown)
+            };
+            Ok((locks.into_iter().map(encoded).collect(), next))
+        }
+        Listed::Stale => Err(stale_token().into()),
+        Listed::Missing { server } => {
+            let error = LockError::StoreUnavailable;
+            Err(status::unlisted(&error, Some(&server)))
+        }
+    }
+}
+
+impl Page {
+    /// How many of these there is room for.
+    fn fitting(&self, listed: &[(LockKey, pb::Lock)]) -> usize {
+        let mut left = self.room;
+        let fits = |(lock, shown): &&(LockKey, pb::Lock)| {
+            let size = match self.names.contains(lock) {
+                true => 0,
+                false => size(shown),
+            };
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        listed.iter().take_while(fits).count()
+    }
+
+    /// Adds these. One that is too large for a whole page is shown with fewer of its holders.
+    fn add(&mut self, listed: Vec<(LockKey, pb::Lock)>) {
+        for (lock, mut shown) in listed {
+            if !self.names.insert(lock) {
+                continue;
+            }
+            while size(&shown) > self.room && shown.holders.pop().is_some() {}
+            self.room = self.room.saturating_sub(size(&shown));
+            self.locks.push(shown);
+        }
+    }
+}
+
+/// What a lock takes in a page: a tag, a length, and itself.
+fn size(lock: &pb::Lock) -> usize {
+    let length = lock.encoded_len();
+    1 + encoded_len_varint(u64::try_from(length).unwrap_or(u64::MAX)) + length
+}

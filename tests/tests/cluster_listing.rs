@@ -1,0 +1,87 @@
+//! ListLocks on a cluster: the locks of all masters, and what is told when one does not answer.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold_proto::v1::{ErrorReason, ListLocksRequest};
+use leasehold_tests::{
+    client::{AcquireCall, Client, listing::names_on},
+    cluster::ClusterOptions,
+    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard},
+    status::reason,
+    until::until,
+};
+use tonic::Code;
+
+const EACH: usize = 40;
+
+fn list(page_size: i32) -> ListLocksRequest {
+    ListLocksRequest {
+        page_size,
+        ..ListLocksRequest::default()
+    }
+}
+
+/// Some locks of each master, in order.
+fn locks() -> Vec<String> {
+    let of_one = |master| locks_in(&shard(master), &format!("m{master}"), EACH);
+    let mut locks: Vec<_> = (0..SHARDS).flat_map(of_one).collect();
+    locks.sort_unstable();
+    locks
+}
+
+async fn hold(client: &Client, locks: &[String]) {
+    let calls: Vec<_> = locks
+        .iter()
+        .map(|lock| AcquireCall::new(lock, TTL, Duration::ZERO))
+        .collect();
+    for held in join_all(calls.iter().map(|call| client.acquire_at(0, call))).await {
+        held.expect("it is free");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_locks_of_all_masters_are_listed_once() {
+    let site = ClusterSite::start(ClusterOptions::default(), 2).await;
+    let client = Client::new("lister", &site.addrs(), 0);
+    let locks = locks();
+    for size in [1_000, 7] {
+        // They last 4 s.
+        hold(&client, &locks).await;
+        let pages = client.pages(&list(size)).await.expect("pages");
+        assert_eq!(names_on(&pages), locks, "pages of {size}");
+        until("all are over", async || {
+            let pages = client.pages(&list(0)).await.expect("pages");
+            names_on(&pages).is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_does_not_answer_is_named() {
+    let options = ClusterOptions {
+        replicas: 0,
+        ..quick()
+    };
+    let mut site = ClusterSite::start(options, 1).await;
+    let client = Client::new("lister", &site.addrs(), 0);
+    hold(&client, &locks()).await;
+    let first = client.page_at(0, &list(1)).await.expect("the first master");
+    site.cluster.kill(1).await;
+    let refused = client
+        .pages(&list(1_000))
+        .await
+        .expect_err("one is missing");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
+    let named = format!("Redis at {} does not answer", site.cluster.addr(1));
+    assert!(refused.message().contains(&named), "{}", refused.message());
+    // The list of the first master goes on all the same.
+    let next = ListLocksRequest {
+        page_token: first.next_page_token,
+        ..list(1)
+    };
+    let page = client.page_at(0, &next).await.expect("the first master");
+    assert_eq!(page.locks.len(), 1);
+}
