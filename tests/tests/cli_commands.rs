@@ -1,14 +1,16 @@
 //! The commands of `leasehold` that look, and those about brokers and itself: what each prints and ends
 //! with; each JSON against a golden file.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use leasehold::Client as Sdk;
 use leasehold_tests::{
     cli::{Cli, ran},
-    client::Client,
+    client::{AcquireCall, Client},
     golden::{is_golden, parsed},
     in_process::InProcess,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 async fn started() -> (InProcess, Cli) {
     let broker = InProcess::start().await;
@@ -71,6 +73,77 @@ async fn one_lock_is_shown_with_holders_and_line() {
     guard.release().await.expect("held");
     assert_eq!(waiting.ended().await.code, Some(0));
     holder.shutdown().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn locks_are_listed_in_the_order_of_their_names() {
+    let (broker, cli) = started().await;
+    assert_eq!(parsed(&cli.run(&["ls", "-o=json"]).await), json!([]));
+    let one = sdk(&broker, "one").await;
+    let other = sdk(&broker, "other").await;
+    let mut guards = Vec::new();
+    for name in ["b", "a", "z"] {
+        guards.push(one.lock(name).reason("nightly").acquire().await);
+    }
+    let args = [
+        "acquire",
+        "c",
+        "--namespace=shop",
+        "--owner=other",
+        "--ttl=60s",
+    ];
+    assert_eq!(cli.run(&args).await.code, Some(0));
+    guards.push(other.lock("a2").acquire().await);
+    let guards: Vec<_> = guards.into_iter().map(|held| held.expect("free")).collect();
+    let waiting = cli.start(&["run", "a2", "--owner=one", "--", "true"]);
+    let observer = Client::new("observer", &[broker.api], 0);
+    observer.queued_at(0, "a2", 1).await;
+    let names = async |args: &[&str]| {
+        let listed = cli.run(&[&["ls", "-o=name"], args].concat()).await;
+        assert_eq!((listed.code, listed.stderr.as_str()), (Some(0), ""));
+        listed.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]).await, ["a", "a2", "b", "z"]);
+    assert_eq!(names(&["a"]).await, ["a", "a2"]);
+    assert_eq!(
+        names(&["-A", "--owner=other"]).await,
+        ["default/a2", "shop/c"]
+    );
+    assert_eq!(names(&["--owner=one"]).await, ["a", "a2", "b", "z"]);
+    let shown = cli.run(&["ls", "a"]).await.stdout;
+    let rows: Vec<_> = shown.lines().collect();
+    let [a, a2] = rows.as_slice() else {
+        panic!("two rows: {shown}")
+    };
+    let start = "a\theld\t0\tone (\"nightly\") since ";
+    assert!(a.starts_with(start), "{a}");
+    assert!(a2.starts_with("a2\theld\t1\tother since "), "{a2}");
+    let wide = cli.run(&["ls", "-o=wide", "z"]).await.stdout;
+    let guard = &guards[2];
+    let end = format!("\t{}\t{}\n", guard.fencing_token(), guard.lease_id());
+    assert!(wide.ends_with(&end), "{wide}");
+    is_golden("ls_held", &parsed(&cli.run(&["ls", "a", "-o=json"]).await));
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+    assert_eq!(waiting.ended().await.code, Some(0));
+    one.shutdown().await;
+    other.shutdown().await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_of_many_pages_is_printed_whole() {
+    let (broker, cli) = started().await;
+    let names: BTreeSet<_> = (0..1_050).map(|n| format!("n-{n}")).collect();
+    let holder = Client::new("holder", &[broker.api], 0);
+    for name in &names {
+        let call = AcquireCall::new(name, Duration::from_secs(60), Duration::ZERO);
+        holder.acquire_at(0, &call).await.expect("free");
+    }
+    let listed = cli.run(&["ls", "-o=name"]).await;
+    assert!(listed.stdout.lines().eq(&names), "{listed:?}");
     broker.stop().await;
 }
 

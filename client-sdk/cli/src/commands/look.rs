@@ -16,6 +16,9 @@ use crate::{
     show::{self, print},
 };
 
+/// The most that brokers give.
+const PAGE_SIZE: i32 = 1_000;
+
 pub(crate) async fn get(args: Get, reach: &Reach) -> Result<u8, Failure> {
     let settings = Settings::read(reach)?;
     let broker = Broker::connect(&settings).await?;
@@ -105,7 +108,8 @@ pub(crate) async fn list(args: Ls, reach: &Reach) -> Result<u8, Failure> {
         namespace: namespace(args.all_namespaces, &settings),
         name_prefix: args.prefix,
         owner_id: args.owner.unwrap_or_default(),
-        ..ListLocksRequest::default()
+        page_size: PAGE_SIZE,
+        page_token: String::new(),
     };
     let mut locks = Vec::new();
     loop {
@@ -121,10 +125,13 @@ pub(crate) async fn list(args: Ls, reach: &Reach) -> Result<u8, Failure> {
         }
         request.page_token = page.next_page_token;
     }
-    locks.sort_by_key(|lock| {
+    let name = |lock: &pb::Lock| {
         let target = lock.target.clone().unwrap_or_default();
         (target.namespace, target.name)
-    });
+    };
+    locks.sort_by_key(name);
+    // A lock may come with two pages.
+    locks.dedup_by_key(|lock| name(lock));
     if args.output == ListFormat::Json {
         let locks: Vec<_> = locks.iter().map(json::Lock::from).collect();
         print(&json::pretty(&locks))?;
