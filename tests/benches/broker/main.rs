@@ -1,7 +1,7 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
-//! With `calls`, `streams`, `leases`, `sdk` or `topologies` as arguments only those parts; with `--quick`
-//! less of each.
+//! With `calls`, `streams`, `leases`, `sdk`, `topologies` or `listing` as arguments only those parts; with
+//! `--quick` less of each.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
 //! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
@@ -12,6 +12,7 @@
 mod echo;
 mod grpc;
 mod hand_off;
+mod listing;
 mod modes;
 mod pairs;
 mod report;
@@ -34,12 +35,13 @@ const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
 const PART_LIMIT: Duration = Duration::from_secs(420);
 /// By their names as arguments.
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
     ("sdk", Part::Sdk),
     ("topologies", Part::Topologies),
+    ("listing", Part::Listing),
 ];
 
 /// What is measured one after the other.
@@ -55,6 +57,8 @@ enum Part {
     Sdk,
     /// Unary calls on every topology of Redis.
     Topologies,
+    /// Unary calls while somebody lists many locks.
+    Listing,
 }
 
 fn main() {
@@ -98,6 +102,8 @@ impl Part {
                 let rounds = if is_quick { 1 } else { PAIR_ROUNDS };
                 topologies::measure(rounds).await.to_string()
             }
+            Self::Listing if is_quick => listing::measure(&listing::QUICK).await.to_string(),
+            Self::Listing => listing::measure(&listing::FULL).await.to_string(),
         }
     }
 }
