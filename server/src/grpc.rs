@@ -9,6 +9,7 @@ mod listing;
 mod status;
 mod timeout;
 mod waits;
+mod watching;
 
 use std::{
     net::SocketAddr,

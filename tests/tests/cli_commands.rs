@@ -181,29 +181,6 @@ async fn a_fencing_token_is_checked() {
 }
 
 #[tokio::test]
-async fn calls_that_the_broker_does_not_have_yet_say_so() {
-    let (broker, cli) = started().await;
-    let api = &cli.endpoint;
-    let scenes = [(
-        vec!["watch", "-o=json"],
-        "cannot watch locks",
-        api.clone(),
-        "WatchLocks",
-    )];
-    for (args, what, broker, call) in scenes {
-        let ran = cli.run(&args).await;
-        let why = format!(
-            "leasehold: {what}: the broker at {broker} says: {call} is not in this release of the broker (Unimplemented)\n"
-        );
-        assert_eq!(
-            (ran.code, ran.stdout.as_str(), ran.stderr),
-            (Some(125), "", why)
-        );
-    }
-    broker.stop().await;
-}
-
-#[tokio::test]
 async fn every_broker_is_asked_whether_it_serves() {
     let (broker, mut cli) = started().await;
     let ping = cli.run(&["ping"]).await;

@@ -1,7 +1,10 @@
-//! `leasehold force-release`: what it prints and ends with, and what becomes of those whom it hits.
+//! `leasehold force-release` and `watch`: what they print and end with, and what becomes of those hit.
+
+use std::time::Duration;
 
 use leasehold_tests::{cli::Cli, golden::parsed, in_process::InProcess};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 struct Scene {
     broker: InProcess,
@@ -126,5 +129,36 @@ async fn a_command_ends_when_its_lock_is_taken_away() {
     let ran = running.ended().await;
     assert_eq!(ran.code, Some(123), "{ran:?}");
     assert!(ran.stderr.contains("it hangs"), "{ran:?}");
+    scene.broker.stop().await;
+}
+
+#[tokio::test]
+async fn changes_are_printed_as_they_happen() {
+    let scene = started().await;
+    let mut text = scene.cli.start(&["watch"]);
+    let mut lines = scene.cli.start(&["watch", "-o=json"]);
+    let mut other = scene.cli.start(&["watch", "x"]);
+    // Whoever watches hears what begins once the broker has answered: the first one may come too soon.
+    let lease = loop {
+        let lease = scene.acquire().await;
+        let released = scene.cli.run_with(&["release"], &lease.to_string()).await;
+        assert_eq!(released.code, Some(0), "{released:?}");
+        let heard = async { (text.line().await, lines.line().await) };
+        if let Ok((heard, line)) = timeout(Duration::from_millis(300), heard).await {
+            let line: Value = serde_json::from_str(&line).expect("JSON");
+            assert_eq!(line["type"], json!("acquired"));
+            assert_eq!(line["name"], json!("a"));
+            assert!(heard.contains(" acquired default/a worker-9 "), "{heard}");
+            break line["subject"].clone();
+        }
+    };
+    assert_eq!(lease["owner"], json!("worker-9"));
+    let line: Value = serde_json::from_str(&lines.line().await).expect("JSON");
+    assert_eq!(line["type"], json!("released"));
+    assert_eq!(line["subject"]["lease_id"], lease["lease_id"]);
+    let named = ["acquire", "xy", "--owner=worker-9"];
+    assert_eq!(scene.cli.run(&named).await.code, Some(0));
+    let heard = other.line().await;
+    assert!(heard.contains(" acquired default/xy worker-9 "), "{heard}");
     scene.broker.stop().await;
 }

@@ -2,12 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use leasehold_proto::v1 as pb;
+use leasehold_proto::v1::{self as pb, watch_locks_response::EventType};
 use prost_types::{Duration, Timestamp};
 
 use crate::{
     broker::GivenBack,
     lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, Waiting},
+    store::{Change, ChangeKind},
 };
 
 /// A lease with the validity that now runs.
@@ -95,6 +96,41 @@ pub(super) fn gone(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
         lease_id: lease_id.to_string(),
         target: Some(target(lock, Mode::Exclusive)),
         ..pb::Holder::default()
+    }
+}
+
+/// An event of a watch, by this broker's clock.
+pub(super) fn event(kind: EventType, subject: Option<pb::Holder>) -> pb::WatchLocksResponse {
+    let now_ms = now_ms();
+    pb::WatchLocksResponse {
+        r#type: kind.into(),
+        subject,
+        event_time: Some(timestamp(now_ms)),
+        resume_token: now_ms.to_string(),
+    }
+}
+
+pub(super) fn event_type(kind: ChangeKind) -> EventType {
+    match kind {
+        ChangeKind::Acquired => EventType::Acquired,
+        ChangeKind::Released => EventType::Released,
+        ChangeKind::Expired => EventType::Expired,
+        ChangeKind::Revoked => EventType::Revoked,
+        ChangeKind::Queued => EventType::Queued,
+        ChangeKind::Abandoned => EventType::Abandoned,
+    }
+}
+
+/// Whom a change is about.
+pub(super) fn changed(lock: &LockKey, change: &Change) -> pb::Holder {
+    let lease_id = change.lease_id.as_ref();
+    pb::Holder {
+        lease_id: lease_id.map(ToString::to_string).unwrap_or_default(),
+        owner: Some(owner(&change.owner)),
+        target: Some(target(lock, change.mode)),
+        fencing_token: signed(change.fencing_token),
+        since_time: Some(timestamp(change.since_ms)),
+        remaining: Some(duration(change.remaining_ms)),
     }
 }
 

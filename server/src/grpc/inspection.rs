@@ -1,13 +1,13 @@
 //! InspectionService: looking, without touching.
 
-use futures::stream::Empty;
+use futures::stream::BoxStream;
 use leasehold_proto::v1::{
     GetLockRequest, GetLockResponse, ListLocksRequest, ListLocksResponse, WatchLocksRequest,
     WatchLocksResponse, inspection_service_server::InspectionService,
 };
 use tonic::{Request, Response, Status};
 
-use super::{decode, encode, listing, status};
+use super::{decode, encode, listing, status, watching};
 use crate::broker::Broker;
 
 pub(super) struct Inspection {
@@ -24,7 +24,7 @@ impl Inspection {
 
 #[tonic::async_trait]
 impl InspectionService for Inspection {
-    type WatchLocksStream = Empty<Result<WatchLocksResponse, Status>>;
+    type WatchLocksStream = BoxStream<'static, Result<WatchLocksResponse, Status>>;
 
     async fn get_lock(
         &self,
@@ -49,8 +49,11 @@ impl InspectionService for Inspection {
 
     async fn watch_locks(
         &self,
-        _: Request<WatchLocksRequest>,
+        request: Request<WatchLocksRequest>,
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
-        Err(status::not_yet("WatchLocks"))
+        let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
+        let watch = self.broker.watch().await;
+        let watch = watch.map_err(|error| status::unlisted(&error, None))?;
+        Ok(Response::new(watching::events(watch, filter, resumes)))
     }
 }

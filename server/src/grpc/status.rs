@@ -66,17 +66,19 @@ pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
     status(code, message, details)
 }
 
-/// The status of a list that failed; `missing` is the part of the store that does not answer.
+/// The status of a list or a watch that failed; `missing` is the part of the store that does not answer.
 pub(super) fn unlisted(error: &LockError, missing: Option<&str>) -> Status {
     let (code, reason) = kind(error);
     let mut details = vec![info(reason, vec![])];
     details.extend(retry_after_ms(error).map(retry));
     let missing = missing.map_or_else(String::new, |server| format!(" ({server} does not answer)"));
-    // Lists have no request_id.
-    let next = match *error == LockError::StoreUnavailable {
-        true => "repeat the call",
-        false => next(error),
-    };
+    // These have no request_id.
+    let known = [
+        (LockError::StoreUnavailable, "repeat the call"),
+        (LockError::Draining, "call another replica"),
+    ];
+    let known = known.iter().find(|(known, _)| known == error);
+    let next = known.map_or_else(|| next(error), |(_, next)| next);
     status(code, format!("{error}{missing}; {next}"), details)
 }
 

@@ -1,9 +1,12 @@
 //! `ls`, `get`, `watch` and `check-token`: looking, without touching.
 
+use std::time::Duration;
+
 use leasehold_proto::v1::{
     self as pb, CheckFencingTokenRequest, GetLockRequest, ListLocksRequest, LockRef,
     WatchLocksRequest,
 };
+use tokio::time::sleep;
 use tonic::Code;
 
 use super::lease::held_by;
@@ -16,6 +19,10 @@ use crate::{
     show::{self, print},
 };
 
+/// Between two brokers, when one has ended a watch.
+const WATCH_AGAIN: Duration = Duration::from_millis(500);
+/// Where a watch goes on from that was told nothing yet.
+const BEGUN: &str = "0";
 /// The most that brokers give.
 const PAGE_SIZE: i32 = 1_000;
 
@@ -176,30 +183,42 @@ fn row(lock: &pb::Lock, format: ListFormat, with_namespace: bool) -> String {
 
 pub(crate) async fn watch(args: Watch, reach: &Reach) -> Result<u8, Failure> {
     let settings = Settings::read(reach)?;
-    let broker = Broker::connect(&settings).await?;
-    let refused = |status: tonic::Status| broker.refused("cannot watch locks", &status);
-    let request = broker.lasting(WatchLocksRequest {
+    let mut request = WatchLocksRequest {
         namespace: namespace(args.all_namespaces, &settings),
         name_prefix: args.prefix,
-        ..WatchLocksRequest::default()
-    });
-    let mut events = broker
-        .inspection()
-        .watch_locks(request)
-        .await
-        .map_err(refused)?
-        .into_inner();
-    while let Some(event) = events.message().await.map_err(refused)? {
-        match args.output.output {
-            Format::Json => print(&json::line(&json::Event::from(&event)))?,
-            Format::Text if event.r#type() == pb::watch_locks_response::EventType::Bookmark => {}
-            Format::Text => print(&happened(&event))?,
+        resume_token: String::new(),
+    };
+    loop {
+        let broker = Broker::connect(&settings).await?;
+        let refused = |status: tonic::Status| broker.refused("cannot watch locks", &status);
+        let asked = broker.lasting(request.clone());
+        let events = broker.inspection().watch_locks(asked).await;
+        let mut events = events.map_err(refused)?.into_inner();
+        // What is missed on the way to another broker is told by that one as a gap.
+        if request.resume_token.is_empty() {
+            BEGUN.clone_into(&mut request.resume_token);
         }
+        loop {
+            match events.message().await {
+                Ok(Some(event)) => {
+                    request.resume_token.clone_from(&event.resume_token);
+                    show_event(&event, args.output.output)?;
+                }
+                Ok(None) => break,
+                Err(status) if status.code() == Code::Unavailable => break,
+                Err(status) => return Err(refused(status)),
+            }
+        }
+        sleep(WATCH_AGAIN).await;
     }
-    Err(Failure::own(format!(
-        "the broker at {} has ended the watch",
-        broker.url
-    )))
+}
+
+fn show_event(event: &pb::WatchLocksResponse, format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => print(&json::line(&json::Event::from(event))),
+        Format::Text if event.r#type() == pb::watch_locks_response::EventType::Bookmark => Ok(()),
+        Format::Text => print(&happened(event)),
+    }
 }
 
 /// One change for people.

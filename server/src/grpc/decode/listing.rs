@@ -1,7 +1,7 @@
-//! What a list is asked for, and the tokens by which it goes on: opaque to clients.
+//! What a list or a watch is asked for, and the tokens by which it goes on: opaque to clients.
 
 use data_encoding::BASE64URL_NOPAD;
-use leasehold_proto::v1::ListLocksRequest;
+use leasehold_proto::v1::{ListLocksRequest, WatchLocksRequest};
 
 use super::fields::{Fields, OWNER_ID_MAX_BYTES};
 use crate::{
@@ -49,6 +49,14 @@ pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall,
     }
     let (filter, most) = fields.accept(filter.zip(most))?;
     Ok(ListCall { filter, from, most })
+}
+
+/// Which locks to watch, and whether the watch goes on after a break.
+pub(in crate::grpc) fn watch_locks(request: WatchLocksRequest) -> Result<(Filter, bool), Refused> {
+    let mut fields = Fields::default();
+    let (namespace, prefix) = (request.namespace, request.name_prefix);
+    let filter = filter(&mut fields, namespace, prefix, String::new());
+    Ok((fields.accept(filter)?, !request.resume_token.is_empty()))
 }
 
 fn filter(

@@ -180,11 +180,7 @@ impl Record {
         }
         if is_held {
             if let Some(freed) = self.leave_entry(request) {
-                let kind = match freed.place {
-                    Some(_) => ChangeKind::Abandoned,
-                    None => ChangeKind::Released,
-                };
-                self.note_holder(kind, &freed, now);
+                self.note_undone(&freed, now);
             }
             return self.advanced(context, Cancelled::Freed);
         }
@@ -246,12 +242,10 @@ impl Record {
 
     /// Nothing is known of the lock.
     pub fn is_blank(&self) -> bool {
-        {
-            self.fence == 0
-                && self.queue.len() == 0
-                && self.tombstones.is_empty()
-                && self.set_limit == 0
-        }
+        self.fence == 0
+            && self.queue.len() == 0
+            && self.tombstones.is_empty()
+            && self.set_limit == 0
     }
 
     /// A repeat of a call that waits: keeps its place, belongs to this broker from now on.

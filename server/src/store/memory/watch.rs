@@ -26,6 +26,15 @@ impl Record {
         }
     }
 
+    /// One whose last call was taken back. Nobody was told of a hand-off that was not claimed.
+    pub(super) fn note_undone(&mut self, freed: &Held, now: u64) {
+        let kind = match freed.place {
+            Some(_) => ChangeKind::Abandoned,
+            None => ChangeKind::Released,
+        };
+        self.note_holder(kind, freed, now);
+    }
+
     pub(super) fn note_holder(&mut self, kind: ChangeKind, held: &Held, now: u64) {
         self.note(of_holder(kind, held, self.limit, now));
     }
