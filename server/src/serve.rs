@@ -2,6 +2,7 @@
 
 mod health;
 mod listeners;
+mod probes;
 
 use std::{
     future::Future,
@@ -17,12 +18,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::transport::{
-    Server,
-    server::{Router, TcpIncoming},
+use tonic::{
+    service::Routes,
+    transport::{
+        Server,
+        server::{Router, TcpIncoming},
+    },
 };
 
-use self::health::Health;
+use self::health::{Health, Phase};
 pub use self::listeners::Listeners;
 use crate::{
     broker::{Broker, stream::StreamAge},
@@ -71,7 +75,7 @@ pub async fn run(
     listeners: Listeners,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let health = Health::starting().await;
+    let health = Health::starting();
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
     let broker = Arc::default();
@@ -89,7 +93,7 @@ pub async fn run(
 async fn serve_api(
     config: &Config,
     listener: TcpListener,
-    (health, started): (&Health, &OnceLock<Broker>),
+    (health, started): (&Arc<Health>, &OnceLock<Broker>),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     tokio::pin!(shutdown);
@@ -97,6 +101,8 @@ async fn serve_api(
     let _stop_with_this_future = stop.clone().drop_guard();
     let tasks = TaskTracker::new();
     let store_stop = stop.child_token();
+    let ticks = Arc::clone(health).tick();
+    tasks.spawn(store_stop.clone().run_until_cancelled_owned(ticks));
     let store = tokio::select! {
         store = build_store(config.store.clone(), &tasks, store_stop.clone()) => store?,
         () = &mut shutdown => return Ok(()),
@@ -123,9 +129,10 @@ async fn serve_api(
         () = ready_then_stop => {}
     }
     tracing::info!("draining");
-    health.stopping().await;
+    health.set(Phase::Draining);
     broker.drain();
     draining.cancel();
+    health.set(Phase::Over);
     let drained = async {
         server.await?;
         broker.idle().await;
@@ -166,11 +173,15 @@ async fn ready(store: &dyn Store, health: &Health) {
         tracing::debug!(%error, "the store is not ready yet");
         sleep(READY_PROBE).await;
     }
-    health.serving().await;
+    health.set(Phase::Serving);
     tracing::info!("serving");
 }
 
-fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Router, RunError> {
+fn api_router(
+    config: &Config,
+    broker: &Broker,
+    health: &Arc<Health>,
+) -> Result<Router, RunError> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -178,7 +189,7 @@ fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Route
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     Ok(server(&config.http2)
-        .add_service(health.api())
+        .add_service(health.service())
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .add_service(grpc::lock_service(
@@ -196,11 +207,12 @@ fn api_router(config: &Config, broker: &Broker, health: &Health) -> Result<Route
         })))
 }
 
-fn admin_router(config: &Config, health: &Health, broker: &Arc<OnceLock<Broker>>) -> Router {
+fn admin_router(config: &Config, health: &Arc<Health>, broker: &Arc<OnceLock<Broker>>) -> Router {
     let (limits, http2) = (config.limits, &config.http2);
-    server(http2)
-        .add_service(health.admin())
-        .add_service(grpc::admin_service(Arc::clone(broker), limits, http2))
+    let admin = grpc::admin_service(Arc::clone(broker), limits, http2);
+    let services = Routes::new(health.service()).add_service(admin);
+    let routes = probes::beside(services, health);
+    server(http2).accept_http1(true).add_routes(routes)
 }
 
 /// A connection that is old takes no new streams. Those that it has are as old as it is at most, and

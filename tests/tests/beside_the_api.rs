@@ -1,70 +1,13 @@
-//! What answers beside the API: health, reflection, and the library where it cannot read a message.
+//! What answers beside the API: reflection, and the library where it cannot read a message.
 
 use http::uri::PathAndQuery;
 use leasehold_proto::v1::{
     AcquireResponse, GetLockRequest, Heartbeat, inspection_service_client::InspectionServiceClient,
 };
-use leasehold_tests::{client::channel, in_process::InProcess};
-use tonic::{Code, Request, client::Grpc, transport::Channel};
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use leasehold_tests::in_process::InProcess;
+use tonic::{Code, Request, client::Grpc};
 use tonic_prost::ProstCodec;
 use tonic_reflection::pb::{v1, v1alpha};
-
-const NAMES: [&str; 2] = ["", "leasehold.v1.LockService"];
-
-/// Waits until health says `wanted`.
-async fn awaits(channel: Channel, name: &str, wanted: ServingStatus) {
-    let request = HealthCheckRequest {
-        service: name.to_owned(),
-    };
-    let watch = HealthClient::new(channel).watch(request).await;
-    let mut watch = watch.expect("health answers").into_inner();
-    loop {
-        let now = watch
-            .message()
-            .await
-            .expect("the watch lives")
-            .expect("a status");
-        if now.status() == wanted {
-            return;
-        }
-    }
-}
-
-#[tokio::test]
-async fn health_answers_on_both_listeners() {
-    let broker = InProcess::start().await;
-    for address in [broker.api, broker.admin] {
-        for name in NAMES {
-            awaits(channel(address), name, ServingStatus::Serving).await;
-        }
-    }
-    broker.stop().await;
-}
-
-#[tokio::test]
-async fn a_drain_is_told_to_watches_and_waits_for_none() {
-    let broker = InProcess::start().await;
-    let request = HealthCheckRequest {
-        service: String::new(),
-    };
-    let mut health = HealthClient::new(channel(broker.api));
-    let mut watch = health
-        .watch(request)
-        .await
-        .expect("health answers")
-        .into_inner();
-    awaits(channel(broker.api), "", ServingStatus::Serving).await;
-    broker.begin_stop();
-    let mut last = None;
-    while let Some(now) = watch.message().await.expect("an orderly end") {
-        last = Some(now.status());
-    }
-    assert_eq!(last, Some(ServingStatus::NotServing));
-    broker.stop().await;
-}
 
 #[tokio::test]
 async fn reflection_lists_the_services() {

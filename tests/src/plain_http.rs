@@ -1,0 +1,27 @@
+//! One request in plain HTTP/1.1, as a probe sends it.
+
+use std::{io, net::SocketAddr};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+/// The status of the answer and what is in it.
+pub async fn ask(addr: SocketAddr, method: &str, path: &str) -> io::Result<(u16, String)> {
+    let mut connection = TcpStream::connect(addr).await?;
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let (Some(status), Some((_, body))) = (status, answer.split_once("\r\n\r\n")) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    Ok((status, body.to_owned()))
+}
+
+/// What `GET` answers.
+pub async fn get(addr: SocketAddr, path: &str) -> (u16, String) {
+    ask(addr, "GET", path).await.expect("an answer")
+}
