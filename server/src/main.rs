@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    runtime::start().block_on(run_command())
+    runtime::run(run_command())
 }
 
 async fn run_command() -> ExitCode {

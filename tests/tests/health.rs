@@ -12,7 +12,9 @@ use leasehold_tests::{
     in_process::InProcess,
     plain_http::{ask, get},
     redis_server::RedisServer,
+    shim,
     status::reason,
+    temp_dir::TempDir,
     until::until,
 };
 use tokio::{net::TcpListener, time::Instant};
@@ -157,8 +159,15 @@ async fn a_start_is_ended_at_once() {
     let silent_listener = TcpListener::bind("127.0.0.1:0").await;
     let silent_listener = silent_listener.expect("a port");
     let addr = silent_listener.local_addr().expect("its address");
+    let dir = TempDir::new("shim");
+    let slow_names = shim::compile("slow_names.c", dir.path()).await;
+    let preload = slow_names.to_str().expect("a plain path");
+    let named = BrokerOptions {
+        env: vec![("LD_PRELOAD".to_owned(), preload.to_owned())],
+        ..BrokerOptions::on("redis://a-name:6379/0".to_owned())
+    };
     let silent = BrokerOptions::on(format!("redis://{addr}/0"));
-    for options in [waits, silent] {
+    for options in [waits, silent, named] {
         let mut broker = BrokerProcess::start(&options).await;
         until("the process is alive", async || {
             (get(broker.admin(), "/livez").await == ok()).then_some(())
