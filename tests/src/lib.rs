@@ -52,6 +52,7 @@ pub mod sdk_broker;
 pub mod sdk_callers;
 pub mod sdk_cut;
 pub mod sdk_dropper;
+pub mod sdk_guards;
 pub mod sdk_line;
 pub mod sdk_site;
 pub mod sdk_stay;

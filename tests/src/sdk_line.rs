@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use leasehold::{Client, Error, Guard};
 use tokio::{
     sync::mpsc,
@@ -16,7 +17,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clock::boottime;
+use crate::{clock::boottime, scale::figures, time_left::spread};
 
 const JOIN_LIMIT: Duration = Duration::from_secs(20);
 const TURN_LIMIT: Duration = Duration::from_secs(60);
@@ -73,6 +74,67 @@ impl Served {
         let pairs = self.order.windows(2);
         pairs.filter(|two| two[0] >= two[1]).count()
     }
+}
+
+/// Lines that are complete: each lock is held by one of `holders`, and `in_line` calls of those who
+/// wait stand before it, of one client after the other.
+pub async fn start_all(
+    holders: &[&Client],
+    waiting: &[&Client],
+    (lines, in_line): (usize, usize),
+    ttl: Duration,
+) -> (Vec<Line>, Vec<Waiter>) {
+    let begun = (0..lines).map(async |line| {
+        let lock = format!("line-{line}");
+        let mut begun = Line::start(holders[line % holders.len()], &lock, ttl).await;
+        let mut waiters = Vec::new();
+        for place in 0..in_line {
+            let site = (place + line) % waiting.len();
+            waiters.push(begun.join(site, waiting[site]).await);
+        }
+        (begun, waiters)
+    });
+    let (lines, waiters): (Vec<_>, Vec<_>) = join_all(begun).await.into_iter().unzip();
+    (lines, waiters.into_iter().flatten().collect())
+}
+
+/// Serves them side by side: each releases every `pace`, not all at the same moments.
+#[must_use]
+pub fn serve_all(lines: Vec<Line>, pace: Duration) -> Vec<AbortOnDropHandle<Served>> {
+    let (begun, count) = (boottime(), u32::try_from(lines.len()).expect("few"));
+    let served = lines.into_iter().zip(0..).map(|(line, index)| {
+        let from = begun + pace * index / count;
+        AbortOnDropHandle::new(tokio::spawn(line.serve(from, pace)))
+    });
+    served.collect()
+}
+
+/// Prints what became of the lines, and judges it: everybody was granted in the end, in the order
+/// of joining, and some of them during faults.
+pub fn report(
+    setting: &str,
+    served: &[Served],
+    in_line: usize,
+    is_in_fault: impl Fn(Duration) -> bool,
+) {
+    let inversions: usize = served.iter().map(Served::inversions).sum();
+    let granted = served.iter().flat_map(|line| &line.granted_at);
+    let in_faults = granted.filter(|at| is_in_fault(**at)).count();
+    let after_release = served.iter().flat_map(|line| &line.after_release);
+    let granted: usize = served.iter().map(|line| line.order.len()).sum();
+    figures(&format!(
+        "{setting}: lines={} granted={granted} granted_in_faults={in_faults} \
+         inversions={inversions} after_release: {}",
+        served.len(),
+        spread(after_release.copied().collect())
+    ));
+    assert_eq!(
+        granted,
+        served.len() * in_line,
+        "everybody is granted in the end"
+    );
+    assert_eq!(inversions, 0, "grants out of the order of joining");
+    assert!(in_faults > 0, "lines went on during faults");
 }
 
 impl Line {

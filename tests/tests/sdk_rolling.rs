@@ -1,19 +1,18 @@
 //! Two brokers stopped and killed in turn under programs that use the Rust client: no guard is lost
 //! while one broker lives, and lines keep their order.
 
-#![expect(clippy::disallowed_methods, reason = "callers are tasks of the test")]
-
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use futures::future::join_all;
-use leasehold::{Guard, LostReason};
+use leasehold::{Client, Guard, LostReason};
 use leasehold_tests::{
-    client::Client,
+    client,
     clock::boottime,
     deployment::Deployment,
     scale::{duration, figures},
     sdk_callers::{self, Call},
-    sdk_line::{Line, Served, Waiter},
+    sdk_guards::{Guards, guarded},
+    sdk_line::{self, Line, Served, Waiter, serve_all},
     sdk_site::{Site, connect, hold},
     time_left::{expiry, look, spread},
 };
@@ -21,7 +20,7 @@ use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
 const TTL: Duration = Duration::from_secs(10);
 /// How much earlier than its validity ends a client gives a lock up.
@@ -40,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The programs of the run.
 struct Fleet {
     holding: Vec<Site>,
-    guards: Arc<Vec<Vec<Guard>>>,
+    guards: Guards,
     waiting: Vec<Site>,
     waiters: Vec<Waiter>,
 }
@@ -73,20 +72,13 @@ async fn guards_and_lines_outlive_brokers_that_go_in_turn() {
     let (fleet, lines) = Fleet::start(&deployment).await;
     let stop = CancellationToken::new();
     let callers = sdk_callers::start(&deployment.addrs(), &stop).await;
-    let least = fleet.watch_remaining(&stop);
+    let least = fleet.guards.watch_remaining(&stop);
     let (begun, time) = (
         boottime(),
         duration(Duration::from_secs(300), Duration::from_secs(20)),
     );
     let pace = time.mul_f64(0.95) / u32::try_from(IN_LINE + 1).expect("few");
-    let served: Vec<_> = lines
-        .into_iter()
-        .zip(0..)
-        .map(|(line, index)| {
-            let from = begun + pace * index / u32::try_from(LINES).expect("few");
-            AbortOnDropHandle::new(tokio::spawn(line.serve(from, pace)))
-        })
-        .collect();
+    let served = serve_all(lines, pace);
 
     let mut windows = Vec::new();
     let turns = [
@@ -108,10 +100,12 @@ async fn guards_and_lines_outlive_brokers_that_go_in_turn() {
     let calls = join_all(callers).await.into_iter();
     let calls: Vec<Call> = calls.flat_map(|calls| calls.expect("no panic")).collect();
     let least = least.await.expect("no panic");
-    let wrong = fleet.lost_or_changed(&deployment).await;
+    let wrong = fleet.guards.lost_or_changed(&deployment.addrs()).await;
 
     report_faults(&fleet, &windows, least, wrong);
-    report_lines(&served, &windows);
+    sdk_line::report("sdk_rolling", &served, IN_LINE, |at| {
+        windows.iter().any(|window| window.contains(at))
+    });
     report_calls(&calls, &windows, (begun, ended));
 }
 
@@ -128,7 +122,7 @@ fn report_faults(
         .iter()
         .map(|window| window.to - window.from)
         .collect();
-    let guards: usize = fleet.guards.iter().map(Vec::len).sum();
+    let guards = fleet.guards.all().count();
     figures(&format!(
         "sdk_rolling: faults={} clients={} clients_hit={gone} moves={moves} guards={guards} \
          lost={lost} changed={changed} least_remaining={}ms of {}ms settled_after: {}",
@@ -141,24 +135,6 @@ fn report_faults(
     assert_eq!((guards, lost, changed), (SITES * GUARDS_EACH, 0, 0));
     assert!(windows.len() >= 4, "each broker stopped and killed");
     assert!(moves >= gone, "who was on a broker that went has moved");
-}
-
-fn report_lines(served: &[Served], windows: &[Window]) {
-    let inversions: usize = served.iter().map(Served::inversions).sum();
-    let granted = served.iter().flat_map(|line| &line.granted_at);
-    let in_faults = granted
-        .filter(|at| windows.iter().any(|window| window.contains(**at)))
-        .count();
-    let after_release = served.iter().flat_map(|line| &line.after_release);
-    let granted: usize = served.iter().map(|line| line.order.len()).sum();
-    figures(&format!(
-        "sdk_rolling: lines={LINES} granted={granted} granted_in_faults={in_faults} \
-         inversions={inversions} after_release: {}",
-        spread(after_release.copied().collect())
-    ));
-    assert_eq!(granted, LINES * IN_LINE, "everybody is granted in the end");
-    assert_eq!(inversions, 0, "grants out of the order of joining");
-    assert!(in_faults > 0, "lines went on during faults");
 }
 
 fn report_calls(calls: &[Call], windows: &[Window], (begun, ended): (Duration, Duration)) {
@@ -192,23 +168,9 @@ impl Fleet {
             sites("holding", &addrs).await,
             sites("waiting", &addrs).await,
         );
-        let takes = holding.iter().enumerate().map(async |(index, site)| {
-            let locks = (0..GUARDS_EACH).map(|lock| guarded(index, lock));
-            hold(&site.client, &locks.collect::<Vec<_>>(), TTL).await
-        });
-        let guards = Arc::new(join_all(takes).await);
-        let lines = (0..LINES).map(async |line| {
-            let mut begun =
-                Line::start(&holding[line % SITES].client, &format!("line-{line}"), TTL).await;
-            let mut waiters = Vec::new();
-            for place in 0..IN_LINE {
-                let site = (place + line) % SITES;
-                waiters.push(begun.join(site, &waiting[site].client).await);
-            }
-            (begun, waiters)
-        });
-        let (lines, waiters): (Vec<_>, Vec<_>) = join_all(lines).await.into_iter().unzip();
-        let waiters = waiters.into_iter().flatten().collect();
+        let (holders, waits) = (clients(&holding), clients(&waiting));
+        let guards = Guards::take(&holders, GUARDS_EACH, TTL).await;
+        let (lines, waiters) = sdk_line::start_all(&holders, &waits, (LINES, IN_LINE), TTL).await;
         let fleet = Self {
             holding,
             guards,
@@ -251,7 +213,7 @@ impl Fleet {
                 !hit[SITES + waiter.site] || waiter.told().is_none() || waiter.told() > *told
             };
             while !(sites().zip(&hit).all(is_moved)
-                && self.guards.iter().flatten().all(is_heard)
+                && self.guards.all().all(is_heard)
                 && self.waiters.iter().zip(&told).all(is_told))
             {
                 sleep(LOOK_EVERY).await;
@@ -266,42 +228,10 @@ impl Fleet {
         settled.expect("all are settled in time");
         Window { from, to, moved }
     }
+}
 
-    /// The least that any guard has left, until stopped.
-    fn watch_remaining(&self, stop: &CancellationToken) -> AbortOnDropHandle<Duration> {
-        let (guards, stop) = (Arc::clone(&self.guards), stop.clone());
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut least = TTL;
-            while !stop.is_cancelled() {
-                let now = guards.iter().flatten().map(|guard| guard.remaining()).min();
-                least = least.min(now.expect("guards"));
-                sleep(LOOK_EVERY).await;
-            }
-            least
-        }))
-    }
-
-    /// How many guards were lost, and of how many the store says something else.
-    async fn lost_or_changed(&self, deployment: &Deployment) -> (usize, usize) {
-        let observer = Client::new("observer", &deployment.addrs(), 0);
-        let guards = self.guards.iter().flatten();
-        let lost: Vec<_> = guards
-            .clone()
-            .filter_map(|guard| guard.lost_reason())
-            .collect();
-        let same = self.guards.iter().enumerate().map(async |(site, guards)| {
-            let mut changed = 0;
-            for (index, guard) in guards.iter().enumerate() {
-                let held = look(&observer, 0, &guarded(site, index)).await;
-                let is_same = held.is_some_and(|held| {
-                    held.lease_id == guard.lease_id() && held.token == guard.fencing_token()
-                });
-                changed += usize::from(!is_same);
-            }
-            changed
-        });
-        (lost.len(), join_all(same).await.into_iter().sum())
-    }
+fn clients(sites: &[Site]) -> Vec<&Client> {
+    sites.iter().map(|site| &site.client).collect()
 }
 
 async fn sites(name: &str, brokers: &[SocketAddr]) -> Vec<Site> {
@@ -309,10 +239,6 @@ async fn sites(name: &str, brokers: &[SocketAddr]) -> Vec<Site> {
         Site::start(&format!("{name}-{index}"), brokers, index % 2).await
     });
     join_all(sites).await
-}
-
-fn guarded(site: usize, lock: usize) -> String {
-    format!("guarded-{site}-{lock}")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -332,7 +258,7 @@ async fn guards_are_lost_with_the_only_broker_that_their_client_knows() {
         hold(&alone, &locks(0), TTL).await,
         hold(&both, &locks(1), TTL).await,
     );
-    let observer = Client::new("observer", &addrs[1..], 0);
+    let observer = client::Client::new("observer", &addrs[1..], 0);
     let killed_at = boottime();
     deployment.brokers[0].kill().await;
     let ends = lost
