@@ -28,7 +28,7 @@ use tracing::error;
 pub use self::lease::GivenBack;
 use self::{
     call::{Answer, Answered, Call},
-    stream::{StreamAge, Tell},
+    stream::{Moves, Tell},
     undo::Undo,
     watch::Watchers,
 };
@@ -68,7 +68,7 @@ pub struct Broker {
     /// Renewals for streams at the store at the same time: those of thousands of leases that become
     /// due together must not hold up a call.
     renewals: Arc<Semaphore>,
-    stream_age: StreamAge,
+    moves: Moves,
     tasks: TaskTracker,
     draining: CancellationToken,
 }
@@ -76,7 +76,7 @@ pub struct Broker {
 impl Broker {
     /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
     /// [`Broker::idle`].
-    pub fn new(store: Arc<dyn Store>, stream_age: StreamAge) -> Self {
+    pub fn new(store: Arc<dyn Store>, moves: Moves) -> Self {
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
         let broker = Self {
@@ -86,7 +86,7 @@ impl Broker {
             streams: Arc::default(),
             watchers: Arc::default(),
             renewals: Arc::new(Semaphore::new(RENEWALS_AT_ONCE)),
-            stream_age,
+            moves,
             tasks,
             draining,
         };
@@ -134,7 +134,7 @@ impl Broker {
     /// The token of the lease that the call makes or adds to, unless it is hopeless.
     async fn admit(&self, caller: &str, call: &AcquireCall) -> Result<LeaseToken, Failed> {
         let first = call.first();
-        if self.draining.is_cancelled() {
+        if self.is_draining() {
             return Err(LockError::Draining.at(first));
         }
         let Some(lease) = &call.under else {
@@ -208,14 +208,20 @@ impl Broker {
         Ok(self.store.list(filter, from, most).await?)
     }
 
-    /// Answers every waiting call with `Draining` and leaves its place in line alone: the same call
-    /// at another broker finds it. Leases belong to their holders and are left alone too.
+    /// Asks the client of every stream to move, and serves it until it has. Every unary call that
+    /// waits is answered with `Draining`. Leases and places in line are left alone: the same call at
+    /// another broker finds its place.
     pub fn drain(&self) {
         self.draining.cancel();
         self.tasks.close();
     }
 
-    /// Ends when no call and no undo is under way. Only after [`Broker::drain`].
+    /// Whether new calls and streams are for other brokers.
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// Ends when no stream is open and no call is under way. Only after [`Broker::drain`].
     pub async fn idle(&self) {
         self.tasks.wait().await;
     }

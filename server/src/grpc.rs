@@ -31,7 +31,7 @@ use self::waits::Waits;
 use crate::{
     broker::Broker,
     config::Http2,
-    lock::{AcquireCall, Lease, Limits, Via},
+    lock::{AcquireCall, Lease, Limits, LockError, Via},
 };
 
 /// No authentication yet: every caller is the same one.
@@ -156,6 +156,9 @@ impl LockService for Locks {
         &self,
         request: Request<Streaming<HoldRequest>>,
     ) -> Result<Response<Self::HoldStream>, Status> {
+        if self.broker.is_draining() {
+            return Err(status::of_all(&LockError::Draining, None));
+        }
         let stream = hold::serve(&self.broker, self.limits, request.into_inner());
         Ok(Response::new(stream))
     }

@@ -6,15 +6,18 @@ mod probes;
 
 use std::{
     future::Future,
+    io,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use futures::stream::{self, Stream};
 use leasehold_proto::FILE_DESCRIPTOR_SET;
 use thiserror::Error;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -29,7 +32,7 @@ use tonic::{
 use self::health::{Health, Phase};
 pub use self::listeners::Listeners;
 use crate::{
-    broker::{Broker, stream::StreamAge},
+    broker::{Broker, stream::Moves},
     config::{Config, Http2, StoreSettings},
     grpc,
     lock::BrokerId,
@@ -42,6 +45,9 @@ use crate::{
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
+/// A connection that comes during a drain takes calls for so long: then its client may be led to
+/// another broker.
+const LATE_AGE: Duration = Duration::from_millis(500);
 
 /// Why a broker did not start, or ended by itself.
 #[derive(Debug, Error)]
@@ -65,8 +71,8 @@ pub enum RunError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves until `shutdown` ends, then drains: waiting calls are answered `DRAINING` and keep their
-/// place in line, other calls are finished, within `drain_timeout`.
+/// Serves until `shutdown` ends, then drains: clients are asked to move, and are served until they
+/// have, within `drain_timeout`. Nothing that they hold or wait for is given up.
 ///
 /// # Errors
 /// If the store cannot be used, or the server ends by itself.
@@ -96,7 +102,7 @@ async fn serve_api(
     (health, started): (&Arc<Health>, &OnceLock<Broker>),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    tokio::pin!(shutdown);
+    let mut shutdown = pin!(shutdown);
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
     let tasks = TaskTracker::new();
@@ -107,17 +113,21 @@ async fn serve_api(
         store = build_store(config.store.clone(), &tasks, store_stop.clone()) => store?,
         () = &mut shutdown => return Ok(()),
     };
-    let stream_age = StreamAge {
-        most: config.http2.max_connection_age,
-        grace: config.http2.max_connection_age_grace,
+    let moves = Moves {
+        age: config.http2.max_connection_age,
+        age_grace: config.http2.max_connection_age_grace,
+        drained_within: config.drain_timeout / 3,
     };
-    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store), stream_age));
-    let draining = stop.child_token();
-    let server = api_router(config, broker, health)?.serve_with_incoming_shutdown(
-        TcpIncoming::from(listener).with_nodelay(Some(true)),
-        draining.clone().cancelled_owned(),
-    );
-    tokio::pin!(server);
+    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store), moves));
+    let api = |server, listener, stop: &CancellationToken| {
+        let router = api_router(server, config, broker, health)?;
+        let stopped = stop.clone().cancelled_owned();
+        let served = router.serve_with_incoming_shutdown(connections(listener), stopped);
+        Ok::<_, RunError>(served)
+    };
+    let listener = Arc::new(listener);
+    let (draining, over) = (stop.child_token(), stop.child_token());
+    let mut early = pin!(api(aging(&config.http2), Arc::clone(&listener), &draining)?);
     let ready_then_stop = async {
         tokio::select! {
             () = ready(store.as_ref(), health) => shutdown.await,
@@ -125,17 +135,25 @@ async fn serve_api(
         }
     };
     tokio::select! {
-        ended = &mut server => return Ok(ended?),
+        ended = &mut early => return Ok(ended?),
         () = ready_then_stop => {}
     }
     tracing::info!("draining");
     health.set(Phase::Draining);
     broker.drain();
+    // Connections that are open are told to go elsewhere. New ones are accepted all the same: who
+    // finds no other broker yet can release and renew.
     draining.cancel();
-    health.set(Phase::Over);
+    let short_lived = server(&config.http2).max_connection_age(LATE_AGE);
+    let late = api(short_lived, listener, &over)?;
     let drained = async {
-        server.await?;
-        broker.idle().await;
+        let moved = async {
+            broker.idle().await;
+            health.set(Phase::Over);
+            over.cancel();
+        };
+        let (early, late, ()) = tokio::join!(early, late, moved);
+        early.and(late)?;
         store_stop.cancel();
         tasks.close();
         tasks.wait().await;
@@ -147,6 +165,17 @@ async fn serve_api(
             tracing::warn!("drain_timeout has passed: connections that are still open are cut");
             Ok(())
         })
+}
+
+/// What is accepted, until this and all others of the listener are dropped.
+fn connections(listener: Arc<TcpListener>) -> impl Stream<Item = io::Result<TcpStream>> {
+    stream::unfold(listener, |listener| async {
+        let accepted = listener.accept().await.and_then(|(connection, _)| {
+            connection.set_nodelay(true)?;
+            Ok(connection)
+        });
+        Some((accepted, listener))
+    })
 }
 
 async fn build_store(
@@ -178,6 +207,7 @@ async fn ready(store: &dyn Store, health: &Health) {
 }
 
 fn api_router(
+    mut server: Server,
     config: &Config,
     broker: &Broker,
     health: &Arc<Health>,
@@ -188,7 +218,7 @@ fn api_router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
-    Ok(server(&config.http2)
+    Ok(server
         .add_service(health.service())
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
@@ -212,11 +242,17 @@ fn admin_router(config: &Config, health: &Arc<Health>, broker: &Arc<OnceLock<Bro
     let admin = grpc::admin_service(Arc::clone(broker), limits, http2);
     let services = Routes::new(health.service()).add_service(admin);
     let routes = probes::beside(services, health);
-    server(http2).accept_http1(true).add_routes(routes)
+    aging(http2).accept_http1(true).add_routes(routes)
 }
 
 /// A connection that is old takes no new streams. Those that it has are as old as it is at most, and
 /// have as long as a stream has to be asked to move, and to do so.
+fn aging(http2: &Http2) -> Server {
+    server(http2)
+        .max_connection_age(http2.max_connection_age)
+        .max_connection_age_grace(http2.max_connection_age + http2.max_connection_age_grace * 2)
+}
+
 fn server(http2: &Http2) -> Server {
     let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
     Server::builder()
@@ -228,6 +264,4 @@ fn server(http2: &Http2) -> Server {
         .initial_stream_window_size(http2.stream_window)
         .http2_keepalive_interval(Some(http2.keepalive_interval))
         .http2_keepalive_timeout(Some(http2.keepalive_timeout))
-        .max_connection_age(http2.max_connection_age)
-        .max_connection_age_grace(http2.max_connection_age + http2.max_connection_age_grace * 2)
 }

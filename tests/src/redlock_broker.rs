@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use leasehold_server::{
-    broker::{Broker, stream::StreamAge},
+    broker::{Broker, stream::Moves},
     lock::{
         Acquire, AcquireCall, ArgumentsHash, BrokerId, LeaseRef, LockKey, Mode, Owner, Release,
         RequestId, Target, Terms, Ttl, Via,
@@ -86,12 +86,13 @@ impl RedlockBroker {
         let store =
             RedlockStore::start(configs, BrokerId::random(), scripts, &tasks, stop.clone()).await?;
         let store = Arc::new(store);
-        let age = StreamAge {
-            most: DAY,
-            grace: DAY,
+        let moves = Moves {
+            age: DAY,
+            age_grace: DAY,
+            drained_within: DAY,
         };
         Ok(Self {
-            broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, age),
+            broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, moves),
             store,
             _stop: stop.drop_guard(),
         })

@@ -124,7 +124,7 @@ impl Turn<'_> {
                 () = look(&mut self.standing) => continue,
                 () = reply.closed() => return Wait::Abandoned,
                 () = given_up(self.on) => return self.leave(LockError::Cancelled).await,
-                () = self.broker.draining.cancelled() => return Wait::Failed(LockError::Draining),
+                () = drained(self.on, self.broker) => return Wait::Failed(LockError::Draining),
                 () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
             };
             match signal {
@@ -243,6 +243,15 @@ async fn given_up(on: Option<&OnStream>) {
     match on {
         Some(on) => on.give_up.cancelled().await,
         None => std::future::pending().await,
+    }
+}
+
+/// The call must be repeated at another broker. One on a stream goes on until its client has moved,
+/// and takes it along.
+async fn drained(on: Option<&OnStream>, broker: &Broker) {
+    match on {
+        Some(_) => std::future::pending().await,
+        None => broker.draining.cancelled().await,
     }
 }
 

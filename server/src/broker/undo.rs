@@ -40,8 +40,8 @@ pub(super) struct Attempt {
 }
 
 impl Undo {
-    /// Starts the task that takes back what is sent. A drain ends it: it never cancels, so that
-    /// callers find their places at another broker.
+    /// Starts the task that takes back what is sent. A drain ends it, and what it has begun: it never
+    /// cancels, so that callers find their places at another broker.
     pub(super) fn start(
         store: Arc<dyn Store>,
         tasks: &TaskTracker,
@@ -57,7 +57,8 @@ impl Undo {
                     () = draining.cancelled() => return,
                 };
                 let Some(attempt) = attempt else { return };
-                tracker.spawn(attempt.take_back(Arc::clone(&store), Arc::clone(&slots)));
+                let undone = attempt.take_back(Arc::clone(&store), Arc::clone(&slots));
+                tracker.spawn(draining.clone().run_until_cancelled_owned(undone));
             }
         });
         Self(sender)

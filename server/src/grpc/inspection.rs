@@ -53,7 +53,7 @@ impl InspectionService for Inspection {
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
         let watch = self.broker.watch().await;
-        let watch = watch.map_err(|error| status::unlisted(&error, None))?;
+        let watch = watch.map_err(|error| status::of_all(&error, None))?;
         Ok(Response::new(watching::events(watch, filter, resumes)))
     }
 }

@@ -86,7 +86,7 @@ async fn step(
     most: usize,
 ) -> Result<Step, Status> {
     let listed = broker.list(filter, from, most).await;
-    match listed.map_err(|error| status::unlisted(&error, None))? {
+    match listed.map_err(|error| status::of_all(&error, None))? {
         Listed::Step { locks, next } => {
             let encoded = |(lock, state): (LockKey, LockState)| {
                 let shown = encode::listed(&lock, &state);
@@ -97,7 +97,7 @@ async fn step(
         Listed::Stale => Err(stale_token().into()),
         Listed::Missing { server } => {
             let error = LockError::StoreUnavailable;
-            Err(status::unlisted(&error, Some(&server)))
+            Err(status::of_all(&error, Some(&server)))
         }
     }
 }

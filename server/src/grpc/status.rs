@@ -66,8 +66,8 @@ pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
     status(code, message, details)
 }
 
-/// The status of a list or a watch that failed; `missing` is the part of the store that does not answer.
-pub(super) fn unlisted(error: &LockError, missing: Option<&str>) -> Status {
+/// The status of a call about no one lock; `missing` is the part of the store that does not answer.
+pub(super) fn of_all(error: &LockError, missing: Option<&str>) -> Status {
     let (code, reason) = kind(error);
     let mut details = vec![info(reason, vec![])];
     details.extend(retry_after_ms(error).map(retry));

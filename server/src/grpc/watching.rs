@@ -71,7 +71,7 @@ impl Telling {
                 Some(News::Gap) => return Some(Ok(encode::event(EventType::Gap, None))),
                 None => {
                     self.is_over = true;
-                    return Some(Err(status::unlisted(&LockError::Draining, None)));
+                    return Some(Err(status::of_all(&LockError::Draining, None)));
                 }
             }
         }

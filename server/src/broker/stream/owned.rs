@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{
     sync::OwnedSemaphorePermit,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
@@ -267,15 +267,21 @@ impl Stream {
         };
         if let Some(grace) = owned.grace {
             owned.is_lapsing = true;
+            let draining = self.broker.draining.clone();
             self.jobs.push(Box::pin(async move {
-                sleep(grace).await;
+                // Whichever comes first.
+                let _ = timeout(grace, draining.cancelled()).await;
                 Done::Lapsed { lease_id }
             }));
         }
     }
 
-    /// A disconnect_grace is over.
+    /// A disconnect_grace is over. A broker that goes away gives up nothing: the client was asked to
+    /// leave, and may not have attached the lease elsewhere yet.
     pub(super) fn lapsed(&mut self, lease_id: LeaseId) {
+        if self.broker.is_draining() {
+            return;
+        }
         let is_open = self.phase == Phase::Open;
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;

@@ -9,8 +9,8 @@ use super::{Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
 
 /// How long a silence must last once it was noticed.
 const READ_FIRST: Duration = Duration::from_millis(250);
-/// The clients of a broker that goes away are spread over this time.
-const RECONNECT_WITHIN_MS: u64 = 1_000;
+/// Clients whose streams have grown old are spread by their ages already.
+const AGED_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is made of a client that was not heard for [`QUEUE_GRACE`] while it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,19 +23,21 @@ pub(super) enum Silence {
     Certain,
 }
 
-/// How old a stream may become.
+/// When clients are asked to go on with another connection.
 #[derive(Debug, Clone, Copy)]
-pub struct StreamAge {
-    /// Then its client is asked to go on with another connection.
-    pub most: Duration,
-    /// How long it has to do so.
-    pub grace: Duration,
+pub struct Moves {
+    /// When a stream is so old.
+    pub age: Duration,
+    /// How long a client has to do so then.
+    pub age_grace: Duration,
+    /// The clients of a broker that goes away are spread over this time.
+    pub drained_within: Duration,
 }
 
-impl StreamAge {
+impl Moves {
     /// So that the clients of one moment do not all come back at one moment.
-    pub(super) fn jittered(self) -> Duration {
-        self.most.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
+    pub(super) fn jittered_age(self) -> Duration {
+        self.age.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
     }
 }
 
@@ -79,13 +81,14 @@ impl Stream {
                 return;
             }
             self.is_old = true;
-            self.ages_at = now + self.broker.stream_age.grace;
-            self.say_reconnect();
+            self.ages_at = now + self.broker.moves.age_grace;
+            self.say_reconnect(AGED_WITHIN);
         }
     }
 
-    pub(super) fn say_reconnect(&self) {
-        let delay_ms = rand::thread_rng().gen_range(0..RECONNECT_WITHIN_MS);
+    pub(super) fn say_reconnect(&self, within: Duration) {
+        let delay = within.mul_f64(rand::thread_rng().gen_range(0.0..1.0));
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         (self.tell)(Told::Reconnect { delay_ms });
     }
 
