@@ -1,6 +1,7 @@
 //! A real broker process on a real store.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -24,6 +25,8 @@ pub struct BrokerOptions {
     pub store: String,
     /// Settings, as environment variables; `init-store` gets them too.
     pub env: Vec<(String, String)>,
+    /// Which broker; `None`: the one of this build.
+    pub binary: Option<PathBuf>,
 }
 
 impl BrokerOptions {
@@ -54,7 +57,8 @@ impl BrokerOptions {
     }
 
     fn command(&self, verb: &str) -> Command {
-        let mut command = Command::new(leasehold_server());
+        let binary = self.binary.clone();
+        let mut command = Command::new(binary.unwrap_or_else(leasehold_server));
         command.args([verb, "--store", &self.store, "--key-prefix", KEY_PREFIX]);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         command

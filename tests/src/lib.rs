@@ -6,6 +6,7 @@
 )]
 
 pub mod ahead;
+pub mod balancer;
 pub mod beats;
 pub mod binary;
 pub mod broker_process;

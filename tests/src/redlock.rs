@@ -88,8 +88,8 @@ impl RedlockDeployment {
         ];
         let env = |(key, value): (&str, &str)| (format!("LEASEHOLD__{key}"), value.to_owned());
         BrokerOptions {
-            store: self.url(),
             env: all.into_iter().map(env).collect(),
+            ..BrokerOptions::on(self.url())
         }
     }
 

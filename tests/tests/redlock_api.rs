@@ -270,8 +270,8 @@ async fn another_list_of_the_same_servers_is_refused() {
     // Three of them would have another quorum.
     let fewer: Vec<_> = all.split(',').take(3).collect();
     let fewer = BrokerOptions {
-        store: fewer.join(","),
         env: options.env.clone(),
+        ..BrokerOptions::on(fewer.join(","))
     };
     let (code, said) = run(&fewer, &["check-config", "--connect"]).await;
     assert!(

@@ -132,8 +132,8 @@ impl Servers {
                 (key, (*value).to_owned())
             };
             let options = BrokerOptions {
-                store: url,
                 env: settings.iter().map(setting).collect(),
+                ..BrokerOptions::on(url)
             };
             // Both brokers behind Sentinel have one store.
             if topology != Topology::SentinelWaits {
