@@ -11,7 +11,7 @@ pub mod watch;
 
 use std::{
     pin::pin,
-    sync::{Arc, atomic::AtomicI64},
+    sync::{Arc, OnceLock, atomic::AtomicI64},
     time::Duration,
 };
 
@@ -28,7 +28,7 @@ use tracing::error;
 pub use self::lease::GivenBack;
 use self::{
     call::{Answer, Answered, Call},
-    stream::{Moves, Tell},
+    stream::{StreamAge, Tell},
     undo::Undo,
     watch::Watchers,
 };
@@ -68,7 +68,9 @@ pub struct Broker {
     /// Renewals for streams at the store at the same time: those of thousands of leases that become
     /// due together must not hold up a call.
     renewals: Arc<Semaphore>,
-    moves: Moves,
+    stream_age: StreamAge,
+    /// Over how long the clients of a drain are spread; unset before.
+    drained_within: Arc<OnceLock<Duration>>,
     tasks: TaskTracker,
     draining: CancellationToken,
 }
@@ -76,7 +78,7 @@ pub struct Broker {
 impl Broker {
     /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
     /// [`Broker::idle`].
-    pub fn new(store: Arc<dyn Store>, moves: Moves) -> Self {
+    pub fn new(store: Arc<dyn Store>, stream_age: StreamAge) -> Self {
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
         let broker = Self {
@@ -86,7 +88,8 @@ impl Broker {
             streams: Arc::default(),
             watchers: Arc::default(),
             renewals: Arc::new(Semaphore::new(RENEWALS_AT_ONCE)),
-            moves,
+            stream_age,
+            drained_within: Arc::default(),
             tasks,
             draining,
         };
@@ -211,7 +214,9 @@ impl Broker {
     /// Asks the client of every stream to move, and serves it until it has. Every unary call that
     /// waits is answered with `Draining`. Leases and places in line are left alone: the same call at
     /// another broker finds its place.
-    pub fn drain(&self) {
+    /// Clients of streams are asked to move, spread over `within`.
+    pub fn drain(&self, within: Duration) {
+        let _ = self.drained_within.set(within);
         self.draining.cancel();
         self.tasks.close();
     }
@@ -219,6 +224,10 @@ impl Broker {
     /// Whether new calls and streams are for other brokers.
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
+    }
+
+    fn drained_within(&self) -> Duration {
+        self.drained_within.get().copied().unwrap_or_default()
     }
 
     /// Ends when no stream is open and no call is under way. Only after [`Broker::drain`].

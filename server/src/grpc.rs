@@ -25,13 +25,14 @@ use leasehold_proto::v1::{
     inspection_service_server::InspectionServiceServer,
     lock_service_server::{LockService, LockServiceServer},
 };
+use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::waits::Waits;
 use crate::{
     broker::Broker,
-    config::Http2,
-    lock::{AcquireCall, Lease, Limits, LockError, Via},
+    config::{Http2, Live},
+    lock::{AcquireCall, Lease, LockError, Via},
 };
 
 /// No authentication yet: every caller is the same one.
@@ -40,13 +41,13 @@ const CALLER: &str = "";
 /// `LockService` on `broker`.
 pub fn lock_service(
     broker: Broker,
-    limits: Limits,
+    live: watch::Receiver<Live>,
     http2: &Http2,
 ) -> LockServiceServer<impl LockService> {
     let waits = Waits::new(http2.max_concurrent_streams);
     let locks = Locks {
         broker,
-        limits,
+        live,
         waits,
     };
     LockServiceServer::new(locks)
@@ -67,10 +68,10 @@ pub fn inspection_service(
 /// `AdminService` on `broker`, once there is one.
 pub fn admin_service(
     broker: Arc<OnceLock<Broker>>,
-    limits: Limits,
+    live: watch::Receiver<Live>,
     http2: &Http2,
 ) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::Admin { broker, limits })
+    AdminServiceServer::new(admin::Admin { broker, live })
         .max_decoding_message_size(bytes(http2.max_request))
         .max_encoding_message_size(bytes(http2.max_reply))
 }
@@ -81,7 +82,7 @@ fn bytes(size: u32) -> usize {
 
 struct Locks {
     broker: Broker,
-    limits: Limits,
+    live: watch::Receiver<Live>,
     waits: Waits,
 }
 
@@ -111,7 +112,7 @@ impl LockService for Locks {
     ) -> Result<Response<AcquireResponse>, Status> {
         let wait_max_ms = timeout::wait_max_ms(request.metadata());
         let peer = request.remote_addr();
-        let call = decode::acquire(request.into_inner(), &self.limits)?;
+        let call = decode::acquire(request.into_inner(), &self.live.borrow().limits)?;
         let lease = self.take(call, wait_max_ms, peer).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireResponse { lease }))
@@ -123,7 +124,7 @@ impl LockService for Locks {
     ) -> Result<Response<AcquireAllResponse>, Status> {
         let wait_max_ms = timeout::wait_max_ms(request.metadata());
         let peer = request.remote_addr();
-        let call = decode::acquire_all(request.into_inner(), &self.limits)?;
+        let call = decode::acquire_all(request.into_inner(), &self.live.borrow().limits)?;
         let lease = self.take(call, wait_max_ms, peer).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireAllResponse { lease }))
@@ -133,7 +134,8 @@ impl LockService for Locks {
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        let (locks, release, via) = decode::release(request.into_inner(), &self.limits)?;
+        let (locks, release, via) =
+            decode::release(request.into_inner(), &self.live.borrow().limits)?;
         let given_back = self.broker.release(&locks, release, via).await?;
         Ok(Response::new(encode::released(given_back)))
     }
@@ -142,7 +144,7 @@ impl LockService for Locks {
         &self,
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
-        let (shown, ttl) = decode::renew(request.into_inner(), &self.limits)?;
+        let (shown, ttl) = decode::renew(request.into_inner(), &self.live.borrow().limits)?;
         let lease = Lease {
             locks: self.broker.renew(&shown.locks, ttl, Via::Anywhere).await?,
             lease_id: shown.lease_id,
@@ -159,7 +161,7 @@ impl LockService for Locks {
         if self.broker.is_draining() {
             return Err(status::of_all(&LockError::Draining, None));
         }
-        let stream = hold::serve(&self.broker, self.limits, request.into_inner());
+        let stream = hold::serve(&self.broker, self.live.clone(), request.into_inner());
         Ok(Response::new(stream))
     }
 

@@ -1,10 +1,6 @@
 //! The binary: command line, sockets, signals; everything else is in the library.
 
-use std::{
-    fmt::Display,
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::{fmt::Display, io::Write as _, process::ExitCode};
 
 use leasehold_server::{
     Listeners,
@@ -26,21 +22,20 @@ async fn run_command() -> ExitCode {
     let done = match Cli::of_process().command {
         Command::Dev(flags) => serve(&flags, true).await,
         Command::Serve(flags) => serve(&flags, false).await,
-        Command::CheckConfig { flags, connect } => {
-            prepare::check(&flags, connect).await.and_then(say)
-        }
+        Command::CheckConfig(asked) => prepare::check(&asked).await.and_then(say),
+        Command::ConfigSchema => say(format!("{:#}", Config::schema())),
         Command::InitStore(flags) => prepare::init_store(&flags).await.and_then(say),
     };
     let Err(problems) = done else {
         return ExitCode::SUCCESS;
     };
-    let _ = writeln!(io::stderr(), "{}", problems.join("\n"));
+    let _ = writeln!(std::io::stderr(), "{}", problems.join("\n"));
     ExitCode::FAILURE
 }
 
 async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     let config = Config::load(flags, dev)?;
-    telemetry::init(&config.log);
+    telemetry::init(&config);
     let signals = Signals::catch().map_err(sentence)?;
     let listeners = Listeners::bind(&config).await.map_err(sentence)?;
     listeners.announce(dev).map_err(sentence)?;
@@ -52,7 +47,7 @@ async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
 }
 
 fn say(line: String) -> Result<(), Vec<String>> {
-    writeln!(io::stdout(), "{line}").map_err(sentence)
+    writeln!(std::io::stdout(), "{line}").map_err(sentence)
 }
 
 fn sentence(error: impl Display) -> Vec<String> {

@@ -32,7 +32,7 @@ use tonic::{
 use self::health::{Health, Phase};
 pub use self::listeners::Listeners;
 use crate::{
-    broker::{Broker, stream::Moves},
+    broker::{Broker, stream::StreamAge},
     config::{Config, Http2, StoreSettings},
     grpc,
     lock::BrokerId,
@@ -113,12 +113,11 @@ async fn serve_api(
         store = build_store(config.store.clone(), &tasks, store_stop.clone()) => store?,
         () = &mut shutdown => return Ok(()),
     };
-    let moves = Moves {
-        age: config.http2.max_connection_age,
-        age_grace: config.http2.max_connection_age_grace,
-        drained_within: config.drain_timeout / 3,
+    let stream_age = StreamAge {
+        most: config.http2.max_connection_age,
+        grace: config.http2.max_connection_age_grace,
     };
-    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store), moves));
+    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store), stream_age));
     let api = |server, listener, stop: &CancellationToken| {
         let router = api_router(server, config, broker, health)?;
         let stopped = stop.clone().cancelled_owned();
@@ -140,7 +139,8 @@ async fn serve_api(
     }
     tracing::info!("draining");
     health.set(Phase::Draining);
-    broker.drain();
+    let drain_timeout = config.live.borrow().drain_timeout;
+    broker.drain(drain_timeout / 3);
     // Connections that are open are told to go elsewhere. New ones are accepted all the same: who
     // finds no other broker yet can release and renew.
     draining.cancel();
@@ -159,12 +159,10 @@ async fn serve_api(
         tasks.wait().await;
         Ok(())
     };
-    timeout(config.drain_timeout, drained)
-        .await
-        .unwrap_or_else(|_| {
-            tracing::warn!("drain_timeout has passed: connections that are still open are cut");
-            Ok(())
-        })
+    timeout(drain_timeout, drained).await.unwrap_or_else(|_| {
+        tracing::warn!("drain_timeout has passed: connections that are still open are cut");
+        Ok(())
+    })
 }
 
 /// What is accepted, until this and all others of the listener are dropped.
@@ -224,22 +222,22 @@ fn api_router(
         .add_service(reflection().build_v1alpha()?)
         .add_service(grpc::lock_service(
             broker.clone(),
-            config.limits,
+            config.live.subscribe(),
             &config.http2,
         ))
         .add_service(grpc::inspection_service(broker.clone(), &config.http2))
         .add_optional_service(config.dev.then(|| {
             grpc::admin_service(
                 Arc::new(broker.clone().into()),
-                config.limits,
+                config.live.subscribe(),
                 &config.http2,
             )
         })))
 }
 
 fn admin_router(config: &Config, health: &Arc<Health>, broker: &Arc<OnceLock<Broker>>) -> Router {
-    let (limits, http2) = (config.limits, &config.http2);
-    let admin = grpc::admin_service(Arc::clone(broker), limits, http2);
+    let (live, http2) = (config.live.subscribe(), &config.http2);
+    let admin = grpc::admin_service(Arc::clone(broker), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
     let routes = probes::beside(services, health);
     aging(http2).accept_http1(true).add_routes(routes)

@@ -19,6 +19,7 @@ pub mod cluster_course;
 pub mod cluster_site;
 pub mod cluster_store;
 pub mod cluster_work;
+pub mod configuration;
 pub mod conformance;
 pub mod crowd;
 pub mod deployment;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use leasehold_server::{
-    broker::{Broker, stream::Moves},
+    broker::{Broker, stream::StreamAge},
     lock::{
         Acquire, AcquireCall, ArgumentsHash, BrokerId, LeaseRef, LockKey, Mode, Owner, Release,
         RequestId, Target, Terms, Ttl, Via,
@@ -86,13 +86,12 @@ impl RedlockBroker {
         let store =
             RedlockStore::start(configs, BrokerId::random(), scripts, &tasks, stop.clone()).await?;
         let store = Arc::new(store);
-        let moves = Moves {
-            age: DAY,
-            age_grace: DAY,
-            drained_within: DAY,
+        let age = StreamAge {
+            most: DAY,
+            grace: DAY,
         };
         Ok(Self {
-            broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, moves),
+            broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, age),
             store,
             _stop: stop.drop_guard(),
         })

@@ -67,11 +67,10 @@ const ARROWS: [Arrow; 6] = [
 ];
 
 /// Crates that only these modules of the server may name.
-const HOMES: [(&str, &[&str]); 8] = [
+const HOMES: [(&str, &[&str]); 7] = [
     ("axum", &["serve"]),
     ("fred", &["store/redis"]),
     ("clap", &["config"]),
-    ("figment", &["config"]),
     ("tonic", EDGE),
     ("prost", EDGE),
     ("prost_types", EDGE),

@@ -33,7 +33,7 @@ use self::{
 };
 pub use self::{
     messages::{Asked, Ended, Extended, Place, Refusal, Tell, Told},
-    time::Moves,
+    time::StreamAge,
 };
 use super::{Broker, OnStream, ended};
 use crate::{
@@ -115,7 +115,7 @@ impl Broker {
             went_back: 0,
             heard: Instant::now(),
             silence: Silence::None,
-            ages_at: Instant::now() + self.moves.jittered_age(),
+            ages_at: Instant::now() + self.stream_age.jittered(),
             is_old: false,
             leases: HashMap::new(),
             graced: None,
@@ -155,7 +155,7 @@ impl Stream {
                 Some(done) = self.jobs.next() => self.done(done),
                 elsewhere = news.next() => self.elsewhere(elsewhere),
                 () = &mut timer, if due.is_some() => self.look_at_the_time(),
-                () = &mut draining => self.say_reconnect(self.broker.moves.drained_within),
+                () = &mut draining => self.say_reconnect(self.broker.drained_within()),
             }
             while let Some(Some(())) = self.calls.next().now_or_never() {}
             while let Some(Some(done)) = self.answers.next().now_or_never() {

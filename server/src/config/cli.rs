@@ -21,16 +21,25 @@ pub enum Command {
     /// Run a broker
     Serve(Flags),
     /// Print every problem of the configuration; exit 0 if there is none, else 1
-    CheckConfig {
-        /// The configuration to check.
-        #[command(flatten)]
-        flags: Flags,
-        /// Check the store itself, too
-        #[arg(long)]
-        connect: bool,
-    },
+    CheckConfig(Check),
+    /// Print the JSON Schema of the file
+    ConfigSchema,
     /// Write the first era into a new, empty store, so that grants begin at once
     InitStore(Flags),
+}
+
+/// What `check-config` takes.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration to check.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// Check the store itself, too
+    #[arg(long)]
+    pub connect: bool,
+    /// Print the configuration in effect, as TOML, each key with where it is from
+    #[arg(long)]
+    pub show: bool,
 }
 
 /// Flags shared by all commands. They win over the environment (`LEASEHOLD__SECTION__KEY`), which

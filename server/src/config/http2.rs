@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use super::{duration, reader::Reader};
+use super::{
+    key::{key, number, size, time},
+    live::HOUR,
+    reader::Reader,
+};
 
-const KIB: u32 = 1_024;
-const MIB: u32 = 1_024 * KIB;
-/// The largest window that HTTP/2 has (RFC 9113, section 6.9.1).
-const WINDOW_MOST: u32 = (1 << 31) - 1;
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const COUNT_MOST: u32 = 1_000_000;
 
 /// Settings of the API's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,79 +47,44 @@ pub struct Http2 {
 
 impl Http2 {
     pub(super) fn read(reader: &mut Reader) -> Self {
+        let about = "Calls at once on a connection; a client with more waits for one to end";
+        let max_concurrent_streams = key("http2.max_concurrent_streams", about).or("1000");
+        let about = "Resets of streams that a client may provoke by frames that break the rules";
+        let max_local_error_resets = key("http2.max_local_error_resets", about).or("1024");
+        let about = "Streams that a client may open and reset before they are looked at";
+        let max_pending_accept_resets = key("http2.max_pending_accept_resets", about).or("20");
+        let about = "The headers of a request, credential included";
+        let max_header_list = key("http2.max_header_list", about).or("8KiB");
+        let about = "What a client may send unread on a connection";
+        let connection_window = key("http2.connection_window", about).or("4MiB");
+        let about = "What a client may send unread on a stream";
+        let stream_window = key("http2.stream_window", about).or("64KiB");
+        let about = "The silence on a connection after which it is asked whether it lives";
+        let keepalive_interval = key("http2.keepalive_interval", about).or("10s");
+        let about = "How long it has to answer that";
+        let keepalive_timeout = key("http2.keepalive_timeout", about).or("5s");
+        let about = "The age at which a connection takes no new calls";
+        let max_connection_age = key("http2.max_connection_age", about).or("30m");
+        let about = "How long a lease stream goes on after its client was asked to move it";
+        let max_connection_age_grace = key("http2.max_connection_age_grace", about).or("2m");
+        let about = "The largest message of a client";
+        let max_request = key("http2.max_request", about).or("64KiB");
+        let about = "The largest message to a client";
+        let max_reply = key("http2.max_reply", about).or("256KiB");
+        let counted = || number(1, COUNT_MOST);
         Self {
-            max_concurrent_streams: number(reader, "http2.max_concurrent_streams", "1000"),
-            max_local_error_resets: number(reader, "http2.max_local_error_resets", "1024"),
-            max_pending_accept_resets: number(reader, "http2.max_pending_accept_resets", "20"),
-            max_header_list: size(reader, "http2.max_header_list", "8KiB"),
-            connection_window: size(reader, "http2.connection_window", "4MiB"),
-            stream_window: size(reader, "http2.stream_window", "64KiB"),
-            keepalive_interval: time(reader, "http2.keepalive_interval", "10s"),
-            keepalive_timeout: time(reader, "http2.keepalive_timeout", "5s"),
-            max_connection_age: time(reader, "http2.max_connection_age", "30m"),
-            max_connection_age_grace: time(reader, "http2.max_connection_age_grace", "2m"),
-            max_request: size(reader, "http2.max_request", "64KiB"),
-            max_reply: size(reader, "http2.max_reply", "256KiB"),
-        }
-    }
-}
-
-fn number(reader: &mut Reader, key: &'static str, default: &'static str) -> u32 {
-    reader.parse(key, default, |text| match text.parse() {
-        Ok(number @ 1..=1_000_000) => Ok(number),
-        Ok(0_u32 | 1_000_001..) => Err("must be 1 to 1000000".to_owned()),
-        Err(_) => Err(format!("{text:?} is no number")),
-    })
-}
-
-fn size(reader: &mut Reader, key: &'static str, default: &'static str) -> u32 {
-    reader.parse(key, default, bytes)
-}
-
-fn time(reader: &mut Reader, key: &'static str, default: &'static str) -> Duration {
-    reader.parse(key, default, |text| match duration(text)? {
-        time if time < Duration::from_secs(1) => Err("must be at least 1s".to_owned()),
-        time => Ok(time),
-    })
-}
-
-/// A number of bytes, `KiB` or `MiB`, 4 KiB or more.
-fn bytes(text: &str) -> Result<u32, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit());
-    let (digits, unit) = text.split_at(unit_at.unwrap_or(text.len()));
-    let unit = match unit {
-        "" | "B" => 1,
-        "KiB" => KIB,
-        "MiB" => MIB,
-        _ => return Err(format!("{text:?} is no size, such as 64KiB or 4MiB")),
-    };
-    let bytes = digits.parse().ok().and_then(|n: u32| n.checked_mul(unit));
-    match bytes {
-        Some(bytes @ 4_096..=WINDOW_MOST) => Ok(bytes),
-        Some(_) | None => Err("must be 4KiB to 2047MiB".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_units_and_bounds() {
-        for (text, size) in [("4096", 4_096), ("64KiB", 65_536), ("4MiB", 4_194_304)] {
-            assert_eq!(bytes(text), Ok(size));
-        }
-        for text in [
-            "",
-            "KiB",
-            "64kb",
-            "64 KiB",
-            "-1",
-            "4095",
-            "2048MiB",
-            "99999999999",
-        ] {
-            assert!(bytes(text).is_err(), "{text}");
+            max_concurrent_streams: reader.read(max_concurrent_streams, counted()),
+            max_local_error_resets: reader.read(max_local_error_resets, counted()),
+            max_pending_accept_resets: reader.read(max_pending_accept_resets, counted()),
+            max_header_list: reader.read(max_header_list, size()),
+            connection_window: reader.read(connection_window, size()),
+            stream_window: reader.read(stream_window, size()),
+            keepalive_interval: reader.read(keepalive_interval, time(SECOND, HOUR)),
+            keepalive_timeout: reader.read(keepalive_timeout, time(SECOND, HOUR)),
+            max_connection_age: reader.read(max_connection_age, time(SECOND, DAY)),
+            max_connection_age_grace: reader.read(max_connection_age_grace, time(SECOND, HOUR)),
+            max_request: reader.read(max_request, size()),
+            max_reply: reader.read(max_reply, size()),
         }
     }
 }

@@ -1,152 +1,182 @@
-//! Reads keys one by one from file, environment and flags, and collects what is wrong with them.
+//! Reads keys one by one from what was given, and collects what is wrong with them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use figment::{
-    Profile, Provider,
-    providers::{Env, Format, Toml},
-    value::{Dict, Value},
+use super::{
+    Flags,
+    key::{Key, Kind},
+    settings::{Setting, Settings},
+    sources::{self, Given, Sources},
 };
 
-use super::Flags;
+/// Edits between a key and what was written in its place, at most.
+const EDITS_MAX: usize = 3;
 
-const ENV_PREFIX: &str = "LEASEHOLD__";
-
-/// The values given, and the problems found so far.
+/// What was given, and the keys and the problems found so far.
+#[derive(Default)]
 pub(super) struct Reader {
-    given: BTreeMap<String, Given>,
-    known: BTreeSet<&'static str>,
+    given: Sources,
+    is_file_missing: bool,
+    settings: Settings,
     problems: Vec<String>,
+    warnings: Vec<String>,
 }
 
-struct Given {
-    /// `None`: a list, a table, or another thing that is no single value.
-    text: Option<String>,
-    /// Where it was given.
-    origin: String,
+/// What became of the reading.
+pub(super) struct Outcome {
+    /// What each key that was read is.
+    pub(super) settings: Settings,
+    /// What must be changed.
+    pub(super) problems: Vec<String>,
+    /// What should be changed.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Reader {
-    /// Reads everything; later origins replace earlier ones.
+    /// Opens the file, the environment and the flags; later ones replace earlier ones.
     pub(super) fn open(flags: &Flags) -> Self {
-        let mut reader = Self {
-            given: BTreeMap::new(),
-            known: BTreeSet::new(),
-            problems: Vec::new(),
-        };
-        if let Some(path) = &flags.config {
-            let origin = path.display().to_string();
-            match std::fs::read_to_string(path) {
-                Ok(text) => reader.add(&Toml::string(&text), |_| origin.clone()),
-                Err(error) => reader
-                    .problems
-                    .push(format!("cannot read {origin}: {error}")),
-            }
-        }
-        reader.add(&Env::prefixed(ENV_PREFIX).split("__"), |key| {
-            format!("{ENV_PREFIX}{}", key.replace('.', "__").to_uppercase())
-        });
-        for (key, text, flag) in flags.given() {
-            let given = Given {
-                text: Some(text),
-                origin: flag.to_owned(),
-            };
-            reader.given.insert(key.to_owned(), given);
-        }
+        let mut reader = Self::default();
+        let file = flags.config.as_deref();
+        let file = file.map_or(Ok(()), |path| sources::add_file(&mut reader.given, path));
+        reader.is_file_missing = file.is_err();
+        let environment = sources::add_environment(&mut reader.given);
+        let wrong = [file, environment].into_iter().filter_map(Result::err);
+        reader.problems.extend(wrong);
+        sources::add_flags(&mut reader.given, flags);
         reader
     }
 
     /// Whether anybody gave the key.
-    pub(super) fn is_set(&mut self, key: &'static str) -> bool {
-        self.known.insert(key);
+    pub(super) fn is_set(&self, key: &'static str) -> bool {
         self.given.contains_key(key)
     }
 
-    /// The value of a key. A wrong one is a problem, and the default takes its place so that the
-    /// rest is checked, too.
-    pub(super) fn parse<T>(
-        &mut self,
-        key: &'static str,
-        default: &'static str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> T {
-        self.known.insert(key);
-        if let Some(given) = self.given.get(key) {
-            let parsed = given
-                .text
-                .as_deref()
-                .map_or_else(|| Err("must be a single value".to_owned()), &parse);
-            match parsed {
-                Ok(value) => return value,
-                Err(why) => self.problem(key, &why),
-            }
+    /// The value of a key, or its default.
+    pub(super) fn read<T>(&mut self, key: Key, kind: Kind<T>) -> T {
+        let default = key.default.unwrap_or_else(|| unreachable!("{key:?}"));
+        self.read_or(key, kind, default)
+    }
+
+    /// The value of a key whose default depends on others. A wrong one is a problem, and the default
+    /// takes its place so that the rest is checked, too.
+    pub(super) fn read_or<T>(&mut self, key: Key, kind: Kind<T>, default: &str) -> T {
+        let or = (kind.parse)(default);
+        let given = self.take(key, &kind, Some(default));
+        given.unwrap_or_else(|| or.unwrap_or_else(|why| unreachable!("{key:?}: {why}")))
+    }
+
+    /// The value of a key without a default.
+    pub(super) fn find<T>(&mut self, key: Key, kind: &Kind<T>) -> Option<T> {
+        self.take(key, kind, None)
+    }
+
+    /// Notes that nobody gave a key.
+    pub(super) fn required(&mut self, key: &'static str, why: &str) {
+        if !self.is_file_missing {
+            self.problem(key, why);
         }
-        parse(default).unwrap_or_else(|why| unreachable!("default of {key}: {why}"))
     }
 
     /// Notes what is wrong with a key.
-    pub(super) fn problem(&mut self, key: &'static str, why: &str) {
-        let origin = self
-            .given
-            .get(key)
-            .map(|given| format!(" (from {})", given.origin));
-        self.problems
-            .push(format!("{key}{}: {why}", origin.unwrap_or_default()));
+    pub(super) fn problem(&mut self, key: &str, why: &str) {
+        let problem = self.sentence(key, why);
+        self.problems.push(problem);
     }
 
-    /// Every problem. Keys that nobody asked for are ones.
-    pub(super) fn finish(mut self) -> Vec<String> {
+    /// Notes what is doubtful about a key.
+    pub(super) fn warn(&mut self, key: &str, why: &str) {
+        let warning = self.sentence(key, why);
+        self.warnings.push(warning);
+    }
+
+    /// Notes the keys that were given and that nobody has read.
+    pub(super) fn refuse_unknown(&mut self) {
         for (key, given) in &self.given {
-            if !self.known.contains(key.as_str()) {
-                let known = self.known.iter().copied().collect::<Vec<_>>().join(", ");
-                let origin = &given.origin;
-                self.problems.push(format!(
-                    "{key} (from {origin}): no such key; there are {known}"
-                ));
+            if self.settings.0.contains_key(key.as_str()) {
+                continue;
             }
-        }
-        self.problems
-    }
-
-    fn add(&mut self, provider: &impl Provider, origin: impl Fn(&str) -> String) {
-        match provider.data() {
-            Ok(profiles) => {
-                let dict = profiles.get(&Profile::Default).cloned().unwrap_or_default();
-                self.flatten("", dict, &origin);
-            }
-            Err(error) => self
-                .problems
-                .push(format!("{}: {}", origin(""), error.kind)),
-        }
-    }
-
-    fn flatten(&mut self, path: &str, dict: Dict, origin: &impl Fn(&str) -> String) {
-        for (name, value) in dict {
-            let key = if path.is_empty() {
-                name
-            } else {
-                format!("{path}.{name}")
-            };
-            let text = match value {
-                Value::Dict(_, inner) => {
-                    self.flatten(&key, inner, origin);
-                    continue;
+            for given in given {
+                if let Some(why) = self.unknown(key, given) {
+                    let origin = &given.origin;
+                    self.problems.push(format!("{key} (from {origin}): {why}"));
                 }
-                Value::String(_, text) => Some(text),
-                Value::Char(_, c) => Some(c.to_string()),
-                Value::Bool(_, flag) => Some(flag.to_string()),
-                Value::Num(_, number) => number
-                    .to_i128()
-                    .map(|n| n.to_string())
-                    .or_else(|| number.to_u128().map(|n| n.to_string()))
-                    .or_else(|| number.to_f64().map(|n| n.to_string())),
-                Value::Empty(..) | Value::Array(..) => None,
-            };
-            let given = Given {
-                text,
-                origin: origin(&key),
-            };
-            self.given.insert(key, given);
+            }
         }
     }
+
+    /// Ends the reading.
+    pub(super) fn finish(self) -> Outcome {
+        Outcome {
+            settings: self.settings,
+            problems: self.problems,
+            warnings: self.warnings,
+        }
+    }
+
+    fn take<T>(&mut self, key: Key, kind: &Kind<T>, default: Option<&str>) -> Option<T> {
+        let given = self.given.get(key.name).and_then(|given| given.last());
+        let text = given.map(|given| given.text(&kind.form));
+        let origin = given.map(|given| given.origin.clone());
+        let read = text.map(|text| {
+            let text = text?;
+            (kind.parse)(&text).map(|value| (value, text))
+        });
+        let (value, text) = match read {
+            Some(Ok((value, text))) => (Some(value), Some(text)),
+            Some(Err(why)) => {
+                self.problem(key.name, &why);
+                (None, None)
+            }
+            None => (None, default.map(str::to_owned)),
+        };
+        let setting = Setting {
+            key,
+            form: kind.form.clone(),
+            text,
+            origin,
+        };
+        self.settings.0.insert(key.name, setting);
+        value
+    }
+
+    fn sentence(&self, key: &str, why: &str) -> String {
+        match self.given.get(key).and_then(|given| given.last()) {
+            Some(given) => format!("{key} (from {}): {why}", given.origin),
+            None => format!("{key}: {why}"),
+        }
+    }
+
+    /// `None` for a section that holds nothing, which is as good as none.
+    fn unknown(&self, key: &str, given: &Given) -> Option<String> {
+        let known = self.settings.0.keys();
+        let is_section = known.clone().any(|name| is_in(name, key));
+        if is_section {
+            let names: Vec<_> = known.copied().filter(|name| is_in(name, key)).collect();
+            let why = || format!("is a section, with the keys {}", names.join(", "));
+            return (!given.is_empty_section()).then(why);
+        }
+        Some(match nearest(key, known.copied()) {
+            Some(name) => {
+                let name = given.origin.spelling(name);
+                format!("no such key; did you mean {name}?")
+            }
+            None => "no such key; leasehold-server config-schema lists them, as does \
+                     docs/configuration.md"
+                .to_owned(),
+        })
+    }
+}
+
+fn is_in(name: &str, section: &str) -> bool {
+    let rest = name.strip_prefix(section);
+    rest.is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The key that was meant: of the same name in another section, or with few other letters.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let last = |key: &str| key.rsplit('.').next().map(str::to_owned);
+    let edits = |name: &str| match last(name) == last(key) {
+        true => 0,
+        false => strsim::damerau_levenshtein(key, name),
+    };
+    let near = known.map(|name| (edits(name), name)).min()?;
+    (near.0 <= EDITS_MAX).then_some(near.1)
 }

@@ -2,11 +2,17 @@
 
 mod url;
 
-use std::{path::PathBuf, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
-use super::{boolean, reader::Reader};
+use serde_json::json;
+
+use super::{
+    key::{Key, Kind, file, key, number, switch, time},
+    live::{HOUR, millis},
+    reader::Reader,
+};
 use crate::{
-    lock::DeploymentKey,
+    lock::{DeploymentKey, Limits},
     store::redis::{
         connection::RedisConfig,
         era::EraBounds,
@@ -17,6 +23,33 @@ use crate::{
 };
 
 const KEY_PREFIX_MAX_BYTES: usize = 64;
+const WAIT_REPLICAS_MOST: u32 = 1_000;
+/// The bit of a file's mode by which all may read it.
+const READABLE_BY_ALL: u32 = 0o004;
+
+const USERNAME: Key = key("store.username_file", "The user in Redis");
+const PASSWORD: Key = key("store.password_file", "The password in Redis");
+const SENTINEL_USERNAME: Key = key("store.sentinel_username_file", "The user at the Sentinels");
+const SENTINEL_PASSWORD: Key = key(
+    "store.sentinel_password_file",
+    "The password at the Sentinels",
+);
+const TLS_CA: Key = key(
+    "store.tls_ca_file",
+    "Who signs the servers' certificates (PEM); else whom the machine trusts",
+);
+const TLS_CERT: Key = key(
+    "store.tls_cert_file",
+    "The broker's certificate (PEM), where servers ask for one",
+);
+const TLS_KEY: Key = key(
+    "store.tls_key_file",
+    "The private key of the broker's certificate (PEM)",
+);
+const TLS_SERVER_NAME: Key = key(
+    "store.tls_server_name",
+    "The name in the servers' certificates; else the host of the address",
+);
 
 /// Which store.
 #[derive(Debug, Clone)]
@@ -38,37 +71,42 @@ pub enum StoreSettings {
 }
 
 impl StoreSettings {
+    /// What stands in the store's era.
+    pub(super) fn bounds(reader: &mut Reader, limits: &Limits) -> EraBounds {
+        let about = "How far a replica may lag that becomes master";
+        let replica_lag_max = key("store.replica_lag_max", about).or("12s");
+        EraBounds {
+            ttl_max_ms: limits.ttl_max_ms,
+            lock_delay_max_ms: limits.lock_delay_max_ms,
+            replica_lag_max_ms: millis(reader.read(replica_lag_max, time(Duration::ZERO, HOUR))),
+        }
+    }
+
     /// Every key is read whatever the URL is, or it would be reported as unknown.
     pub(super) fn read(reader: &mut Reader, dev: bool, bounds: EraBounds) -> Self {
-        if !dev && !reader.is_set("store.url") {
-            let required = "required: memory, or redis://host:port/db (flag --store)";
-            reader.problem("store.url", required);
-        }
-        let mut settings = reader.parse("store.url", "memory", url::parse);
-        let key_prefix = reader.parse("store.key_prefix", "leasehold:", key_prefix);
-        let deployment_key = file(reader, "store.deployment_key_file", |path| {
-            let text = Secret::File(path).read()?;
-            DeploymentKey::parse(&text).ok_or("the file must hold 64 hexadecimal digits".to_owned())
-        });
-        let login = login(reader, "store.username_file", "store.password_file");
-        let (user_key, password_key) = (
-            "store.sentinel_username_file",
-            "store.sentinel_password_file",
-        );
-        let sentinel_login = self::login(reader, user_key, password_key);
+        let mut settings = Self::of_url(reader, dev);
+        let about = "What every key and channel in the store begins with";
+        let key_prefix = key("store.key_prefix", about).or("leasehold:");
+        let key_prefix = reader.read(key_prefix, self::key_prefix());
+        let about = "The key of lease tokens, the same for all brokers: 64 hexadecimal digits";
+        let deployment_key = key("store.deployment_key_file", about);
+        let deployment_key = deployment_key_of(reader, deployment_key);
+        let login = login(reader, USERNAME, PASSWORD);
+        let sentinel_login = self::login(reader, SENTINEL_USERNAME, SENTINEL_PASSWORD);
         let tls = tls(reader, &settings);
-        let wait_replicas = reader.parse("store.wait_replicas", "0", replicas);
-        let sharded_pubsub = reader.parse("store.sharded_pubsub", "false", boolean);
-        let trust_empty_store = reader.parse("store.trust_empty_store", "false", boolean);
-        let wait_for_store = reader.parse("store.wait_for_store", "false", boolean);
-        let allow_unsafe = reader.parse("store.allow_unsafe_redis", "false", boolean);
+        let about = "Replicas that must have a grant or a renewal before anybody is told";
+        let wait_replicas = key("store.wait_replicas", about).or("0");
+        let wait_replicas = reader.read(wait_replicas, number(0, WAIT_REPLICAS_MOST));
+        let about = "Whether brokers of a cluster tell each other on sharded channels";
+        let sharded_pubsub = on(reader, "store.sharded_pubsub", about);
+        let about = "Grant at once in a store without an era; it may have lost leases";
+        let trust_empty_store = on(reader, "store.trust_empty_store", about);
+        let about = "Start although the store is out of reach, and wait for it";
+        let wait_for_store = on(reader, "store.wait_for_store", about);
+        let about = "Serve a Redis that may lose locks: evicting, too old, or a replica";
+        let allow_unsafe = on(reader, "store.allow_unsafe_redis", about);
         if let Self::Redlock { .. } = settings {
-            fits_redlock(
-                reader,
-                deployment_key.is_some(),
-                trust_empty_store,
-                wait_replicas,
-            );
+            fits_redlock(reader, trust_empty_store, wait_replicas);
         }
         let is_cluster =
             matches!(&settings, Self::Redis(redis) if matches!(redis.place, Place::Cluster(_)));
@@ -96,7 +134,7 @@ impl StoreSettings {
                 redis.trust_empty_store = trust_empty_store;
                 redis.wait_for_store = wait_for_store;
                 redis.allow_unsafe = allow_unsafe;
-                if matches!(redis.place, Place::Cluster(_)) && redis.deployment_key.is_none() {
+                if is_cluster && !reader.is_set("store.deployment_key_file") {
                     let why = "required for redis-cluster://, which keeps no deployment key: 64 \
                         hexadecimal digits, the same for all brokers";
                     reader.problem("store.deployment_key_file", why);
@@ -109,12 +147,24 @@ impl StoreSettings {
         }
         settings
     }
+
+    fn of_url(reader: &mut Reader, dev: bool) -> Self {
+        let about = "Where locks are kept; a password in it is better kept in a file";
+        let given = reader.find(key("store.url", about), &url::kind());
+        if given.is_none() && !dev && !reader.is_set("store.url") {
+            let required = "required: memory, or redis://host:port/db (flag --store)";
+            reader.required("store.url", required);
+        }
+        given.unwrap_or(Self::Memory {
+            quarantine: Duration::ZERO,
+        })
+    }
 }
 
 /// What several independent servers need, and what they must not have.
-fn fits_redlock(reader: &mut Reader, has_key: bool, trust_empty_store: bool, wait_replicas: u32) {
+fn fits_redlock(reader: &mut Reader, trust_empty_store: bool, wait_replicas: u32) {
     let key = "store.deployment_key_file";
-    if !has_key && !reader.is_set(key) {
+    if !reader.is_set(key) {
         let why = "required with redlock://: no single server could keep the key. Write 64 random \
             hexadecimal digits into a file, and give every broker the same";
         reader.problem(key, why);
@@ -133,16 +183,8 @@ fn fits_redlock(reader: &mut Reader, has_key: bool, trust_empty_store: bool, wai
 /// Files take the place of what the URL leaves open.
 fn complete(reader: &mut Reader, of_url: &mut Login, of_files: Login) {
     for (own, file, key) in [
-        (
-            &mut of_url.username,
-            of_files.username,
-            "store.username_file",
-        ),
-        (
-            &mut of_url.password,
-            of_files.password,
-            "store.password_file",
-        ),
+        (&mut of_url.username, of_files.username, USERNAME.name),
+        (&mut of_url.password, of_files.password, PASSWORD.name),
     ] {
         if own.is_some() && file.is_some() {
             reader.problem(key, "stands in store.url, too: keep only one of them");
@@ -151,82 +193,99 @@ fn complete(reader: &mut Reader, of_url: &mut Login, of_files: Login) {
     }
 }
 
-fn login(reader: &mut Reader, user_key: &'static str, password_key: &'static str) -> Login {
-    let mut secret = |key| {
-        file(reader, key, |path| {
-            let secret = Secret::File(path);
-            secret.read().map(|_| secret)
-        })
-    };
+/// User and password, in files.
+fn login(reader: &mut Reader, username: Key, password: Key) -> Login {
     Login {
-        username: secret(user_key),
-        password: secret(password_key),
+        username: readable(reader, username).map(Secret::File),
+        password: secret(reader, password).map(Secret::File),
     }
+}
+
+fn deployment_key_of(reader: &mut Reader, key: Key) -> Option<DeploymentKey> {
+    let path = secret(reader, key)?;
+    let shown = path.display().to_string();
+    let text = Secret::File(path).read();
+    let parsed = text.and_then(|text| {
+        let wrong = || format!("{shown} must hold 64 hexadecimal digits");
+        DeploymentKey::parse(&text).ok_or_else(wrong)
+    });
+    parsed.map_err(|why| reader.problem(key.name, &why)).ok()
+}
+
+/// A file with a text that only the broker should be able to read.
+fn secret(reader: &mut Reader, key: Key) -> Option<PathBuf> {
+    let path = readable(reader, key)?;
+    if fs::metadata(&path).is_ok_and(|file| file.mode() & READABLE_BY_ALL != 0) {
+        let path = path.display();
+        let why = format!("everybody on this machine may read {path}: chmod o-r {path}");
+        reader.warn(key.name, &why);
+    }
+    Some(path)
+}
+
+/// A file with a text.
+fn readable(reader: &mut Reader, key: Key) -> Option<PathBuf> {
+    let kind = file(|path| Secret::File(path.clone()).read().map(|_| path));
+    reader.find(key, &kind)
+}
+
+fn on(reader: &mut Reader, name: &'static str, about: &'static str) -> bool {
+    reader.read(key(name, about).or("false"), switch())
 }
 
 fn tls(reader: &mut Reader, settings: &StoreSettings) -> Option<Tls> {
     let is_rediss = matches!(settings, StoreSettings::Redis(redis) if redis.tls.is_some());
-    let is_on = reader.parse("store.tls", "false", boolean) || is_rediss;
-    let mut given = |key| file(reader, key, Ok);
-    let ca_file = given("store.tls_ca_file");
-    let (certificate, key) = (given("store.tls_cert_file"), given("store.tls_key_file"));
-    let server_name = reader.parse("store.tls_server_name", "", |name| {
-        Ok((!name.is_empty()).then(|| name.to_owned()))
-    });
+    let about = "TLS to every server, Sentinels included; rediss:// sets it";
+    let is_on = key("store.tls", about).or("false");
+    let is_on = reader.read_or(is_on, switch(), if is_rediss { "true" } else { "false" });
+    if is_rediss && !is_on {
+        reader.problem(
+            "store.tls",
+            "rediss:// is TLS: remove this key, or use redis://",
+        );
+    }
+    let ca_file = readable(reader, TLS_CA);
+    let (certificate, private_key) = (readable(reader, TLS_CERT), secret(reader, TLS_KEY));
+    let server_name = reader.find(TLS_SERVER_NAME, &name());
+    let is_set = [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME].map(|key| reader.is_set(key.name));
     if !is_on {
-        for key in [
-            "store.tls_ca_file",
-            "store.tls_cert_file",
-            "store.tls_key_file",
-            "store.tls_server_name",
-        ] {
-            if reader.is_set(key) {
+        for key in [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME] {
+            if reader.is_set(key.name) {
                 let why = "is not used without TLS: set store.tls = true, or use rediss://";
-                reader.problem(key, why);
+                reader.problem(key.name, why);
             }
         }
         return None;
     }
-    if certificate.is_some() != key.is_some() {
+    if reader.is_set(TLS_CERT.name) != reader.is_set(TLS_KEY.name) {
         let why = "store.tls_cert_file and store.tls_key_file belong together: give both";
-        reader.problem("store.tls_cert_file", why);
+        reader.problem(TLS_CERT.name, why);
     }
+    let are_read = [&ca_file, &certificate, &private_key].map(Option::is_some) == is_set[..3];
     let tls = Tls {
         ca_file,
-        client: certificate.zip(key),
+        client: certificate.zip(private_key),
         server_name,
     };
-    if let Err(why) = tls.connector() {
+    if let Some(why) = tls.connector().err().filter(|_| are_read) {
         reader.problem("store.tls", &why);
     }
     Some(tls)
 }
 
-fn file<T>(
-    reader: &mut Reader,
-    key: &'static str,
-    read: impl Fn(PathBuf) -> Result<T, String>,
-) -> Option<T> {
-    reader.parse(key, "", |path| {
-        let path = (!path.is_empty()).then(|| PathBuf::from(path));
-        path.map(&read).transpose()
+fn key_prefix() -> Kind<String> {
+    let schema = json!({ "type": "string", "pattern": "^[^{}*?\\[\\]\\\\]+$", "maxLength": KEY_PREFIX_MAX_BYTES });
+    let what = "1 to 64 bytes without { } * ? [ ] \\ and control characters";
+    Kind::new(what, schema, |text| {
+        let is_legal = |c: char| !c.is_control() && !"{}*?[]\\".contains(c);
+        let has_length = (1..=KEY_PREFIX_MAX_BYTES).contains(&text.len());
+        (has_length && text.chars().all(is_legal)).then(|| text.to_owned())
     })
 }
 
-fn replicas(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is no number of replicas"))
-}
-
-fn key_prefix(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > KEY_PREFIX_MAX_BYTES {
-        return Err("must be 1 to 64 bytes".to_owned());
-    }
-    if text
-        .chars()
-        .any(|c| c.is_control() || "{}*?[]\\".contains(c))
-    {
-        return Err("must not contain { } * ? [ ] \\ or control characters".to_owned());
-    }
-    Ok(text.to_owned())
+fn name() -> Kind<String> {
+    let schema = json!({ "type": "string", "minLength": 1 });
+    Kind::new("a name", schema, |name| {
+        (!name.is_empty()).then(|| name.to_owned())
+    })
 }

@@ -6,18 +6,20 @@ use leasehold_proto::v1::{
     ForceReleaseLeaseRequest, ForceReleaseLeaseResponse, SetLockLimitRequest, SetLockLimitResponse,
     admin_service_server::AdminService,
 };
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{decode, encode, status};
 use crate::{
     broker::Broker,
-    lock::{Force, Limits, LockError},
+    config::Live,
+    lock::{Force, LockError},
 };
 
 pub(super) struct Admin {
     /// Empty until the store is verified: the admin listener is up before.
     pub(super) broker: Arc<OnceLock<Broker>>,
-    pub(super) limits: Limits,
+    pub(super) live: watch::Receiver<Live>,
 }
 
 impl Admin {
@@ -33,7 +35,8 @@ impl AdminService for Admin {
         request: Request<ForceReleaseLeaseRequest>,
     ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
         let peer = request.remote_addr();
-        let revoke = decode::force_release(request.into_inner(), &self.limits)?;
+        let limits = self.live.borrow().limits;
+        let revoke = decode::force_release(request.into_inner(), &limits)?;
         let revoked = match self.broker() {
             Ok(broker) => broker.revoke(&revoke).await,
             Err(error) => Err(error),

@@ -10,6 +10,7 @@ use leasehold_proto::v1::{
     self as pb, HoldRequest, HoldResponse, hold_request::Message as Request,
     hold_response::Message as Response,
 };
+use tokio::sync::watch;
 use tonic::{Code, Status, Streaming};
 
 use super::{CALLER, decode, encode, status};
@@ -18,7 +19,8 @@ use crate::{
         Broker,
         stream::{Asked, Ended, Extended, Place, Refusal, Told},
     },
-    lock::{HEARTBEAT_WHILE_WAITING_MS, Limits},
+    config::Live,
+    lock::HEARTBEAT_WHILE_WAITING_MS,
 };
 
 /// Messages to a client that does not read them; with more the stream is broken.
@@ -31,13 +33,13 @@ type Unread = mpsc::UnboundedSender<Box<HoldResponse>>;
 /// Serves one stream until its client ends it.
 pub(super) fn serve(
     broker: &Broker,
-    limits: Limits,
+    live: watch::Receiver<Live>,
     incoming: Streaming<HoldRequest>,
 ) -> BoxStream<'static, Result<HoldResponse, Status>> {
     let (unread, told) = mpsc::unbounded();
     let refusals = unread.clone();
     let asked = incoming.scan(refusals, move |refusals, request| {
-        ready(read(request, &limits, refusals))
+        ready(read(request, &live, refusals))
     });
     let tell = Arc::new(move |told| send(&unread, Box::new(response(told))));
     broker.hold(CALLER, asked.filter_map(ready).boxed(), tell);
@@ -57,13 +59,13 @@ fn send(unread: &Unread, response: Box<HoldResponse>) -> bool {
 /// its client does not read why it is refused.
 fn read(
     request: Result<HoldRequest, Status>,
-    limits: &Limits,
+    live: &watch::Receiver<Live>,
     refusals: &Unread,
 ) -> Option<Option<Asked>> {
     let Some(message) = request.ok()?.message else {
         return Some(None);
     };
-    match asked(message, limits) {
+    match asked(message, live) {
         Ok(asked) => Some(Some(asked)),
         Err((call_id, status)) => {
             let refused = Box::new(refused(call_id, &status));
@@ -72,12 +74,12 @@ fn read(
     }
 }
 
-fn asked(message: Request, limits: &Limits) -> Result<Asked, (i64, Status)> {
+fn asked(message: Request, live: &watch::Receiver<Live>) -> Result<Asked, (i64, Status)> {
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;
             traced(call_id, &acquire.traceparent);
-            let call = decode::hold_acquire(acquire, limits);
+            let call = decode::hold_acquire(acquire, &live.borrow().limits);
             let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
             let call = Box::new(call);
             Ok(Asked::Acquire {
@@ -89,7 +91,7 @@ fn asked(message: Request, limits: &Limits) -> Result<Asked, (i64, Status)> {
         Request::AcquireAll(acquire) => {
             let call_id = acquire.call_id;
             traced(call_id, &acquire.traceparent);
-            let call = decode::hold_acquire_all(acquire, limits);
+            let call = decode::hold_acquire_all(acquire, &live.borrow().limits);
             let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
             let call = Box::new(call);
             Ok(Asked::Acquire {
@@ -103,7 +105,7 @@ fn asked(message: Request, limits: &Limits) -> Result<Asked, (i64, Status)> {
         }),
         Request::Attach(attach) => {
             let call_id = attach.call_id;
-            let attach = decode::attach(attach, limits);
+            let attach = decode::attach(attach, &live.borrow().limits);
             let (lease, number) = attach.map_err(|refused| (call_id, refused.into()))?;
             Ok(Asked::Attach {
                 call_id,

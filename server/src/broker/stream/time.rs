@@ -23,21 +23,19 @@ pub(super) enum Silence {
     Certain,
 }
 
-/// When clients are asked to go on with another connection.
+/// How old a stream may become.
 #[derive(Debug, Clone, Copy)]
-pub struct Moves {
-    /// When a stream is so old.
-    pub age: Duration,
-    /// How long a client has to do so then.
-    pub age_grace: Duration,
-    /// The clients of a broker that goes away are spread over this time.
-    pub drained_within: Duration,
+pub struct StreamAge {
+    /// Then its client is asked to go on with another connection.
+    pub most: Duration,
+    /// How long it has to do so.
+    pub grace: Duration,
 }
 
-impl Moves {
+impl StreamAge {
     /// So that the clients of one moment do not all come back at one moment.
-    pub(super) fn jittered_age(self) -> Duration {
-        self.age.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
+    pub(super) fn jittered(self) -> Duration {
+        self.most.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
     }
 }
 
@@ -81,7 +79,7 @@ impl Stream {
                 return;
             }
             self.is_old = true;
-            self.ages_at = now + self.broker.moves.age_grace;
+            self.ages_at = now + self.broker.stream_age.grace;
             self.say_reconnect(AGED_WITHIN);
         }
     }

@@ -1,14 +1,17 @@
 //! The URL of a store.
 
 use super::StoreSettings;
-use crate::store::{
-    redis::{
-        connection::RedisConfig,
-        login::{Login, Secret},
-        place::{Address, Place, Sentinel},
-        tls::Tls,
+use crate::{
+    config::key::Kind,
+    store::{
+        redis::{
+            connection::RedisConfig,
+            login::{Login, Secret},
+            place::{Address, Place, Sentinel},
+            tls::Tls,
+        },
+        redlock,
     },
-    redlock,
 };
 
 const REDIS_PORT: u16 = 6379;
@@ -25,8 +28,24 @@ struct Rest<'a> {
     path: &'a str,
 }
 
+/// What `store.url` takes.
+pub(super) fn kind() -> Kind<StoreSettings> {
+    let pattern = "^(memory|(redis|rediss|redis-sentinel|redis-cluster|redlock)://.+)$";
+    let schema = serde_json::json!({ "type": "string", "pattern": pattern });
+    Kind::explaining("the URL of a store", schema, parse).shown_by(without_password)
+}
+
+fn without_password(url: &str) -> String {
+    let parts = url.rsplit_once('@').and_then(|(before, place)| {
+        let (scheme, user_info) = before.split_once("://")?;
+        let (user, _) = user_info.split_once(':')?;
+        Some(format!("{scheme}://{user}:***@{place}"))
+    });
+    parts.unwrap_or_else(|| url.to_owned())
+}
+
 /// No problem repeats the text: it may hold a password.
-pub(super) fn parse(url: &str) -> Result<StoreSettings, String> {
+fn parse(url: &str) -> Result<StoreSettings, String> {
     if url == "memory" {
         return Ok(StoreSettings::Memory {
             quarantine: std::time::Duration::ZERO,

@@ -27,7 +27,10 @@ impl Secret {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => match std::fs::read_to_string(path) {
-                Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
+                Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+                    "" => Err(format!("{} is empty", path.display())),
+                    text => Ok(text.to_owned()),
+                },
                 Err(error) => Err(format!("cannot read {}: {error}", path.display())),
             },
         }

@@ -1,0 +1,90 @@
+//! What of the configuration can change while the broker runs.
+
+use std::time::Duration;
+
+use super::{
+    key::{Kind, key, time},
+    reader::Reader,
+};
+use crate::lock::Limits;
+
+const TTL_LEAST: Duration = Duration::from_millis(100);
+const TTL_DEFAULT: Duration = Duration::from_secs(10);
+const LOCK_DELAY_MOST: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What calls and a stop go by from the moment they begin. Of the limits `ttl_max_ms` and
+/// `lock_delay_max_ms` stay as they are: they stand in the store's era.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Live {
+    /// Bounds of what callers may ask for.
+    pub limits: Limits,
+    /// The longest time that a stop may take.
+    pub drain_timeout: Duration,
+    /// What is logged: directives of tracing-subscriber's `EnvFilter`.
+    pub log_filter: String,
+}
+
+impl Live {
+    pub(super) fn read(reader: &mut Reader) -> Self {
+        let about = "How long a stop may take before open connections are cut";
+        let drain_timeout = key("server.drain_timeout", about).or("10s");
+        let about = "What to log, by level and module, such as info or leasehold_server=debug";
+        let log_filter = key("log.filter", about).or("info");
+        Self {
+            limits: limits(reader),
+            drain_timeout: reader.read(drain_timeout, time(Duration::ZERO, HOUR)),
+            log_filter: reader.read(log_filter, filter()),
+        }
+    }
+}
+
+fn limits(reader: &mut Reader) -> Limits {
+    let about = "The shortest validity; a shorter one asked for is raised to it";
+    let ttl_min = key("limits.ttl_min", about).or("1s");
+    let ttl_min = reader.read(ttl_min, time(TTL_LEAST, HOUR));
+    let about = "The longest validity; a longer one asked for is cut to it";
+    let ttl_max = key("limits.ttl_max", about).or("60s");
+    let ttl_max = reader.read(ttl_max, time(TTL_LEAST, HOUR));
+    if ttl_max < ttl_min {
+        reader.problem("limits.ttl_max", "must not be below limits.ttl_min");
+    }
+    let about = "The validity where the caller names none";
+    let ttl_default = key("limits.ttl_default", about).or("10s");
+    let in_bounds = TTL_DEFAULT.min(ttl_max).max(ttl_min);
+    let in_bounds = humantime::format_duration(in_bounds).to_string();
+    let ttl_default = reader.read_or(ttl_default, time(TTL_LEAST, HOUR), &in_bounds);
+    if ttl_max >= ttl_min && !(ttl_min..=ttl_max).contains(&ttl_default) {
+        let between = "must lie between limits.ttl_min and limits.ttl_max";
+        reader.problem("limits.ttl_default", between);
+    }
+    let about = "The longest wait in line; a longer one asked for is cut to it";
+    let wait_max = key("limits.wait_max", about).or("1h");
+    let about = "The longest lock_delay; a longer one asked for is refused";
+    let lock_delay_max = key("limits.lock_delay_max", about).or("10s");
+    Limits {
+        ttl_min_ms: millis(ttl_min),
+        ttl_max_ms: millis(ttl_max),
+        ttl_default_ms: millis(ttl_default),
+        wait_max_ms: millis(reader.read(wait_max, time(Duration::ZERO, HOUR))),
+        lock_delay_max_ms: millis(
+            reader.read(lock_delay_max, time(Duration::ZERO, LOCK_DELAY_MOST)),
+        ),
+    }
+}
+
+fn filter() -> Kind<String> {
+    let schema = serde_json::json!({ "type": "string" });
+    Kind::explaining(
+        "a log filter",
+        schema,
+        |text| match tracing_subscriber::EnvFilter::builder().parse(text) {
+            Ok(_) => Ok(text.to_owned()),
+            Err(error) => Err(format!("must be a log filter, not {text:?}: {error}")),
+        },
+    )
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,65 @@
+//! The values in effect with where each is from: shown as TOML, and compared.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{
+    key::{Form, Key},
+    sources::Origin,
+};
+
+/// Every key that was read. Its debug form holds no value: there may be a password among them.
+#[derive(Clone, Default)]
+pub struct Settings(pub(super) BTreeMap<&'static str, Setting>);
+
+/// What a key is.
+#[derive(Clone)]
+pub(super) struct Setting {
+    pub(super) key: Key,
+    pub(super) form: Form,
+    /// The value in effect; `None`: there is none.
+    pub(super) text: Option<String>,
+    /// `None`: it is the default.
+    pub(super) origin: Option<Origin>,
+}
+
+impl Settings {
+    /// As TOML, by section, each key with where it is from. Secrets are `***`.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut lines = Vec::new();
+        let mut section = "";
+        for setting in self.0.values() {
+            let (of, name) = setting.key.name.split_once('.').unwrap_or_default();
+            if of != section {
+                let gap = if section.is_empty() { "" } else { "\n" };
+                lines.push(format!("{gap}[{of}]"));
+                section = of;
+            }
+            lines.push(match &setting.text {
+                Some(text) => {
+                    let origin = setting.origin.as_ref().map(Origin::to_string);
+                    let origin = origin.unwrap_or_else(|| "default".to_owned());
+                    format!("{name} = {} # from: {origin}", setting.literal(text))
+                }
+                None => format!("# {name} is not set"),
+            });
+        }
+        lines.join("\n")
+    }
+}
+
+impl Setting {
+    fn literal(&self, text: &str) -> String {
+        let text = (self.form.shown)(text);
+        match self.form.json_type() {
+            "string" => toml::Value::String(text).to_string(),
+            _ => text,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

@@ -1,0 +1,152 @@
+//! Configurations that are right: what is shown of them, and what the schema and the docs say.
+
+use std::{fs, process::Command};
+
+use leasehold_tests::{binary::leasehold_server, configuration::Configuration, setup::workspace};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+#[tokio::test]
+async fn a_busy_port_is_told_by_the_broker_alone() {
+    let busy = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = busy.local_addr().expect("its address").to_string();
+    let configuration = Configuration::new("[store]\nurl = \"memory\"\n");
+    let said = configuration
+        .said("serve", &[], &["--listen", &address])
+        .await;
+    let problem = format!(
+        "cannot listen on {address}: address already in use; stop what listens there, or choose \
+         another (port 0 picks a free one)"
+    );
+    assert_eq!((said.code, said.problems), (Some(1), vec![problem]));
+    let said = configuration
+        .said("check-config", &[], &["--listen", &address])
+        .await;
+    assert_eq!((said.code, said.problems), (Some(0), vec![]));
+}
+
+#[tokio::test]
+async fn a_secret_that_everybody_may_read_is_a_warning() {
+    let text = "[store]\nurl = \"redis://h\"\npassword_file = \"{dir}/password\"\n";
+    let configuration = Configuration::new(text);
+    configuration.write("password", b"open sesame\n");
+    let valid = "the configuration is valid\n";
+    let said = configuration.said("check-config", &[], &[]).await;
+    assert_eq!((said.code, said.told.as_str()), (Some(0), valid));
+    configuration.set_mode("password", 0o604);
+    let said = configuration.said("check-config", &[], &[]).await;
+    let warning = "warning: store.password_file (from {dir}/leasehold.toml): everybody on this \
+                   machine may read {dir}/password: chmod o-r {dir}/password\n";
+    assert_eq!(
+        (said.code, said.told),
+        (Some(0), format!("{valid}{warning}"))
+    );
+}
+
+#[tokio::test]
+async fn what_is_shown_is_a_configuration_with_the_same_meaning() {
+    let text = "[store]\nurl = \"redis-sentinel://me:canary@h:1/m\"\nwait_replicas = 2\n\
+                [limits]\nttl_max = \"5s\"\n[log]\nfilter = \"a[b{c=\\\"d\\\"}]=info\"\n";
+    let configuration = Configuration::new(text);
+    let env = [("LEASEHOLD__SERVER__DRAIN_TIMEOUT", "1m 30s")];
+    let show = ["--show", "--key-prefix", "a:"];
+    let said = configuration.said("check-config", &env, &show).await;
+    assert_eq!(
+        (said.code, said.problems.len()),
+        (Some(0), 0),
+        "{:?}",
+        said.problems
+    );
+    assert!(!said.told.contains("canary"), "{}", said.told);
+    for line in [
+        "drain_timeout = \"1m 30s\" # from: LEASEHOLD__SERVER__DRAIN_TIMEOUT",
+        "filter = 'a[b{c=\"d\"}]=info' # from: {dir}/leasehold.toml",
+        "key_prefix = \"a:\" # from: --key-prefix",
+        "ttl_default = \"5s\" # from: default",
+        "ttl_max = \"5s\" # from: {dir}/leasehold.toml",
+        "url = \"redis-sentinel://me:***@h:1/m\" # from: {dir}/leasehold.toml",
+        "wait_replicas = 2 # from: {dir}/leasehold.toml",
+        "# the configuration is valid",
+    ] {
+        assert!(
+            said.told.lines().any(|shown| shown == line),
+            "{line}: {}",
+            said.told
+        );
+    }
+    let again = Configuration::new(&said.told);
+    let said_again = again.said("check-config", &[], &["--show"]).await;
+    assert_eq!((said_again.code, said_again.problems.len()), (Some(0), 0));
+    assert_eq!(values(&said_again.told), values(&said.told));
+}
+
+/// What `leasehold-server config-schema` prints.
+fn schema() -> String {
+    let printed = Command::new(leasehold_server())
+        .arg("config-schema")
+        .output();
+    String::from_utf8(printed.expect("it runs").stdout).expect("UTF-8")
+}
+
+fn page() -> String {
+    let page = workspace().join("docs/configuration.md");
+    fs::read_to_string(page).expect("a page of the docs")
+}
+
+#[test]
+fn the_schema_in_the_repository_is_the_one_that_is_printed() {
+    let path = "docs/leasehold.schema.json";
+    let kept = fs::read_to_string(workspace().join(path)).expect("a file of the docs");
+    assert_eq!(kept, schema(), "leasehold-server config-schema > {path}");
+}
+
+#[test]
+fn the_table_of_keys_is_that_of_the_schema() {
+    let schema: Value = serde_json::from_str(&schema()).expect("JSON");
+    let sections = schema["properties"].as_object().expect("sections");
+    let mut table = String::new();
+    for (section, of) in sections {
+        for (name, key) in of["properties"].as_object().expect("keys") {
+            let default = match key["default"].as_str() {
+                Some(text) => format!("`{text}` "),
+                None if key["default"].is_null() => String::new(),
+                None => format!("`{}` ", key["default"]),
+            };
+            let description = key["description"].as_str().expect("a description");
+            table += &format!("| `{section}.{name}` | {default}| {description} |\n");
+        }
+    }
+    assert!(table.lines().count() > 30, "{table}");
+    let page = page();
+    let kept: Vec<_> = page.lines().filter(|line| is_of_a_key(line)).collect();
+    assert!(
+        kept == table.lines().collect::<Vec<_>>(),
+        "the table is\n{table}"
+    );
+}
+
+/// A row of the table begins with a key, which has a dot.
+fn is_of_a_key(line: &str) -> bool {
+    let name = line
+        .strip_prefix("| `")
+        .and_then(|line| line.split('`').next());
+    name.is_some_and(|name| name.contains('.') && !name.contains(' '))
+}
+
+#[tokio::test]
+async fn the_example_of_the_docs_is_right() {
+    let page = page();
+    let example = page.split("```toml\n").nth(1).expect("an example");
+    let example = example.split("```").next().expect("its end");
+    let configuration = Configuration::new(example);
+    let said = configuration.said("check-config", &[], &[]).await;
+    assert_eq!((said.code, said.problems), (Some(0), vec![]));
+}
+
+/// Without where each is from.
+fn values(toml: &str) -> Vec<&str> {
+    let lines = toml.lines();
+    lines
+        .map(|line| line.split(" # from: ").next().unwrap_or(line))
+        .collect()
+}
