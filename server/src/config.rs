@@ -17,12 +17,12 @@ use tokio::sync::watch;
 pub use cli::{Check, Cli, Command, Flags};
 pub use http2::Http2;
 pub use live::Live;
-pub use settings::Settings;
+pub use settings::{Change, Settings};
 pub use store::StoreSettings;
 
 use self::{
     key::{Kind, key, one_of},
-    reader::Reader,
+    reader::{Outcome, Reader},
 };
 
 /// What a broker is to do, checked.
@@ -101,6 +101,26 @@ impl Config {
             warnings: Vec::new(),
         }
     }
+}
+
+/// What can be used at once of a configuration that is right by itself: the part that needs no
+/// restart, beside the part that does as it is in use.
+///
+/// # Errors
+/// Why they do not go together.
+pub(crate) fn reloadable(
+    wanted: &Settings,
+    in_use: &Settings,
+) -> Result<(Live, Settings), Vec<String>> {
+    let mut reader = Reader::reloading(wanted, in_use);
+    let live = Live::read(&mut reader);
+    let Outcome {
+        settings, problems, ..
+    } = reader.finish();
+    if problems.is_empty() {
+        return Ok((live, settings));
+    }
+    Err(problems)
 }
 
 fn address() -> Kind<SocketAddr> {

@@ -5,6 +5,7 @@ pub mod config;
 pub mod grpc;
 pub mod lock;
 pub mod prepare;
+pub mod reload;
 pub mod runtime;
 mod serve;
 pub mod shutdown;

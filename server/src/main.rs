@@ -5,7 +5,9 @@ use std::{fmt::Display, io::Write as _, process::ExitCode};
 use leasehold_server::{
     Listeners,
     config::{Cli, Command, Config, Flags},
-    prepare, run, runtime,
+    prepare,
+    reload::Reload,
+    run, runtime,
     shutdown::Signals,
     telemetry,
 };
@@ -35,13 +37,14 @@ async fn run_command() -> ExitCode {
 
 async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     let config = Config::load(flags, dev)?;
-    telemetry::init(&config);
     let signals = Signals::catch().map_err(sentence)?;
+    let reload = Reload::catch(flags, &config, telemetry::init(&config)).map_err(sentence)?;
     let listeners = Listeners::bind(&config).await.map_err(sentence)?;
     listeners.announce(dev).map_err(sentence)?;
     let stop = CancellationToken::new();
     tokio::select! {
         ended = run(config, listeners, stop.clone().cancelled_owned()) => ended.map_err(sentence),
+        () = reload.follow() => unreachable!("it never ends"),
         () = signals.second(stop) => Err(sentence("ended before the drain was complete")),
     }
 }

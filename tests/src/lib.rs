@@ -65,6 +65,7 @@ pub mod shared_redis;
 pub mod shared_sentinel;
 pub mod shim;
 pub mod status;
+pub mod staying_stream;
 pub mod store_clock;
 pub mod stream_client;
 pub mod subscriptions;

@@ -92,6 +92,11 @@ impl TestProcess {
         self.signal(Signal::TERM);
     }
 
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     /// Its exit code, once it has ended by itself; `None` if a signal ended it.
     pub async fn ended(&mut self) -> Option<i32> {
         let ended = tokio::time::timeout(END_LIMIT, self.child.wait()).await;

@@ -5,7 +5,9 @@ use std::{path::PathBuf, process::Stdio, time::Duration};
 use leasehold_proto::v1::{
     AcquireRequest, LockTarget, Owner, ReleaseRequest, lock_service_client::LockServiceClient,
 };
-use leasehold_tests::{binary::leasehold_server, client::channel, temp_dir::TempDir};
+use leasehold_tests::{
+    binary::leasehold_server, client::channel, staying_stream::stay, temp_dir::TempDir,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
@@ -13,13 +15,8 @@ use tokio::{
     process::{Child, ChildStdout, Command},
     time::{Instant, timeout},
 };
-use tokio_stream::StreamExt as _;
-use tonic::{Streaming, transport::Channel};
+use tonic::transport::Channel;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-use tonic_reflection::pb::v1::{
-    ServerReflectionRequest, ServerReflectionResponse,
-    server_reflection_client::ServerReflectionClient, server_reflection_request::MessageRequest,
-};
 
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 const ANY_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
@@ -233,25 +230,6 @@ async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
         "{stderr}"
     );
     assert!(!stderr.contains("canary"), "{stderr}");
-}
-
-/// Opens a stream that the broker cannot end by itself.
-async fn stay(api: Channel) -> Streaming<ServerReflectionResponse> {
-    let list = MessageRequest::ListServices(String::new());
-    let request = ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(list),
-    };
-    let requests = tokio_stream::once(request).chain(tokio_stream::pending());
-    let mut client = ServerReflectionClient::new(api);
-    let answers = client.server_reflection_info(requests).await;
-    let mut answers = answers.expect("reflection answers").into_inner();
-    answers
-        .message()
-        .await
-        .expect("no error")
-        .expect("one answer");
-    answers
 }
 
 #[tokio::test]

@@ -67,10 +67,11 @@ const ARROWS: [Arrow; 6] = [
 ];
 
 /// Crates that only these modules of the server may name.
-const HOMES: [(&str, &[&str]); 7] = [
+const HOMES: [(&str, &[&str]); 8] = [
     ("axum", &["serve"]),
     ("fred", &["store/redis"]),
     ("clap", &["config"]),
+    ("notify", &["reload"]),
     ("tonic", EDGE),
     ("prost", EDGE),
     ("prost_types", EDGE),

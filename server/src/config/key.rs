@@ -19,6 +19,8 @@ pub(super) struct Key {
     pub(super) about: &'static str,
     /// Its value where nobody gives one; `None`: it has none.
     pub(super) default: Option<&'static str>,
+    /// Whether a change takes effect without a restart.
+    pub(super) reloads: bool,
 }
 
 /// A key without a default.
@@ -27,6 +29,7 @@ pub(super) const fn key(name: &'static str, about: &'static str) -> Key {
         name,
         about,
         default: None,
+        reloads: false,
     }
 }
 
@@ -34,6 +37,13 @@ impl Key {
     pub(super) const fn or(self, default: &'static str) -> Self {
         Self {
             default: Some(default),
+            ..self
+        }
+    }
+
+    pub(super) const fn reloads(self) -> Self {
+        Self {
+            reloads: true,
             ..self
         }
     }

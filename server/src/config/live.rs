@@ -28,9 +28,9 @@ pub struct Live {
 impl Live {
     pub(super) fn read(reader: &mut Reader) -> Self {
         let about = "How long a stop may take before open connections are cut";
-        let drain_timeout = key("server.drain_timeout", about).or("10s");
+        let drain_timeout = key("server.drain_timeout", about).or("10s").reloads();
         let about = "What to log, by level and module, such as info or leasehold_server=debug";
-        let log_filter = key("log.filter", about).or("info");
+        let log_filter = key("log.filter", about).or("info").reloads();
         Self {
             limits: limits(reader),
             drain_timeout: reader.read(drain_timeout, time(Duration::ZERO, HOUR)),
@@ -41,7 +41,7 @@ impl Live {
 
 fn limits(reader: &mut Reader) -> Limits {
     let about = "The shortest validity; a shorter one asked for is raised to it";
-    let ttl_min = key("limits.ttl_min", about).or("1s");
+    let ttl_min = key("limits.ttl_min", about).or("1s").reloads();
     let ttl_min = reader.read(ttl_min, time(TTL_LEAST, HOUR));
     let about = "The longest validity; a longer one asked for is cut to it";
     let ttl_max = key("limits.ttl_max", about).or("60s");
@@ -50,7 +50,7 @@ fn limits(reader: &mut Reader) -> Limits {
         reader.problem("limits.ttl_max", "must not be below limits.ttl_min");
     }
     let about = "The validity where the caller names none";
-    let ttl_default = key("limits.ttl_default", about).or("10s");
+    let ttl_default = key("limits.ttl_default", about).or("10s").reloads();
     let in_bounds = TTL_DEFAULT.min(ttl_max).max(ttl_min);
     let in_bounds = humantime::format_duration(in_bounds).to_string();
     let ttl_default = reader.read_or(ttl_default, time(TTL_LEAST, HOUR), &in_bounds);
@@ -59,7 +59,7 @@ fn limits(reader: &mut Reader) -> Limits {
         reader.problem("limits.ttl_default", between);
     }
     let about = "The longest wait in line; a longer one asked for is cut to it";
-    let wait_max = key("limits.wait_max", about).or("1h");
+    let wait_max = key("limits.wait_max", about).or("1h").reloads();
     let about = "The longest lock_delay; a longer one asked for is refused";
     let lock_delay_max = key("limits.lock_delay_max", about).or("10s");
     Limits {

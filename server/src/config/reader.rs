@@ -4,7 +4,7 @@ use super::{
     Flags,
     key::{Key, Kind},
     settings::{Setting, Settings},
-    sources::{self, Given, Sources},
+    sources::{self, Given, GivenValue, Sources},
 };
 
 /// Edits between a key and what was written in its place, at most.
@@ -41,6 +41,26 @@ impl Reader {
         let wrong = [file, environment].into_iter().filter_map(Result::err);
         reader.problems.extend(wrong);
         sources::add_flags(&mut reader.given, flags);
+        reader
+    }
+
+    /// Reads what can be reloaded from `wanted`, and what needs a restart as it is in use.
+    pub(super) fn reloading(wanted: &Settings, in_use: &Settings) -> Self {
+        let mut reader = Self::default();
+        for (name, wanted) in &wanted.0 {
+            let setting = match wanted.key.reloads {
+                true => Some(wanted),
+                false => in_use.0.get(name),
+            };
+            let given = setting.and_then(|setting| {
+                let value = GivenValue::Text(setting.text.clone()?);
+                let origin = setting.origin.clone()?;
+                Some(Given { value, origin })
+            });
+            if let Some(given) = given {
+                reader.given.insert((*name).to_owned(), vec![given]);
+            }
+        }
         reader
     }
 

@@ -27,7 +27,10 @@ fn object(properties: Value) -> Value {
 fn property(setting: &Setting) -> Value {
     let (key, form) = (setting.key, &setting.form);
     let mut property = form.schema.clone();
-    let description = format!("{} ({}).", key.about, form.what);
+    let mut description = format!("{} ({}).", key.about, form.what);
+    if key.reloads {
+        description.push_str(" Needs no restart.");
+    }
     property["description"] = description.into();
     if let Some(default) = key.default {
         let text = || default.into();

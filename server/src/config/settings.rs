@@ -22,6 +22,17 @@ pub(super) struct Setting {
     pub(super) origin: Option<Origin>,
 }
 
+/// A key with another value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub key: &'static str,
+    /// What it was, without secrets.
+    pub from: String,
+    /// What it is, without secrets.
+    pub to: String,
+}
+
 impl Settings {
     /// As TOML, by section, each key with where it is from. Secrets are `***`.
     #[must_use]
@@ -46,6 +57,24 @@ impl Settings {
         }
         lines.join("\n")
     }
+
+    /// What is different here from `before`.
+    pub(crate) fn since(&self, before: &Self) -> Vec<Change> {
+        let of_both = |(name, to): (&&'static str, &Setting)| {
+            let from = before.0.get(name)?;
+            (from.text != to.text).then(|| Change {
+                key: name,
+                from: from.shown(),
+                to: to.shown(),
+            })
+        };
+        self.0.iter().filter_map(of_both).collect()
+    }
+
+    /// Takes over what `newer` has.
+    pub(crate) fn update(&mut self, newer: Self) {
+        self.0.extend(newer.0);
+    }
 }
 
 impl Setting {
@@ -55,6 +84,17 @@ impl Setting {
             "string" => toml::Value::String(text).to_string(),
             _ => text,
         }
+    }
+
+    fn shown(&self) -> String {
+        let text = self.text.as_deref();
+        text.map_or_else(|| "nothing".to_owned(), self.form.shown)
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {} to {}", self.key, self.from, self.to)
     }
 }
 

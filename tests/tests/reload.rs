@@ -1,0 +1,310 @@
+//! A running broker whose configuration changes: what takes effect, what waits, what is told.
+
+use std::{fs, os::unix::fs::symlink, time::Duration};
+
+use leasehold_proto::v1::{
+    AcquireRequest, LockTarget, Owner, lock_service_client::LockServiceClient,
+};
+use leasehold_tests::{
+    binary::leasehold_server,
+    client::{AcquireCall, Client, channel},
+    configuration::Configuration,
+    process::TestProcess,
+    staying_stream::stay,
+    stream_client::StreamClient,
+    until::until,
+};
+use tokio::{process::Command, time::sleep};
+use tonic::{Code, transport::Channel};
+
+const API: &str = "listening on ";
+const ADMIN: &str = "admin listening on ";
+const LOG: &str = "stderr.log";
+/// Five times what a directory must be quiet for.
+const IDLE: Duration = Duration::from_secs(1);
+const STAYS: &str = "the configuration in use stays";
+
+/// `leasehold-server dev`, whose log lies beside its configuration.
+struct Broker {
+    configuration: Configuration,
+    process: TestProcess,
+    api: Channel,
+    client: Client,
+}
+
+impl Broker {
+    /// On this configuration.
+    async fn on(text: &str) -> Self {
+        let configuration = Configuration::new(text);
+        let file = configuration.file().display().to_string();
+        Self::start(configuration, &["--config", &file], &[]).await
+    }
+
+    async fn start(configuration: Configuration, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(leasehold_server());
+        command.args([
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+        ]);
+        command.args(args).envs(env.iter().copied());
+        let log = configuration.dir().join(LOG);
+        let (process, lines) = TestProcess::start(command, &log, &[ADMIN, API]).await;
+        let api = lines[1].strip_prefix(API).and_then(|api| api.parse().ok());
+        let api = api.expect("an address after the mark");
+        Self {
+            configuration,
+            process,
+            api: channel(api),
+            client: Client::new("worker", &[api], 0),
+        }
+    }
+
+    /// Writes the configuration in the place of the old one.
+    fn rewrite(&self, text: &str) {
+        fs::write(self.configuration.file(), text).expect("write the configuration");
+    }
+
+    /// The validity that a caller gets who asks for so much, or for none.
+    async fn granted_ms(&self, ttl_ms: Option<u64>) -> u128 {
+        let request = AcquireRequest {
+            target: Some(LockTarget {
+                name: uuid::Uuid::new_v4().to_string(),
+                ..LockTarget::default()
+            }),
+            owner: Some(Owner {
+                id: "worker".to_owned(),
+                ..Owner::default()
+            }),
+            ttl: ttl_ms.map(|ttl_ms| {
+                let ttl = Duration::from_millis(ttl_ms).try_into();
+                ttl.expect("a short time")
+            }),
+            ..AcquireRequest::default()
+        };
+        let mut locks = LockServiceClient::new(self.api.clone());
+        let lease = locks.acquire(request).await.expect("it is free");
+        let ttl = lease.into_inner().lease.and_then(|lease| lease.ttl);
+        let ttl = Duration::try_from(ttl.expect("a lease has a ttl"));
+        ttl.expect("it is positive").as_millis()
+    }
+
+    /// Returns once the shortest validity is this.
+    async fn raises_to(&self, ttl_min_ms: u128) {
+        let what = format!("ttl_min {ttl_min_ms} ms: {}", self.log());
+        until(&what, async || {
+            (self.granted_ms(Some(1)).await == ttl_min_ms).then_some(())
+        })
+        .await;
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.configuration.dir().join(LOG)).expect("the log")
+    }
+
+    /// Returns once the log has this.
+    async fn logs(&self, text: &str) {
+        until(text, async || self.log().contains(text).then_some(())).await;
+    }
+}
+
+fn ttl_min(seconds: u8) -> String {
+    format!("[limits]\nttl_min = \"{seconds}s\"\n")
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_or_replaced_takes_effect() {
+    let broker = Broker::on(&ttl_min(1)).await;
+    broker.raises_to(1_000).await;
+    let mut stream = StreamClient::open_on(broker.api.clone()).await;
+    broker.rewrite(&ttl_min(2));
+    broker.raises_to(2_000).await;
+    broker.logs("changed: limits.ttl_min from 1s to 2s").await;
+
+    let other = broker.configuration.dir().join("other.toml");
+    fs::write(&other, ttl_min(3)).expect("another file");
+    fs::rename(&other, broker.configuration.file()).expect("one file system");
+    broker.raises_to(3_000).await;
+
+    fs::remove_file(broker.configuration.file()).expect("it is there");
+    broker.logs(STAYS).await;
+    assert_eq!(broker.granted_ms(Some(1)).await, 3_000);
+    broker.rewrite(&ttl_min(4));
+    broker.raises_to(4_000).await;
+
+    // Calls on a stream that is older than the change.
+    let call = AcquireCall::new("on-a-stream", Duration::from_millis(1), Duration::ZERO);
+    let call = stream.acquire(&call, 1).await;
+    let lease = stream.granted(call).await;
+    assert_eq!(lease.ttl.expect("a lease has a ttl").seconds, 4);
+}
+
+#[tokio::test]
+async fn a_link_of_kubernetes_that_is_swapped_takes_effect() {
+    let configuration = Configuration::new("");
+    let mount = configuration.dir().to_owned();
+    let place = |version: &str, seconds| {
+        fs::create_dir(mount.join(version)).expect("a new directory");
+        fs::write(mount.join(version).join("leasehold.toml"), ttl_min(seconds)).expect("a file");
+    };
+    place("..first", 1);
+    symlink("..first", mount.join("..data")).expect("a link");
+    fs::remove_file(configuration.file()).expect("it is there");
+    symlink("..data/leasehold.toml", configuration.file()).expect("a link");
+    let file = configuration.file().display().to_string();
+    let broker = Broker::start(configuration, &["--config", &file], &[]).await;
+    broker.raises_to(1_000).await;
+
+    // Twice: the first time the end of the old file could be noticed, too.
+    for (version, old, seconds) in [("..second", "..first", 2), ("..third", "..second", 3)] {
+        place(version, seconds);
+        symlink(version, mount.join("..data_tmp")).expect("a link");
+        fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("one file system");
+        fs::remove_dir_all(mount.join(old)).expect("it is there");
+        broker.raises_to(u128::from(seconds) * 1_000).await;
+    }
+}
+
+/// The file lies in a directory that nobody watches.
+#[tokio::test]
+async fn sighup_takes_effect() {
+    let elsewhere = Configuration::new(&ttl_min(1));
+    let configuration = Configuration::new("");
+    fs::remove_file(configuration.file()).expect("it is there");
+    symlink(elsewhere.file(), configuration.file()).expect("a link");
+    let file = configuration.file().display().to_string();
+    let broker = Broker::start(configuration, &["--config", &file], &[]).await;
+    broker.raises_to(1_000).await;
+    fs::write(elsewhere.file(), ttl_min(2)).expect("write the configuration");
+    broker.process.hang_up();
+    broker.raises_to(2_000).await;
+    broker.logs("SIGHUP: reading the configuration again").await;
+}
+
+#[tokio::test]
+async fn without_a_file_sighup_is_told_of_and_does_nothing() {
+    let broker = Broker::start(Configuration::new(""), &[], &[]).await;
+    broker.process.hang_up();
+    broker
+        .logs("SIGHUP: there is no file of --config to read again")
+        .await;
+    assert_eq!(broker.granted_ms(Some(1)).await, 1_000);
+}
+
+#[tokio::test]
+async fn a_bad_file_changes_nothing_and_all_of_it_is_told() {
+    let broker = Broker::on(&ttl_min(2)).await;
+    broker.raises_to(2_000).await;
+    let path = broker.configuration.file().display().to_string();
+    broker
+        .rewrite("[limits]\nttl_min = \"3s\"\nwait_max = \"never\"\n[logg]\nfilter = \"debug\"\n");
+    broker.logs(STAYS).await;
+    let log = broker.log();
+    for problem in [
+        format!(
+            "limits.wait_max (from {path}): must be a time from 0s to 1h, such as 10s, not \"never\""
+        ),
+        format!("logg.filter (from {path}): no such key; did you mean log.filter?"),
+    ] {
+        let told = |line: &str| line.contains(" ERROR ") && line.ends_with(&problem);
+        assert!(log.lines().any(told), "{problem}: {log}");
+    }
+    assert_eq!(broker.granted_ms(Some(1)).await, 2_000);
+    // Its own log is written in the same directory, and is no reason to read the file again. What must
+    // not come cannot be awaited.
+    sleep(IDLE).await;
+    broker.rewrite("[limits\n");
+    broker.logs(&format!("{path}, line 1, column 8: ")).await;
+    assert_eq!(broker.granted_ms(Some(1)).await, 2_000);
+    broker.rewrite(&ttl_min(4));
+    broker.raises_to(4_000).await;
+    assert_eq!(broker.log().matches(STAYS).count(), 2, "{}", broker.log());
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
+    let broker = Broker::on(&ttl_min(1)).await;
+    broker.rewrite(
+        "[limits]\nttl_min = \"2s\"\nttl_max = \"30s\"\nlock_delay_max = \"20s\"\n\
+         [store]\nurl = \"redis://me:canary@h\"\n",
+    );
+    broker.raises_to(2_000).await;
+    let waiting = "WARN leasehold_server::reload: needs a restart: limits.lock_delay_max from 10s \
+                   to 20s, limits.ttl_max from 60s to 30s, store.url from nothing to \
+                   redis://me:***@h";
+    broker.logs(waiting).await;
+    assert_eq!(broker.granted_ms(Some(50_000)).await, 50_000);
+    assert!(!broker.log().contains("canary"), "{}", broker.log());
+}
+
+/// A shortest validity above the longest in use would leave no validity at all.
+#[tokio::test]
+async fn what_fits_only_what_needs_a_restart_waits_for_it() {
+    let broker = Broker::on("").await;
+    broker.rewrite("[limits]\nttl_min = \"90s\"\nttl_max = \"2m\"\n");
+    let waiting = "needs a restart: limits.ttl_default from 10s to 1m 30s, limits.ttl_max from 60s \
+                   to 2m, limits.ttl_min from 1s to 90s";
+    broker.logs(waiting).await;
+    assert_eq!(broker.granted_ms(Some(1)).await, 1_000);
+    assert_eq!(broker.granted_ms(Some(100_000)).await, 60_000);
+}
+
+#[tokio::test]
+async fn flags_and_environment_keep_winning() {
+    let configuration = Configuration::new("");
+    let file = configuration.file().display().to_string();
+    let args = ["--config", &file, "--log", "info"];
+    let env = [("LEASEHOLD__LIMITS__TTL_MIN", "3s")];
+    let broker = Broker::start(configuration, &args, &env).await;
+    broker.rewrite("[limits]\nttl_min = \"2s\"\nttl_default = \"7s\"\n[log]\nfilter = \"debug\"\n");
+    broker
+        .logs("changed: limits.ttl_default from 10s to 7s")
+        .await;
+    assert_eq!(broker.granted_ms(None).await, 7_000);
+    assert_eq!(broker.granted_ms(Some(1)).await, 3_000);
+    let log = broker.log();
+    assert!(
+        !log.contains("limits.ttl_min") && !log.contains("log.filter"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn wait_max_and_the_log_filter_take_effect() {
+    let broker = Broker::on("").await;
+    let held = AcquireCall::new("held", Duration::from_secs(60), Duration::ZERO);
+    broker
+        .client
+        .acquire_at(0, &held)
+        .await
+        .expect("it is free");
+    assert!(!broker.log().contains(" DEBUG "));
+    broker.rewrite("[limits]\nwait_max = \"1ms\"\n[log]\nfilter = \"debug\"\n");
+    broker.logs("changed: limits.wait_max from 1h to 1ms").await;
+    broker.logs("changed: log.filter from info to debug").await;
+    let waiting = AcquireCall::new("held", Duration::from_secs(60), Duration::from_secs(3_000));
+    let refused = broker
+        .client
+        .acquire_at(0, &waiting)
+        .await
+        .expect_err("it is held");
+    assert_eq!(refused.code(), Code::Aborted, "{refused:?}");
+    broker.logs(" DEBUG ").await;
+    broker.rewrite("");
+    broker.logs("changed: log.filter from debug to info").await;
+}
+
+#[tokio::test]
+async fn a_stop_goes_by_the_newest_drain_timeout() {
+    let mut broker = Broker::on("[server]\ndrain_timeout = \"1h\"\n").await;
+    let _open = stay(broker.api.clone()).await;
+    broker.rewrite("[server]\ndrain_timeout = \"100ms\"\n");
+    broker
+        .logs("changed: server.drain_timeout from 1h to 100ms")
+        .await;
+    broker.process.terminate();
+    assert_eq!(broker.process.ended().await, Some(0));
+    broker.logs("drain_timeout has passed").await;
+}
