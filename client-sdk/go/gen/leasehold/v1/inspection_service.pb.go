@@ -366,11 +366,14 @@ type ListLocksRequest struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Only names that start so.
 	NamePrefix string `protobuf:"bytes,2,opt,name=name_prefix,json=namePrefix,proto3" json:"name_prefix,omitempty"`
-	// Only locks that this owner holds or waits for.
+	// Only locks that this owner holds or waits for, as one of the first 100
+	// holders or of the first 100 that wait.
 	OwnerId string `protobuf:"bytes,3,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
 	// At most this many; 0 means 100; more than 1000 means 1000.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the call before; other fields must not change.
+	// next_page_token of the call before; other fields but page_size must not
+	// change. INVALID_FIELD if they did, or if the server of the store that the
+	// list had come to is gone: begin again with the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -444,7 +447,12 @@ func (x *ListLocksRequest) GetPageToken() string {
 // Response of ListLocks.
 type ListLocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Locks in no particular order, each at most once; waiters are left out.
+	// Locks in no particular order, each at most once on a page; waiters are left
+	// out. A lock that is held all the time is on at least one page. It comes
+	// again with a later one only if the store rearranged its keys meanwhile: a
+	// Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+	// may also be missed), a node of RedLock that goes away. A page may hold fewer
+	// locks than asked for, or none, and not be the last one.
 	Locks []*Lock `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

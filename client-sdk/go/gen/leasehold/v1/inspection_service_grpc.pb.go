@@ -34,7 +34,7 @@ const (
 type InspectionServiceClient interface {
 	// One lock. A lock nobody holds or waits for is NOT_FOUND.
 	GetLock(ctx context.Context, in *GetLockRequest, opts ...grpc.CallOption) (*GetLockResponse, error)
-	// Locks that are held or waited for.
+	// Locks that are held or waited for, or closed by lock_delay.
 	ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksResponse, error)
 	// Changes, as they happen. Best effort: a gap is told, not filled.
 	WatchLocks(ctx context.Context, in *WatchLocksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLocksResponse], error)
@@ -95,7 +95,7 @@ type InspectionService_WatchLocksClient = grpc.ServerStreamingClient[WatchLocksR
 type InspectionServiceServer interface {
 	// One lock. A lock nobody holds or waits for is NOT_FOUND.
 	GetLock(context.Context, *GetLockRequest) (*GetLockResponse, error)
-	// Locks that are held or waited for.
+	// Locks that are held or waited for, or closed by lock_delay.
 	ListLocks(context.Context, *ListLocksRequest) (*ListLocksResponse, error)
 	// Changes, as they happen. Best effort: a gap is told, not filled.
 	WatchLocks(*WatchLocksRequest, grpc.ServerStreamingServer[WatchLocksResponse]) error

@@ -44,7 +44,7 @@ class InspectionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLocks(self, request, context):
-        """Locks that are held or waited for.
+        """Locks that are held or waited for, or closed by lock_delay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -76,17 +76,31 @@ export interface ListLocksRequest {
   namespace: string;
   /** Only names that start so. */
   namePrefix: string;
-  /** Only locks that this owner holds or waits for. */
+  /**
+   * Only locks that this owner holds or waits for, as one of the first 100
+   * holders or of the first 100 that wait.
+   */
   ownerId: string;
   /** At most this many; 0 means 100; more than 1000 means 1000. */
   pageSize: number;
-  /** next_page_token of the call before; other fields must not change. */
+  /**
+   * next_page_token of the call before; other fields but page_size must not
+   * change. INVALID_FIELD if they did, or if the server of the store that the
+   * list had come to is gone: begin again with the first page.
+   */
   pageToken: string;
 }
 
 /** Response of ListLocks. */
 export interface ListLocksResponse {
-  /** Locks in no particular order, each at most once; waiters are left out. */
+  /**
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
+   */
   locks: Lock[];
   /** Empty on the last page. */
   nextPageToken: string;
@@ -750,7 +764,7 @@ export const InspectionServiceService = {
     responseSerialize: (value: GetLockResponse): Buffer => Buffer.from(GetLockResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetLockResponse => GetLockResponse.decode(value),
   },
-  /** Locks that are held or waited for. */
+  /** Locks that are held or waited for, or closed by lock_delay. */
   listLocks: {
     path: "/leasehold.v1.InspectionService/ListLocks" as const,
     requestStream: false as const,
@@ -775,7 +789,7 @@ export const InspectionServiceService = {
 export interface InspectionServiceServer extends UntypedServiceImplementation {
   /** One lock. A lock nobody holds or waits for is NOT_FOUND. */
   getLock: handleUnaryCall<GetLockRequest, GetLockResponse>;
-  /** Locks that are held or waited for. */
+  /** Locks that are held or waited for, or closed by lock_delay. */
   listLocks: handleUnaryCall<ListLocksRequest, ListLocksResponse>;
   /** Changes, as they happen. Best effort: a gap is told, not filled. */
   watchLocks: handleServerStreamingCall<WatchLocksRequest, WatchLocksResponse>;
@@ -798,7 +812,7 @@ export interface InspectionServiceClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetLockResponse) => void,
   ): ClientUnaryCall;
-  /** Locks that are held or waited for. */
+  /** Locks that are held or waited for, or closed by lock_delay. */
   listLocks(
     request: ListLocksRequest,
     callback: (error: ServiceError | null, response: ListLocksResponse) => void,

@@ -188,7 +188,7 @@ public final class InspectionServiceGrpc {
 
     /**
      * <pre>
-     * Locks that are held or waited for.
+     * Locks that are held or waited for, or closed by lock_delay.
      * </pre>
      */
     default void listLocks(dev.leasehold.v1.ListLocksRequest request,
@@ -253,7 +253,7 @@ public final class InspectionServiceGrpc {
 
     /**
      * <pre>
-     * Locks that are held or waited for.
+     * Locks that are held or waited for, or closed by lock_delay.
      * </pre>
      */
     public void listLocks(dev.leasehold.v1.ListLocksRequest request,
@@ -305,7 +305,7 @@ public final class InspectionServiceGrpc {
 
     /**
      * <pre>
-     * Locks that are held or waited for.
+     * Locks that are held or waited for, or closed by lock_delay.
      * </pre>
      */
     public dev.leasehold.v1.ListLocksResponse listLocks(dev.leasehold.v1.ListLocksRequest request) throws io.grpc.StatusException {
@@ -357,7 +357,7 @@ public final class InspectionServiceGrpc {
 
     /**
      * <pre>
-     * Locks that are held or waited for.
+     * Locks that are held or waited for, or closed by lock_delay.
      * </pre>
      */
     public dev.leasehold.v1.ListLocksResponse listLocks(dev.leasehold.v1.ListLocksRequest request) {
@@ -409,7 +409,7 @@ public final class InspectionServiceGrpc {
 
     /**
      * <pre>
-     * Locks that are held or waited for.
+     * Locks that are held or waited for, or closed by lock_delay.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.leasehold.v1.ListLocksResponse> listLocks(

@@ -146,7 +146,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object ownerId_ = "";
   /**
    * <pre>
-   * Only locks that this owner holds or waits for.
+   * Only locks that this owner holds or waits for, as one of the first 100
+   * holders or of the first 100 that wait.
    * </pre>
    *
    * <code>string owner_id = 3;</code>
@@ -167,7 +168,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Only locks that this owner holds or waits for.
+   * Only locks that this owner holds or waits for, as one of the first 100
+   * holders or of the first 100 that wait.
    * </pre>
    *
    * <code>string owner_id = 3;</code>
@@ -208,7 +210,9 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object pageToken_ = "";
   /**
    * <pre>
-   * next_page_token of the call before; other fields must not change.
+   * next_page_token of the call before; other fields but page_size must not
+   * change. INVALID_FIELD if they did, or if the server of the store that the
+   * list had come to is gone: begin again with the first page.
    * </pre>
    *
    * <code>string page_token = 5;</code>
@@ -229,7 +233,9 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * next_page_token of the call before; other fields must not change.
+   * next_page_token of the call before; other fields but page_size must not
+   * change. INVALID_FIELD if they did, or if the server of the store that the
+   * list had come to is gone: begin again with the first page.
    * </pre>
    *
    * <code>string page_token = 5;</code>
@@ -862,7 +868,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object ownerId_ = "";
     /**
      * <pre>
-     * Only locks that this owner holds or waits for.
+     * Only locks that this owner holds or waits for, as one of the first 100
+     * holders or of the first 100 that wait.
      * </pre>
      *
      * <code>string owner_id = 3;</code>
@@ -882,7 +889,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Only locks that this owner holds or waits for.
+     * Only locks that this owner holds or waits for, as one of the first 100
+     * holders or of the first 100 that wait.
      * </pre>
      *
      * <code>string owner_id = 3;</code>
@@ -903,7 +911,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Only locks that this owner holds or waits for.
+     * Only locks that this owner holds or waits for, as one of the first 100
+     * holders or of the first 100 that wait.
      * </pre>
      *
      * <code>string owner_id = 3;</code>
@@ -920,7 +929,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Only locks that this owner holds or waits for.
+     * Only locks that this owner holds or waits for, as one of the first 100
+     * holders or of the first 100 that wait.
      * </pre>
      *
      * <code>string owner_id = 3;</code>
@@ -934,7 +944,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Only locks that this owner holds or waits for.
+     * Only locks that this owner holds or waits for, as one of the first 100
+     * holders or of the first 100 that wait.
      * </pre>
      *
      * <code>string owner_id = 3;</code>
@@ -998,7 +1009,9 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object pageToken_ = "";
     /**
      * <pre>
-     * next_page_token of the call before; other fields must not change.
+     * next_page_token of the call before; other fields but page_size must not
+     * change. INVALID_FIELD if they did, or if the server of the store that the
+     * list had come to is gone: begin again with the first page.
      * </pre>
      *
      * <code>string page_token = 5;</code>
@@ -1018,7 +1031,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * next_page_token of the call before; other fields must not change.
+     * next_page_token of the call before; other fields but page_size must not
+     * change. INVALID_FIELD if they did, or if the server of the store that the
+     * list had come to is gone: begin again with the first page.
      * </pre>
      *
      * <code>string page_token = 5;</code>
@@ -1039,7 +1054,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * next_page_token of the call before; other fields must not change.
+     * next_page_token of the call before; other fields but page_size must not
+     * change. INVALID_FIELD if they did, or if the server of the store that the
+     * list had come to is gone: begin again with the first page.
      * </pre>
      *
      * <code>string page_token = 5;</code>
@@ -1056,7 +1073,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * next_page_token of the call before; other fields must not change.
+     * next_page_token of the call before; other fields but page_size must not
+     * change. INVALID_FIELD if they did, or if the server of the store that the
+     * list had come to is gone: begin again with the first page.
      * </pre>
      *
      * <code>string page_token = 5;</code>
@@ -1070,7 +1089,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * next_page_token of the call before; other fields must not change.
+     * next_page_token of the call before; other fields but page_size must not
+     * change. INVALID_FIELD if they did, or if the server of the store that the
+     * list had come to is gone: begin again with the first page.
      * </pre>
      *
      * <code>string page_token = 5;</code>

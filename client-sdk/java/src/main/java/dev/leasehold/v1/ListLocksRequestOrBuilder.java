@@ -50,7 +50,8 @@ public interface ListLocksRequestOrBuilder extends
 
   /**
    * <pre>
-   * Only locks that this owner holds or waits for.
+   * Only locks that this owner holds or waits for, as one of the first 100
+   * holders or of the first 100 that wait.
    * </pre>
    *
    * <code>string owner_id = 3;</code>
@@ -59,7 +60,8 @@ public interface ListLocksRequestOrBuilder extends
   java.lang.String getOwnerId();
   /**
    * <pre>
-   * Only locks that this owner holds or waits for.
+   * Only locks that this owner holds or waits for, as one of the first 100
+   * holders or of the first 100 that wait.
    * </pre>
    *
    * <code>string owner_id = 3;</code>
@@ -80,7 +82,9 @@ public interface ListLocksRequestOrBuilder extends
 
   /**
    * <pre>
-   * next_page_token of the call before; other fields must not change.
+   * next_page_token of the call before; other fields but page_size must not
+   * change. INVALID_FIELD if they did, or if the server of the store that the
+   * list had come to is gone: begin again with the first page.
    * </pre>
    *
    * <code>string page_token = 5;</code>
@@ -89,7 +93,9 @@ public interface ListLocksRequestOrBuilder extends
   java.lang.String getPageToken();
   /**
    * <pre>
-   * next_page_token of the call before; other fields must not change.
+   * next_page_token of the call before; other fields but page_size must not
+   * change. INVALID_FIELD if they did, or if the server of the store that the
+   * list had come to is gone: begin again with the first page.
    * </pre>
    *
    * <code>string page_token = 5;</code>

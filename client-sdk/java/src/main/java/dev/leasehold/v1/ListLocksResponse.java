@@ -50,7 +50,12 @@ private static final long serialVersionUID = 0L;
   private java.util.List<dev.leasehold.v1.Lock> locks_;
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -61,7 +66,12 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -73,7 +83,12 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -84,7 +99,12 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -95,7 +115,12 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -569,7 +594,12 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -583,7 +613,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -597,7 +632,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -611,7 +651,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -632,7 +677,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -650,7 +700,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -670,7 +725,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -691,7 +751,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -709,7 +774,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -727,7 +797,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -746,7 +821,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -763,7 +843,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -780,7 +865,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -791,7 +881,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -805,7 +900,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -820,7 +920,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -831,7 +936,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -843,7 +953,12 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Locks in no particular order, each at most once; waiters are left out.
+     * Locks in no particular order, each at most once on a page; waiters are left
+     * out. A lock that is held all the time is on at least one page. It comes
+     * again with a later one only if the store rearranged its keys meanwhile: a
+     * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+     * may also be missed), a node of RedLock that goes away. A page may hold fewer
+     * locks than asked for, or none, and not be the last one.
      * </pre>
      *
      * <code>repeated .leasehold.v1.Lock locks = 1;</code>

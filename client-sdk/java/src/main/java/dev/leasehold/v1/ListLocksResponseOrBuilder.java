@@ -10,7 +10,12 @@ public interface ListLocksResponseOrBuilder extends
 
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -19,7 +24,12 @@ public interface ListLocksResponseOrBuilder extends
       getLocksList();
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -27,7 +37,12 @@ public interface ListLocksResponseOrBuilder extends
   dev.leasehold.v1.Lock getLocks(int index);
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -35,7 +50,12 @@ public interface ListLocksResponseOrBuilder extends
   int getLocksCount();
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
@@ -44,7 +64,12 @@ public interface ListLocksResponseOrBuilder extends
       getLocksOrBuilderList();
   /**
    * <pre>
-   * Locks in no particular order, each at most once; waiters are left out.
+   * Locks in no particular order, each at most once on a page; waiters are left
+   * out. A lock that is held all the time is on at least one page. It comes
+   * again with a later one only if the store rearranged its keys meanwhile: a
+   * Redis that shrinks its table, a slot of a cluster that moves (a lock in it
+   * may also be missed), a node of RedLock that goes away. A page may hold fewer
+   * locks than asked for, or none, and not be the last one.
    * </pre>
    *
    * <code>repeated .leasehold.v1.Lock locks = 1;</code>
