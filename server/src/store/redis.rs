@@ -345,11 +345,8 @@ impl Store for RedisStore {
 
     async fn watch(&self) -> Result<(), StoreError> {
         let node = self.nodes.any(WITHIN).await?;
-        let (channel, call) = (
-            changes::channel(&self.key_prefix),
-            changes::call(&self.key_prefix),
-        );
-        node.publish(&channel, &call).await?;
+        let channel = changes::channel(&self.key_prefix);
+        node.publish(&channel, &channel).await?;
         self.watching.heard();
         Ok(())
     }

@@ -265,8 +265,8 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "cancelling an entry frees the lock",
-        "elseif h.entries == '' then free(h) else leave(h, e) end",
-        "else free(h) end",
+        "if h and h.entries ~= '' then\n  leave(h, e)\nelse",
+        "if false then\nelse",
     ),
     mutant(
         "a released entry leaves no tombstone",

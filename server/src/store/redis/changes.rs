@@ -18,13 +18,8 @@ const MARK: &[u8] = b"\n!\n";
 /// Fields of a change; the last may hold anything.
 const FIELDS: usize = 8;
 
-/// The channel that all brokers hear.
+/// The channel that all brokers hear. Its own name on it says that clients of a broker watch.
 pub(in crate::store) fn channel(key_prefix: &str) -> String {
-    format!("{key_prefix}b:watch")
-}
-
-/// What a broker says whose clients watch.
-pub(in crate::store) fn call(key_prefix: &str) -> String {
     format!("{key_prefix}watch")
 }
 

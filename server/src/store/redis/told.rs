@@ -19,7 +19,7 @@ pub(super) fn tell(
     broker: BrokerId,
     watching: Arc<Watching>,
 ) -> Box<dyn Fn(NodeEvent) + Send + Sync> {
-    let call = changes::call(&key_prefix);
+    let call = changes::channel(&key_prefix);
     Box::new(move |event| {
         if matches!(&event, NodeEvent::Message(payload) if payload == call.as_bytes()) {
             return watching.heard();

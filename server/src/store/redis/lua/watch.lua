@@ -8,6 +8,6 @@ function note(kind, w)
 end
 
 function tell_watchers()
-  local channel = string.match(lock, '^[^{]*') .. 'b:watch'
+  local channel = string.match(lock, '^[^{]*') .. 'watch'
   redis.pcall('PUBLISH', channel, lock .. '\n!\n' .. table.concat(events))
 end
