@@ -23,6 +23,8 @@ use crate::beats::Beats;
 use crate::client::{AcquireCall, Client, channel};
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// No test waits longer for something that it does not bring about.
+const SILENCE_LIMIT: Duration = Duration::from_secs(120);
 const UNSENT_MAX: usize = 4_096;
 
 /// One stream. Dropped, it breaks.
@@ -229,11 +231,13 @@ impl StreamClient {
         matches!(end, Ok(Ok(None)))
     }
 
-    /// The next message that is for the test, whenever it comes. Cancel safe.
+    /// The next message that is for the test, as long as messages come. Cancel safe.
     pub async fn heard<T>(&mut self, wanted: impl Fn(Response) -> Option<T>) -> T {
         loop {
-            let next = self.responses.message().await.expect("the stream lives");
-            let message = next.expect("the stream goes on").message;
+            let next = timeout(SILENCE_LIMIT, self.responses.message()).await;
+            let next = next.expect("the stream is not silent for so long");
+            let message = next.expect("the stream lives");
+            let message = message.expect("the stream goes on").message;
             if let Some(heard) = message.and_then(&wanted) {
                 return heard;
             }

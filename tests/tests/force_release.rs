@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use leasehold_proto::v1::{
-    ErrorReason, ForceReleaseLeaseRequest, LeaseEndReason, LockRef,
+    ErrorReason, ForceReleaseLeaseRequest, LeaseEndReason, LeaseEnded, LockRef,
     hold_response::Message as Response,
 };
 use leasehold_tests::{
@@ -21,6 +21,7 @@ use leasehold_tests::{
     time_left::expiry,
     until::until,
 };
+use tokio::time::timeout;
 use tonic::Code;
 
 const TTL: Duration = Duration::from_secs(4);
@@ -81,6 +82,7 @@ async fn a_holder_is_asked_first_and_told_the_reason() {
     let ended = until("the end of its grace", async || ended().await).await;
     assert_eq!(ended.reason(), LeaseEndReason::Revoked);
     assert!(ended.message.contains(WHY), "{}", ended.message);
+    drop(stream);
     broker.stop().await;
 }
 
@@ -204,15 +206,39 @@ async fn the_other_locks_of_the_lease_are_renewed_no_more() {
     force(broker.admin, request(LOCK, &lease.lease_id))
         .await
         .expect("it is held");
-    let ended = stream.heard(|message| match message {
-        Response::Ended(ended) => Some(ended),
-        _ => None,
-    });
-    assert_eq!(ended.await.reason(), LeaseEndReason::Revoked);
+    let told = stream.heard(ended).await;
+    assert_eq!(told.reason(), LeaseEndReason::Revoked);
     let client = Client::new("next", &[broker.api], 0);
     let other = AcquireCall::new("b", TTL, WAIT);
     let asked = boottime();
     client.acquire_at(0, &other).await.expect("its turn");
     assert!(boottime() - asked <= expiry(TTL) + HEARD_WITHIN);
+    drop(stream);
     broker.stop().await;
+}
+
+#[tokio::test]
+async fn one_that_is_taken_as_soon_as_it_is_granted_is_told() {
+    let broker = InProcess::start().await;
+    let mut stream = StreamClient::open(broker.api).await;
+    for round in 0..100 {
+        let lock = format!("lock {round}");
+        let call = stream.acquire(&now(&lock), 1).await;
+        let lease = stream.granted(call).await;
+        force(broker.admin, request(&lock, &lease.lease_id))
+            .await
+            .expect("it is held");
+        let told = timeout(TTL, stream.heard(ended)).await;
+        let told = told.unwrap_or_else(|_| panic!("{lock}: nothing is told"));
+        assert_eq!(told.reason(), LeaseEndReason::Revoked);
+    }
+    drop(stream);
+    broker.stop().await;
+}
+
+fn ended(message: Response) -> Option<LeaseEnded> {
+    match message {
+        Response::Ended(ended) => Some(ended),
+        _ => None,
+    }
 }

@@ -23,6 +23,8 @@ use crate::{
 
 /// Ends that are nearer to each other are told once.
 const TOLD_WITHIN: Duration = Duration::from_millis(500);
+/// A lock that is taken away in the millisecond of its grant may be renewed until that is over.
+const LEAST_HOLD: Duration = Duration::from_millis(2);
 /// Commands of one lease that wait for their turn.
 const TODO_MAX: usize = 1_000;
 
@@ -318,11 +320,11 @@ impl Stream {
         }
     }
 
-    /// An operator has a lease end. One that may not be renewed any more ends by the renewal that is
-    /// tried now.
+    /// An operator has a lease end. One that may not be renewed any more ends by a renewal that is
+    /// tried as soon as the store refuses it.
     fn revoked(&mut self, revocation: Revocation) {
         let lease_id = revocation.lease_id;
-        let heartbeat = self.heartbeats.load(Ordering::Relaxed);
+        let sequence = self.heartbeats.load(Ordering::Relaxed);
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;
         };
@@ -333,11 +335,11 @@ impl Stream {
                 reason: Some(revocation.reason),
             });
         }
-        if let Some(owned) = self.leases.get_mut(&lease_id)
-            && revocation.grace_ms == 0
-        {
-            owned.unanswered.get_or_insert(heartbeat);
-            self.advance(lease_id);
+        if revocation.grace_ms == 0 {
+            self.jobs.push(Box::pin(async move {
+                sleep(LEAST_HOLD).await;
+                Done::Retry { lease_id, sequence }
+            }));
         }
     }
 
