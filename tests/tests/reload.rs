@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use leasehold_proto::v1::{
-    AcquireRequest, LockTarget, Owner, lock_service_client::LockServiceClient,
+    AcquireRequest, Lease, LockTarget, Owner, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
     binary::leasehold_server,
@@ -16,6 +16,7 @@ use leasehold_tests::{
 };
 use tokio::{process::Command, time::sleep};
 use tonic::{Code, transport::Channel};
+use uuid::Uuid;
 
 const API: &str = "listening on ";
 const ADMIN: &str = "admin listening on ";
@@ -69,26 +70,15 @@ impl Broker {
 
     /// The validity that a caller gets who asks for so much, or for none.
     async fn granted_ms(&self, ttl_ms: Option<u64>) -> u128 {
-        let request = AcquireRequest {
-            target: Some(LockTarget {
-                name: uuid::Uuid::new_v4().to_string(),
-                ..LockTarget::default()
-            }),
-            owner: Some(Owner {
-                id: "worker".to_owned(),
-                ..Owner::default()
-            }),
-            ttl: ttl_ms.map(|ttl_ms| {
-                let ttl = Duration::from_millis(ttl_ms).try_into();
-                ttl.expect("a short time")
-            }),
-            ..AcquireRequest::default()
-        };
-        let mut locks = LockServiceClient::new(self.api.clone());
-        let lease = locks.acquire(request).await.expect("it is free");
-        let ttl = lease.into_inner().lease.and_then(|lease| lease.ttl);
+        let ttl = self.granted(request(ttl_ms)).await.ttl;
         let ttl = Duration::try_from(ttl.expect("a lease has a ttl"));
         ttl.expect("it is positive").as_millis()
+    }
+
+    async fn granted(&self, request: AcquireRequest) -> Lease {
+        let mut locks = LockServiceClient::new(self.api.clone());
+        let response = locks.acquire(request).await.expect("it is free");
+        response.into_inner().lease.expect("a grant has a lease")
     }
 
     /// Returns once the shortest validity is this.
@@ -107,6 +97,25 @@ impl Broker {
     /// Returns once the log has this.
     async fn logs(&self, text: &str) {
         until(text, async || self.log().contains(text).then_some(())).await;
+    }
+}
+
+/// For a lock of its own.
+fn request(ttl_ms: Option<u64>) -> AcquireRequest {
+    AcquireRequest {
+        target: Some(LockTarget {
+            name: Uuid::new_v4().to_string(),
+            ..LockTarget::default()
+        }),
+        owner: Some(Owner {
+            id: "worker".to_owned(),
+            ..Owner::default()
+        }),
+        ttl: ttl_ms.map(|ttl_ms| {
+            let ttl = Duration::from_millis(ttl_ms).try_into();
+            ttl.expect("a short time")
+        }),
+        ..AcquireRequest::default()
     }
 }
 
@@ -139,6 +148,21 @@ async fn a_file_that_is_written_or_replaced_takes_effect() {
     let call = stream.acquire(&call, 1).await;
     let lease = stream.granted(call).await;
     assert_eq!(lease.ttl.expect("a lease has a ttl").seconds, 4);
+}
+
+#[tokio::test]
+async fn a_repeat_after_a_change_is_the_same_call() {
+    let broker = Broker::on(&ttl_min(20)).await;
+    let request = AcquireRequest {
+        request_id: Uuid::new_v4().to_string(),
+        disconnect_grace: Duration::from_secs(25).try_into().ok(),
+        ..request(Some(1))
+    };
+    let first = broker.granted(request.clone()).await;
+    broker.rewrite(&ttl_min(30));
+    broker.raises_to(30_000).await;
+    let again = broker.granted(request).await;
+    assert_eq!(again.lease_id, first.lease_id);
 }
 
 #[tokio::test]

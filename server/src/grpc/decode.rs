@@ -266,9 +266,14 @@ impl Asked {
         fields.lock_delay(terms.lock_delay_ms, limits);
         let request_id = fields.request_id("request_id", &self.request_id);
         let (targets, owner) = (targets?, owner?);
-        let own_ttl = under.is_none().then_some(ttl);
+        let wished = Wished {
+            ttl_ms: ttl_ms.filter(|_| under.is_none()),
+            max_hold_ms: terms.max_hold_ms,
+            lock_delay_ms: terms.lock_delay_ms,
+            disconnect_grace_ms: grace_ms,
+        };
         Some(AcquireCall {
-            arguments: arguments(&targets, &owner.id, own_ttl, terms),
+            arguments: wished.arguments(&targets, &owner.id),
             targets,
             owner,
             ttl: under.as_ref().map_or(ttl, |lease| lease.ttl),
@@ -280,30 +285,46 @@ impl Asked {
     }
 }
 
-/// A repeat of a request id must share the locks, their modes and permits, the owner's id, the ttl
-/// granted, `max_hold`, `lock_delay` and `disconnect_grace`. It may differ in `limit`, since the lock
-/// has one already, and in `wait_timeout`, the owner's reason and labels: they change between
-/// attempts and decide nothing. Under a lease the ttl is the lease's.
-fn arguments(targets: &[Target], owner: &str, ttl: Option<Ttl>, terms: Terms) -> ArgumentsHash {
-    let mut targets: Vec<_> = targets.iter().collect();
-    targets.sort_by(|one, other| one.lock.cmp(&other.lock));
-    let weights = targets.iter().map(|target| target.mode.weight());
-    let weights: Vec<_> = weights.map(u32::to_be_bytes).collect();
-    let mut fields: Vec<&[u8]> = Vec::new();
-    for (target, weight) in targets.iter().zip(&weights) {
-        fields.push(target.lock.namespace().as_bytes());
-        fields.push(target.lock.name().as_bytes());
-        fields.push(match target.mode {
-            Mode::Exclusive => b"exclusive",
-            Mode::Shared => b"shared",
-            Mode::Semaphore { .. } => b"semaphore",
-        });
-        fields.push(weight);
+/// The times that a caller asked for, before this broker's limits cut or raise them: another broker,
+/// or this one after a reload, may have other limits, and the repeat is the same call all the same.
+struct Wished {
+    /// `None`: none was named, or the lease's is taken.
+    ttl_ms: Option<u64>,
+    max_hold_ms: u64,
+    lock_delay_ms: u64,
+    disconnect_grace_ms: Option<u64>,
+}
+
+impl Wished {
+    /// A repeat of a request id must share the locks, their modes and permits, the owner's id, the
+    /// ttl asked for, `max_hold`, `lock_delay` and `disconnect_grace`. It may differ in `limit`, since
+    /// the lock has one already, and in `wait_timeout`, the owner's reason and labels: they change
+    /// between attempts and decide nothing.
+    fn arguments(&self, targets: &[Target], owner: &str) -> ArgumentsHash {
+        let mut targets: Vec<_> = targets.iter().collect();
+        targets.sort_by(|one, other| one.lock.cmp(&other.lock));
+        let weights = targets.iter().map(|target| target.mode.weight());
+        let weights: Vec<_> = weights.map(u32::to_be_bytes).collect();
+        let mut fields: Vec<&[u8]> = Vec::new();
+        for (target, weight) in targets.iter().zip(&weights) {
+            fields.push(target.lock.namespace().as_bytes());
+            fields.push(target.lock.name().as_bytes());
+            fields.push(match target.mode {
+                Mode::Exclusive => b"exclusive",
+                Mode::Shared => b"shared",
+                Mode::Semaphore { .. } => b"semaphore",
+            });
+            fields.push(weight);
+        }
+        let times = [
+            self.ttl_ms.unwrap_or(u64::MAX),
+            self.max_hold_ms,
+            self.lock_delay_ms,
+            self.disconnect_grace_ms.unwrap_or(u64::MAX),
+        ];
+        let times = times.map(u64::to_be_bytes);
+        fields.push(owner.as_bytes());
+        fields.extend(times.iter().map(<[u8; 8]>::as_slice));
+        ArgumentsHash::of(&fields)
     }
-    let ttl_ms = ttl.map_or(0, Ttl::as_millis).to_be_bytes();
-    let grace_ms = terms.disconnect_grace_ms.unwrap_or(u64::MAX);
-    let terms = [terms.max_hold_ms, terms.lock_delay_ms, grace_ms].map(u64::to_be_bytes);
-    fields.extend([owner.as_bytes(), &ttl_ms]);
-    fields.extend(terms.iter().map(<[u8; 8]>::as_slice));
-    ArgumentsHash::of(&fields)
 }
