@@ -243,12 +243,10 @@ fn admin_router(config: &Config, health: &Arc<Health>, broker: &Arc<OnceLock<Bro
     aging(http2).accept_http1(true).add_routes(routes)
 }
 
-/// A connection that is old takes no new streams. Those that it has are as old as it is at most, and
-/// have as long as a stream has to be asked to move, and to do so.
+/// A connection that is old takes no new calls, and ends with the last that it has. (tonic 0.14 does so
+/// without a `max_connection_age_grace` only: with one it says nothing, and cuts the connection then.)
 fn aging(http2: &Http2) -> Server {
-    server(http2)
-        .max_connection_age(http2.max_connection_age)
-        .max_connection_age_grace(http2.max_connection_age + http2.max_connection_age_grace * 2)
+    server(http2).max_connection_age(http2.max_connection_age)
 }
 
 fn server(http2: &Http2) -> Server {

@@ -1,9 +1,10 @@
 //! Connections to the API: how old they become, and what of them is left for a release.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use leasehold_proto::v1::{ErrorReason, hold_response::Message as Response};
 use leasehold_tests::{
+    balancer::Balancer,
     broker_process::BrokerOptions,
     client::{AcquireCall, Client},
     clock::boottime,
@@ -69,6 +70,43 @@ async fn an_old_stream_is_asked_to_move_and_its_lease_is_left_alone() {
     let mut next = StreamClient::open(addr).await;
     next.attach(&lease, 2).await;
     assert!(matches!(next.told().await, Response::Attached(_)));
+}
+
+#[tokio::test]
+async fn an_old_connection_takes_no_new_calls_and_keeps_those_that_it_has() {
+    const AGE: Duration = Duration::from_secs(1);
+    let redis = RedisServer::start().await;
+    let mut options = BrokerOptions::on(redis.url());
+    for key in ["AGE", "AGE_GRACE"] {
+        let key = format!("LEASEHOLD__HTTP2__MAX_CONNECTION_{key}");
+        options.env.push((key, format!("{}s", AGE.as_secs())));
+    }
+    let deployment = Deployment::start_on(redis, &options, 1).await;
+    let balancer = Balancer::start(&deployment.brokers).await;
+    let holder = Client::new("holder", &deployment.addrs(), 0);
+    let held = holder.acquire_at(0, &now("a")).await.expect("it is free");
+    let client = Client::new("waits", &[balancer.addr()], 0);
+    let wait = in_line("a");
+    let mut granted = pin!(client.acquire_at(0, &wait));
+    let opened = boottime();
+    let (mut most, mut unsent) = (0, 0);
+    // Longer than a stream would take that was asked to move and did not.
+    while boottime() - opened < AGE * 5 {
+        let early = timeout(AGE / 50, &mut granted).await;
+        assert!(early.is_err(), "{early:?} while it is held");
+        // What was on its way to the old connection when that took no more may come back unsent; other
+        // languages repeat it by themselves.
+        if let Err(status) = client.get_lock_at(0, "a").await {
+            assert_eq!(status.code(), Code::Cancelled, "{status:?}");
+            unsent += 1;
+        }
+        most = most.max(balancer.open(0));
+    }
+    assert_eq!(most, 2, "the old connection and a new one");
+    // New connections grow old, too.
+    assert!(unsent <= 5, "{unsent}");
+    holder.release_at(0, &held).await.expect("the holder");
+    granted.await.expect("its turn");
 }
 
 #[tokio::test]
