@@ -45,6 +45,14 @@ impl BrokerOptions {
         assert!(done, "init-store: {told}");
     }
 
+    /// What a broker says that does not start.
+    pub async fn refused(&self) -> String {
+        let anywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+        let (done, said) = self.run("serve", &anywhere).await;
+        assert!(!done, "it ended well: {said}");
+        said
+    }
+
     /// Runs a command that ends by itself; whether it succeeded, and all that it printed.
     pub async fn run(&self, verb: &str, args: &[&str]) -> (bool, String) {
         let mut command = self.command(verb);

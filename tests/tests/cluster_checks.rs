@@ -1,7 +1,7 @@
 //! What brokers refuse or report before they serve a cluster, and while they do.
 
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
+    broker_process::BrokerProcess,
     clock::boottime,
     cluster::{ClusterDeployment, ClusterOptions},
     cluster_site::{ClusterSite, KeyFile, options_on},
@@ -22,23 +22,20 @@ async fn what_is_not_fit_is_refused_in_a_sentence() {
         ..ClusterOptions::default()
     })
     .await;
-    let no_key = refused(&options_on(cluster.url(), None)).await;
+    let no_key = options_on(cluster.url(), None).refused().await;
     assert!(no_key.contains("deployment_key_file"), "{no_key}");
 
     let single = RedisServer::start().await;
     let url = format!("redis-cluster://{}", single.addr());
-    let no_cluster = refused(&options_on(url, Some(&key))).await;
+    let no_cluster = options_on(url, Some(&key)).refused().await;
     assert!(no_cluster.contains("cluster"), "{no_cluster}");
 
     let nobody = format!("redis-cluster://127.0.0.1:{}", free_port());
-    let nobody = refused(&options_on(nobody, Some(&key))).await;
+    let nobody = options_on(nobody, Some(&key)).refused().await;
     assert!(nobody.contains("127.0.0.1"), "{nobody}");
 
-    let as_one = refused(&options_on(
-        format!("redis://{}", cluster.addr(0)),
-        Some(&key),
-    ))
-    .await;
+    let as_one = format!("redis://{}", cluster.addr(0));
+    let as_one = options_on(as_one, Some(&key)).refused().await;
     assert!(as_one.contains("cluster"), "{as_one}");
     figures(&format!(
         "cluster_eras refused: {} | {} | {} | {}",
@@ -107,14 +104,6 @@ async fn clocks_that_differ_are_reported() {
         noticed.as_millis(),
         last_line(&told)
     ));
-}
-
-/// What a broker says that does not start.
-async fn refused(options: &BrokerOptions) -> String {
-    let anywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
-    let (done, said) = options.run("serve", &anywhere).await;
-    assert!(!done, "it ended well: {said}");
-    said
 }
 
 fn last_line(text: &str) -> &str {

@@ -1,5 +1,6 @@
 //! The era: what a store records of the server process that keeps it, and since when it may grant.
 
+use super::scripts::SCHEMA;
 use crate::lock::{BrokerId, DeploymentKey, expiry_ms};
 
 /// The longest times that brokers of a deployment allow, from which the quarantine follows.
@@ -33,7 +34,8 @@ pub struct ServerIdentity {
     pub replid2: String,
 }
 
-/// The record under `<prefix>era`. Scripts compare its first field and read its second.
+/// The record under `<prefix>era`. Scripts compare its first field and read its second; the third is
+/// the [`SCHEMA`], and all three are there in every version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Era {
     /// Random.
@@ -50,6 +52,15 @@ pub struct Era {
     pub key_fingerprint: String,
     /// Where that key is.
     pub key_source: KeySource,
+}
+
+/// Why a stored text is no era in which this version may serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotOurs {
+    /// It is none at all.
+    Unreadable,
+    /// Its brokers keep locks in another way.
+    OtherSchema(String),
 }
 
 impl Default for EraBounds {
@@ -105,12 +116,25 @@ impl Era {
         }
     }
 
-    /// Reads the stored text; `None` if it is none.
-    pub fn parse(text: &str) -> Option<Self> {
+    /// Reads the stored text.
+    ///
+    /// # Errors
+    /// When it is none, or of another schema.
+    pub fn parse(text: &str) -> Result<Self, NotOurs> {
+        match text.split('|').nth(2) {
+            Some(SCHEMA) => Self::read(text).ok_or(NotOurs::Unreadable),
+            Some(schema) => Err(NotOurs::OtherSchema(schema.to_owned())),
+            None => Err(NotOurs::Unreadable),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split('|').collect();
+        // What a later version adds without another schema stands behind.
         let &[
             id,
             no_grants_before,
+            _schema,
             run_id,
             replid,
             ttl,
@@ -118,6 +142,7 @@ impl Era {
             lag,
             fingerprint,
             source,
+            ..,
         ] = fields.as_slice()
         else {
             return None;
@@ -144,7 +169,7 @@ impl Era {
     /// The stored text after `no_grants_before`, which the script computes.
     pub fn fields_after_time(&self) -> String {
         format!(
-            "{}|{}|{}|{}|{}|{}|{}",
+            "{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",
             self.run_id,
             self.replid,
             self.bounds.ttl_max_ms,
@@ -179,9 +204,13 @@ mod tests {
             era.no_grants_before_ms,
             era.fields_after_time()
         );
-        assert_eq!(Era::parse(&text), Some(era));
-        assert_eq!(Era::parse("x"), None);
-        assert_eq!(Era::parse(&text.replace("file", "elsewhere")), None);
+        assert_eq!(Era::parse(&format!("{text}|more")), Ok(era.clone()));
+        assert_eq!(Era::parse(&text), Ok(era));
+        assert_eq!(Era::parse("x"), Err(NotOurs::Unreadable));
+        let elsewhere = text.replace("file", "elsewhere");
+        assert_eq!(Era::parse(&elsewhere), Err(NotOurs::Unreadable));
+        let later = Era::parse("id|0|2|in whatever way");
+        assert_eq!(later, Err(NotOurs::OtherSchema("2".to_owned())));
     }
 
     #[test]

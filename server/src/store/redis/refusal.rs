@@ -91,8 +91,8 @@ const UNREADABLE: Refusal = Refusal {
     told: Told::Corrupt,
     passes: false,
     means: "holds a lock that this broker cannot read",
-    next: "Run brokers of one version; if something else wrote there, give the broker another key \
-        prefix, or delete the key while nobody holds the lock",
+    next: "Run brokers of one key schema; if something else wrote there, give the broker another \
+        key prefix, or delete the key while nobody holds the lock",
     ..REFUSED
 };
 const CUT: Refusal = Refusal {

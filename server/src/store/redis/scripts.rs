@@ -82,13 +82,25 @@ pub enum Verb {
 #[derive(Debug, Clone)]
 pub struct Scripts(Arc<[Script]>);
 
+macro_rules! schema {
+    () => {
+        "1"
+    };
+}
+
+/// The version of all that brokers keep in Redis and tell each other through it. Brokers of one schema
+/// work side by side; one of another refuses to serve, and a script to read the record.
+pub const SCHEMA: &str = schema!();
+
 /// A verb's text: the parts that it needs, in an order in which each uses only earlier ones.
 macro_rules! text {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
         concat!(
             "#!lua",
             $flags,
-            "\n",
+            "\nlocal SCHEMA = '",
+            schema!(),
+            "'\n",
             include_str!("lua/prelude.lua"),
             include_str!("lua/watch.lua"),
             include_str!("lua/queue.lua"),

@@ -12,9 +12,9 @@ use tracing::{info, warn};
 use super::{
     connection::{Endpoint, NodeError, RedisConfig},
     decide::{Decision, Found, Known, Own, Write, decide},
-    era::{Era, ServerIdentity},
+    era::{Era, NotOurs, ServerIdentity},
     script::Script,
-    scripts::Command,
+    scripts::{Command, SCHEMA},
 };
 use crate::lock::DeploymentKey;
 
@@ -44,30 +44,37 @@ pub(super) async fn read(endpoint: &Endpoint, client: &Client) -> Result<Read, N
         .await
         .map_err(|e| endpoint.unreachable(&e))?;
     let name = endpoint.name();
-    let unreadable = |what: &str, key: String| {
-        NodeError::Unfit(vec![format!(
-            "{name} holds under {key} something that is no {what} of this version. If another \
-             program uses the same keys, give the broker another key prefix."
-        )])
-    };
+    let found_era = era.as_deref().map(Era::parse).transpose();
+    let found_key = key.map(|text| {
+        let key = DeploymentKey::parse(&text);
+        key.ok_or_else(|| unreadable(&name, "deployment key", &config.deployment_key_key()))
+    });
     Ok(Read {
         found: Found {
-            era: match era.as_deref() {
-                Some(text) => {
-                    Some(Era::parse(text).ok_or_else(|| unreadable("era", config.era_key()))?)
-                }
-                None => None,
-            },
-            key: match key.as_deref() {
-                Some(text) => Some(
-                    DeploymentKey::parse(text)
-                        .ok_or_else(|| unreadable("deployment key", config.deployment_key_key()))?,
-                ),
-                None => None,
-            },
+            era: found_era.map_err(|why| not_ours(&name, &why, &config.era_key()))?,
+            key: found_key.transpose()?,
         },
         era_text: era.unwrap_or_default(),
     })
+}
+
+/// Why a broker does not serve with the era that is stored under `key`.
+pub(super) fn not_ours(name: &str, why: &NotOurs, key: &str) -> NodeError {
+    match why {
+        NotOurs::Unreadable => unreadable(name, "era", key),
+        NotOurs::OtherSchema(schema) => NodeError::Unfit(vec![format!(
+            "{name} holds locks of key schema {schema} ({key}), this broker keeps schema {SCHEMA}: \
+             they cannot serve the same locks. Run the version of the other brokers, or move all \
+             to another key prefix (docs/operating.md)."
+        )]),
+    }
+}
+
+fn unreadable(name: &str, what: &str, key: &str) -> NodeError {
+    NodeError::Unfit(vec![format!(
+        "{name} holds under {key} something that is no {what} of this version. If another program \
+         uses the same keys, give the broker another key prefix."
+    )])
 }
 
 /// Adopts or writes an era, and remembers it in `known`.
@@ -142,11 +149,12 @@ async fn put(
     let (written, text, now_ms) = reply
         .and_then(<(u64, String, u64)>::from_value)
         .map_err(|e| endpoint.unreachable(&e))?;
-    let Some(era) = Era::parse(&text).filter(|_| written == 1) else {
+    if written != 1 {
         return Ok(None);
-    };
-    let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
+    }
     let name = endpoint.name();
+    let era = Era::parse(&text).map_err(|why| not_ours(&name, &why, &config.era_key()))?;
+    let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
     if wait_ms > 0 {
         warn!(
             era = era.id,

@@ -23,11 +23,11 @@ use crate::store::redis::{
     complaints::Complaints,
     connection::{Endpoint, NodeError},
     decide::{Decision, Found, decide},
-    era::{Era, ServerIdentity},
+    era::{Era, NotOurs, ServerIdentity},
     place::Address,
     refusal::{Refusal, Then},
     script::Script,
-    settle::{own, refused},
+    settle::{not_ours, own, refused},
 };
 
 static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!("../lua/era.lua")));
@@ -242,22 +242,25 @@ impl Settler {
                     continue;
                 }
             };
-            let era = text.as_deref().map(Era::parse);
-            if era == Some(None) {
-                tally.failed.push(slot);
-                "it is no era of this version".clone_into(&mut tally.why);
-                continue;
-            }
+            let era = match text.as_deref().map(Era::parse).transpose() {
+                Ok(era) => era,
+                Err(NotOurs::Unreadable) => {
+                    tally.failed.push(slot);
+                    "it is no era of this version".clone_into(&mut tally.why);
+                    continue;
+                }
+                Err(why @ NotOurs::OtherSchema(_)) => {
+                    let key = era_key(&config.key_prefix, slot);
+                    return Err(not_ours(&self.endpoint.name(), &why, &key));
+                }
+            };
             let is_known = self.slots.learnt.is_known(slot);
             if era.is_none() && config.trust_empty_store && !is_known && !must_have {
                 self.eras.unused(slot);
                 continue;
             }
             tally.is_lost |= era.is_none() && is_known;
-            let found = Found {
-                era: era.flatten(),
-                key: None,
-            };
+            let found = Found { era, key: None };
             let known = self
                 .slots
                 .learnt
@@ -291,7 +294,7 @@ impl Settler {
             let reply = reply.and_then(<(u64, String, u64)>::from_value);
             match reply {
                 Ok((1, text, now_ms)) => {
-                    let Some(era) = Era::parse(&text) else {
+                    let Ok(era) = Era::parse(&text) else {
                         tally.failed.push(due.slot);
                         continue;
                     };

@@ -1,4 +1,4 @@
--- Shared by all verbs: the constants, the one clock, and one lock's record, read once.
+-- Shared by all verbs: the constants, the one clock, and one lock's record, read once. SCHEMA: scripts.rs.
 -- KEYS: lock, era. ARGV: broker ('…*': watch.lua), not_after_ms, era_id (in a cluster: advance.lua), …
 local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
@@ -28,7 +28,7 @@ local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. w
 -- Fills what was declared above; returns the fields asked for besides.
 local function load(...)
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
-  if v[1] and v[1] ~= '1' then unreadable('version ' .. v[1]) end
+  if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
   fence = tonumber(v[2] or 0)
   known.u, known['h:1'] = v[3], v[4]
   if v[3] then
@@ -70,7 +70,7 @@ local function save()
   local u = (closed_until > 0 or set_limit > 0 or (h.top > 1 or h.limit ~= WHOLE) and h.n + queue.n > 0)
     and table.concat({ h.n, h.top, h.used, h.limit, h.earliest, h.latest, closed_until, set_limit, h.spare }, '|')
   if u ~= known.u then changed.u = u end
-  local sets, deletes = { 'v', '1' }, {}
+  local sets, deletes = { 'v', SCHEMA }, {}
   for name, value in pairs(changed) do
     if value then sets[#sets + 1], sets[#sets + 2] = name, value else deletes[#deletes + 1] = name end
   end
