@@ -28,6 +28,7 @@ dev: ## Run the broker on the embedded store; needs only cargo
 
 test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	cargo build --workspace --bins --examples
+	scripts/ahead.sh
 	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
 	cargo test --workspace
 	client-sdk/python/test.sh $(PYTHON_BIN)
@@ -54,6 +55,7 @@ test-cli: setup ## Run the tests of the command line alone
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	cargo build --release --workspace --bins --examples
+	scripts/ahead.sh --release
 	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
 	cargo test --release --workspace
 	export LEASEHOLD_SERVER="$(CURDIR)/target/release/leasehold-server"; \

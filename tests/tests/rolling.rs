@@ -2,14 +2,19 @@
 //! round, under programs that hold leases, wait in lines and call. Nothing is lost, nobody overlaps,
 //! and lines keep their order.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::join_all;
 use leasehold::Client;
 use leasehold_tests::{
     balancer::Balancer,
-    binary::leasehold_server,
-    broker_process::{BrokerOptions, BrokerProcess},
+    binary::{built, leasehold_server},
+    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
     clock::boottime,
     deployment::Deployment,
     fault_report::{locks_are_free, report},
@@ -50,8 +55,30 @@ async fn replacing_every_broker_in_turn_costs_nobody_anything() {
     survive([(); BROKERS].map(|()| leasehold_server())).await;
 }
 
+/// The later version adds to records, to the era, and to what brokers tell each other (scripts/ahead.sh).
+#[tokio::test(flavor = "multi_thread")]
+async fn so_it_is_with_one_broker_a_version_ahead() {
+    let (ours, ahead) = (leasehold_server(), built("leasehold-server-ahead"));
+    assert_ne!(version(&ours), version(&ahead));
+    let deployment = survive([ours.clone(), ahead, ours]).await;
+    let mut raw = deployment.redis.connect().await;
+    let mut added = 0;
+    for (key, _) in raw.keys_with_pttl(KEY_PREFIX).await {
+        let kind = raw.must(&["TYPE", &key]).await;
+        if kind.text() == "hash" {
+            added += raw.must(&["HEXISTS", &key, "later"]).await.integer();
+        }
+    }
+    assert!(added > 0, "the later version has served");
+}
+
+fn version(binary: &Path) -> Vec<u8> {
+    let said = Command::new(binary).arg("--version").output();
+    said.expect("it runs").stdout
+}
+
 /// With one broker of each of these binaries.
-async fn survive(binaries: [PathBuf; BROKERS]) {
+async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
     let mut deployment = start(binaries).await;
     let streams = Balancer::start(&deployment.brokers).await;
     let calls = Balancer::start(&deployment.brokers).await;
@@ -117,6 +144,7 @@ async fn survive(binaries: [PathBuf; BROKERS]) {
         (begun, ended),
     );
     locks_are_free(&deployment, LOCKS).await;
+    deployment
 }
 
 /// Stops a broker in good order and puts a new process in its place; how long the drain took.

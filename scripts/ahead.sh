@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds leasehold-server-ahead beside the broker: the same source a version later, which adds what a version of the
+# same key schema may add: a field to each lock's record, one to the era, and a kind of message between brokers.
+# Tests roll it together with the broker as it is. Arguments go to cargo.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target="${CARGO_TARGET_DIR:-$PWD/target}"
+copy="$target/ahead"
+
+# Puts $3 in the place of $2, which stands in the file $1. The copy is as old as what it was made by, so that cargo
+# builds nothing twice.
+put() {
+    grep -qF -- "$2" "$copy/$1" || { echo "scripts/ahead.sh: $1 no longer has: $2" >&2; exit 1; }
+    FROM="$2" TO="$3" perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "$copy/$1"
+    if [[ "$1" -nt scripts/ahead.sh ]]; then touch -r "$1" "$copy/$1"; else touch -r scripts/ahead.sh "$copy/$1"; fi
+}
+
+rm -rf "$copy"
+mkdir -p "$copy"
+cp -p Cargo.toml Cargo.lock rust-toolchain.toml "$copy"
+cp -pr proto server "$copy"
+put Cargo.toml 'members = ["client-sdk/cli", "client-sdk/rust", "proto", "server", "tests"]' 'members = ["proto", "server"]'
+sed -i 's/^version = .*/version = "99.0.0"/' "$copy/Cargo.toml"
+put server/Cargo.toml 'name = "leasehold-server"' $'name = "leasehold-server"\nautobins = false'
+printf '\n[[bin]]\nname = "leasehold-server-ahead"\npath = "src/main.rs"\n' >>"$copy/server/Cargo.toml"
+put server/src/store/redis/lua/prelude.lua "{ 'v', SCHEMA }" "{ 'v', SCHEMA, 'later', '1' }"
+put server/src/store/redis/lua/tell.lua \
+    "else call('PUBLISH', channel, message) end" \
+    "else call('PUBLISH', channel, message) call('PUBLISH', channel, lock .. '\\n?\\nlater') end"
+put server/src/store/redis/era.rs '"{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",' '"{SCHEMA}|{}|{}|{}|{}|{}|{}|{}|later",'
+
+CARGO_TARGET_DIR="$target" cargo build --manifest-path "$copy/Cargo.toml" -p leasehold-server --bin leasehold-server-ahead "$@"
