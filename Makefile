@@ -68,6 +68,7 @@ check: setup ## Formatting, lints, dependencies, docs, API
 	$(CARGO_DENY) --locked --workspace check bans licenses sources
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	$(BUF) lint proto
+	$(BUF) breaking proto --against proto/released.binpb
 	client-sdk/python/check.sh $(PYTHON_BIN)
 	for client in $(CLIENTS); do client-sdk/$$client/check.sh; done
 
