@@ -24,7 +24,7 @@ pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     let mut paths = test.ancestors().map(|folder| folder.join(name));
     let path = paths.find(|path| path.is_file());
-    path.unwrap_or_else(|| panic!("build {name} first: cargo build --workspace --bins"))
+    path.unwrap_or_else(|| panic!("build {name} first, as `make test` does"))
 }
 
 /// `redis-server`, or what STORE_SERVER names in its stead: `valkey-server`, or a path.
