@@ -322,6 +322,7 @@ on_every_store! {
         a_revoked_lease_is_put_on_no_stream
         nobody_enters_a_lease_that_is_revoked
         a_revocation_takes_one_of_several_holders
+        a_revocation_forgets_no_earlier_end
         an_unclaimed_hand_off_cannot_be_revoked
     }
     Trusted limits {

@@ -2,7 +2,8 @@
 
 use leasehold_server::{
     lock::{
-        Attachment, CLAIM_MS, EXPIRED_MS, Force, LeaseRef, Mode, Revoke, StreamId, Via, expiry_ms,
+        Acquire, Attachment, CLAIM_MS, EXPIRED_MS, Force, LeaseRef, Mode, RELEASED_MAX, Revoke,
+        StreamId, TOMBSTONE_MS, Under, Via, expiry_ms,
     },
     store::{Acquired, Attached, Released, Renewed, Revoked},
 };
@@ -312,6 +313,33 @@ pub async fn a_revocation_takes_one_of_several_holders(world: &World) {
         taken(world, 1, &unsafely(&readers[n])).await;
     }
     world.handed(3, &writer).await;
+}
+
+/// A lease that waits twice at a lock holds it twice, one after the other.
+pub async fn a_revocation_forgets_no_earlier_end(world: &World) {
+    let before = world.held_by(0).await;
+    let first = Acquire {
+        under: Under::Lease,
+        ..world.waiting()
+    };
+    let second = Acquire {
+        lease_id: first.lease_id,
+        under: Under::Lease,
+        ..world.waiting()
+    };
+    world.queued(0, &first).await;
+    world.queued(0, &second).await;
+    world.release(0, &before).await;
+    world.pass_ms(expiry_ms(TTL_MS) + 1_500, &[0]).await;
+    let held = world.granted(0, &again(&second)).await;
+    taken(world, 0, &revoke(&held, 0)).await;
+    world.release(0, &held).await;
+    for _ in 0..RELEASED_MAX {
+        let other = world.held_by(0).await;
+        world.release(0, &other).await;
+    }
+    world.advance_ms(TOMBSTONE_MS).await;
+    assert_eq!(world.release(0, &held).await, Released::Expired);
 }
 
 pub async fn an_unclaimed_hand_off_cannot_be_revoked(world: &World) {

@@ -9,7 +9,7 @@ local h, tag, reason = holder_of(lease), 'NOTFOUND'
 if h and h.token == token and not h.place then
   there = moved_to(h.stream, there)
   tag = not there and 'STALE' or announced(h) and 'ATTACHED'
-  if not tag then tag, reason = over(h, was_expired) end
+  if not tag then tag, reason = over(h) end
   if tag == 'ATTACHED' then
     put_on(h, there)
     write_holder(h)

@@ -12,7 +12,7 @@ local function remembered(stamp, counters, kept)
   return seq and kept(tonumber(seq), tonumber(at), tonumber(string.match(counters, '%d+$')))
 end
 
--- Why a lease was or is to be revoked; nil if it is not.
+-- Why a lease was revoked; nil if it was not.
 local function reason_in(stamp) return string.match(stamp or '', '^%d+|%d+|(.*)$') end
 
 -- How a lease that does not hold the lock ended, and why it was revoked.

@@ -2,7 +2,7 @@
 
 -- It is remembered, and may close the lock for a while.
 local function end_lease(h)
-  local reason = has_flag(h, REVOKED) and reason_in(field('e:' .. h.lease)) or nil
+  local reason = has_flag(h, REVOKED) and field('k:' .. h.lease) or nil
   close_after(h)
   note(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
   free(h)
@@ -10,8 +10,8 @@ local function end_lease(h)
 end
 
 -- What ends a holder that may not be renewed any more, and why it was revoked.
-local function over(h, stamp)
-  if has_flag(h, REVOKED) then return 'REVOKED', reason_in(stamp) end
+local function over(h)
+  if has_flag(h, REVOKED) then return 'REVOKED', field('k:' .. h.lease) end
   return 'MAXHOLD'
 end
 
@@ -34,5 +34,5 @@ local function expire()
       end_lease(h)
     end
   end
-  holders.earliest, changed.v = earliest, '1'
+  holders.earliest, changed.v = earliest, SCHEMA
 end

@@ -48,7 +48,7 @@ local function grant(w, place, token)
 end
 
 local function free(h)
-  if has_flag(h, REVOKED) then changed['e:' .. h.lease] = false end
+  if has_flag(h, REVOKED) then changed['k:' .. h.lease] = false end
   if h.entries ~= '' then
     for request in string.gmatch(h.entries, '(%w+):%w+:%d+:') do changed['r:' .. request] = false end
   end

@@ -14,7 +14,7 @@ if h and h.token == token then
   local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
   if extended or next(changed) then save() end
   if not extended then
-    local tag, reason = over(h, was_expired)
+    local tag, reason = over(h)
     return { tag, now, more, hand_offs, reason }
   end
   return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }

@@ -5,7 +5,7 @@
 local lease, grace, delay, force, reason = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 if now > not_after then return { 'LATE', now } end
 local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-known['l:' .. lease], known['e:' .. lease] = l, was_expired
+known['l:' .. lease] = l
 expire()
 local h = holder_of(lease)
 if not h or h.place then
@@ -22,7 +22,7 @@ if force ~= '?' then
   if delay ~= '' then terms = string.gsub(terms, '%d+', delay, 1) end
   flags = flags % 2 + REVOKED + ((delay ~= '' or has_flag(h, CLOSES)) and CLOSES or 0)
   h.terms = string.format('%.0f', left) .. terms .. flags
-  changed['e:' .. lease] = '0|0|' .. reason
+  changed['k:' .. lease] = reason
   if force == '!' then
     h.expires = now
     end_lease(h)
