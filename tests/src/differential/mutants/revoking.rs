@@ -32,7 +32,7 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 11] = [
     ),
     mutant(
         "the reason is lost at the end",
-        "reason_in(field('e:' .. h.lease)) or nil",
+        "field('k:' .. h.lease) or nil",
         "nil",
     ),
     mutant(
