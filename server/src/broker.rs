@@ -34,9 +34,10 @@ use self::{
 };
 use crate::{
     lock::{
-        AcquireCall, Attachment, Failed, FencingToken, Filter, Holder, LOCKS_MAX, Lease,
-        LeaseToken, LockError, LockKey, LockState, Revoke, WHOLE,
+        AcquireCall, Attachment, Failed, FencingToken, Filter, Holder, LOCKS_MAX, Lease, LeaseId,
+        LeaseToken, LockError, LockKey, LockState, Revoke, WHOLE, expiry_ms,
     },
+    quotas::{Place, Quotas},
     store::{Checked, Cursor, Event, LimitSet, Listed, Revoked, Store, StoreError},
     streams::Streams,
     waiters::{Signal, Waiters},
@@ -65,6 +66,7 @@ pub struct Broker {
     streams: Arc<Streams>,
     watchers: Arc<Watchers>,
     undo: Undo,
+    quotas: Quotas,
     /// Renewals for streams at the store at the same time: those of thousands of leases that become
     /// due together must not hold up a call.
     renewals: Arc<Semaphore>,
@@ -78,12 +80,13 @@ pub struct Broker {
 impl Broker {
     /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
     /// [`Broker::idle`].
-    pub fn new(store: Arc<dyn Store>, stream_age: StreamAge) -> Self {
+    pub fn new(store: Arc<dyn Store>, quotas: Quotas, stream_age: StreamAge) -> Self {
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
         let broker = Self {
             undo: Undo::start(Arc::clone(&store), &tasks, draining.clone()),
             store,
+            quotas,
             waiters: Arc::default(),
             streams: Arc::default(),
             watchers: Arc::default(),
@@ -107,26 +110,33 @@ impl Broker {
     /// The call goes on in a task of its own. Dropping this future gives up the wait: the place in
     /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
     /// call has come again by then.
-    pub async fn acquire(&self, caller: &str, call: AcquireCall) -> Result<Lease, Failed> {
+    pub async fn acquire(&self, caller: &Arc<str>, call: AcquireCall) -> Result<Lease, Failed> {
         let first = call.first().clone();
         let (run, answer) = self.begin(caller, call, None);
         self.tasks.spawn(run);
-        Ok(ended(&first, answer.await)?.accept())
+        let (lease, places) = ended(&first, answer.await)?.accept();
+        let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
+        self.quotas
+            .keep(lease.lease_id, places, expiry(ttl_ms.min().unwrap_or(0)));
+        Ok(lease)
     }
 
     /// A call, to be run to its end by whoever takes it, and its answer. The call goes on, and undoes
     /// what it did, when nobody waits for the answer any more.
     fn begin(
         &self,
-        caller: &str,
+        caller: &Arc<str>,
         call: AcquireCall,
         on: Option<OnStream>,
     ) -> (impl Future<Output = ()> + Send + use<>, Answer) {
         let (reply, answer) = oneshot::channel();
-        let (broker, caller) = (self.clone(), caller.to_owned());
+        let (broker, caller) = (self.clone(), Arc::clone(caller));
         let run = async move {
             match broker.admit(&caller, &call).await {
-                Ok(token) => Call::new(broker, call, token, on).run(reply).await,
+                Ok((lease, places)) => {
+                    let call = Call::new(broker, call, lease, on);
+                    call.run(places, reply).await;
+                }
                 // A caller that is gone needs no answer.
                 Err(failed) => drop(reply.send(Err(failed))),
             }
@@ -134,20 +144,37 @@ impl Broker {
         (run, answer)
     }
 
-    /// The token of the lease that the call makes or adds to, unless it is hopeless.
-    async fn admit(&self, caller: &str, call: &AcquireCall) -> Result<LeaseToken, Failed> {
-        let first = call.first();
+    /// The lease that the call makes or adds to, and a place for each of its locks, unless it is
+    /// hopeless or too much.
+    async fn admit(
+        &self,
+        caller: &Arc<str>,
+        call: &AcquireCall,
+    ) -> Result<((LeaseId, LeaseToken), Vec<Place>), Failed> {
         if self.is_draining() {
-            return Err(LockError::Draining.at(first));
+            return Err(LockError::Draining.at(call.first()));
         }
+        let locks = call.targets.iter().map(|target| &target.lock);
+        let places = self.quotas.admit(caller, locks);
+        let places = places.map_err(|error| error.at(call.first()))?;
+        Ok((self.lease_of(caller, call).await?, places))
+    }
+
+    async fn lease_of(
+        &self,
+        caller: &str,
+        call: &AcquireCall,
+    ) -> Result<(LeaseId, LeaseToken), Failed> {
+        let first = call.first();
         let Some(lease) = &call.under else {
             let token = self.new_token(caller, call).await;
-            return token.map_err(|error| error.at(first));
+            let token = token.map_err(|error| error.at(first))?;
+            return Ok((token.lease_id(caller), token));
         };
         if lease.locks.len() >= LOCKS_MAX && lease.locks.iter().all(|held| held.lock != *first) {
             return Err(LockError::TooManyLocks.at(first));
         }
-        Ok(lease.lease_token.clone())
+        Ok((lease.lease_id, lease.lease_token.clone()))
     }
 
     /// The same for every attempt of the call, at any broker.
@@ -246,6 +273,11 @@ async fn in_turn<T>(turn: impl Sized, command: impl Future<Output = T>) -> T {
         Ok(done) => done,
         Err(_) => command.await,
     }
+}
+
+/// When a lease ends that is not renewed.
+fn expiry(ttl_ms: u64) -> Duration {
+    Duration::from_millis(expiry_ms(ttl_ms))
 }
 
 /// What became of a call. One without an answer was ended by a fault.

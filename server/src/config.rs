@@ -1,5 +1,6 @@
 //! Configuration: defaults < file < environment < flags, every problem reported at once.
 
+mod access;
 mod cli;
 mod http2;
 mod key;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 
 use tokio::sync::watch;
 
+pub use access::Access;
 pub use cli::{Check, Cli, Command, Flags};
 pub use http2::Http2;
 pub use live::Live;
@@ -34,6 +36,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The address of health and the admin service.
     pub admin_listen: SocketAddr,
+    /// Who may connect.
+    pub access: Access,
     /// What can change while the broker runs: the newest is what counts.
     pub live: watch::Sender<Live>,
     /// How connections are kept.
@@ -93,6 +97,13 @@ impl Config {
             dev,
             listen,
             admin_listen,
+            access: Access::read(
+                reader,
+                [
+                    ("server.listen", listen),
+                    ("server.admin_listen", admin_listen),
+                ],
+            ),
             log_json: reader.read(log_format, one_of(&[("text", false), ("json", true)])),
             live: watch::Sender::new(live),
             http2: Http2::read(reader),

@@ -1,6 +1,7 @@
 //! The gRPC edge: each call is parsed once, handed to the broker, and its outcome encoded.
 
 mod admin;
+mod admit;
 mod decode;
 mod encode;
 mod hold;
@@ -28,25 +29,26 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::waits::Waits;
+use self::{admit::Asking, waits::Waits};
 use crate::{
+    access::Gate,
     broker::Broker,
     config::{Http2, Live},
     lock::{AcquireCall, Lease, LockError, Via},
+    transport::Peer,
 };
 
-/// No authentication yet: every caller is the same one.
-const CALLER: &str = "";
-
-/// `LockService` on `broker`.
+/// `LockService` on `broker`, for whom `gate` lets in.
 pub fn lock_service(
     broker: Broker,
+    gate: Gate,
     live: watch::Receiver<Live>,
     http2: &Http2,
 ) -> LockServiceServer<impl LockService> {
     let waits = Waits::new(http2.max_concurrent_streams);
     let locks = Locks {
         broker,
+        gate,
         live,
         waits,
     };
@@ -58,22 +60,36 @@ pub fn lock_service(
 /// `InspectionService` on `broker`.
 pub fn inspection_service(
     broker: Broker,
+    gate: Gate,
+    live: watch::Receiver<Live>,
     http2: &Http2,
 ) -> InspectionServiceServer<impl pb::inspection_service_server::InspectionService> {
-    InspectionServiceServer::new(inspection::Inspection::new(broker, bytes(http2.max_reply)))
-        .max_decoding_message_size(bytes(http2.max_request))
-        .max_encoding_message_size(bytes(http2.max_reply))
+    InspectionServiceServer::new(inspection::Inspection {
+        broker,
+        gate,
+        live,
+        max_reply: bytes(http2.max_reply),
+    })
+    .max_decoding_message_size(bytes(http2.max_request))
+    .max_encoding_message_size(bytes(http2.max_reply))
 }
 
 /// `AdminService` on `broker`, once there is one.
 pub fn admin_service(
     broker: Arc<OnceLock<Broker>>,
+    gate: Gate,
     live: watch::Receiver<Live>,
     http2: &Http2,
 ) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::Admin { broker, live })
+    AdminServiceServer::new(admin::Admin { broker, gate, live })
         .max_decoding_message_size(bytes(http2.max_request))
         .max_encoding_message_size(bytes(http2.max_reply))
+}
+
+/// Where a call is from; `None` only without a connection.
+fn address<T>(request: &Request<T>) -> Option<SocketAddr> {
+    let peer = request.extensions().get::<Peer>();
+    peer.map(|peer| peer.address)
 }
 
 fn bytes(size: u32) -> usize {
@@ -82,23 +98,29 @@ fn bytes(size: u32) -> usize {
 
 struct Locks {
     broker: Broker,
+    gate: Gate,
     live: watch::Receiver<Live>,
     waits: Waits,
 }
 
 impl Locks {
+    fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
+        Asking::by(&self.gate, self.live.borrow().limits, request)
+    }
+
     async fn take(
         &self,
         mut call: AcquireCall,
-        wait_max_ms: u64,
-        peer: Option<SocketAddr>,
+        asking: &Asking,
+        (wait_max_ms, peer): (u64, Option<SocketAddr>),
     ) -> Result<Lease, Status> {
         call.wait_ms = call.wait_ms.min(wait_max_ms);
         let _wait = match call.wait_ms {
             0 => None,
             _ => self.waits.begin(peer)?,
         };
-        Ok(self.broker.acquire(CALLER, call).await?)
+        let lease = self.broker.acquire(&asking.caller.name, call).await;
+        Ok(lease.map_err(|failed| asking.veiled(failed))?)
     }
 }
 
@@ -110,10 +132,10 @@ impl LockService for Locks {
         &self,
         request: Request<AcquireRequest>,
     ) -> Result<Response<AcquireResponse>, Status> {
-        let wait_max_ms = timeout::wait_max_ms(request.metadata());
-        let peer = request.remote_addr();
-        let call = decode::acquire(request.into_inner(), &self.live.borrow().limits)?;
-        let lease = self.take(call, wait_max_ms, peer).await?;
+        let asking = self.asking(&request)?;
+        let from = (timeout::wait_max_ms(request.metadata()), address(&request));
+        let call = decode::acquire(request.into_inner(), &asking)?;
+        let lease = self.take(call, &asking, from).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireResponse { lease }))
     }
@@ -122,10 +144,10 @@ impl LockService for Locks {
         &self,
         request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
-        let wait_max_ms = timeout::wait_max_ms(request.metadata());
-        let peer = request.remote_addr();
-        let call = decode::acquire_all(request.into_inner(), &self.live.borrow().limits)?;
-        let lease = self.take(call, wait_max_ms, peer).await?;
+        let asking = self.asking(&request)?;
+        let from = (timeout::wait_max_ms(request.metadata()), address(&request));
+        let call = decode::acquire_all(request.into_inner(), &asking)?;
+        let lease = self.take(call, &asking, from).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireAllResponse { lease }))
     }
@@ -134,8 +156,8 @@ impl LockService for Locks {
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        let (locks, release, via) =
-            decode::release(request.into_inner(), &self.live.borrow().limits)?;
+        let asking = self.asking(&request)?;
+        let (locks, release, via) = decode::release(request.into_inner(), &asking)?;
         let given_back = self.broker.release(&locks, release, via).await?;
         Ok(Response::new(encode::released(given_back)))
     }
@@ -144,7 +166,8 @@ impl LockService for Locks {
         &self,
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
-        let (shown, ttl) = decode::renew(request.into_inner(), &self.live.borrow().limits)?;
+        let asking = self.asking(&request)?;
+        let (shown, ttl) = decode::renew(request.into_inner(), &asking)?;
         let lease = Lease {
             locks: self.broker.renew(&shown.locks, ttl, Via::Anywhere).await?,
             lease_id: shown.lease_id,
@@ -158,10 +181,16 @@ impl LockService for Locks {
         &self,
         request: Request<Streaming<HoldRequest>>,
     ) -> Result<Response<Self::HoldStream>, Status> {
+        let asking = self.asking(&request)?;
         if self.broker.is_draining() {
             return Err(status::of_all(&LockError::Draining, None));
         }
-        let stream = hold::serve(&self.broker, self.live.clone(), request.into_inner());
+        let stream = hold::serve(
+            &self.broker,
+            asking,
+            self.live.clone(),
+            request.into_inner(),
+        );
         Ok(Response::new(stream))
     }
 
@@ -169,7 +198,8 @@ impl LockService for Locks {
         &self,
         request: Request<CheckFencingTokenRequest>,
     ) -> Result<Response<CheckFencingTokenResponse>, Status> {
-        let (lock, token) = decode::check_fencing_token(request.into_inner())?;
+        let asking = self.asking(&request)?;
+        let (lock, token) = decode::check_fencing_token(request.into_inner(), &asking)?;
         let remaining = self.broker.check_fencing_token(&lock, token).await;
         let remaining_ms = remaining.map_err(|error| status::of(&error, &lock))?;
         let remaining = Some(encode::duration(remaining_ms));

@@ -1,10 +1,14 @@
 //! The Leasehold lock broker. To read it: `lock`, `store`, `store::memory`, `waiters`, `broker`, `grpc`.
 
+pub mod access;
 pub mod broker;
 pub mod config;
+mod files;
 pub mod grpc;
 pub mod lock;
+mod pace;
 pub mod prepare;
+pub mod quotas;
 pub mod reload;
 pub mod runtime;
 mod serve;
@@ -12,6 +16,7 @@ pub mod shutdown;
 pub mod store;
 pub mod streams;
 pub mod telemetry;
+pub mod transport;
 pub mod waiters;
 
 pub use serve::{Listeners, RunError, run};

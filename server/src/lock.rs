@@ -10,7 +10,7 @@ mod name;
 mod stream;
 
 pub use call::{Acquire, AcquireCall, Force, Release, Revoke, Target, Under};
-pub use error::{Failed, LockError};
+pub use error::{Failed, LockError, Quota};
 pub use filter::Filter;
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,

@@ -6,42 +6,40 @@ mod probes;
 
 use std::{
     future::Future,
-    io,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use futures::stream::{self, Stream};
 use leasehold_proto::FILE_DESCRIPTOR_SET;
 use thiserror::Error;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    sync::watch,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{
     service::Routes,
-    transport::{
-        Server,
-        server::{Router, TcpIncoming},
-    },
+    transport::{Server, server::Router},
 };
 
 use self::health::{Health, Phase};
 pub use self::listeners::Listeners;
 use crate::{
+    access::{Follower, Gate},
     broker::{Broker, stream::StreamAge},
     config::{Config, Http2, StoreSettings},
     grpc,
     lock::BrokerId,
+    quotas::Quotas,
     store::{
         Store,
         memory::Memory,
         redis::{RedisStore, connection::NodeError, scripts::Scripts},
         redlock::{self, RedlockStore},
     },
+    transport::{Accepted, Acceptor, Speaks, Tls},
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
@@ -60,6 +58,12 @@ pub enum RunError {
         /// Why, and what to do.
         why: String,
     },
+    /// The certificate cannot be used any more.
+    #[error("{0}")]
+    Tls(String),
+    /// The tokens, the keys or the policy cannot be used any more.
+    #[error("{0}")]
+    Rules(String),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] NodeError),
@@ -85,20 +89,35 @@ pub async fn run(
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
     let broker = Arc::default();
-    let admin = admin_router(&config, &health, &broker).serve_with_incoming_shutdown(
-        TcpIncoming::from(listeners.admin).with_nodelay(Some(true)),
-        stop.clone().cancelled_owned(),
-    );
-    let api = serve_api(&config, listeners.api, (&health, &broker), shutdown);
+    let (access, api, admin) = (&config.access, listeners.api, listeners.admin);
+    let tls = access
+        .tls
+        .clone()
+        .map(Tls::load)
+        .transpose()
+        .map_err(RunError::Tls)?;
+    let tls = tls.map(Arc::new);
+    let (rules, follower) = Follower::start(access.rules.clone())
+        .await
+        .map_err(|problems| RunError::Rules(problems.join(" ")))?;
+    let (newest, rules) = watch::channel(Arc::new(rules));
+    let gate = Gate::new(rules);
+    let follow = follower.follow(newest);
+    let (api, calls) = Acceptor::new(api, tls.clone(), Speaks::Http2, access.limits);
+    let (admin, probes) = Acceptor::new(admin, tls, Speaks::Either, access.limits);
+    let operators = admin_router(&config, &gate, &health, &broker)
+        .serve_with_incoming_shutdown(probes.connections(), stop.clone().cancelled_owned());
+    let callers = serve_api((&config, &gate), calls, (&health, &broker), shutdown);
     tokio::select! {
-        ended = api => ended,
-        ended = admin => ended.map_err(RunError::from),
+        ended = callers => ended,
+        ended = operators => ended.map_err(RunError::from),
+        () = async { tokio::join!(api.run(), admin.run(), follow); } => Ok(()),
     }
 }
 
 async fn serve_api(
-    config: &Config,
-    listener: TcpListener,
+    (config, gate): (&Config, &Gate),
+    calls: Accepted,
     (health, started): (&Arc<Health>, &OnceLock<Broker>),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
@@ -117,16 +136,18 @@ async fn serve_api(
         most: config.http2.max_connection_age,
         grace: config.http2.max_connection_age_grace,
     };
-    let broker = started.get_or_init(|| Broker::new(Arc::clone(&store), stream_age));
-    let api = |server, listener, stop: &CancellationToken| {
-        let router = api_router(server, config, broker, health)?;
+    let broker = started.get_or_init(|| {
+        let quotas = Quotas::new(config.live.subscribe());
+        Broker::new(Arc::clone(&store), quotas, stream_age)
+    });
+    let api = |server, stop: &CancellationToken| {
+        let router = api_router(server, (config, gate), broker, health)?;
         let stopped = stop.clone().cancelled_owned();
-        let served = router.serve_with_incoming_shutdown(connections(listener), stopped);
+        let served = router.serve_with_incoming_shutdown(calls.connections(), stopped);
         Ok::<_, RunError>(served)
     };
-    let listener = Arc::new(listener);
     let (draining, over) = (stop.child_token(), stop.child_token());
-    let mut early = pin!(api(aging(&config.http2), Arc::clone(&listener), &draining)?);
+    let mut early = pin!(api(aging(&config.http2), &draining)?);
     let ready_then_stop = async {
         tokio::select! {
             () = ready(store.as_ref(), health) => shutdown.await,
@@ -145,7 +166,7 @@ async fn serve_api(
     // finds no other broker yet can release and renew.
     draining.cancel();
     let short_lived = server(&config.http2).max_connection_age(LATE_AGE);
-    let late = api(short_lived, listener, &over)?;
+    let late = api(short_lived, &over)?;
     let drained = async {
         let moved = async {
             broker.idle().await;
@@ -162,17 +183,6 @@ async fn serve_api(
     timeout(drain_timeout, drained).await.unwrap_or_else(|_| {
         tracing::warn!("drain_timeout has passed: connections that are still open are cut");
         Ok(())
-    })
-}
-
-/// What is accepted, until this and all others of the listener are dropped.
-fn connections(listener: Arc<TcpListener>) -> impl Stream<Item = io::Result<TcpStream>> {
-    stream::unfold(listener, |listener| async {
-        let accepted = listener.accept().await.and_then(|(connection, _)| {
-            connection.set_nodelay(true)?;
-            Ok(connection)
-        });
-        Some((accepted, listener))
     })
 }
 
@@ -206,7 +216,7 @@ async fn ready(store: &dyn Store, health: &Health) {
 
 fn api_router(
     mut server: Server,
-    config: &Config,
+    (config, gate): (&Config, &Gate),
     broker: &Broker,
     health: &Arc<Health>,
 ) -> Result<Router, RunError> {
@@ -216,28 +226,44 @@ fn api_router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
+    // What there is to call is for those who may call.
+    let is_open = !gate.asks();
+    let v1 = is_open.then(|| reflection().build_v1()).transpose()?;
+    let v1alpha = is_open.then(|| reflection().build_v1alpha()).transpose()?;
     Ok(server
         .add_service(health.service())
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?)
+        .add_optional_service(v1)
+        .add_optional_service(v1alpha)
         .add_service(grpc::lock_service(
             broker.clone(),
+            gate.clone(),
             config.live.subscribe(),
             &config.http2,
         ))
-        .add_service(grpc::inspection_service(broker.clone(), &config.http2))
+        .add_service(grpc::inspection_service(
+            broker.clone(),
+            gate.clone(),
+            config.live.subscribe(),
+            &config.http2,
+        ))
         .add_optional_service(config.dev.then(|| {
             grpc::admin_service(
                 Arc::new(broker.clone().into()),
+                gate.clone(),
                 config.live.subscribe(),
                 &config.http2,
             )
         })))
 }
 
-fn admin_router(config: &Config, health: &Arc<Health>, broker: &Arc<OnceLock<Broker>>) -> Router {
+fn admin_router(
+    config: &Config,
+    gate: &Gate,
+    health: &Arc<Health>,
+    broker: &Arc<OnceLock<Broker>>,
+) -> Router {
     let (live, http2) = (config.live.subscribe(), &config.http2);
-    let admin = grpc::admin_service(Arc::clone(broker), live, http2);
+    let admin = grpc::admin_service(Arc::clone(broker), gate.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
     let routes = probes::beside(services, health);
     aging(http2).accept_http1(true).add_routes(routes)

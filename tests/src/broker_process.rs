@@ -68,6 +68,8 @@ impl BrokerOptions {
         let binary = self.binary.clone();
         let mut command = Command::new(binary.unwrap_or_else(leasehold_server));
         command.args([verb, "--store", &self.store, "--key-prefix", KEY_PREFIX]);
+        // All clients of a test come from one address.
+        command.env("LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "20000");
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         command
     }

@@ -22,6 +22,13 @@ impl Deployment {
         Self::start_on(redis, &options, brokers).await
     }
 
+    /// One broker with these options, on an empty Redis of its own.
+    pub async fn of(options: BrokerOptions) -> Self {
+        let redis = RedisServer::start().await;
+        let store = redis.url();
+        Self::start_on(redis, &BrokerOptions { store, ..options }, 1).await
+    }
+
     /// Brokers with `options` on this empty Redis.
     pub async fn start_on(redis: RedisServer, options: &BrokerOptions, brokers: usize) -> Self {
         options.init_store().await;

@@ -4,10 +4,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use leasehold_server::{
     broker::{Broker, stream::StreamAge},
+    config::Live,
     lock::{
-        Acquire, AcquireCall, ArgumentsHash, BrokerId, LeaseRef, LockKey, Mode, Owner, Release,
-        RequestId, Target, Terms, Ttl, Via,
+        Acquire, AcquireCall, ArgumentsHash, BrokerId, LeaseRef, Limits, LockKey, Mode, Owner,
+        Release, RequestId, Target, Terms, Ttl, Via,
     },
+    quotas::{QuotaLimits, Quotas},
     store::{
         Acquired, Store, StoreError,
         redis::{
@@ -18,6 +20,7 @@ use leasehold_server::{
         redlock::RedlockStore,
     },
 };
+use tokio::sync::watch;
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
@@ -90,8 +93,9 @@ impl RedlockBroker {
             most: DAY,
             grace: DAY,
         };
+        let quotas = Quotas::new(watch::channel(boundless()).1);
         Ok(Self {
-            broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, age),
+            broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, quotas, age),
             store,
             _stop: stop.drop_guard(),
         })
@@ -141,5 +145,21 @@ pub fn waiting(lock: &LockKey, wait: Duration) -> AcquireCall {
         wait_ms: u64::try_from(wait.as_millis()).expect("a short wait"),
         request_id: RequestId::random(),
         arguments: ArgumentsHash::of(&[b"arguments"]),
+    }
+}
+
+/// No quota that a test could use up.
+fn boundless() -> Live {
+    Live {
+        limits: Limits::default(),
+        drain_timeout: Duration::ZERO,
+        log_filter: String::new(),
+        quotas: QuotaLimits {
+            locks_per_caller: u32::MAX,
+            locks_per_namespace: u32::MAX,
+            locks: u32::MAX,
+            acquires_per_second: u32::MAX,
+            acquires_at_once: u32::MAX,
+        },
     }
 }

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use leasehold_proto::v1::{
     AttachLease, CancelAcquire, Close, DetachLease, Heartbeat, HoldAcquire, HoldAcquireAll,
-    HoldRelease, HoldRequest, HoldResponse, Lease, Queued, Refused,
+    HoldRelease, HoldRequest, HoldResponse, Lease, Queued, RefreshCredential, Refused,
     hold_request::Message as Request, hold_response::Message as Response,
     lock_service_client::LockServiceClient,
 };
@@ -20,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
 
 use crate::beats::Beats;
+use crate::callers::Shows;
 use crate::client::{AcquireCall, Client, channel};
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -45,8 +46,13 @@ impl StreamClient {
 
     /// Opens a stream on this connection.
     pub async fn open_on(channel: Channel) -> Self {
+        Self::open_as(channel, Shows(None)).await
+    }
+
+    /// The same by somebody with a token.
+    pub async fn open_as(channel: Channel, shows: Shows) -> Self {
         let (requests, outgoing) = mpsc::channel(UNSENT_MAX);
-        let mut locks = LockServiceClient::new(channel);
+        let mut locks = LockServiceClient::with_interceptor(channel, shows);
         let responses = locks.hold(ReceiverStream::new(outgoing)).await;
         Self {
             requests,
@@ -90,6 +96,17 @@ impl StreamClient {
             ..HoldAcquireAll::default()
         };
         self.send(Request::AcquireAll(acquire)).await;
+        self.calls
+    }
+
+    /// Shows another token; the call id.
+    pub async fn refresh(&mut self, token: &str) -> i64 {
+        self.calls += 1;
+        let refresh = RefreshCredential {
+            call_id: self.calls,
+            authorization: format!("Bearer {token}"),
+        };
+        self.send(Request::RefreshCredential(refresh)).await;
         self.calls
     }
 

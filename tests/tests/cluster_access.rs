@@ -32,7 +32,7 @@ async fn the_printed_rights_are_enough_and_those_of_a_cluster_are_used() {
         raw.must(&["CONFIG", "RESETSTAT"]).await;
     }
     let mut config = config(&cluster);
-    let secret = |text: &str| Some(Secret::Text(text.to_owned()));
+    let secret = |text: &str| Some(Secret::Text(text.into()));
     config.login = Login {
         username: secret("leasehold"),
         password: secret("secret"),

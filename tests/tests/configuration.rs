@@ -74,13 +74,13 @@ const FILES: [Wrong; 24] = [
     ),
     wrong(
         "an unknown section",
-        "[authentication]\ntokens = \"none\"\n",
-        "authentication.tokens (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "[tracing]\ntokens = \"none\"\n",
+        "tracing.tokens (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
     ),
     wrong(
         "an unknown section with nothing in it",
-        "[authentication]\n[limits]\n",
-        "authentication (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "[tracing]\n[limits]\n",
+        "tracing (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
     ),
     wrong(
         "a value in the place of a section",

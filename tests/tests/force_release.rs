@@ -21,13 +21,15 @@ use leasehold_tests::{
     time_left::expiry,
     until::until,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 const TTL: Duration = Duration::from_secs(4);
 const WAIT: Duration = Duration::from_secs(30);
 /// How soon a holder that can be reached hears of it.
 const HEARD_WITHIN: Duration = Duration::from_millis(500);
+/// A stream takes 20 heartbeats a second.
+const BEAT: Duration = Duration::from_millis(60);
 const LOCK: &str = "a";
 
 fn now(lock: &str) -> AcquireCall {
@@ -69,6 +71,7 @@ async fn a_holder_is_asked_first_and_told_the_reason() {
     let ttl = Duration::try_from(ttl).expect("positive");
     assert!(ttl <= Duration::from_secs(2), "cut: {ttl:?}");
     let ended = async || {
+        sleep(BEAT).await;
         stream.heartbeat().await;
         let heard = stream.heard(|message| match message {
             Response::Ended(ended) => Some(Some(ended)),

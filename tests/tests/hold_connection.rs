@@ -143,7 +143,7 @@ async fn keep_beating(channel: Channel, stop: CancellationToken) -> usize {
     let mut stream = StreamClient::open_on(channel).await;
     let call = stream.acquire(&now("beating"), 1).await;
     stream.granted(call).await;
-    let mut every = interval(Duration::from_millis(5));
+    let mut every = interval(Duration::from_millis(50));
     let mut acknowledged = 0;
     while !stop.is_cancelled() {
         tokio::select! {
@@ -185,7 +185,7 @@ async fn take_and_release(stream: &mut StreamClient, lock: &str) {
 async fn close_in_the_middle(mut stream: StreamClient) {
     stream.heartbeat().await;
     stream.close().await;
-    let mut every = interval(Duration::from_millis(20));
+    let mut every = interval(Duration::from_millis(60));
     let end = async {
         loop {
             tokio::select! {

@@ -169,7 +169,7 @@ async fn credentials_are_used_and_never_shown() {
     let with = |password: &str| RedisConfig {
         login: Login {
             username: None,
-            password: Some(Secret::Text(password.to_owned())),
+            password: Some(Secret::Text(password.into())),
         },
         ..config(&server)
     };

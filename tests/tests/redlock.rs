@@ -272,7 +272,7 @@ async fn what_needs_counting_is_refused_with_a_sentence() {
     }
     let mut counted = waiting(&lock("counted"), Duration::ZERO);
     counted.targets[0].mode = Mode::Shared;
-    let refused = broker.broker.acquire("caller", counted).await;
+    let refused = broker.broker.acquire(&"caller".into(), counted).await;
     let status = Status::from(refused.expect_err("it is refused"));
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert_eq!(reason(&status), Some(ErrorReason::UnsupportedByStore));

@@ -44,7 +44,7 @@ async fn take(broker: &Broker, witness: &Witness, grants: &AtomicUsize, until: I
     let mut seen = Seen::default();
     while Instant::now() < until {
         let (sent, start) = (boottime(), Instant::now());
-        let acquired = broker.acquire("caller", waiting(&lock, WAIT)).await;
+        let acquired = broker.acquire(&"caller".into(), waiting(&lock, WAIT)).await;
         let Ok(lease) = acquired else {
             seen.failed += 1;
             continue;

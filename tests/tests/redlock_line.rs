@@ -29,7 +29,7 @@ fn lock(name: &str) -> LockKey {
 async fn wait(broker: &RedlockBroker, lock: &LockKey, wait: Duration) -> Result<Lease, Failed> {
     let mut call = waiting(lock, wait);
     call.ttl = Ttl::from_stored(2_000);
-    broker.broker.acquire("caller", call).await
+    broker.broker.acquire(&"caller".into(), call).await
 }
 
 async fn give_back(broker: &RedlockBroker, lease: &Lease) {

@@ -79,7 +79,7 @@ const HOMES: [(&str, &[&str]); 8] = [
 ];
 
 /// Where gRPC is spoken.
-const EDGE: &[&str] = &["grpc", "serve", "auth", "admin"];
+const EDGE: &[&str] = &["grpc", "serve", "transport"];
 
 /// Words that this project does not use, in halves so that this list does not find itself.
 /// Those in the first list are names with a settled other term; matched without case.

@@ -13,9 +13,10 @@ use super::{
     undo::{Attempt, GRACE, Undo},
 };
 use crate::lock::{
-    Acquire, AcquireCall, AttemptId, Failed, HeldLock, Lease, LeaseRef, LeaseToken, LockError,
-    Target, Under, Via,
+    Acquire, AcquireCall, AttemptId, Failed, HeldLock, Lease, LeaseId, LeaseRef, LeaseToken,
+    LockError, LockKey, Target, Under, Via,
 };
+use crate::quotas::Place;
 
 /// What a call ends with.
 pub(super) type Answered = Result<Offer, Failed>;
@@ -28,7 +29,7 @@ pub(super) type Answer = oneshot::Receiver<Answered>;
 pub(super) struct Call {
     broker: Broker,
     call: AcquireCall,
-    token: LeaseToken,
+    lease: (LeaseId, LeaseToken),
     attempt: AttemptId,
     deadline: Instant,
     on: Option<OnStream>,
@@ -41,6 +42,8 @@ pub(super) struct Offer {
     /// The newest heartbeat that had come before the command was sent by which the lease is held.
     as_of: i64,
     undelivered: Undelivered,
+    /// Those of its targets.
+    places: Vec<Place>,
 }
 
 /// Takes attempts back when dropped.
@@ -48,16 +51,16 @@ pub(super) struct Offer {
 struct Undelivered(Undo, Vec<Attempt>);
 
 impl Call {
-    /// `token` proves the lease that the call makes or adds to.
+    /// `lease`: the one that the call makes or adds to, and what proves it.
     pub(super) fn new(
         broker: Broker,
         call: AcquireCall,
-        token: LeaseToken,
+        lease: (LeaseId, LeaseToken),
         on: Option<OnStream>,
     ) -> Self {
         Self {
             broker,
-            token,
+            lease,
             attempt: AttemptId::random(),
             deadline: Instant::now() + Duration::from_millis(call.wait_ms),
             call,
@@ -65,8 +68,9 @@ impl Call {
         }
     }
 
-    /// Answers exactly once, unless the caller is gone.
-    pub(super) async fn run(self, mut reply: Reply) {
+    /// Answers exactly once, unless the caller is gone. The call has these places until then, and its
+    /// lease afterwards.
+    pub(super) async fn run(self, places: Vec<Place>, mut reply: Reply) {
         let mut sent = Vec::new();
         let result = self.take_all(&mut sent, &mut reply).await;
         let undo = self.broker.undo.clone();
@@ -78,6 +82,7 @@ impl Call {
                     lease,
                     as_of,
                     undelivered,
+                    places,
                 }));
             }
             Ok(None) => sent.into_iter().for_each(|attempt| undo.later(attempt)),
@@ -188,8 +193,8 @@ impl Call {
         let order: Vec<_> = order.collect();
         locks.sort_by_key(|held| order.iter().position(|lock| **lock == held.lock));
         Ok(Lease {
-            lease_id: self.token.lease_id(),
-            lease_token: self.token.clone(),
+            lease_id: self.lease.0,
+            lease_token: self.lease.1.clone(),
             locks,
         })
     }
@@ -216,7 +221,7 @@ impl Call {
     fn reference(&self, held: &HeldLock) -> LeaseRef {
         LeaseRef {
             lock: held.lock.clone(),
-            lease_id: self.token.lease_id(),
+            lease_id: self.lease.0,
             fencing_token: held.grant.fencing_token,
         }
     }
@@ -227,7 +232,7 @@ impl Call {
         Acquire {
             lock: target.lock.clone(),
             mode: target.mode,
-            lease_id: self.token.lease_id(),
+            lease_id: self.lease.0,
             under: match (held, &call.under) {
                 (Some(held), _) => Under::Grant(held.fencing_token),
                 (None, Some(_)) => Under::Lease,
@@ -265,6 +270,10 @@ impl Offer {
         self.as_of
     }
 
+    pub(super) fn locks(&self) -> impl Iterator<Item = &LockKey> {
+        self.lease.locks.iter().map(|held| &held.lock)
+    }
+
     /// Gives back now what nobody will take delivery of.
     pub(super) fn take_back(mut self) {
         for attempt in &mut self.undelivered.1 {
@@ -273,9 +282,9 @@ impl Offer {
     }
 
     /// Takes delivery: the caller knows its lease.
-    pub(super) fn accept(mut self) -> Lease {
+    pub(super) fn accept(mut self) -> (Lease, Vec<Place>) {
         self.undelivered.1.clear();
-        self.lease
+        (self.lease, self.places)
     }
 }
 

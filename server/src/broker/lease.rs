@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::Broker;
+use super::{Broker, expiry};
 use crate::{
     lock::{Attachment, Failed, Grant, HeldLock, LeaseRef, LockError, Release, Ttl, Via},
     store::{Attached, Released, Renewed},
@@ -28,7 +28,7 @@ impl Broker {
     ) -> Result<Vec<HeldLock>, Failed> {
         let renewals = lease.iter().map(|held| self.store.renew(held, ttl, via));
         let renewals = join_all(renewals).await.into_iter();
-        kept(
+        let kept = kept(
             lease,
             renewals.map(|renewed| match renewed? {
                 Renewed::Extended(grant) => Ok(grant),
@@ -39,7 +39,13 @@ impl Broker {
                 Renewed::Expired => Err(LockError::LeaseExpired),
                 Renewed::NotFound => Err(LockError::LeaseNotFound),
             }),
-        )
+        )?;
+        if let (Via::Anywhere, Some(first)) = (via, lease.first()) {
+            let ttl_ms = kept.iter().map(|held| held.grant.ttl.as_millis()).min();
+            self.quotas
+                .renewed(first.lease_id, expiry(ttl_ms.unwrap_or(0)));
+        }
+        Ok(kept)
     }
 
     /// Puts every lock of a lease on a stream, without extending it. Locks that were released are no
@@ -84,13 +90,12 @@ impl Broker {
         let mut failed = Vec::new();
         for (held, released) in lease.iter().zip(releases) {
             let error = match released {
-                Ok(Released::Now { hold_count }) => {
-                    given_back.already = false;
+                Ok(Released::Now { hold_count } | Released::Already { hold_count }) => {
+                    given_back.already &= matches!(released, Ok(Released::Already { .. }));
                     given_back.hold_count += hold_count;
-                    continue;
-                }
-                Ok(Released::Already { hold_count }) => {
-                    given_back.hold_count += hold_count;
+                    if hold_count == 0 {
+                        self.quotas.released(held.lease_id, &held.lock);
+                    }
                     continue;
                 }
                 Ok(Released::Elsewhere) => LockError::StaleAttach,

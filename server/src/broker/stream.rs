@@ -32,7 +32,7 @@ use self::{
     time::Silence,
 };
 pub use self::{
-    messages::{Asked, Ended, Extended, Place, Refusal, Tell, Told},
+    messages::{Asked, Ended, Extended, May, Place, Refusal, Tell, Told},
     time::StreamAge,
 };
 use super::{Broker, OnStream, ended};
@@ -67,7 +67,7 @@ enum Phase {
 
 pub(super) struct Stream {
     broker: Broker,
-    caller: String,
+    caller: Arc<str>,
     id: StreamId,
     tell: Tell,
     phase: Phase,
@@ -81,6 +81,10 @@ pub(super) struct Stream {
     /// When the client is asked to go on with another connection, and then when the stream ends.
     ages_at: Instant,
     is_old: bool,
+    /// When the client's credential is worth nothing any more.
+    expires: Option<Instant>,
+    /// Which locks it may hold; `None`: what was granted was allowed.
+    may: Option<May>,
     leases: HashMap<LeaseId, Box<Owned>>,
     /// The shortest validity of a lease that ends soon after a silence; `None`: there is none.
     graced: Option<Duration>,
@@ -100,14 +104,19 @@ pub(super) struct Stream {
 
 impl Broker {
     /// Serves a stream: what its client asks comes in, what it is told goes out. It ends when
-    /// `asked` does, after [`Asked::Close`], when the client does not read, or when it has become
-    /// too old.
-    pub fn hold(&self, caller: &str, asked: BoxStream<'static, Asked>, tell: Tell) {
+    /// `asked` does, after [`Asked::Close`], when the client does not read, when it has become too
+    /// old, or when the caller's credential expires.
+    pub fn hold(
+        &self,
+        (caller, expires): (&Arc<str>, Option<Instant>),
+        asked: BoxStream<'static, Asked>,
+        tell: Tell,
+    ) {
         let (id, news) = self.streams.open(self.store.broker());
         // Boxed, or the task would hold it twice.
         let stream = Box::new(Stream {
             broker: self.clone(),
-            caller: caller.to_owned(),
+            caller: Arc::clone(caller),
             id,
             tell,
             phase: Phase::Open,
@@ -117,6 +126,8 @@ impl Broker {
             silence: Silence::None,
             ages_at: Instant::now() + self.stream_age.jittered(),
             is_old: false,
+            expires,
+            may: None,
             leases: HashMap::new(),
             graced: None,
             waits: HashMap::new(),
@@ -167,6 +178,10 @@ impl Stream {
             self.acknowledge();
         }
         self.broker.streams.close(self.id);
+        for (lease_id, owned) in self.leases.drain() {
+            let ends_in = owned.expiry();
+            self.broker.quotas.keep(lease_id, owned.places, ends_in);
+        }
         self.answers.clear();
         let calls = std::mem::take(&mut self.calls);
         if !calls.is_empty() {
@@ -218,6 +233,12 @@ impl Stream {
                 self.todo(lease_id, todo);
             }
             Asked::Detach { call_id, lease_id } => self.todo(lease_id, Todo::Detach { call_id }),
+            Asked::Refresh { call_id, expires } => {
+                self.expires = expires;
+                self.tell(Told::Done { call_id });
+            }
+            Asked::Expire => self.credential_expired(),
+            Asked::Restrict { may } => self.restrict(may),
             Asked::Close => self.close(),
         }
     }

@@ -54,7 +54,9 @@ impl Turn<'_> {
     /// Asks the store once. `Err(Held)` stands for "not now".
     async fn ask(&mut self) -> Result<Grant, LockError> {
         self.hear();
+        let unanswered = self.broker.quotas.ask();
         let asked = self.broker.store.acquire(&self.acquire).await;
+        drop(unanswered);
         self.is_known |= asked.as_ref().err().is_none_or(StoreError::may_be_done);
         match asked? {
             Acquired::Granted(grant) => Ok(grant),

@@ -73,6 +73,9 @@ pub struct Flags {
     /// Run on a Redis that may lose locks: evicting, too old, or a replica
     #[arg(long)]
     pub allow_unsafe_redis: bool,
+    /// Serve without TLS where others than this machine can connect
+    #[arg(long)]
+    pub insecure: bool,
     /// What to log to stderr, such as info or leasehold_server=debug
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -97,6 +100,7 @@ impl Flags {
             ("log.filter", &self.log, "--log"),
         ];
         let switches = [
+            ("server.insecure", self.insecure, "--insecure"),
             (
                 "store.trust_empty_store",
                 self.trust_empty_store,

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::{
-    key::{Kind, key, time},
+    key::{Kind, key, number, time},
     reader::Reader,
 };
-use crate::lock::Limits;
+use crate::{lock::Limits, quotas::QuotaLimits};
 
+const QUOTA_MOST: u32 = 1_000_000_000;
 const TTL_LEAST: Duration = Duration::from_millis(100);
 const TTL_DEFAULT: Duration = Duration::from_secs(10);
 const LOCK_DELAY_MOST: Duration = Duration::from_secs(60);
@@ -21,6 +22,8 @@ pub struct Live {
     pub limits: Limits,
     /// The longest time that a stop may take.
     pub drain_timeout: Duration,
+    /// What callers may have at once.
+    pub quotas: QuotaLimits,
     /// What is logged: directives of tracing-subscriber's `EnvFilter`.
     pub log_filter: String,
 }
@@ -33,6 +36,7 @@ impl Live {
         let log_filter = key("log.filter", about).or("info").reloads();
         Self {
             limits: limits(reader),
+            quotas: quotas(reader),
             drain_timeout: reader.read(drain_timeout, time(Duration::ZERO, HOUR)),
             log_filter: reader.read(log_filter, filter()),
         }
@@ -69,6 +73,42 @@ fn limits(reader: &mut Reader) -> Limits {
         wait_max_ms: millis(reader.read(wait_max, time(Duration::ZERO, HOUR))),
         lock_delay_max_ms: millis(
             reader.read(lock_delay_max, time(Duration::ZERO, LOCK_DELAY_MOST)),
+        ),
+    }
+}
+
+fn quotas(reader: &mut Reader) -> QuotaLimits {
+    let mut count = |name, about, default| {
+        reader.read(
+            key(name, about).or(default).reloads(),
+            number(1, QUOTA_MOST),
+        )
+    };
+    QuotaLimits {
+        locks_per_caller: count(
+            "quotas.locks_per_caller",
+            "Locks that a caller may hold or wait for, where callers show who they are",
+            "10000",
+        ),
+        locks_per_namespace: count(
+            "quotas.locks_per_namespace",
+            "Locks of a namespace that may be held or waited for",
+            "100000",
+        ),
+        locks: count(
+            "quotas.locks",
+            "Locks that may be held or waited for in all",
+            "250000",
+        ),
+        acquires_per_second: count(
+            "quotas.acquires_per_second",
+            "Acquires of a caller, where callers show who they are; twice as many in a burst",
+            "500",
+        ),
+        acquires_at_once: count(
+            "quotas.acquires_at_once",
+            "Acquires that the store may owe an answer; more are refused as overload",
+            "4096",
         ),
     }
 }

@@ -213,7 +213,7 @@ fn deployment_key_of(reader: &mut Reader, key: Key) -> Option<DeploymentKey> {
 }
 
 /// A file with a text that only the broker should be able to read.
-fn secret(reader: &mut Reader, key: Key) -> Option<PathBuf> {
+pub(super) fn secret(reader: &mut Reader, key: Key) -> Option<PathBuf> {
     let path = readable(reader, key)?;
     if fs::metadata(&path).is_ok_and(|file| file.mode() & READABLE_BY_ALL != 0) {
         let path = path.display();
@@ -224,7 +224,7 @@ fn secret(reader: &mut Reader, key: Key) -> Option<PathBuf> {
 }
 
 /// A file with a text.
-fn readable(reader: &mut Reader, key: Key) -> Option<PathBuf> {
+pub(super) fn readable(reader: &mut Reader, key: Key) -> Option<PathBuf> {
     let kind = file(|path| Secret::File(path.clone()).read().map(|_| path));
     reader.find(key, &kind)
 }

@@ -9,8 +9,9 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{decode, encode, status};
+use super::{address, admit::Asking, decode, encode, status};
 use crate::{
+    access::Gate,
     broker::Broker,
     config::Live,
     lock::{Force, LockError},
@@ -19,10 +20,15 @@ use crate::{
 pub(super) struct Admin {
     /// Empty until the store is verified: the admin listener is up before.
     pub(super) broker: Arc<OnceLock<Broker>>,
+    pub(super) gate: Gate,
     pub(super) live: watch::Receiver<Live>,
 }
 
 impl Admin {
+    fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
+        Asking::by(&self.gate, self.live.borrow().limits, request)
+    }
+
     fn broker(&self) -> Result<&Broker, LockError> {
         self.broker.get().ok_or(LockError::StoreUnavailable)
     }
@@ -34,9 +40,9 @@ impl AdminService for Admin {
         &self,
         request: Request<ForceReleaseLeaseRequest>,
     ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
-        let peer = request.remote_addr();
-        let limits = self.live.borrow().limits;
-        let revoke = decode::force_release(request.into_inner(), &limits)?;
+        let peer = address(&request);
+        let asking = self.asking(&request)?;
+        let revoke = decode::force_release(request.into_inner(), &asking)?;
         let revoked = match self.broker() {
             Ok(broker) => broker.revoke(&revoke).await,
             Err(error) => Err(error),
@@ -52,6 +58,7 @@ impl AdminService for Admin {
                 reason = revoke.reason,
                 grace_ms = revoke.grace_ms,
                 unsafe_now = revoke.force == Force::Unsafe,
+                caller = &*asking.caller.name,
                 peer = peer.map(tracing::field::display),
                 "an operator has taken a lease away"
             );
@@ -67,13 +74,15 @@ impl AdminService for Admin {
         &self,
         request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
-        let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
+        let asking = self.asking(&request)?;
+        let (lock, limit) = decode::set_lock_limit(request.into_inner(), &asking)?;
         let previous = match self.broker() {
             Ok(broker) => broker.set_limit(&lock, limit).await,
             Err(error) => Err(error),
         };
         let previous = previous.map_err(|error| status::of(&error, &lock))?;
-        tracing::info!(target: "audit", %lock, limit, previous, "an operator has set a limit");
+        let caller = &*asking.caller.name;
+        tracing::info!(target: "audit", %lock, limit, previous, caller, "an operator has set a limit");
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous),
         }))

@@ -16,7 +16,10 @@ use prost_types::Duration;
 
 use self::fields::Fields;
 pub(super) use self::operate::{force_release, set_lock_limit};
-use super::status::Refused;
+use super::{
+    admit::{Ask, Asking},
+    status::Refused,
+};
 use crate::lock::{
     AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, Limits, LockKey, Mode, Release,
     RequestHash, RequestId, ShownLease, Target, Terms, Ttl, Via,
@@ -36,14 +39,18 @@ struct Asked {
     disconnect_grace: Option<Duration>,
 }
 
-pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
+pub(super) fn acquire(request: AcquireRequest, asking: &Asking) -> Result<AcquireCall, Refused> {
+    one(request, Ask::Acquire, asking)
+}
+
+fn one(request: AcquireRequest, ask: Ask, asking: &Asking) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
     let target = fields.required("target", request.target, |fields, target| {
         fields.target("target", &target)
     });
     let mut under = None;
     if let Some(lease) = request.under {
-        under = lease::shown(&mut fields, "under", lease, limits);
+        under = lease::shown(&mut fields, "under", lease, asking);
     }
     if let (Some(target), Some(lease)) = (&target, &under)
         && lease.locks.iter().any(|held| held.lock == target.lock)
@@ -70,17 +77,21 @@ pub(super) fn acquire(request: AcquireRequest, limits: &Limits) -> Result<Acquir
         &mut fields,
         target.map(|target| vec![target]),
         under,
-        limits,
+        &asking.limits,
     );
     let call = fields.accept(call)?;
-    let under = call.under.map(lease::proven).transpose()?;
+    asking.about(ask, locks_of(&call))?;
+    let under = call
+        .under
+        .map(|lease| lease::proven(lease, &asking.caller))
+        .transpose()?;
     Ok(AcquireCall { under, ..call })
 }
 
 /// On a stream a call must be repeatable, and says which attachment it is.
 pub(super) fn hold_acquire(
     acquire: HoldAcquire,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Result<(AcquireCall, u32), Refused> {
     let mut fields = Fields::default();
     let number = fields.attach_number(acquire.attach_number);
@@ -89,12 +100,12 @@ pub(super) fn hold_acquire(
         Some(request)
     });
     let (number, request) = fields.accept(number.zip(request))?;
-    Ok((self::acquire(request, limits)?, number))
+    Ok((one(request, Ask::HoldAcquire, asking)?, number))
 }
 
 pub(super) fn hold_acquire_all(
     acquire: HoldAcquireAll,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Result<(AcquireCall, u32), Refused> {
     let mut fields = Fields::default();
     let number = fields.attach_number(acquire.attach_number);
@@ -103,21 +114,26 @@ pub(super) fn hold_acquire_all(
         Some(request)
     });
     let (number, request) = fields.accept(number.zip(request))?;
-    Ok((several_at_once(request, limits)?, number))
+    Ok((
+        several_at_once(request, Ask::HoldAcquireAll, asking)?,
+        number,
+    ))
 }
 
-pub(super) fn attach(attach: AttachLease, limits: &Limits) -> Result<(ShownLease, u32), Refused> {
+pub(super) fn attach(attach: AttachLease, asking: &Asking) -> Result<(ShownLease, u32), Refused> {
     let mut fields = Fields::default();
     let number = fields.attach_number(attach.attach_number);
     let lease = fields.required("lease", attach.lease, |fields, lease| {
-        lease::shown(fields, "lease", lease, limits)
+        lease::shown(fields, "lease", lease, asking)
     });
     let (number, lease) = fields.accept(number.zip(lease))?;
-    Ok((lease::proven(lease)?, number))
+    let lease = shown_by(lease, Ask::HoldAttach, asking)?;
+    Ok((lease, number))
 }
 
 pub(super) fn hold_release(
     release: HoldRelease,
+    asking: &Asking,
 ) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), Refused> {
     let mut fields = Fields::default();
     let lease_id = fields.lease_id("lease_id", &release.lease_id);
@@ -129,6 +145,7 @@ pub(super) fn hold_release(
         .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
     let entry = fields.request_id("request_id", &release.request_id);
     let lease_id = fields.accept(lease_id)?;
+    asking.about(Ask::HoldRelease, &lock)?;
     Ok((lease_id, lock, entry.map(|request_id| request_id.hash())))
 }
 
@@ -141,14 +158,18 @@ pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, Refused> {
 /// Nobody renews the locks that a unary call has while it waits for the next: it waits at most ttl.
 pub(super) fn acquire_all(
     request: AcquireAllRequest,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Result<AcquireCall, Refused> {
-    let mut call = several_at_once(request, limits)?;
+    let mut call = several_at_once(request, Ask::AcquireAll, asking)?;
     call.wait_ms = call.wait_ms.min(call.terms.cut(call.ttl).as_millis());
     Ok(call)
 }
 
-fn several_at_once(request: AcquireAllRequest, limits: &Limits) -> Result<AcquireCall, Refused> {
+fn several_at_once(
+    request: AcquireAllRequest,
+    ask: Ask,
+    asking: &Asking,
+) -> Result<AcquireCall, Refused> {
     let mut fields = Fields::default();
     let targets = several(&mut fields, &request.targets);
     let asked = Asked {
@@ -160,15 +181,17 @@ fn several_at_once(request: AcquireAllRequest, limits: &Limits) -> Result<Acquir
         lock_delay: request.lock_delay,
         disconnect_grace: request.disconnect_grace,
     };
-    let call = asked.read(&mut fields, targets, None, limits);
-    fields.accept(call)
+    let call = asked.read(&mut fields, targets, None, &asking.limits);
+    let call = fields.accept(call)?;
+    asking.about(ask, locks_of(&call))?;
+    Ok(call)
 }
 
 /// The locks to release, what of them, and from where: a part is given back only on the stream of its
 /// lease, if it is on one.
 pub(super) fn release(
     request: ReleaseRequest,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Result<(Vec<LeaseRef>, Release, Via), Refused> {
     let mut fields = Fields::default();
     if request.lock.is_none() && !request.request_id.is_empty() {
@@ -179,7 +202,7 @@ pub(super) fn release(
         .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
     let entry = fields.request_id("request_id", &request.request_id);
     let mut lease = fields.required("lease", request.lease, |fields, lease| {
-        lease::shown(fields, "lease", lease, limits)
+        lease::shown(fields, "lease", lease, asking)
     });
     if let (Some(lock), Some(lease)) = (&only, &mut lease) {
         lease.locks.retain(|held| held.lock == *lock);
@@ -191,39 +214,56 @@ pub(super) fn release(
         Some(_) => Via::Unary,
         None => Via::Anywhere,
     };
-    let lease = lease::proven(fields.accept(lease)?)?;
+    let lease = shown_by(fields.accept(lease)?, Ask::Release, asking)?;
     let entry = entry.map(|request_id| Release::Entry(request_id.hash()));
     Ok((lease.locks, entry.unwrap_or(Release::All), via))
 }
 
 pub(super) fn renew(
     request: RenewRequest,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Result<(ShownLease, Option<Ttl>), Refused> {
     let mut fields = Fields::default();
     let ttl_ms = fields.ttl("ttl", request.ttl);
     let lease = fields.required("lease", request.lease, |fields, lease| {
-        lease::shown(fields, "lease", lease, limits)
+        lease::shown(fields, "lease", lease, asking)
     });
-    let lease = lease::proven(fields.accept(lease)?)?;
-    Ok((lease, ttl_ms.map(|ttl_ms| limits.ttl(Some(ttl_ms)))))
+    let lease = shown_by(fields.accept(lease)?, Ask::Renew, asking)?;
+    Ok((lease, ttl_ms.map(|ttl_ms| asking.limits.ttl(Some(ttl_ms)))))
 }
 
 pub(super) fn check_fencing_token(
     request: CheckFencingTokenRequest,
+    asking: &Asking,
 ) -> Result<(LockKey, FencingToken), Refused> {
     let mut fields = Fields::default();
     let lock = fields.required("lock", request.lock, |fields, lock| {
         fields.lock("lock", &lock.namespace, &lock.name)
     });
     let token = fields.fencing_token("fencing_token", request.fencing_token);
-    fields.accept(lock.zip(token))
+    let (lock, token) = fields.accept(lock.zip(token))?;
+    asking.about(Ask::CheckFencingToken, [&lock])?;
+    Ok((lock, token))
 }
 
-pub(super) fn get_lock(request: GetLockRequest) -> Result<LockKey, Refused> {
+pub(super) fn get_lock(request: GetLockRequest, asking: &Asking) -> Result<LockKey, Refused> {
     let mut fields = Fields::default();
     let lock = fields.lock("", &request.namespace, &request.name);
-    fields.accept(lock)
+    let lock = fields.accept(lock)?;
+    asking.about(Ask::GetLock, [&lock])?;
+    Ok(lock)
+}
+
+/// A lease that the caller shows: every lock of it may be asked about, and it is the caller's own.
+fn shown_by(lease: ShownLease, ask: Ask, asking: &Asking) -> Result<ShownLease, Refused> {
+    asking.about(ask, lease.locks.iter().map(|held| &held.lock))?;
+    lease::proven(lease, &asking.caller)
+}
+
+fn locks_of(call: &AcquireCall) -> impl Iterator<Item = &LockKey> {
+    let under = call.under.iter().flat_map(|lease| &lease.locks);
+    let held = under.map(|held| &held.lock);
+    call.targets.iter().map(|target| &target.lock).chain(held)
 }
 
 fn several(fields: &mut Fields, targets: &[pb::LockTarget]) -> Option<Vec<Target>> {

@@ -5,20 +5,26 @@ use leasehold_proto::v1::{
     GetLockRequest, GetLockResponse, ListLocksRequest, ListLocksResponse, WatchLocksRequest,
     WatchLocksResponse, inspection_service_server::InspectionService,
 };
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{decode, encode, listing, status, watching};
-use crate::broker::Broker;
+use super::{
+    admit::{Ask, Asking},
+    decode, encode, listing, status, watching,
+};
+use crate::{access::Gate, broker::Broker, config::Live};
 
 pub(super) struct Inspection {
-    broker: Broker,
+    pub(super) broker: Broker,
+    pub(super) gate: Gate,
+    pub(super) live: watch::Receiver<Live>,
     /// Bytes of a reply.
-    max_reply: usize,
+    pub(super) max_reply: usize,
 }
 
 impl Inspection {
-    pub(super) fn new(broker: Broker, max_reply: usize) -> Self {
-        Self { broker, max_reply }
+    fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
+        Asking::by(&self.gate, self.live.borrow().limits, request)
     }
 }
 
@@ -30,7 +36,8 @@ impl InspectionService for Inspection {
         &self,
         request: Request<GetLockRequest>,
     ) -> Result<Response<GetLockResponse>, Status> {
-        let lock = decode::get_lock(request.into_inner())?;
+        let asking = self.asking(&request)?;
+        let lock = decode::get_lock(request.into_inner(), &asking)?;
         let state = self.broker.get(&lock).await;
         let state = state.map_err(|error| status::of(&error, &lock))?;
         let state = state.ok_or_else(|| status::idle_lock(&lock))?;
@@ -42,8 +49,10 @@ impl InspectionService for Inspection {
         &self,
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
+        let asking = self.asking(&request)?;
+        asking.some(Ask::ListLocks)?;
         let call = decode::listing::list_locks(request.into_inner())?;
-        let page = listing::page(&self.broker, call, self.max_reply).await?;
+        let page = listing::page(&self.broker, &asking, call, self.max_reply).await?;
         Ok(Response::new(page))
     }
 
@@ -51,9 +60,13 @@ impl InspectionService for Inspection {
         &self,
         request: Request<WatchLocksRequest>,
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
+        let asking = self.asking(&request)?;
+        asking.some(Ask::WatchLocks)?;
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
         let watch = self.broker.watch().await;
         let watch = watch.map_err(|error| status::of_all(&error, None))?;
-        Ok(Response::new(watching::events(watch, filter, resumes)))
+        Ok(Response::new(watching::events(
+            watch, asking, filter, resumes,
+        )))
     }
 }

@@ -8,10 +8,12 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
+    admit::Asking,
     decode::listing::{ListCall, page_token, stale_token},
     encode, status,
 };
 use crate::{
+    access::Verb,
     broker::Broker,
     lock::{Filter, LockError, LockKey, LockState},
     store::{Cursor, Listed},
@@ -36,6 +38,7 @@ struct Page {
 /// Lists until the page is full or has cost enough: it may be short, or empty, and not the last one.
 pub(super) async fn page(
     broker: &Broker,
+    asking: &Asking,
     call: ListCall,
     max_reply: usize,
 ) -> Result<ListLocksResponse, Status> {
@@ -48,7 +51,7 @@ pub(super) async fn page(
     };
     let (mut next, mut wanted) = (from, most);
     for _ in 0..STEPS_MOST {
-        let (listed, then) = match step(broker, &filter, next.as_ref(), wanted).await {
+        let (listed, then) = match step((broker, asking), &filter, next.as_ref(), wanted).await {
             Ok(listed) => listed,
             // The next call is told, if it still is so.
             Err(_) if !page.locks.is_empty() => break,
@@ -80,7 +83,7 @@ pub(super) async fn page(
 type Step = (Vec<(LockKey, pb::Lock)>, Option<Cursor>);
 
 async fn step(
-    broker: &Broker,
+    (broker, asking): (&Broker, &Asking),
     filter: &Filter,
     from: Option<&Cursor>,
     most: usize,
@@ -89,10 +92,15 @@ async fn step(
     match listed.map_err(|error| status::of_all(&error, None))? {
         Listed::Step { locks, next } => {
             let encoded = |(lock, state): (LockKey, LockState)| {
-                let shown = encode::listed(&lock, &state);
+                let mut shown = encode::listed(&lock, &state);
+                if !asking.may(Verb::Observe, &lock) {
+                    shown.holders.clear();
+                }
                 (lock, shown)
             };
-            Ok((locks.into_iter().map(encoded).collect(), next))
+            let locks = locks.into_iter();
+            let visible = locks.filter(|(lock, _)| asking.is_shown(filter, lock));
+            Ok((visible.map(encoded).collect(), next))
         }
         Listed::Stale => Err(stale_token().into()),
         Listed::Missing { server } => {

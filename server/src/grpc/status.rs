@@ -7,7 +7,8 @@ use tonic::{Code, Status};
 use tonic_types::{StatusExt as _, pb as rpc};
 
 use super::encode;
-use crate::lock::{Contention, Failed, LockError, LockKey};
+use crate::access::{Unknown, Verb};
+use crate::lock::{Contention, Failed, LockError, LockKey, Quota};
 
 const DOMAIN: &str = "leasehold.dev";
 /// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB.
@@ -15,6 +16,7 @@ const SHOWN_MAX_BYTES: usize = 128;
 const VIOLATIONS_IN_MESSAGE: usize = 3;
 const STORE_RETRY_MS: u64 = 1_000;
 /// Memory comes back when others give their locks up, or somebody makes room.
+const OVERLOAD_RETRY_MS: u64 = 500;
 const FULL_RETRY_MS: u64 = 5_000;
 
 /// One field of a request that is not legal.
@@ -29,6 +31,8 @@ pub(super) struct Violation {
 pub(super) enum Refused {
     /// These fields are wrong.
     Invalid(Vec<Violation>),
+    /// The caller may not do that to this lock.
+    Denied(Verb, LockKey),
     /// It cannot be done, whatever the broker would say.
     Failed(Failed),
 }
@@ -43,9 +47,45 @@ impl From<Refused> for Status {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Invalid(violations) => invalid(violations),
+            Refused::Denied(verb, lock) => denied(verb, &lock),
             Refused::Failed(failed) => failed.into(),
         }
     }
+}
+
+/// Nobody knows who calls.
+pub(super) fn unknown(why: Unknown) -> Status {
+    if let Unknown::TooOften(early) = why {
+        let message =
+            "too many calls without a good credential come from this address; show one, or wait";
+        let early_ms = u64::try_from(early.as_millis()).unwrap_or(u64::MAX);
+        let details = vec![
+            info(pb::ErrorReason::QuotaExceeded, Vec::new()),
+            retry(early_ms + 1),
+        ];
+        return status(Code::ResourceExhausted, message.to_owned(), details);
+    }
+    let message = "no credential that is good now; show a client certificate, or a bearer token in \
+        the metadata `authorization`";
+    let details = vec![info(pb::ErrorReason::Unauthenticated, Vec::new())];
+    status(Code::Unauthenticated, message.to_owned(), details)
+}
+
+/// What the policy allows for no lock.
+pub(super) fn denied_everywhere(verb: Verb) -> Status {
+    let message = format!("the policy does not allow you to {verb} any lock");
+    let details = vec![info(pb::ErrorReason::PermissionDenied, Vec::new())];
+    status(Code::PermissionDenied, message, details)
+}
+
+/// What the policy does not allow.
+fn denied(verb: Verb, lock: &LockKey) -> Status {
+    let message = format!(
+        "{}: the policy does not allow you to {verb} it",
+        shown(lock)
+    );
+    let details = vec![info(pb::ErrorReason::PermissionDenied, named(lock))];
+    status(Code::PermissionDenied, message, details)
 }
 
 /// The status of a call about `lock` that failed.
@@ -63,6 +103,9 @@ pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
         details.push(any("leasehold.v1.Contention", &contention));
     }
     let message = format!("{}: {error}; {}", shown(lock), next(error));
+    if let LockError::QuotaExceeded(quota) = error {
+        details.push(quota_failure(quota));
+    }
     status(code, message, details)
 }
 
@@ -139,11 +182,6 @@ pub(super) fn not_taken(error: &LockError, lock: &LockKey) -> Status {
     status(code, message, vec![info(reason, named(lock))])
 }
 
-/// The status of a call that needs something of a later release.
-pub(super) fn not_yet(what: &str) -> Status {
-    Status::unimplemented(format!("{what} is not in this release of the broker"))
-}
-
 /// The table.
 fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
     use pb::ErrorReason as Reason;
@@ -165,6 +203,8 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::TooManyEntries | LockError::TooManyLocks => {
             (Code::ResourceExhausted, Reason::QuotaExceeded)
         }
+        LockError::QuotaExceeded(_) => (Code::ResourceExhausted, Reason::QuotaExceeded),
+        LockError::Overloaded => (Code::Unavailable, Reason::Overloaded),
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
         LockError::Unsupported(_) => (Code::FailedPrecondition, Reason::UnsupportedByStore),
         LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
@@ -186,6 +226,8 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         }
         LockError::StoreUnavailable => Some(STORE_RETRY_MS),
         LockError::StoreFull => Some(FULL_RETRY_MS),
+        LockError::QuotaExceeded(Quota::Rate { retry_after_ms, .. }) => Some(*retry_after_ms),
+        LockError::Overloaded => Some(OVERLOAD_RETRY_MS),
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
         LockError::Draining => Some(0),
         LockError::LeaseExpired
@@ -203,6 +245,7 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         | LockError::TooManyEntries
         | LockError::TooManyLocks
         | LockError::QueueFull
+        | LockError::QuotaExceeded(_)
         | LockError::StoreCorrupt
         | LockError::Unsupported(_)
         | LockError::Internal => None,
@@ -232,6 +275,9 @@ fn next(error: &LockError) -> &'static str {
         LockError::TooManyEntries => "release entries that are over",
         LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::Cancelled => "acquire again to join the end of the line",
+        LockError::QuotaExceeded(Quota::Rate { .. }) => "repeat the call later",
+        LockError::QuotaExceeded(_) => "release locks, or have the operator raise the quota",
+        LockError::Overloaded => "repeat the call with the same request_id a moment later",
         LockError::QueueFull => "try again when fewer wait",
         LockError::Unsupported(_) => "ask for it where the store is one Redis, or do without it",
         LockError::StoreUnavailable => "repeat the call with the same request_id",
@@ -298,6 +344,15 @@ fn any(name: &str, message: &impl Message) -> Any {
         type_url: format!("type.googleapis.com/{name}"),
         value: message.encode_to_vec(),
     }
+}
+
+fn quota_failure(quota: &Quota) -> Any {
+    let violation = rpc::quota_failure::Violation {
+        description: quota.to_string(),
+        ..Default::default()
+    };
+    let violations = vec![violation];
+    any("google.rpc.QuotaFailure", &rpc::QuotaFailure { violations })
 }
 
 fn retry(after_ms: u64) -> Any {

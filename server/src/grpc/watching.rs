@@ -7,10 +7,11 @@ use leasehold_proto::v1::{WatchLocksResponse, watch_locks_response::EventType};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::Status;
 
-use super::{encode, status};
+use super::{admit::Asking, encode, status};
 use crate::{
+    access::{Unknown, Verb},
     broker::watch::{News, Watch},
-    lock::{Filter, LockError},
+    lock::{Filter, LockError, LockKey},
 };
 
 /// A watch on which nothing happens is not taken for a dead one by what stands in between.
@@ -18,6 +19,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(10);
 
 struct Telling {
     watch: Watch,
+    asking: Asking,
     filter: Filter,
     bookmarks: Interval,
     /// What happened before is not known: to be told first.
@@ -29,6 +31,7 @@ struct Telling {
 /// what happened meanwhile.
 pub(super) fn events(
     watch: Watch,
+    asking: Asking,
     filter: Filter,
     resumes: bool,
 ) -> BoxStream<'static, Result<WatchLocksResponse, Status>> {
@@ -36,6 +39,7 @@ pub(super) fn events(
     bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let telling = Telling {
         watch,
+        asking,
         filter,
         bookmarks,
         has_gap: resumes,
@@ -49,6 +53,11 @@ pub(super) fn events(
 }
 
 impl Telling {
+    /// By the policy that is in force now.
+    fn shows(&self, lock: &LockKey) -> bool {
+        self.filter.names(lock) && self.asking.is_shown(&self.filter, lock)
+    }
+
     async fn next(&mut self) -> Option<Result<WatchLocksResponse, Status>> {
         if self.is_over {
             return None;
@@ -58,18 +67,26 @@ impl Telling {
         }
         loop {
             let news = tokio::select! {
-                news = self.watch.next() => news,
-                _ = self.bookmarks.tick() => return Some(Ok(encode::event(EventType::Bookmark, None))),
+                news = self.watch.next() => Some(news),
+                _ = self.bookmarks.tick() => None,
             };
+            if !self.asking.is_known() {
+                self.is_over = true;
+                return Some(Err(status::unknown(Unknown::Worthless)));
+            }
             match news {
-                Some(News::Changed(lock, change)) if self.filter.names(&lock) => {
+                None => return Some(Ok(encode::event(EventType::Bookmark, None))),
+                Some(Some(News::Changed(lock, change))) if self.shows(&lock) => {
                     let event = encode::event_type(change.kind);
-                    let subject = encode::changed(&lock, &change);
+                    let mut subject = encode::changed(&lock, &change);
+                    if !self.asking.may(Verb::Observe, &lock) {
+                        subject.owner = None;
+                    }
                     return Some(Ok(encode::event(event, Some(subject))));
                 }
-                Some(News::Changed(..)) => {}
-                Some(News::Gap) => return Some(Ok(encode::event(EventType::Gap, None))),
-                None => {
+                Some(Some(News::Changed(..))) => {}
+                Some(Some(News::Gap)) => return Some(Ok(encode::event(EventType::Gap, None))),
+                Some(None) => {
                     self.is_over = true;
                     return Some(Err(status::of_all(&LockError::Draining, None)));
                 }

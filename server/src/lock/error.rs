@@ -64,6 +64,12 @@ pub enum LockError {
     /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,
+    /// A quota is used up.
+    #[error("{0}")]
+    QuotaExceeded(Quota),
+    /// Too many acquires are under way.
+    #[error("the store has not answered too many acquires")]
+    Overloaded,
     /// This deployment's store cannot do that; why, in a sentence.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -101,6 +107,34 @@ impl LockError {
             Self::StoreUnavailable | Self::StoreCorrupt | Self::Draining | Self::Internal
         )
     }
+}
+
+/// A quota that is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Quota {
+    /// Of the caller's locks.
+    #[error(
+        "the caller has {0} locks, or waits for them, at this broker (quotas.locks_per_caller)"
+    )]
+    Caller(u32),
+    /// Of the namespace's locks.
+    #[error(
+        "the namespace has {0} locks, or waits for them, at this broker (quotas.locks_per_namespace)"
+    )]
+    Namespace(u32),
+    /// Of all locks.
+    #[error("this broker has {0} locks, or waits for them (quotas.locks)")]
+    Broker(u32),
+    /// Of the caller's acquires.
+    #[error(
+        "the caller acquires more often than {most} times a second (quotas.acquires_per_second)"
+    )]
+    Rate {
+        /// A second.
+        most: u32,
+        /// When there may be one more.
+        retry_after_ms: u64,
+    },
 }
 
 /// Which of its locks a call failed at, and why.

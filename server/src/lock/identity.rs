@@ -5,7 +5,9 @@ use std::{fmt, sync::LazyLock};
 use data_encoding::{Encoding, Specification};
 use hmac::{Hmac, Mac as _};
 use rand::{RngCore as _, rngs::OsRng};
+use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::LockKey;
@@ -144,25 +146,42 @@ impl fmt::Debug for RequestId {
 }
 
 /// Secret proof that a lease is the caller's. Never logged.
-#[derive(Clone, PartialEq, Eq)]
-pub struct LeaseToken(String);
+#[derive(Clone)]
+pub struct LeaseToken(SecretString);
 
 impl LeaseToken {
     /// What a caller handed back. Any text can be one; only the right one hashes to its lease id.
     pub fn from_caller(text: String) -> Self {
-        Self(text)
+        Self(text.into())
     }
 
-    /// The id of the lease that this token proves.
-    pub fn lease_id(&self) -> LeaseId {
-        LeaseId::cut(&Sha256::digest(self.0.as_bytes()))
+    /// The id of the lease that this token proves to be this caller's. Shown by anybody else it
+    /// proves another one, which nobody has.
+    pub fn lease_id(&self, caller: &str) -> LeaseId {
+        let mut digest = Sha256::new();
+        digest.update(self.expose().as_bytes());
+        // No base32 digit: token and caller cannot run into each other.
+        digest.update([0]);
+        digest.update(caller.as_bytes());
+        LeaseId::cut(&digest.finalize())
     }
 
     /// The secret itself, for the reply to the caller that acquired, and for nothing else.
     pub fn expose(&self) -> &str {
-        &self.0
+        self.0.expose_secret()
     }
 }
+
+impl PartialEq for LeaseToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose()
+            .as_bytes()
+            .ct_eq(other.expose().as_bytes())
+            .into()
+    }
+}
+
+impl Eq for LeaseToken {}
 
 impl fmt::Debug for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -171,15 +190,15 @@ impl fmt::Debug for LeaseToken {
 }
 
 /// The key shared by all brokers of a deployment: any of them derives the same lease tokens.
-#[derive(Clone, PartialEq, Eq)]
-pub struct DeploymentKey([u8; 32]);
+#[derive(Clone)]
+pub struct DeploymentKey(SecretSlice<u8>);
 
 impl DeploymentKey {
     /// A fresh key from the system's random source.
     pub fn random() -> Self {
-        let mut key = [0; 32];
+        let mut key = vec![0; 32];
         OsRng.fill_bytes(&mut key);
-        Self(key)
+        Self(key.into())
     }
 
     /// Reads 64 hexadecimal digits, with white space around them.
@@ -187,19 +206,19 @@ impl DeploymentKey {
         let bytes = data_encoding::HEXLOWER_PERMISSIVE
             .decode(text.trim().as_bytes())
             .ok()?;
-        bytes.try_into().ok().map(Self)
+        (bytes.len() == 32).then(|| Self(bytes.into()))
     }
 
     /// 64 hexadecimal digits, for the store that keeps the key. Never logged.
     pub fn expose(&self) -> String {
-        data_encoding::HEXLOWER.encode(&self.0)
+        data_encoding::HEXLOWER.encode(self.0.expose_secret())
     }
 
     /// Names the key without telling it.
     pub fn fingerprint(&self) -> String {
         let mut digest = Sha256::new();
         digest.update(b"leasehold deployment key");
-        digest.update(self.0);
+        digest.update(self.0.expose_secret());
         ArgumentsHash::cut(&digest.finalize()).to_string()
     }
 
@@ -208,14 +227,14 @@ impl DeploymentKey {
     pub fn bound_to(&self, names: impl IntoIterator<Item = String>) -> Self {
         let mut names: Vec<_> = names.into_iter().collect();
         names.sort_unstable();
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
+            .expect("HMAC takes a key of any length");
         mac.update(b"leasehold deployment of");
         for name in names {
             mac.update(&(name.len() as u64).to_be_bytes());
             mac.update(name.as_bytes());
         }
-        Self(mac.finalize().into_bytes().into())
+        Self(mac.finalize().into_bytes().to_vec().into())
     }
 
     /// `HMAC(key, caller, owner id, request id, locks)`: the same call has the same token at every
@@ -227,8 +246,8 @@ impl DeploymentKey {
         request_id: &RequestId,
         locks: &[&LockKey],
     ) -> LeaseToken {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
+            .expect("HMAC takes a key of any length");
         let mut field = |bytes: &[u8]| {
             mac.update(&(bytes.len() as u64).to_be_bytes());
             mac.update(bytes);
@@ -240,9 +259,18 @@ impl DeploymentKey {
             field(lock.namespace().as_bytes());
             field(lock.name().as_bytes());
         }
-        LeaseToken(BASE32.encode(&mac.finalize().into_bytes()))
+        LeaseToken::from_caller(BASE32.encode(&mac.finalize().into_bytes()))
     }
 }
+
+impl PartialEq for DeploymentKey {
+    fn eq(&self, other: &Self) -> bool {
+        let (one, other) = (self.0.expose_secret(), other.0.expose_secret());
+        one.ct_eq(other).into()
+    }
+}
+
+impl Eq for DeploymentKey {}
 
 impl fmt::Debug for DeploymentKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

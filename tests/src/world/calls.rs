@@ -13,7 +13,7 @@ pub fn new_call(lock: &LockKey) -> Acquire {
     Acquire {
         lock: lock.clone(),
         mode: Mode::Exclusive,
-        lease_id: token.lease_id(),
+        lease_id: token.lease_id(""),
         under: Under::NewLease,
         stream: None,
         request: RequestId::random().hash(),

@@ -4,8 +4,12 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::{Ended, Extended, Phase, Refusal, Silence, Stream, Told};
 use crate::{
-    broker::{GivenBack, call::Answered},
+    broker::{
+        GivenBack,
+        call::{Answered, Offer},
+    },
     lock::{Failed, HeldLock, LeaseId, LeaseRef, LockError, LockKey, Release, ShownLease},
+    quotas::Place,
 };
 
 /// A job's end.
@@ -108,9 +112,14 @@ impl Stream {
                 let why = Refusal::Cancelled;
                 self.tell(Told::Refused { call_id, why });
             }
+            Ok(offer) if self.is_forbidden(&offer) => {
+                offer.take_back();
+                let why = Refusal::Denied;
+                self.tell(Told::Refused { call_id, why });
+            }
             Ok(offer) => {
                 let as_of = offer.as_of();
-                let lease = offer.accept();
+                let (lease, places) = offer.accept();
                 let refs = lease.locks.iter().map(|held| LeaseRef {
                     lock: held.lock.clone(),
                     lease_id: lease.lease_id,
@@ -118,6 +127,7 @@ impl Stream {
                 });
                 let grants: Vec<_> = lease.locks.iter().map(|held| held.grant).collect();
                 self.own(lease.lease_id, number, refs.collect(), &grants);
+                self.settle(lease.lease_id, places);
                 if self.phase == Phase::Closing {
                     return self.give_back(lease.lease_id, Release::All);
                 }
@@ -131,12 +141,31 @@ impl Stream {
         }
     }
 
+    /// The rules have changed while the call waited.
+    fn is_forbidden(&self, offer: &Offer) -> bool {
+        let may = self.may.as_ref();
+        may.is_some_and(|may| !offer.locks().all(|lock| may(lock)))
+    }
+
+    fn settle(&mut self, lease_id: LeaseId, places: Vec<Place>) {
+        if let Some(owned) = self.leases.get_mut(&lease_id) {
+            owned.settle(places);
+        }
+    }
+
     fn attached(&mut self, call_id: i64, number: u32, lease: ShownLease, kept: &[HeldLock]) {
         let lease_id = lease.lease_id;
         let is_kept = |held: &LeaseRef| kept.iter().any(|kept| kept.lock == held.lock);
         let locks = lease.locks.into_iter().filter(is_kept).collect();
         let grants: Vec<_> = kept.iter().map(|held| held.grant).collect();
         self.own(lease_id, number, locks, &grants);
+        let quotas = &self.broker.quotas;
+        quotas.on_stream(lease_id);
+        let places = kept
+            .iter()
+            .map(|held| quotas.place(&self.caller, &held.lock));
+        let places = places.collect();
+        self.settle(lease_id, places);
         if self.phase == Phase::Closing {
             return self.give_back(lease_id, Release::All);
         }
@@ -166,6 +195,9 @@ impl Stream {
                 owned
                     .locks
                     .retain(|held| is_kept(held) || !asked.contains(held));
+                if owned.places.len() > owned.locks.len() {
+                    owned.settle(Vec::new());
+                }
                 let grants = || kept.iter().map(|held| held.grant);
                 let ttl = grants().map(|grant| grant.ttl).min().unwrap_or(owned.ttl);
                 let is_cut = ttl < owned.ttl && owned.is_news(ttl.as_millis());
@@ -208,6 +240,7 @@ impl Stream {
                 owned
                     .locks
                     .retain(|held| given_back.hold_count > 0 || held.lock != *lock);
+                owned.settle(Vec::new());
                 owned.locks.is_empty()
             }
             (Ok(_), None, Some(_)) => true,

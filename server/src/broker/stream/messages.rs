@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::{
     broker::GivenBack,
     lock::{AcquireCall, Failed, Holder, Lease, LeaseId, LockKey, RequestHash, ShownLease, Ttl},
@@ -10,8 +12,10 @@ use crate::{
 /// Passes a message to the client, or says that the client does not read. Never waits.
 pub type Tell = Arc<dyn Fn(Told) -> bool + Send + Sync>;
 
-/// What the client asks.
-#[derive(Debug)]
+/// Whether a lock may be held by the client of the stream.
+pub type May = Arc<dyn Fn(&LockKey) -> bool + Send + Sync>;
+
+/// What the client asks, or the edge for it.
 pub enum Asked {
     /// Take one lock or several.
     Acquire {
@@ -53,6 +57,20 @@ pub enum Asked {
         call_id: i64,
         /// The lease.
         lease_id: LeaseId,
+    },
+    /// The client's credential is good for longer, or for ever.
+    Refresh {
+        /// The client's name for the call.
+        call_id: i64,
+        /// Until then.
+        expires: Option<Instant>,
+    },
+    /// The client's credential is worth nothing any more.
+    Expire,
+    /// Only leases of these locks may be renewed.
+    Restrict {
+        /// Whether that is one of them.
+        may: May,
     },
     /// The client lives.
     Heartbeat {
@@ -182,6 +200,8 @@ pub enum Refusal {
     NotHere,
     /// The client gave the wait up.
     Cancelled,
+    /// The rules do not allow it any more.
+    Denied,
 }
 
 /// Why a lease is over.
@@ -202,4 +222,8 @@ pub enum Ended {
     },
     /// It is on another stream.
     Moved,
+    /// Its client did not show a credential in time that is good for longer.
+    CredentialExpired,
+    /// The rules do not allow it any more.
+    Denied,
 }

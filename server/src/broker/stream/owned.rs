@@ -17,6 +17,7 @@ use crate::{
     lock::{
         Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey, Release, Ttl, Via, expiry_ms,
     },
+    quotas::Place,
     store::Revocation,
     streams::Elsewhere,
 };
@@ -33,6 +34,8 @@ pub(super) struct Owned {
     /// The count of attachments by which it is here.
     number: u32,
     pub(super) locks: Vec<LeaseRef>,
+    /// One for each of them.
+    pub(super) places: Vec<Place>,
     pub(super) ttl: Ttl,
     /// How long after a break the lease ends by itself; `None`: it runs out.
     pub(super) grace: Option<Duration>,
@@ -72,6 +75,17 @@ impl Owned {
         is_news
     }
 
+    /// Has these places, too, and none for what it does not hold.
+    pub(super) fn settle(&mut self, places: Vec<Place>) {
+        let mut all = std::mem::take(&mut self.places);
+        all.extend(places);
+        let at = |held: &LeaseRef| all.iter().position(|place| place.lock() == &held.lock);
+        let wanted: Vec<_> = self.locks.iter().filter_map(at).collect();
+        let all = all.into_iter().enumerate();
+        let wanted = all.filter(|(index, _)| wanted.contains(index));
+        self.places = wanted.map(|(_, place)| place).collect();
+    }
+
     /// Its validity.
     pub(super) fn validity(&self) -> Duration {
         Duration::from_millis(self.ttl.as_millis())
@@ -109,6 +123,7 @@ impl Stream {
             Entry::Vacant(new) => new.insert(Box::new(Owned {
                 number,
                 locks,
+                places: Vec::new(),
                 ttl,
                 grace: None,
                 is_lapsing: false,
@@ -165,6 +180,8 @@ impl Stream {
         }
         match owned.todo.pop_front() {
             Some(Todo::Detach { call_id }) => {
+                let (places, ends_in) = (std::mem::take(&mut owned.places), owned.expiry());
+                self.broker.quotas.keep(lease_id, places, ends_in);
                 self.tell(Told::Done { call_id });
                 self.forget(lease_id);
             }
@@ -345,10 +362,15 @@ impl Stream {
 
     /// A lease is over, or elsewhere.
     pub(super) fn end(&mut self, lease_id: LeaseId, why: Ended) {
-        if self.leases.contains_key(&lease_id) {
-            self.tell(Told::Ended { lease_id, why });
-            self.forget(lease_id);
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        if matches!(why, Ended::CredentialExpired | Ended::Denied) {
+            let (places, ends_in) = (std::mem::take(&mut owned.places), owned.expiry());
+            self.broker.quotas.keep(lease_id, places, ends_in);
         }
+        self.tell(Told::Ended { lease_id, why });
+        self.forget(lease_id);
     }
 
     /// Takes a lease off the stream; what still waits for its turn is refused.

@@ -1,11 +1,11 @@
-//! What silence and age do to a stream.
+//! What silence, age and other rules do to a stream.
 
 use std::time::Duration;
 
 use rand::Rng as _;
 use tokio::time::Instant;
 
-use super::{Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
+use super::{Ended, May, Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
 
 /// How long a silence must last once it was noticed.
 const READ_FIRST: Duration = Duration::from_millis(250);
@@ -52,7 +52,7 @@ impl Stream {
         };
         let graced = self.graced.map(|validity| self.heard + validity);
         let others = waits.into_iter().chain(graced);
-        others.chain([self.ages_at]).min()
+        others.chain([self.ages_at]).chain(self.expires).min()
     }
 
     pub(super) fn look_at_the_time(&mut self) {
@@ -73,6 +73,9 @@ impl Stream {
         {
             self.lapse_silent();
         }
+        if self.expires.is_some_and(|expires| now >= expires) {
+            return self.credential_expired();
+        }
         if now >= self.ages_at {
             if self.is_old {
                 self.phase = Phase::Left;
@@ -82,6 +85,26 @@ impl Stream {
             self.ages_at = now + self.broker.stream_age.grace;
             self.say_reconnect(AGED_WITHIN);
         }
+    }
+
+    /// Nobody knows any more whose leases these are: they are renewed no more, and run out.
+    pub(super) fn credential_expired(&mut self) {
+        let leases: Vec<_> = self.leases.keys().copied().collect();
+        for lease_id in leases {
+            self.end(lease_id, Ended::CredentialExpired);
+        }
+        self.phase = Phase::Left;
+    }
+
+    /// The rules have changed: what they forbid is renewed no more, and runs out.
+    pub(super) fn restrict(&mut self, may: May) {
+        let is_denied = |owned: &Owned| owned.locks.iter().any(|held| !may(&held.lock));
+        let denied = self.leases.iter().filter(|(_, owned)| is_denied(owned));
+        let denied: Vec<_> = denied.map(|(&lease_id, _)| lease_id).collect();
+        for lease_id in denied {
+            self.end(lease_id, Ended::Denied);
+        }
+        self.may = Some(may);
     }
 
     pub(super) fn say_reconnect(&self, within: Duration) {

@@ -140,7 +140,7 @@ fn split(rest: &str) -> Result<Rest<'_>, String> {
     let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
     let present = |text: &str| {
         let text = percent_decoded(text)?;
-        Ok::<_, String>((!text.is_empty()).then_some(Secret::Text(text)))
+        Ok::<_, String>((!text.is_empty()).then_some(Secret::Text(text.into())))
     };
     let login = Login {
         username: present(user)?,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn secret(text: &str) -> Option<Secret> {
-        Some(Secret::Text(text.to_owned()))
+        Some(Secret::Text(text.into()))
     }
 
     #[test]

@@ -7,11 +7,9 @@ use leasehold_proto::v1 as pb;
 
 use super::fields::Fields;
 use crate::{
-    grpc::status::Refused,
-    lock::{
-        Failed, FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, Limits, LockError, LockKey,
-        ShownLease,
-    },
+    access::Caller,
+    grpc::{admit::Asking, status::Refused},
+    lock::{Failed, FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, LockError, LockKey, ShownLease},
 };
 
 /// Reads a lease; `None` if anything is wrong with it.
@@ -19,7 +17,7 @@ pub(super) fn shown(
     fields: &mut Fields,
     path: &str,
     lease: pb::Lease,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Option<ShownLease> {
     let at = |field: &str| format!("{path}.{field}");
     let lease_id = fields.lease_id(&at("lease_id"), &lease.lease_id);
@@ -50,7 +48,7 @@ pub(super) fn shown(
     Some(ShownLease {
         lease_id,
         lease_token: LeaseToken::from_caller(lease.lease_token),
-        ttl: limits.ttl(ttl_ms),
+        ttl: asking.limits.ttl(ttl_ms),
         locks: locks.collect(),
     })
 }
@@ -64,9 +62,9 @@ fn held(fields: &mut Fields, path: &str, grant: pb::Grant) -> Option<(LockKey, F
     Some((target?.lock, token?))
 }
 
-/// The lease is the caller's: its token hashes to its id.
-pub(super) fn proven(lease: ShownLease) -> Result<ShownLease, Refused> {
-    if lease.lease_token.lease_id() == lease.lease_id {
+/// The lease is the caller's: its token and the caller's name hash to its id.
+pub(super) fn proven(lease: ShownLease, caller: &Caller) -> Result<ShownLease, Refused> {
+    if lease.lease_token.lease_id(&caller.name) == lease.lease_id {
         return Ok(lease);
     }
     let lock = lease.locks[0].lock.clone();

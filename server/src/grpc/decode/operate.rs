@@ -4,12 +4,16 @@ use leasehold_proto::v1::{ForceReleaseLeaseRequest, LockRef, SetLockLimitRequest
 
 use super::fields::{Fields, REASON_MAX_BYTES};
 use crate::{
-    grpc::status::Refused,
-    lock::{Force, Limits, LockKey, PERMITS_MAX, Revoke},
+    grpc::{
+        admit::{Ask, Asking},
+        status::Refused,
+    },
+    lock::{Force, LockKey, PERMITS_MAX, Revoke},
 };
 
 pub(in crate::grpc) fn set_lock_limit(
     request: SetLockLimitRequest,
+    asking: &Asking,
 ) -> Result<(LockKey, u32), Refused> {
     let mut fields = Fields::default();
     let lock = lock(&mut fields, request.lock);
@@ -18,12 +22,14 @@ pub(in crate::grpc) fn set_lock_limit(
     if limit.is_none() {
         fields.violation("limit", "must be 1 to 1000");
     }
-    fields.accept(lock.zip(limit))
+    let (lock, limit) = fields.accept(lock.zip(limit))?;
+    asking.about(Ask::SetLockLimit, [&lock])?;
+    Ok((lock, limit))
 }
 
 pub(in crate::grpc) fn force_release(
     request: ForceReleaseLeaseRequest,
-    limits: &Limits,
+    asking: &Asking,
 ) -> Result<Revoke, Refused> {
     let mut fields = Fields::default();
     let lock = lock(&mut fields, request.lock);
@@ -34,7 +40,7 @@ pub(in crate::grpc) fn force_release(
     let grace_ms = fields.wait("grace", request.grace);
     let delay = request.lock_delay;
     let lock_delay_ms = delay.map(|delay| fields.wait("lock_delay", Some(delay)));
-    fields.lock_delay(lock_delay_ms.unwrap_or(0), limits);
+    fields.lock_delay(lock_delay_ms.unwrap_or(0), &asking.limits);
     fields.request_id("request_id", &request.request_id);
     if request.unsafe_now && grace_ms > 0 {
         fields.violation("grace", "must be unset with unsafe_now");
@@ -51,7 +57,9 @@ pub(in crate::grpc) fn force_release(
             (false, true) => Force::Unsafe,
         },
     });
-    fields.accept(revoke)
+    let revoke = fields.accept(revoke)?;
+    asking.about(Ask::ForceReleaseLease, [&revoke.lock])?;
+    Ok(revoke)
 }
 
 fn lock(fields: &mut Fields, lock: Option<LockRef>) -> Option<LockKey> {

@@ -2,11 +2,13 @@
 
 use std::{fmt, path::PathBuf};
 
+use secrecy::{ExposeSecret as _, SecretString};
+
 /// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Secret {
     /// As it is.
-    Text(String),
+    Text(SecretString),
     /// In a file, without the end of its line. It is read for every connection, so that a changed
     /// one counts from the next connection on.
     File(PathBuf),
@@ -25,7 +27,7 @@ impl Secret {
     /// The text, or what an operator has to know.
     pub fn read(&self) -> Result<String, String> {
         match self {
-            Self::Text(text) => Ok(text.clone()),
+            Self::Text(text) => Ok(text.expose_secret().to_owned()),
             Self::File(path) => match std::fs::read_to_string(path) {
                 Ok(text) => match text.trim_end_matches(['\r', '\n']) {
                     "" => Err(format!("{} is empty", path.display())),
@@ -44,6 +46,18 @@ impl Login {
         Ok((read(&self.username)?, read(&self.password)?))
     }
 }
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(one), Self::Text(other)) => one.expose_secret() == other.expose_secret(),
+            (Self::File(one), Self::File(other)) => one == other,
+            (Self::Text(_), Self::File(_)) | (Self::File(_), Self::Text(_)) => false,
+        }
+    }
+}
+
+impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

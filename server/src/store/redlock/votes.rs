@@ -210,7 +210,7 @@ mod tests {
 
     fn held_by(lease: char, remaining_ms: u64) -> Voted {
         let holder = Holder {
-            lease_id: LeaseToken::from_caller(lease.to_string()).lease_id(),
+            lease_id: LeaseToken::from_caller(lease.to_string()).lease_id(""),
             owner: Owner::default(),
             mode: Mode::Exclusive,
             fencing_token: FencingToken::new(7).expect("a token"),

@@ -1,0 +1,18 @@
+//! Who calls, and what they may do to which locks.
+
+mod gate;
+mod jwt;
+mod key_set;
+mod pattern;
+mod policy;
+mod source;
+mod tokens;
+
+pub use self::{
+    gate::{Caller, Gate, Rules, Shown, Unknown},
+    jwt::Jwt,
+    key_set::KeySetUrl,
+    policy::{Policy, Verb},
+    source::{Follower, JwtSource, KeySet, Source},
+    tokens::Tokens,
+};

@@ -1,0 +1,211 @@
+//! Who calls, by what they show, and whether the policy allows them what they ask for.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use futures::stream::{self, Stream};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    jwt::{self, Jwt},
+    policy::{Policy, Verb},
+    tokens::{Sum, Tokens},
+};
+use crate::{
+    lock::LockKey,
+    pace::{Pace, Paces},
+};
+
+/// From one address so many credentials may be wrong a second; twice as many at once.
+const FAILURES_PER_SECOND: u32 = 5;
+
+/// Somebody who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// As policies name them: `spiffe://…`, `dns:…`, `jwt:…`, `token:…`; empty where nobody is asked.
+    pub name: Arc<str>,
+    /// When what they have shown is worth nothing any more.
+    pub expires: Option<SystemTime>,
+    proof: Proof,
+}
+
+/// What a caller has shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Proof {
+    /// Nothing, or the certificate of its connection.
+    Connection,
+    /// A static token.
+    Token(Sum),
+    /// A token that this key has signed.
+    Signed(Sum),
+}
+
+/// What somebody shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// Where from.
+    pub address: Option<IpAddr>,
+    /// Whom the certificate of the connection names.
+    pub certified: Option<&'a Arc<str>>,
+    /// A token.
+    pub bearer: Option<&'a str>,
+}
+
+/// Why nobody knows who calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// Nothing that is good now was shown.
+    Worthless,
+    /// So much of that comes from the address that it is told to wait.
+    TooOften(Duration),
+}
+
+/// What callers are known by, and what they may do.
+#[derive(Debug)]
+pub struct Rules {
+    /// Callers must show who they are.
+    pub asks: bool,
+    /// Static tokens.
+    pub tokens: Tokens,
+    /// Signed tokens.
+    pub jwt: Option<Jwt>,
+    /// Who may do what.
+    pub policy: Policy,
+}
+
+/// The rules in force. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    rules: watch::Receiver<Arc<Rules>>,
+    failures: Arc<Mutex<Paces<IpAddr>>>,
+}
+
+impl Caller {
+    /// When a stream that it opens now has to end.
+    pub fn deadline(&self) -> Option<Instant> {
+        let left = self.expires?.duration_since(SystemTime::now());
+        Some(Instant::now() + left.unwrap_or_default())
+    }
+}
+
+impl Rules {
+    /// Everybody may do everything.
+    pub fn open() -> Self {
+        Self {
+            asks: false,
+            tokens: Tokens::default(),
+            jwt: None,
+            policy: Policy::open(),
+        }
+    }
+}
+
+impl Gate {
+    /// By the newest rules that are told.
+    pub fn new(rules: watch::Receiver<Arc<Rules>>) -> Self {
+        let failures = Arc::default();
+        Self { rules, failures }
+    }
+
+    /// Who calls: by a bearer token, or else by the certificate of the connection.
+    ///
+    /// # Errors
+    /// If that says nothing. Signatures cost more than all else: from an address that has shown too
+    /// much that is worthless only tokens that are known already are taken.
+    pub fn caller(&self, shown: Shown<'_>) -> Result<Caller, Unknown> {
+        let rules = Arc::clone(&self.rules.borrow());
+        let named = |name: Arc<str>, proof| Caller {
+            name,
+            expires: None,
+            proof,
+        };
+        if !rules.asks {
+            return Ok(named(Arc::default(), Proof::Connection));
+        }
+        let Some(token) = shown.bearer else {
+            let certified = shown.certified.cloned();
+            let certified = certified.map(|name| named(name, Proof::Connection));
+            return certified.ok_or_else(|| self.failed(shown.address));
+        };
+        if let Some((name, sum)) = rules.tokens.caller(token) {
+            return Ok(named(format!("token:{name}").into(), Proof::Token(sum)));
+        }
+        let Some(jwt) = &rules.jwt else {
+            return Err(self.failed(shown.address));
+        };
+        let signed = match jwt.known(token) {
+            Some(signed) => signed,
+            None if self.is_tiring(shown.address) => return Err(self.failed(shown.address)),
+            None => jwt.verify(token),
+        };
+        let jwt::Shown {
+            subject,
+            expires,
+            key,
+        } = signed.ok_or_else(|| self.failed(shown.address))?;
+        Ok(Caller {
+            name: format!("jwt:{subject}").into(),
+            expires: Some(expires),
+            proof: Proof::Signed(key),
+        })
+    }
+
+    /// Whether what the caller has shown is good still.
+    pub fn knows(&self, caller: &Caller) -> bool {
+        let rules = self.rules.borrow();
+        let is_late = caller.expires.is_some_and(|end| end <= SystemTime::now());
+        !is_late
+            && match &caller.proof {
+                Proof::Connection => true,
+                Proof::Token(sum) => rules.tokens.has(sum),
+                Proof::Signed(key) => rules.jwt.as_ref().is_some_and(|jwt| jwt.has(key)),
+            }
+    }
+
+    /// Whether a caller may do that to this lock.
+    pub fn allows(&self, caller: &Caller, verb: Verb, lock: &LockKey) -> bool {
+        self.rules.borrow().policy.allows(&caller.name, verb, lock)
+    }
+
+    /// Whether a caller may do that to any lock at all.
+    pub fn allows_some(&self, caller: &Caller, verb: Verb) -> bool {
+        self.rules.borrow().policy.allows_some(&caller.name, verb)
+    }
+
+    /// Whether anybody is asked who calls.
+    pub fn asks(&self) -> bool {
+        self.rules.borrow().asks
+    }
+
+    /// Each time that the rules become others.
+    pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        stream::unfold(self.rules.clone(), |mut rules| async move {
+            rules.mark_unchanged();
+            rules.changed().await.ok()?;
+            Some(((), rules))
+        })
+    }
+
+    fn is_tiring(&self, address: Option<IpAddr>) -> bool {
+        address.is_some_and(|address| self.failures().is_over(pace(), &address))
+    }
+
+    fn failed(&self, address: Option<IpAddr>) -> Unknown {
+        let paced = address.map(|address| self.failures().take(pace(), address));
+        match paced {
+            Some(Err(early)) => Unknown::TooOften(early),
+            Some(Ok(())) | None => Unknown::Worthless,
+        }
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Paces<IpAddr>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pace() -> Pace {
+    Pace::per_second(FAILURES_PER_SECOND, 2 * FAILURES_PER_SECOND)
+}

@@ -1,0 +1,160 @@
+//! Who asks for what: each call is admitted before anything is made of it, and each lock that it names
+//! before anybody is asked about it.
+
+use std::net::IpAddr;
+
+use futures::stream::Stream;
+use tonic::{Request, Status, metadata::MetadataMap};
+
+use super::status::{self, Refused};
+use crate::{
+    access::{Caller, Gate, Shown, Unknown, Verb},
+    lock::{Failed, Filter, Limits, LockError, LockKey},
+    transport::Peer,
+};
+
+const BEARER: &str = "Bearer ";
+
+/// Every call and message that names locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    Acquire,
+    AcquireAll,
+    Renew,
+    Release,
+    HoldAcquire,
+    HoldAcquireAll,
+    HoldAttach,
+    HoldRelease,
+    CheckFencingToken,
+    GetLock,
+    ListLocks,
+    WatchLocks,
+    SetLockLimit,
+    ForceReleaseLease,
+}
+
+impl Ask {
+    /// What its caller must be allowed.
+    pub(super) const fn verb(self) -> Verb {
+        match self {
+            Self::Acquire
+            | Self::AcquireAll
+            | Self::Renew
+            | Self::Release
+            | Self::HoldAcquire
+            | Self::HoldAcquireAll
+            | Self::HoldAttach
+            | Self::HoldRelease => Verb::Acquire,
+            Self::CheckFencingToken | Self::GetLock => Verb::Observe,
+            Self::ListLocks | Self::WatchLocks => Verb::List,
+            Self::SetLockLimit => Verb::Admin,
+            Self::ForceReleaseLease => Verb::ForceRelease,
+        }
+    }
+}
+
+/// Somebody who asks, and within which limits.
+#[derive(Debug, Clone)]
+pub(super) struct Asking {
+    pub(super) caller: Caller,
+    pub(super) limits: Limits,
+    address: Option<IpAddr>,
+    gate: Gate,
+}
+
+impl Asking {
+    /// By what the connection and the metadata of a call show.
+    pub(super) fn by<T>(gate: &Gate, limits: Limits, request: &Request<T>) -> Result<Self, Status> {
+        let peer = request.extensions().get::<Peer>();
+        let address = peer.map(|peer| peer.address.ip().to_canonical());
+        let caller = gate.caller(Shown {
+            address,
+            certified: peer.and_then(|peer| peer.identity.as_ref()),
+            bearer: bearer(request.metadata())?,
+        });
+        Ok(Self {
+            caller: caller.map_err(status::unknown)?,
+            limits,
+            address,
+            gate: gate.clone(),
+        })
+    }
+
+    /// The same caller by a newer token.
+    pub(super) fn refreshed(&self, authorization: &str) -> Result<Caller, Status> {
+        let caller = self.gate.caller(Shown {
+            address: self.address,
+            certified: None,
+            bearer: authorization.strip_prefix(BEARER),
+        });
+        let caller = caller.map_err(status::unknown)?;
+        match caller.name == self.caller.name {
+            true => Ok(caller),
+            false => Err(status::unknown(Unknown::Worthless)),
+        }
+    }
+
+    /// Whether the caller is who it was, by the rules that are in force now.
+    pub(super) fn is_known(&self) -> bool {
+        self.gate.knows(&self.caller)
+    }
+
+    /// Each time that the rules become others.
+    pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        self.gate.changes()
+    }
+
+    /// Whether all of these locks may be asked about so.
+    pub(super) fn about<'a>(
+        &self,
+        ask: Ask,
+        locks: impl IntoIterator<Item = &'a LockKey>,
+    ) -> Result<(), Refused> {
+        let mut locks = locks.into_iter();
+        let denied = locks.find(|lock| !self.gate.allows(&self.caller, ask.verb(), lock));
+        match denied {
+            Some(lock) => Err(Refused::Denied(ask.verb(), lock.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether that may be asked of any lock: which ones is looked at one by one.
+    pub(super) fn some(&self, ask: Ask) -> Result<(), Status> {
+        match self.gate.allows_some(&self.caller, ask.verb()) {
+            true => Ok(()),
+            false => Err(status::denied_everywhere(ask.verb())),
+        }
+    }
+
+    pub(super) fn may(&self, verb: Verb, lock: &LockKey) -> bool {
+        self.gate.allows(&self.caller, verb, lock)
+    }
+
+    /// Whether a list, or a watch, with that filter shows a lock: without leave to observe nobody can
+    /// be found by name.
+    pub(super) fn is_shown(&self, filter: &Filter, lock: &LockKey) -> bool {
+        self.may(Verb::List, lock) && (filter.owner_id.is_empty() || self.may(Verb::Observe, lock))
+    }
+
+    /// Without those who hold the lock, unless the caller may observe it.
+    pub(super) fn veiled(&self, mut failed: Failed) -> Failed {
+        if let LockError::Held(in_the_way) | LockError::WaitTimeout(in_the_way) = &mut failed.error
+            && !self.may(Verb::Observe, &failed.lock)
+        {
+            in_the_way.holders.clear();
+        }
+        failed
+    }
+}
+
+fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Status> {
+    let Some(shown) = metadata.get("authorization") else {
+        return Ok(None);
+    };
+    let shown = shown.to_str().ok();
+    let token = shown.and_then(|shown| shown.strip_prefix(BEARER));
+    token
+        .map(Some)
+        .ok_or_else(|| status::unknown(Unknown::Worthless))
+}

@@ -1,0 +1,219 @@
+//! What each caller, each namespace and all together may have at this broker. Other brokers count for
+//! themselves: nothing is asked of the store.
+
+mod kept;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use self::kept::Kept;
+use crate::{
+    config::Live,
+    lock::{LeaseId, LockError, LockKey, Quota},
+    pace::{Pace, Paces},
+};
+
+/// How much there may be at once. A lock counts while it is held or waited for, by each lease of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaLimits {
+    /// Locks of a caller, where callers show who they are.
+    pub locks_per_caller: u32,
+    /// Locks of a namespace.
+    pub locks_per_namespace: u32,
+    /// All locks.
+    pub locks: u32,
+    /// Acquires of a caller, where callers show who they are; twice as many come in a burst.
+    pub acquires_per_second: u32,
+    /// Acquires that the store was asked for and has not answered.
+    pub acquires_at_once: u32,
+}
+
+/// All counts of a broker. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Quotas {
+    live: watch::Receiver<Live>,
+    counts: Arc<Mutex<Counts>>,
+    kept: Arc<Mutex<Kept>>,
+    asked: Arc<AtomicU32>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    locks: u32,
+    by_caller: HashMap<Arc<str>, u32>,
+    by_namespace: HashMap<Box<str>, u32>,
+    acquires: Paces<Arc<str>>,
+}
+
+/// A lock that is held or waited for, until dropped.
+#[derive(Debug)]
+pub struct Place {
+    counts: Arc<Mutex<Counts>>,
+    caller: Arc<str>,
+    lock: LockKey,
+}
+
+/// An acquire that the store has not answered, until dropped.
+#[derive(Debug)]
+pub struct Unanswered(Arc<AtomicU32>);
+
+impl Quotas {
+    /// Nothing is counted yet.
+    pub fn new(live: watch::Receiver<Live>) -> Self {
+        Self {
+            live,
+            counts: Arc::default(),
+            kept: Arc::default(),
+            asked: Arc::default(),
+        }
+    }
+
+    /// Places for the locks of a call, all or none. `caller` is empty where nobody shows who calls.
+    ///
+    /// # Errors
+    /// [`LockError::QuotaExceeded`] or [`LockError::Overloaded`].
+    pub fn admit<'a>(
+        &self,
+        caller: &Arc<str>,
+        locks: impl Iterator<Item = &'a LockKey>,
+    ) -> Result<Vec<Place>, LockError> {
+        let limits = self.live.borrow().quotas;
+        if self.asked.load(Ordering::Relaxed) >= limits.acquires_at_once {
+            return Err(LockError::Overloaded);
+        }
+        if !caller.is_empty() {
+            let most = limits.acquires_per_second;
+            let pace = Pace::per_second(most, most.saturating_mul(2));
+            let taken = counts(&self.counts).acquires.take(pace, Arc::clone(caller));
+            taken.map_err(|early| Quota::Rate {
+                most,
+                retry_after_ms: u64::try_from(early.as_millis()).unwrap_or(u64::MAX) + 1,
+            })?;
+        }
+        lock(&self.kept).forget_expired();
+        let places = locks.map(|lock| {
+            counts(&self.counts).check(&limits, caller, lock)?;
+            Ok(self.place(caller, lock))
+        });
+        places.collect()
+    }
+
+    /// A place for a lock that is held already, whatever the quotas say.
+    pub fn place(&self, caller: &Arc<str>, lock: &LockKey) -> Place {
+        counts(&self.counts).add(caller, lock);
+        Place {
+            counts: Arc::clone(&self.counts),
+            caller: Arc::clone(caller),
+            lock: lock.clone(),
+        }
+    }
+
+    /// Places of a lease that is on no stream of this broker, and that ends then unless it is renewed.
+    pub fn keep(&self, lease_id: LeaseId, places: Vec<Place>, ends_in: Duration) {
+        if !places.is_empty() {
+            lock(&self.kept).keep(lease_id, places, ends_in);
+        }
+    }
+
+    /// A lease that is on no stream was renewed.
+    pub fn renewed(&self, lease_id: LeaseId, ends_in: Duration) {
+        lock(&self.kept).renewed(lease_id, ends_in);
+    }
+
+    /// A lock of a lease that is on no stream was given back.
+    pub fn released(&self, lease_id: LeaseId, released: &LockKey) {
+        lock(&self.kept).released(lease_id, released);
+    }
+
+    /// The lease is on a stream now.
+    pub fn on_stream(&self, lease_id: LeaseId) {
+        lock(&self.kept).taken(lease_id);
+    }
+
+    /// The store is asked for a lock.
+    pub fn ask(&self) -> Unanswered {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Unanswered(Arc::clone(&self.asked))
+    }
+}
+
+impl Place {
+    /// Of this lock.
+    pub fn lock(&self) -> &LockKey {
+        &self.lock
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        counts(&self.counts).remove(&self.caller, &self.lock);
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Counts {
+    fn check(&self, limits: &QuotaLimits, caller: &str, lock: &LockKey) -> Result<(), Quota> {
+        let mine = self.by_caller.get(caller).copied().unwrap_or(0);
+        let here = self.by_namespace.get(lock.namespace()).copied();
+        if !caller.is_empty() && mine >= limits.locks_per_caller {
+            return Err(Quota::Caller(mine));
+        }
+        match here.filter(|here| *here >= limits.locks_per_namespace) {
+            Some(here) => Err(Quota::Namespace(here)),
+            None if self.locks >= limits.locks => Err(Quota::Broker(self.locks)),
+            None => Ok(()),
+        }
+    }
+
+    fn add(&mut self, caller: &Arc<str>, lock: &LockKey) {
+        self.locks += 1;
+        *self.by_caller.entry(Arc::clone(caller)).or_default() += 1;
+        match self.by_namespace.get_mut(lock.namespace()) {
+            Some(here) => *here += 1,
+            None => drop(self.by_namespace.insert(lock.namespace().into(), 1)),
+        }
+    }
+
+    fn remove(&mut self, caller: &str, lock: &LockKey) {
+        self.locks -= 1;
+        if let Some(mine) = self.by_caller.get_mut(caller) {
+            *mine -= 1;
+            if *mine == 0 {
+                self.by_caller.remove(caller);
+            }
+        }
+        if let Some(here) = self.by_namespace.get_mut(lock.namespace()) {
+            *here -= 1;
+            if *here == 0 {
+                self.by_namespace.remove(lock.namespace());
+            }
+        }
+    }
+}
+
+impl From<Quota> for LockError {
+    fn from(quota: Quota) -> Self {
+        Self::QuotaExceeded(quota)
+    }
+}
+
+fn counts(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
+    lock(counts)
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

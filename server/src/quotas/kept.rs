@@ -1,0 +1,65 @@
+//! Leases that are on no stream of this broker: nobody says when one of them has run out.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::Place;
+use crate::lock::{LeaseId, LockKey};
+
+/// What such leases have, until they end.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    leases: HashMap<LeaseId, (Instant, Vec<Place>)>,
+    by_end: BTreeSet<(Instant, LeaseId)>,
+}
+
+impl Kept {
+    /// One more, or more of one.
+    pub(super) fn keep(&mut self, lease_id: LeaseId, mut places: Vec<Place>, ends_in: Duration) {
+        for place in self.taken(lease_id) {
+            if places.iter().all(|new| new.lock() != place.lock()) {
+                places.push(place);
+            }
+        }
+        let end = Instant::now() + ends_in;
+        self.by_end.insert((end, lease_id));
+        self.leases.insert(lease_id, (end, places));
+    }
+
+    pub(super) fn renewed(&mut self, lease_id: LeaseId, ends_in: Duration) {
+        let places = self.taken(lease_id);
+        if !places.is_empty() {
+            self.keep(lease_id, places, ends_in);
+        }
+    }
+
+    pub(super) fn released(&mut self, lease_id: LeaseId, lock: &LockKey) {
+        let Some((_, places)) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        places.retain(|place| place.lock() != lock);
+        if places.is_empty() {
+            self.taken(lease_id);
+        }
+    }
+
+    /// What a lease has, which is kept here no more.
+    pub(super) fn taken(&mut self, lease_id: LeaseId) -> Vec<Place> {
+        let Some((end, places)) = self.leases.remove(&lease_id) else {
+            return Vec::new();
+        };
+        self.by_end.remove(&(end, lease_id));
+        places
+    }
+
+    pub(super) fn forget_expired(&mut self) {
+        let now = Instant::now();
+        while let Some(&(_, lease_id)) = self.by_end.first().filter(|(end, _)| *end <= now) {
+            self.taken(lease_id);
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Connections of clients: accepted within limits, encrypted, and watched for what no caller does.
+
+mod acceptor;
+mod connection;
+mod frames;
+mod seats;
+mod tls;
+
+pub use self::{
+    acceptor::{Accepted, Acceptor},
+    connection::{Connection, Peer},
+    frames::Speaks,
+    seats::ConnectionLimits,
+    tls::{Tls, TlsFiles},
+};

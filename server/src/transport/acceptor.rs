@@ -1,0 +1,112 @@
+//! Accepts connections: within the limits, and encrypted where there is a certificate.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use futures::stream::{self, FuturesUnordered, Stream, StreamExt as _};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Mutex, mpsc},
+    time::{sleep, timeout},
+};
+
+use super::{
+    connection::{Connection, Io},
+    frames::Speaks,
+    seats::{ConnectionLimits, Seat, Seats},
+    tls::Tls,
+};
+
+/// How soon a client must have done its part of the TLS handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that are accepted and not taken over yet.
+const READY_MOST: usize = 64;
+/// After an error of the system, such as no free file descriptor.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What is accepted, for whichever server asks next.
+#[derive(Clone)]
+pub struct Accepted(Arc<Mutex<mpsc::Receiver<Connection>>>);
+
+/// The listener's side.
+pub struct Acceptor {
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    speaks: Speaks,
+    seats: Seats,
+    ready: mpsc::Sender<Connection>,
+}
+
+impl Acceptor {
+    /// With what every connection of the listener has in common.
+    pub fn new(
+        listener: TcpListener,
+        tls: Option<Arc<Tls>>,
+        speaks: Speaks,
+        limits: ConnectionLimits,
+    ) -> (Self, Accepted) {
+        let (ready, accepted) = mpsc::channel(READY_MOST);
+        let acceptor = Self {
+            listener,
+            tls,
+            speaks,
+            seats: Seats::new(limits),
+            ready,
+        };
+        (acceptor, Accepted(Arc::new(Mutex::new(accepted))))
+    }
+
+    /// Runs until nobody wants connections any more. Handshakes run side by side: none waits for a
+    /// client that is slow.
+    pub async fn run(self) {
+        let mut handshakes = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = self.ready.closed() => return,
+                Some(()) = handshakes.next() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((tcp, address)) => match self.seats.take(address.ip()) {
+                        Some(seat) => handshakes.push(self.begin(tcp, address, seat)),
+                        None => tracing::debug!(%address, "too many connections"),
+                    },
+                    Err(error) => {
+                        tracing::debug!(%error, "no connection was accepted");
+                        sleep(PAUSE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn begin(&self, tcp: TcpStream, address: SocketAddr, seat: Seat) {
+        let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp)).await;
+        let io = io.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match io {
+            Ok(io) => {
+                let Some(connection) = Connection::new(io, address, self.speaks, seat) else {
+                    return tracing::debug!(%address, "too many connections of one identity");
+                };
+                // Nobody wants it any more: the broker ends.
+                let _ = self.ready.send(connection).await;
+            }
+            Err(error) => tracing::debug!(%error, %address, "no TLS connection"),
+        }
+    }
+
+    async fn encrypt(&self, tcp: TcpStream) -> io::Result<Io> {
+        tcp.set_nodelay(true)?;
+        Ok(match &self.tls {
+            None => Io::Plain(tcp),
+            Some(tls) => Io::Encrypted(Box::new(tls.acceptor().accept(tcp).await?)),
+        })
+    }
+}
+
+impl Accepted {
+    /// Each connection goes to one of those who ask.
+    pub fn connections(&self) -> impl Stream<Item = io::Result<Connection>> + use<> {
+        stream::unfold(self.clone(), |accepted| async {
+            let next = accepted.0.lock().await.recv().await;
+            Some((Ok(next?), accepted))
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! Brokers that ask who calls, and callers with tokens: static ones, and signed ones.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use leasehold_proto::v1::{
+    admin_service_client::AdminServiceClient, inspection_service_client::InspectionServiceClient,
+    lock_service_client::LockServiceClient,
+};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tonic::{
+    Request, Status,
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::Channel,
+};
+
+use crate::{broker_process::BrokerOptions, client::channel, temp_dir::TempDir};
+
+/// Who signs tokens, and for whom.
+pub const ISSUER: &str = "https://issuer.test";
+/// The brokers.
+pub const AUDIENCE: &str = "leasehold";
+
+/// Files of tokens, keys and rules.
+#[derive(Debug)]
+pub struct Doors {
+    dir: TempDir,
+    /// What the issuer signs with.
+    pub issuer: Issuer,
+}
+
+/// Signs tokens.
+#[derive(Debug)]
+pub struct Issuer {
+    key: KeyPair,
+    id: String,
+}
+
+impl Doors {
+    /// With these rules, and these static tokens: names and secrets.
+    #[must_use]
+    pub fn new(policy: &str, tokens: &[(&str, &str)]) -> Self {
+        let doors = Self {
+            dir: TempDir::new("doors"),
+            issuer: Issuer::new("key-1"),
+        };
+        doors.write("policy.toml", policy);
+        doors.set_tokens(tokens);
+        doors.set_keys(&[&doors.issuer]);
+        doors
+    }
+
+    /// Puts other static tokens in the place of the old ones.
+    pub fn set_tokens(&self, tokens: &[(&str, &str)]) {
+        let line = |(name, token): &(&str, &str)| {
+            let sum = Sha256::digest(token.as_bytes());
+            format!("{name} {}\n", HEXLOWER.encode(&sum))
+        };
+        let lines: String = tokens.iter().map(line).collect();
+        self.write("tokens", &format!("# name, SHA-256\n{lines}"));
+    }
+
+    /// Has the tokens of these issuers accepted, and no others.
+    pub fn set_keys(&self, issuers: &[&Issuer]) {
+        self.write("keys.json", &key_set(issuers));
+    }
+
+    /// Puts another policy in the place of the old one.
+    pub fn set_policy(&self, policy: &str) {
+        self.write("policy.toml", policy);
+    }
+
+    /// A broker on this store that has these doors.
+    #[must_use]
+    pub fn options(&self, store: String) -> BrokerOptions {
+        let mut options = BrokerOptions::on(store);
+        options.env.extend(self.settings());
+        options
+    }
+
+    /// As environment variables.
+    #[must_use]
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let path = |file: &str| self.dir.path().join(file).display().to_string();
+        [
+            ("AUTHENTICATION__TOKENS_FILE", path("tokens")),
+            ("AUTHENTICATION__JWT_KEYS_FILE", path("keys.json")),
+            ("AUTHENTICATION__JWT_ISSUER", ISSUER.to_owned()),
+            ("AUTHENTICATION__JWT_AUDIENCE", AUDIENCE.to_owned()),
+            ("AUTHORIZATION__POLICY_FILE", path("policy.toml")),
+        ]
+        .map(|(key, value)| (format!("LEASEHOLD__{key}"), value))
+        .to_vec()
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        replace(&self.dir.path().join(file), text);
+    }
+}
+
+/// Puts another file in the place of the old one, as a whole: who reads it meanwhile has one or the
+/// other.
+pub fn replace(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).expect("write a file");
+    fs::rename(&new, path).expect("the same folder");
+}
+
+/// The public keys of these issuers.
+#[must_use]
+pub fn key_set(issuers: &[&Issuer]) -> String {
+    let keys: Vec<_> = issuers.iter().map(|issuer| issuer.public()).collect();
+    json!({ "keys": keys }).to_string()
+}
+
+impl Issuer {
+    /// One with a key of its own, of this name.
+    #[must_use]
+    pub fn new(id: &str) -> Self {
+        Self {
+            key: KeyPair::generate().expect("a key"),
+            id: id.to_owned(),
+        }
+    }
+
+    /// Its public key, as brokers get it.
+    fn public(&self) -> Value {
+        let raw = self.key.public_key_raw();
+        let half = |from: usize| BASE64URL_NOPAD.encode(&raw[from..from + 32]);
+        json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.id,
+            "x": half(1), "y": half(33),
+        })
+    }
+
+    /// A token with the usual claims, good for so long, with these claims in their place.
+    #[must_use]
+    pub fn token(&self, subject: &str, good_for_s: i64, other: Value) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = i64::try_from(now.expect("after 1970").as_secs()).expect("before the end");
+        let mut claims = json!({
+            "iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": now + good_for_s,
+        });
+        let (Value::Object(claims_of), Value::Object(other)) = (&mut claims, other) else {
+            panic!("claims are an object");
+        };
+        for (name, value) in other {
+            if value.is_null() {
+                claims_of.remove(&name);
+            } else {
+                claims_of.insert(name, value);
+            }
+        }
+        self.sign(&claims)
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some(self.id.clone());
+        let key = EncodingKey::from_ec_der(&self.key.serialize_der());
+        jsonwebtoken::encode(&header, claims, &key).expect("it signs")
+    }
+}
+
+/// Shows a token at every call.
+#[derive(Debug, Clone)]
+pub struct Shows(pub Option<String>);
+
+impl Interceptor for Shows {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            let value = format!("Bearer {token}").parse().expect("a token of ASCII");
+            request.metadata_mut().insert("authorization", value);
+        }
+        Ok(request)
+    }
+}
+
+type Shown = InterceptedService<Channel, Shows>;
+
+/// The services of a broker for somebody with that token.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// LockService.
+    pub locks: LockServiceClient<Shown>,
+    /// InspectionService.
+    pub looks: InspectionServiceClient<Shown>,
+    /// AdminService.
+    pub admin: AdminServiceClient<Shown>,
+}
+
+impl Caller {
+    /// At these addresses.
+    #[must_use]
+    pub fn new(api: SocketAddr, admin: SocketAddr, token: Option<&str>) -> Self {
+        let shows = Shows(token.map(str::to_owned));
+        let api = channel(api);
+        Self {
+            locks: LockServiceClient::with_interceptor(api.clone(), shows.clone()),
+            looks: InspectionServiceClient::with_interceptor(api, shows.clone()),
+            admin: AdminServiceClient::with_interceptor(channel(admin), shows),
+        }
+    }
+}
+
+/// Behind its end a token is good for so long: clocks may differ.
+pub const LEEWAY: Duration = Duration::from_secs(30);

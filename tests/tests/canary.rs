@@ -1,0 +1,191 @@
+//! No secret is in anything that a broker writes or answers, at the most talkative level, whatever goes
+//! wrong.
+
+use std::time::Duration;
+
+use leasehold_proto::v1::{
+    AcquireRequest, HoldAcquire, HoldRequest, Lease, LockTarget, Owner, RefreshCredential,
+    ReleaseRequest, RenewRequest, hold_request::Message as Ask, hold_response::Message as Told,
+};
+use leasehold_tests::{
+    broker_process::BrokerProcess,
+    callers::{Caller, Doors},
+    redis_server::RedisServer,
+    scale::figures,
+    temp_dir::TempDir,
+};
+use serde_json::json;
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use uuid::Uuid;
+
+const PASSWORD: &str = "canary-password-81d0";
+const TOKEN: &str = "canary-token-5c1e";
+const WRONG: &str = "canary-wrong-token-9a77";
+const DEPLOYMENT_KEY: &str = "cafe0123456789abcdef0123456789abcdef0123456789abcdef0123456789ca";
+const SOON: Duration = Duration::from_secs(5);
+const RULES: &str = r#"
+    [[rule]]
+    callers = ["*"]
+    verbs = ["acquire", "observe", "list"]
+"#;
+
+/// What must be seen nowhere, and what was answered.
+#[derive(Default)]
+struct Seen {
+    secrets: Vec<String>,
+    /// Lease tokens that were answered to their holders.
+    granted: Vec<String>,
+    answers: String,
+}
+
+impl Seen {
+    fn answered<T>(&mut self, answer: Result<T, Status>) -> Option<T> {
+        answer
+            .map_err(|status| self.answers += &format!("{status:?} {status}\n"))
+            .ok()
+    }
+}
+
+fn acquire(request_id: &str) -> AcquireRequest {
+    AcquireRequest {
+        target: Some(LockTarget {
+            name: "a".to_owned(),
+            ..LockTarget::default()
+        }),
+        owner: Some(Owner {
+            id: "worker".to_owned(),
+            ..Owner::default()
+        }),
+        request_id: request_id.to_owned(),
+        ..AcquireRequest::default()
+    }
+}
+
+/// Everything that shows a lease token, right and wrong.
+async fn calls(caller: &Caller, seen: &mut Seen) {
+    let mut locks = caller.locks.clone();
+    let request_id = Uuid::new_v4().to_string();
+    let taken = locks.acquire(acquire(&request_id)).await;
+    let lease = seen.answered(taken);
+    let lease = lease.and_then(|taken| taken.into_inner().lease);
+    let held = locks.acquire(acquire(&Uuid::new_v4().to_string())).await;
+    seen.answered(held);
+    let Some(lease) = lease else { return };
+    seen.secrets.push(lease.lease_token.clone());
+    let wrong = Lease {
+        lease_token: WRONG.to_owned(),
+        ..lease.clone()
+    };
+    let broken = Lease {
+        lease_id: WRONG.to_owned(),
+        ..lease.clone()
+    };
+    for shown in [&wrong, &broken, &lease] {
+        let lease = Some(shown.clone());
+        let renewed = locks.renew(RenewRequest { lease, ttl: None }).await;
+        seen.answered(renewed);
+        let release = ReleaseRequest {
+            lease: Some(shown.clone()),
+            ..ReleaseRequest::default()
+        };
+        let released = locks.release(release).await;
+        seen.answered(released);
+    }
+    stream(caller, seen).await;
+}
+
+async fn stream(caller: &Caller, seen: &mut Seen) {
+    let (asks, requests) = mpsc::channel(8);
+    let mut locks = caller.locks.clone();
+    let told = locks.hold(ReceiverStream::new(requests)).await;
+    let Some(told) = seen.answered(told) else {
+        return;
+    };
+    let mut told = told.into_inner();
+    let refresh = RefreshCredential {
+        call_id: 1,
+        authorization: format!("Bearer {WRONG}"),
+    };
+    let call = HoldAcquire {
+        call_id: 2,
+        request: Some(acquire(&Uuid::new_v4().to_string())),
+        attach_number: 1,
+        ..HoldAcquire::default()
+    };
+    for message in [Ask::RefreshCredential(refresh), Ask::Acquire(call)] {
+        let message = Some(message);
+        let sent = asks.send(HoldRequest { message }).await;
+        sent.expect("the stream lives");
+        let answer = timeout(SOON, told.message()).await.expect("an answer");
+        if let Some(Some(answer)) = seen.answered(answer) {
+            if let Some(Told::Granted(granted)) = &answer.message {
+                let lease = granted.lease.as_ref().expect("a grant has a lease");
+                seen.granted.push(lease.lease_token.clone());
+            }
+            seen.answers += &format!("{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_secret_is_logged_or_answered() {
+    let redis = RedisServer::start_with(&["--requirepass", PASSWORD]).await;
+    let doors = Doors::new(RULES, &[("ci", TOKEN)]);
+    let dir = TempDir::new("canary");
+    let key = dir.path().join("deployment.key");
+    std::fs::write(&key, DEPLOYMENT_KEY).expect("write a file");
+    let url = redis
+        .url()
+        .replace("redis://", &format!("redis://:{PASSWORD}@"));
+    let mut options = doors.options(url);
+    for (name, value) in [
+        ("LOG__FILTER", "trace"),
+        ("STORE__DEPLOYMENT_KEY_FILE", &key.display().to_string()),
+    ] {
+        options
+            .env
+            .push((format!("LEASEHOLD__{name}"), value.to_owned()));
+    }
+    options.init_store().await;
+    let broker = BrokerProcess::start(&options).await;
+    let caller = |token: &str| Caller::new(broker.addr(), broker.admin(), Some(token));
+    let signed = doors.issuer.token("alice", 60, json!({}));
+    let expired = doors.issuer.token("alice", -60, json!({}));
+    let mut seen = Seen::default();
+    for token in [TOKEN, WRONG, &signed, &expired] {
+        calls(&caller(token), &mut seen).await;
+        seen.secrets.push(token.to_owned());
+    }
+    // What is said of files that are wrong.
+    doors.set_tokens(&[("ci", TOKEN)]);
+    doors.set_policy(WRONG);
+    let (checked, said) = options.run("check-config", &["--show"]).await;
+    assert!(!checked, "{said}");
+    seen.answers += &said;
+    seen.secrets
+        .extend([PASSWORD, DEPLOYMENT_KEY].map(str::to_owned));
+
+    let granted = seen.granted.clone();
+    seen.secrets.extend(granted.clone());
+    let log = broker.log();
+    assert!(log.contains("TRACE") && log.len() > 10_000, "{}", log.len());
+    assert!(seen.answers.contains("NOT_HOLDER") && seen.answers.contains("Granted"));
+    assert!(seen.secrets.len() >= 8, "{}", seen.secrets.len());
+    let shown = |text: &str| {
+        let secrets = seen.secrets.iter();
+        let shown = secrets.filter(|secret| text.contains(secret.as_str()));
+        shown.cloned().collect::<Vec<_>>()
+    };
+    figures(&format!(
+        "canary: log={}B answers={}B secrets={}",
+        log.len(),
+        seen.answers.len(),
+        seen.secrets.len()
+    ));
+    assert_eq!(shown(&log), Vec::<String>::new(), "in the log");
+    // A grant is answered with its token, to whom it is granted.
+    let answered = shown(&seen.answers);
+    assert_eq!(answered, granted, "in an answer");
+}

@@ -1,0 +1,215 @@
+//! Who may connect to a broker: TLS, client certificates, limits, and those who only make work.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{Client, ConnectError};
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    broker_tls::{BrokerTls, handshake, is_closed},
+    callers::Doors,
+    certificates::{Authority, Signed, client_config},
+    clock::boottime,
+    deployment::Deployment,
+    scale::figures,
+    until::until,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring, version::TLS12};
+
+const RULES: &str = r#"
+    [[rule]]
+    callers = ["dns:worker"]
+    verbs = ["acquire"]
+"#;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// An empty frame of settings.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+/// What a client has to speak within.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
+const LATE: Duration = Duration::from_secs(2);
+
+async fn connect(
+    broker: &BrokerProcess,
+    tls: &BrokerTls,
+    client: Option<&Signed>,
+) -> Result<Client, ConnectError> {
+    let url = format!("https://{}", broker.addr());
+    Client::builder(&url).tls(tls.trust(client)).connect().await
+}
+
+async fn locks(client: &Client) {
+    let guard = client.lock("a").acquire().await.expect("it is free");
+    guard.release().await.expect("it was held");
+}
+
+#[tokio::test]
+async fn with_a_certificate_only_tls_1_3_is_spoken() {
+    let tls = BrokerTls::create(false);
+    let site = Deployment::of(tls.options(String::new())).await;
+    let broker = &site.brokers[0];
+    locks(&connect(broker, &tls, None).await.expect("trusted")).await;
+    for listener in [broker.addr(), broker.admin()] {
+        let modern = handshake(listener, client_config(&tls.authority, None)).await;
+        modern.expect("TLS 1.3");
+        handshake(listener, old_tls(&tls.authority))
+            .await
+            .expect_err("TLS 1.2");
+        let mut plain = TcpStream::connect(listener).await.expect("it listens");
+        let sent = plain.write_all(&[PREFACE, &SETTINGS].concat()).await;
+        assert!(sent.is_err() || is_closed(plain, LATE).await, "plaintext");
+    }
+    let plain = Client::connect(&format!("http://{}", broker.addr())).await;
+    assert!(plain.is_err(), "plaintext");
+}
+
+#[tokio::test]
+async fn clients_show_a_certificate_of_the_right_authority() {
+    let tls = BrokerTls::create(true);
+    let doors = Doors::new(RULES, &[]);
+    let mut options = tls.options(String::new());
+    options.env.extend(doors.settings());
+    let site = Deployment::of(options).await;
+    let broker = &site.brokers[0];
+    let clients = tls.clients.as_ref().expect("mutual");
+    let known = clients.client("worker");
+    locks(&connect(broker, &tls, Some(&known)).await.expect("known")).await;
+    let stranger = Authority::new("others").client("worker");
+    let as_server = clients.server(&["worker"]);
+    for (who, client) in [
+        ("nobody", None),
+        ("a stranger", Some(&stranger)),
+        ("a server", Some(&as_server)),
+    ] {
+        let refused = connect(broker, &tls, client).await;
+        assert!(refused.is_err(), "{who} got in");
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_counts_from_the_next_connection_on() {
+    let tls = BrokerTls::create(false);
+    let site = Deployment::of(tls.options(String::new())).await;
+    let broker = &site.brokers[0];
+    let client = connect(broker, &tls, None).await.expect("trusted");
+    let guard = client.lock("held").acquire().await.expect("it is free");
+
+    // One of two files is there: the old certificate stays.
+    let successor = Authority::new("successors");
+    let renewed = successor.server(&["127.0.0.1"]);
+    tls.write("broker.pem", &renewed.pem());
+    connect(broker, &tls, None).await.expect("the old one");
+    assert!(broker.log().contains("the certificate in use stays"));
+
+    tls.renew(&renewed);
+    handshake(broker.addr(), client_config(&successor, None))
+        .await
+        .expect("the new one");
+    assert!(connect(broker, &tls, None).await.is_err(), "the old one");
+    assert!(broker.log().contains("the certificate was read again"));
+    assert!(guard.is_valid(), "a connection outlives its certificate");
+    locks(&client).await;
+    guard.release().await.expect("it was held");
+}
+
+#[tokio::test]
+async fn who_does_not_speak_in_time_is_cut() {
+    let tls = BrokerTls::create(false);
+    let encrypted = Deployment::of(tls.options(String::new())).await;
+    let plain = Deployment::start(1).await;
+    let (encrypted, plain) = (&encrypted.brokers[0], &plain.brokers[0]);
+    let began = boottime();
+    let silent = TcpStream::connect(plain.addr()).await.expect("it listens");
+    let mut slow = TcpStream::connect(plain.addr()).await.expect("it listens");
+    slow.write_all(&PREFACE[..10]).await.expect("the beginning");
+    let probe = TcpStream::connect(plain.admin()).await.expect("it listens");
+    let no_tls = TcpStream::connect(encrypted.addr()).await;
+    let half = handshake(encrypted.addr(), client_config(&tls.authority, None)).await;
+    let (no_tls, half) = (no_tls.expect("it listens"), half.expect("TLS"));
+    let limit = SPEAKS_WITHIN + LATE;
+    let closed = tokio::join!(
+        is_closed(silent, limit),
+        is_closed(slow, limit),
+        is_closed(probe, limit),
+        is_closed(no_tls, limit),
+        is_closed(half, limit),
+    );
+    assert_eq!(closed, (true, true, true, true, true));
+    let took = boottime() - began;
+    figures(&format!(
+        "transport slow: all cut after {} ms",
+        took.as_millis()
+    ));
+    assert!(took >= SPEAKS_WITHIN, "{took:?}");
+}
+
+#[tokio::test]
+async fn there_is_no_place_for_more_connections_than_allowed() {
+    const MOST: usize = 5;
+    let mut options = BrokerOptions::default();
+    let key = "LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_ADDRESS".to_owned();
+    options.env.push((key, MOST.to_string()));
+    let site = Deployment::of(options).await;
+    let broker = &site.brokers[0];
+    let mut open = Vec::new();
+    for _ in 0..MOST {
+        open.push(spoken(broker).await);
+    }
+    let one_more = TcpStream::connect(broker.addr()).await.expect("a backlog");
+    assert!(is_closed(one_more, LATE).await, "one too many");
+    drop(open.pop());
+    until("its place is free again", async || {
+        let mut next = TcpStream::connect(broker.addr()).await.ok()?;
+        next.write_all(&[PREFACE, &SETTINGS].concat()).await.ok()?;
+        next.read_u8().await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_flood_of_frames_ends_the_connection_and_no_other() {
+    /// Nine bytes before each payload: length, kind, flags, stream.
+    const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    const PRIORITY: [u8; 14] = [0, 0, 5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 9];
+    let site = Deployment::start(1).await;
+    let broker = &site.brokers[0];
+    let url = format!("http://{}", broker.addr());
+    let client = Client::connect(&url).await.expect("a broker that runs");
+    let guard = client.lock("held").acquire().await.expect("it is free");
+    for (kind, frame) in [
+        ("PING", PING.as_slice()),
+        ("SETTINGS", &SETTINGS),
+        ("PRIORITY", &PRIORITY),
+    ] {
+        let mut few = spoken(broker).await;
+        few.write_all(&frame.repeat(50)).await.expect("a few");
+        let mut flood = spoken(broker).await;
+        // The broker may close before all of it is sent.
+        let _ = flood.write_all(&frame.repeat(1_000)).await;
+        assert!(is_closed(flood, LATE).await, "{kind}");
+        assert!(!is_closed(few, LATE).await, "a few of {kind} do no harm");
+    }
+    assert!(guard.is_valid());
+    guard.release().await.expect("it was held");
+}
+
+/// A connection on which both sides have begun to speak HTTP/2.
+async fn spoken(broker: &BrokerProcess) -> TcpStream {
+    let mut tcp = TcpStream::connect(broker.addr()).await.expect("a place");
+    let begin = [PREFACE, &SETTINGS].concat();
+    tcp.write_all(&begin).await.expect("it is read");
+    tcp.read_u8().await.expect("the broker's settings");
+    tcp
+}
+
+fn old_tls(authority: &Authority) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let root = authority.certificate().clone();
+    roots.add(root).expect("a root certificate");
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_protocol_versions(&[&TLS12]);
+    let builder = builder.expect("a version that there was");
+    Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+}
