@@ -108,7 +108,7 @@ async fn invalid(token: &str) -> String {
     let client = Client::builder("http://127.0.0.1:1").bearer_token(token);
     let error = client.connect().await.expect_err("no header");
     assert!(
-        matches!(error, ConnectError::InvalidCredential),
+        matches!(error, ConnectError::InvalidCredential(_)),
         "{error:?}"
     );
     format!("{error} {error:?}")

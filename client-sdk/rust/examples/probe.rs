@@ -93,6 +93,9 @@ async fn connect() -> Result<Client, ConnectError> {
     if let Some(token) = variable("BEARER_TOKEN") {
         builder = builder.bearer_token(token);
     }
+    if let Some(path) = variable("BEARER_TOKEN_FILE") {
+        builder = builder.bearer_token_file(path);
+    }
     if let Some(authority) = file("TLS_CA") {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
         if let (Some(shown), Some(key)) = (file("TLS_CERT"), file("TLS_KEY")) {

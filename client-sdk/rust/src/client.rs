@@ -1,13 +1,13 @@
 //! A client of Leasehold: one for each process.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use leasehold_proto::v1::Owner;
 
 use crate::{
     core::Core,
     election::Election,
-    endpoint::{self, Brokers, Credential},
+    endpoint::{self, Brokers, Credential, Source},
     error::ConnectError,
     lock::Lock,
     target::Target,
@@ -30,6 +30,7 @@ pub struct Builder {
     endpoints: String,
     owner: Option<String>,
     bearer: Option<String>,
+    bearer_file: Option<PathBuf>,
     #[cfg(feature = "tls")]
     tls: Option<tonic::transport::ClientTlsConfig>,
 }
@@ -47,6 +48,7 @@ impl Client {
             endpoints: endpoints.to_owned(),
             owner: None,
             bearer: None,
+            bearer_file: None,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -98,6 +100,14 @@ impl Builder {
         self
     }
 
+    /// The same from a file, which is looked at every second: when it has another token, that is
+    /// shown to the brokers, so that locks outlive the token that they were taken with. White space
+    /// around the token does not count.
+    pub fn bearer_token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.bearer_file = Some(path.into());
+        self
+    }
+
     /// How https endpoints are trusted, and a certificate of this client's own. Default: the root
     /// certificates of the machine; a configuration trusts only what it names, and these with
     /// `with_native_roots`.
@@ -121,15 +131,17 @@ impl Builder {
             let with_tls = endpoints.into_iter().map(|one| one.tls(tls.clone()));
             endpoints = with_tls.collect::<Result<_, _>>()?;
         }
-        let credential = self.bearer.as_deref().map(Credential::new).transpose()?;
+        let source = match (self.bearer, self.bearer_file) {
+            (None, None) => Source::Nowhere,
+            (_, Some(path)) => Source::File(path),
+            (Some(token), None) => Source::Fixed(Credential::new(&token)?),
+        };
+        source.now()?;
         let owner = self.owner.unwrap_or_else(this_process);
         if !(1..=256).contains(&owner.len()) {
             return Err(ConnectError::InvalidOwner);
         }
-        let brokers = Arc::new(Brokers {
-            endpoints,
-            credential,
-        });
+        let brokers = Arc::new(Brokers { endpoints, source });
         Ok(Client::new(Core::connect(brokers).await?, owner))
     }
 }

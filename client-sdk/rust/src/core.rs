@@ -66,7 +66,10 @@ impl Core {
         let first = core.run(async move { keeper::first_link(&brokers).await });
         let gone = || ConnectError::Unreachable("the client's thread has ended".to_owned());
         let first = first.await.ok_or_else(gone)?;
-        let first = first.map_err(ConnectError::Unreachable)?;
+        let first = first.map_err(|not_open| match not_open.is_denied {
+            true => ConnectError::CredentialRefused(not_open.why),
+            false => ConnectError::Unreachable(not_open.why),
+        })?;
         core.new_keeper(&mut core.keepers(), Some(first));
         Ok(core)
     }

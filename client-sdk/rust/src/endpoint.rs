@@ -1,6 +1,6 @@
 //! Where the brokers are, and how to reach and convince them.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use leasehold_proto::v1::{
     HoldRequest, HoldResponse, inspection_service_client::InspectionServiceClient,
@@ -8,7 +8,7 @@ use leasehold_proto::v1::{
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
-    Request, Status, Streaming,
+    Code, Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     transport::{Channel, Endpoint as Address},
 };
@@ -30,14 +30,34 @@ pub(crate) struct Endpoint {
 }
 
 /// Shown with every call and every stream. Its value is in no log.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credential(MetadataValue<Ascii>);
+
+/// Where the credential comes from.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Source {
+    /// There is none.
+    #[default]
+    Nowhere,
+    /// Always the same.
+    Fixed(Credential),
+    /// Whatever is in this file now.
+    File(PathBuf),
+}
+
+/// Why there is no stream.
+#[derive(Debug)]
+pub(crate) struct NotOpen {
+    pub(crate) why: String,
+    /// The broker answers, and does not know the credential.
+    pub(crate) is_denied: bool,
+}
 
 /// A connection to a broker.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     channel: Channel,
-    credential: Option<Credential>,
+    pub(crate) credential: Option<Credential>,
     is_tls: bool,
 }
 
@@ -101,9 +121,10 @@ impl Endpoint {
     pub(crate) async fn connect(
         &self,
         credential: Option<Credential>,
-    ) -> Result<Connection, String> {
+    ) -> Result<Connection, NotOpen> {
         let channel = self.address.connect().await;
-        let channel = channel.map_err(|error| format!("{}: {}", self.name, causes(&error)))?;
+        let why = |error| NotOpen::new(format!("{}: {}", self.name, causes(&error)));
+        let channel = channel.map_err(why)?;
         Ok(Connection {
             channel,
             credential,
@@ -115,20 +136,49 @@ impl Endpoint {
 impl Credential {
     /// Of a bearer token.
     pub(crate) fn new(bearer: &str) -> Result<Self, ConnectError> {
+        let invalid = || ConnectError::InvalidCredential("is not printable ASCII".to_owned());
         // The parser takes more than that, and brokers may not.
         if !bearer.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-            return Err(ConnectError::InvalidCredential);
+            return Err(invalid());
         }
         let value = format!("Bearer {bearer}").parse();
-        let mut value: MetadataValue<Ascii> = value.map_err(|_| ConnectError::InvalidCredential)?;
+        let mut value: MetadataValue<Ascii> = value.map_err(|_| invalid())?;
         value.set_sensitive(true);
         Ok(Self(value))
     }
+
+    /// As it stands in the header.
+    pub(crate) fn authorization(&self) -> String {
+        self.0.to_str().unwrap_or_default().to_owned()
+    }
 }
 
-impl std::fmt::Debug for Credential {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credential")
+    }
+}
+
+impl Source {
+    /// What is to be shown now.
+    pub(crate) fn now(&self) -> Result<Option<Credential>, ConnectError> {
+        match self {
+            Self::Nowhere => Ok(None),
+            Self::Fixed(credential) => Ok(Some(credential.clone())),
+            Self::File(path) => {
+                let unread = |error| format!("cannot be read from {}: {error}", path.display());
+                let token = fs::read_to_string(path).map_err(unread);
+                let token = token.map_err(ConnectError::InvalidCredential)?;
+                Credential::new(token.trim()).map(Some)
+            }
+        }
+    }
+}
+
+impl NotOpen {
+    pub(crate) fn new(why: String) -> Self {
+        let is_denied = false;
+        Self { why, is_denied }
     }
 }
 
@@ -137,9 +187,12 @@ impl Connection {
     pub(crate) async fn hold(
         &self,
         requests: UnboundedReceiverStream<HoldRequest>,
-    ) -> Result<Streaming<HoldResponse>, String> {
+    ) -> Result<Streaming<HoldResponse>, NotOpen> {
         let opened = self.locks().hold(self.request(requests)).await;
-        let opened = opened.map_err(|status| self.why_not(&status))?;
+        let opened = opened.map_err(|status| NotOpen {
+            why: self.why_not(&status),
+            is_denied: status.code() == Code::Unauthenticated,
+        })?;
         Ok(opened.into_inner())
     }
 
@@ -189,7 +242,7 @@ fn causes(error: &dyn std::error::Error) -> String {
 #[derive(Debug)]
 pub(crate) struct Brokers {
     pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) credential: Option<Credential>,
+    pub(crate) source: Source,
 }
 
 /// Shared by the client's tasks.

@@ -192,12 +192,15 @@ pub enum ConnectError {
         /// What is wrong with it.
         why: String,
     },
-    /// The credential has characters other than printable ones of ASCII.
-    #[error("the credential is not printable ASCII")]
-    InvalidCredential,
+    /// The credential has characters other than printable ones of ASCII, or its file cannot be read.
+    #[error("the credential {0}")]
+    InvalidCredential(String),
     /// The owner is empty or longer than 256 bytes.
     #[error("the owner's name must have 1 to 256 bytes")]
     InvalidOwner,
+    /// The brokers answer, and accept no call with this credential, or without one.
+    #[error("the credential is missing or not accepted: {0}")]
+    CredentialRefused(String),
     /// No broker answers.
     #[error("no broker answers: {0}")]
     Unreachable(String),

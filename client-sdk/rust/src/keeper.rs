@@ -1,5 +1,6 @@
 //! The task behind a stream: keeps its leases and waits alive, on one broker after the other.
 
+mod credential;
 mod leases;
 mod link;
 mod moves;
@@ -25,7 +26,7 @@ use self::{leases::Owned, link::About, moves::Move, waits::Wait};
 use crate::{
     client::SHUTDOWN_LIMIT,
     clock,
-    endpoint::SharedBrokers,
+    endpoint::{NotOpen, SharedBrokers},
     error::{Error, Holder, LostReason, Refusal, holder, refused, status, time},
     order::Order,
 };
@@ -56,7 +57,7 @@ pub(crate) struct Keeper {
 /// What happened next.
 enum Event {
     Heard(Option<Response>),
-    Opened(Result<Box<Link>, String>),
+    Opened(Result<Box<Link>, NotOpen>),
     Order(Option<Order>),
     Done(Done),
     Tick,
@@ -168,7 +169,14 @@ impl Keeper {
                     Some((About::Release(lease_id, Some(part)), _)) => {
                         self.part_released(&lease_id, part, Ok(released.hold_count));
                     }
-                    Some((About::Acquire(_) | About::Attach(_) | About::Nothing, _)) | None => {}
+                    Some((
+                        About::Acquire(_)
+                        | About::Attach(_)
+                        | About::Credential(_)
+                        | About::Nothing,
+                        _,
+                    ))
+                    | None => {}
                 }
             }
             Response::Ended(ended) => self.ended(&ended),
@@ -181,7 +189,9 @@ impl Keeper {
             }
             Response::Reconnect(reconnect) => self.leave(time(reconnect.delay)),
             Response::Done(done) => {
-                self.answered(done.call_id);
+                if let Some((About::Credential(shown), _)) = self.answered(done.call_id) {
+                    self.credential_accepted(shown);
+                }
             }
         }
     }
@@ -192,6 +202,7 @@ impl Keeper {
         self.watch_waits(now);
         self.watch_silence(now);
         self.beat_if_due(now);
+        self.watch_credential(now);
         self.send_again(now);
         self.open_if_due(now);
     }
@@ -212,7 +223,7 @@ impl Keeper {
                 About::Attach(lease_id) => self.attach(&lease_id),
                 About::Release(lease_id, None) => self.release(&lease_id),
                 About::Release(lease_id, Some(part)) => self.release_part(&lease_id, part),
-                About::Nothing => {}
+                About::Credential(_) | About::Nothing => {}
             }
         }
     }

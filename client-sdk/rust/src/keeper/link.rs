@@ -15,7 +15,7 @@ use tonic::Streaming;
 
 use crate::{
     clock,
-    endpoint::{Brokers, Connection, OPEN_LIMIT},
+    endpoint::{Brokers, Connection, Credential, NotOpen, OPEN_LIMIT},
 };
 
 /// Heartbeats whose time of sending is remembered. An acknowledgement of an older one is of no use.
@@ -30,6 +30,8 @@ pub(super) enum About {
     Attach(String),
     /// A lease, or the part of it with this number.
     Release(String, Option<u64>),
+    /// What is to be shown from now on.
+    Credential(Credential),
     /// Nothing that an answer is waited for.
     Nothing,
 }
@@ -46,30 +48,41 @@ pub(crate) struct Link {
     first_kept: i64,
     /// The first heartbeat after the last message.
     unanswered: Option<Duration>,
+    /// When the credential was looked at.
+    pub(super) looked_at: Duration,
 }
 
 /// The first endpoint that answers, and a stream to it.
-pub(crate) async fn first_link(brokers: &Brokers) -> Result<(usize, Box<Link>), String> {
-    let mut why = Vec::new();
+pub(crate) async fn first_link(brokers: &Brokers) -> Result<(usize, Box<Link>), NotOpen> {
+    let (mut why, mut is_denied) = (Vec::new(), true);
     for at in 0..brokers.endpoints.len() {
         match Link::open(brokers, at).await {
             Ok(link) => return Ok((at, link)),
-            Err(error) => why.push(error),
+            Err(not_open) => {
+                is_denied &= not_open.is_denied;
+                why.push(not_open.why);
+            }
         }
     }
-    Err(why.join("; "))
+    let why = why.join("; ");
+    Err(NotOpen { why, is_denied })
 }
 
 impl Link {
     /// Opens a stream on a connection of its own.
-    pub(super) async fn open(brokers: &Brokers, at: usize) -> Result<Box<Self>, String> {
+    pub(super) async fn open(brokers: &Brokers, at: usize) -> Result<Box<Self>, NotOpen> {
         let endpoint = &brokers.endpoints[at % brokers.endpoints.len()];
         let open = async {
-            let connection = endpoint.connect(brokers.credential.clone()).await?;
+            let credential = brokers.source.now();
+            let credential = credential.map_err(|error| NotOpen::new(error.to_string()))?;
+            let connection = endpoint.connect(credential).await?;
             let (requests, outgoing) = mpsc::unbounded_channel();
             let outgoing = UnboundedReceiverStream::new(outgoing);
             let responses = connection.hold(outgoing).await;
-            let responses = responses.map_err(|why| format!("{}: {why}", endpoint.name()))?;
+            let responses = responses.map_err(|not_open| NotOpen {
+                why: format!("{}: {}", endpoint.name(), not_open.why),
+                ..not_open
+            })?;
             Ok(Box::new(Self {
                 connection,
                 requests,
@@ -79,13 +92,12 @@ impl Link {
                 beats: VecDeque::new(),
                 first_kept: 1,
                 unanswered: None,
+                looked_at: clock::now(),
             }))
         };
         let late = |_| {
-            Err(format!(
-                "{}: no answer within {OPEN_LIMIT:?}",
-                endpoint.name()
-            ))
+            let why = format!("{}: no answer within {OPEN_LIMIT:?}", endpoint.name());
+            Err(NotOpen::new(why))
         };
         timeout(OPEN_LIMIT, open).await.unwrap_or_else(late)
     }
@@ -121,6 +133,12 @@ impl Link {
     /// What a call is about that has no answer yet.
     pub(super) fn asked(&self, call_id: i64) -> Option<&About> {
         self.calls.get(&call_id).map(|(about, _)| about)
+    }
+
+    /// Whether the broker was shown a newer credential, and has not answered.
+    pub(super) fn is_showing(&self) -> bool {
+        let mut calls = self.calls.values();
+        calls.any(|(about, _)| matches!(about, About::Credential(_)))
     }
 
     /// What an answer is about, and when that was sent.

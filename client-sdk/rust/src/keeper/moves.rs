@@ -9,7 +9,7 @@ use rand::Rng as _;
 use tracing::{debug, warn};
 
 use super::{Keeper, Link};
-use crate::clock;
+use crate::{clock, endpoint::NotOpen};
 
 /// Clients of a broker that dies don't all come to the next one at the same moment.
 const JITTER: Duration = Duration::from_millis(50);
@@ -24,9 +24,11 @@ pub(super) struct Move {
     at: usize,
     /// When to open another stream.
     due: Option<Duration>,
-    opening: Option<BoxFuture<'static, Result<Box<Link>, String>>>,
+    opening: Option<BoxFuture<'static, Result<Box<Link>, NotOpen>>>,
     /// Endpoints that were tried one after the other in vain.
     failures: u32,
+    /// Endpoints that did not accept the credential, one after the other.
+    denials: usize,
     /// When the present stream was opened.
     opened_at: Duration,
     why: String,
@@ -39,6 +41,7 @@ impl Move {
             due: None,
             opening: None,
             failures: 0,
+            denials: 0,
             opened_at: clock::now(),
             why: "not connected yet".to_owned(),
         }
@@ -62,7 +65,7 @@ impl Move {
     }
 
     /// Another stream is open, or could not be opened. Cancel safe.
-    pub(super) async fn opened(&mut self) -> Result<Box<Link>, String> {
+    pub(super) async fn opened(&mut self) -> Result<Box<Link>, NotOpen> {
         let Some(opening) = &mut self.opening else {
             return std::future::pending().await;
         };
@@ -106,20 +109,30 @@ impl Keeper {
         self.moving.opening = Some(Box::pin(open));
     }
 
-    pub(super) fn opened(&mut self, opened: Result<Box<Link>, String>) {
+    pub(super) fn opened(&mut self, opened: Result<Box<Link>, NotOpen>) {
         match opened {
             Ok(link) => {
                 self.moving.due = None;
+                self.moving.denials = 0;
                 self.moving.opened_at = clock::now();
                 // What the old one would still say is said again here.
                 self.link = Some(link);
                 self.off_stream();
                 self.take_up();
             }
-            Err(why) => {
-                warn!(why, "a broker does not answer");
+            Err(NotOpen { why, is_denied }) => {
+                if is_denied {
+                    warn!(why, "a broker does not accept the credential");
+                    self.moving.denials += 1;
+                } else {
+                    warn!(why, "a broker does not answer");
+                    self.moving.denials = 0;
+                }
                 self.moving.failures += 1;
                 self.moving.why = why;
+                if self.link.is_none() && self.moving.denials >= self.brokers.endpoints.len() {
+                    self.deny_waits();
+                }
                 let pause = self.pause();
                 self.moving.due = Some(clock::now() + pause);
             }

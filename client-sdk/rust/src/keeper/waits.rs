@@ -221,6 +221,7 @@ impl Keeper {
             Some((About::Release(lease_id, Some(part)), _)) => {
                 self.part_released(&lease_id, part, Err(message));
             }
+            Some((About::Credential(_), _)) => self.credential_refused(&message.message),
             Some((About::Nothing, _)) | None => {}
         }
     }
@@ -276,6 +277,14 @@ impl Keeper {
                 ));
             }
             self.cancel(&request_id);
+        }
+    }
+
+    /// No broker accepts the credential: calls are told so instead of being sent on and on.
+    pub(super) fn deny_waits(&mut self) {
+        let why = self.moving.why_not();
+        for (_, mut wait) in self.waits.drain() {
+            wait.answer(Err(Error::Unauthenticated(Refusal::new(why.clone()))));
         }
     }
 
