@@ -21,11 +21,11 @@ type Client struct {
 type ClientOption func(*settings)
 
 type settings struct {
-	owner      string
-	credential string
-	tls        *tls.Config
-	logger     *slog.Logger
-	why        error
+	owner  string
+	source source
+	tls    *tls.Config
+	logger *slog.Logger
+	why    error
 }
 
 // WithOwner sets the name of this process, shown to people who find a lock held. 1 to 256 bytes; default: host name
@@ -41,14 +41,14 @@ func WithOwner(owner string) ClientOption {
 
 // WithBearerToken shows this token to the brokers with every call.
 func WithBearerToken(token string) ClientOption {
-	return func(s *settings) {
-		s.credential = "Bearer " + token
-		for i := range len(token) {
-			if token[i] < ' ' || token[i] > '~' {
-				s.why = failed(ErrInvalidCredential, "")
-			}
-		}
-	}
+	return func(s *settings) { s.source = source{token: token} }
+}
+
+// WithBearerTokenFile shows the token in this file instead. It is looked at every second: when it has another token,
+// that is shown to the brokers, so that locks outlive the token that they were taken with. White space around the
+// token does not count.
+func WithBearerTokenFile(path string) ClientOption {
+	return func(s *settings) { s.source = source{file: path} }
 }
 
 // WithTLS says how https endpoints are trusted, and has the client's own certificate if there is one. Default: the
@@ -76,6 +76,9 @@ func New(endpoints string, options ...ClientOption) (*Client, error) {
 	if s.why != nil {
 		return nil, s.why
 	}
+	if _, err := s.source.now(); err != nil {
+		return nil, err
+	}
 	read, err := endpointsOf(endpoints)
 	if err != nil {
 		return nil, err
@@ -91,12 +94,12 @@ func New(endpoints string, options ...ClientOption) (*Client, error) {
 		}
 		s.owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
-	brokers := &brokers{endpoints: read, tls: s.tls, credential: s.credential}
+	brokers := &brokers{endpoints: read, tls: s.tls, source: s.source}
 	return &Client{&core{brokers: brokers, logger: s.logger, metrics: metrics}, s.owner}, nil
 }
 
-// Connect makes sure that a broker answers now, instead of at the first call. It fails with [ErrUnreachable] once
-// every endpoint was tried, or with the error of ctx.
+// Connect makes sure that a broker answers now, instead of at the first call. It fails with [ErrUnreachable] or
+// [ErrCredentialRefused] once every endpoint was tried, or with the error of ctx.
 func (c *Client) Connect(ctx context.Context) error {
 	_, err := c.core.connect(ctx)
 	return err

@@ -14,13 +14,17 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"leasehold.dev/sdk"
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
@@ -81,6 +85,41 @@ func TestTheCredentialAndTheTraceContextAreShown(t *testing.T) {
 	is(t, acquire.GetRequest().GetOwner().GetId() == "me", "%v", acquire.GetRequest().GetOwner())
 }
 
+func TestAnotherTokenOfTheFileIsShownToTheBroker(t *testing.T) {
+	t.Parallel()
+	url, l := startListener(t)
+	file := filepath.Join(t.TempDir(), "token")
+	ok(t, os.WriteFile(file, []byte(canary+"\n"), 0o600))
+	client := clientOf(t, url, leasehold.WithBearerTokenFile(file))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asks(ctx, client, "a")
+	first := <-l.heard
+	is(t, first.header.Get("authorization")[0] == "Bearer "+canary, "not shown")
+	ok(t, os.WriteFile(file, []byte(canary+"-2\n"), 0o600))
+	for one := range l.heard {
+		if refresh := one.said.GetRefreshCredential(); refresh != nil {
+			is(t, refresh.GetAuthorization() == "Bearer "+canary+"-2", "another one is shown")
+			return
+		}
+	}
+}
+
+func TestACredentialThatNobodyAcceptsIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	refuses := func(any, grpc.ServerStream) error { return status.Error(codes.Unauthenticated, "unknown") }
+	server := grpc.NewServer(grpc.UnknownServiceHandler(refuses))
+	go func() { _ = server.Serve(socket) }()
+	t.Cleanup(server.Stop)
+	client := clientOf(t, "http://"+socket.Addr().String(), leasehold.WithBearerToken(canary))
+	fails(t, client.Connect(t.Context()), leasehold.ErrCredentialRefused)
+	_, err = client.Lock(t.Context(), "a", leasehold.WithWait(time.Minute))
+	fails(t, err, leasehold.ErrUnauthenticated)
+	is(t, !strings.Contains(err.Error(), canary), "the credential is shown")
+}
+
 func TestEveryAcquireHasARequestOfItsOwnAndRepeatsIt(t *testing.T) {
 	t.Parallel()
 	url, l := startListener(t)
@@ -122,6 +161,7 @@ func TestSettingsThatCannotBeAreTold(t *testing.T) {
 		{good, leasehold.WithOwner(strings.Repeat("x", 257)), leasehold.ErrInvalidOwner},
 		{good, leasehold.WithBearerToken("a\nb"), leasehold.ErrInvalidCredential},
 		{good, leasehold.WithBearerToken("t\u00fcr"), leasehold.ErrInvalidCredential},
+		{good, leasehold.WithBearerTokenFile("/nowhere"), leasehold.ErrInvalidCredential},
 	} {
 		_, err := leasehold.New(one.endpoints, one.option)
 		fails(t, err, one.why)

@@ -149,7 +149,11 @@ func (c *core) look(ctx context.Context, lock lockName) (*pb.Lock, error) {
 	if link == nil {
 		return nil, why
 	}
-	limited, cancel := context.WithTimeout(c.brokers.shown(ctx), callLimit)
+	credential, err := c.brokers.source.now()
+	if err != nil {
+		return nil, failed(ErrUnavailable, err.Error())
+	}
+	limited, cancel := context.WithTimeout(shown(ctx, credential), callLimit)
 	defer cancel()
 	request := &pb.GetLockRequest{Namespace: lock.namespace, Name: lock.name}
 	response, err := pb.NewInspectionServiceClient(link.conn).GetLock(limited, request, grpc.WaitForReady(false))
@@ -171,8 +175,12 @@ func (c *core) look(ctx context.Context, lock lockName) (*pb.Lock, error) {
 // unavailable: who does not ask for a connection, but for something of a broker, is told so.
 func unavailable(err error) error {
 	var why *Error
-	if errors.As(err, &why) && why.Err == ErrUnreachable {
+	switch {
+	case !errors.As(err, &why):
+	case why.Err == ErrUnreachable:
 		return failed(ErrUnavailable, why.Message)
+	case why.Err == ErrCredentialRefused:
+		return failed(ErrUnauthenticated, why.Message)
 	}
 	return err
 }

@@ -3,7 +3,6 @@
 package leasehold
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -15,7 +14,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 )
 
 const (
@@ -40,8 +38,8 @@ type endpoint struct {
 type brokers struct {
 	endpoints []endpoint
 	tls       *tls.Config
-	// credential is shown with every call and every stream; it is in no log.
-	credential string
+	// source is of what is shown with every call and every stream.
+	source source
 }
 
 // endpointsOf reads URLs that are separated by commas.
@@ -101,12 +99,4 @@ func (b *brokers) connect(to endpoint) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	)
-}
-
-// shown is a context whose calls show the credential.
-func (b *brokers) shown(ctx context.Context) context.Context {
-	if b.credential == "" {
-		return ctx
-	}
-	return metadata.AppendToOutgoingContext(ctx, "authorization", b.credential)
 }

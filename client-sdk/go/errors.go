@@ -64,10 +64,13 @@ var (
 	ErrNoEndpoint = errors.New("no endpoint: give at least one, as in http://127.0.0.1:7070")
 	// ErrInvalidEndpoint: an endpoint is none.
 	ErrInvalidEndpoint = errors.New("not an endpoint; expected a URL as in http://127.0.0.1:7070")
-	// ErrInvalidCredential: the credential has characters other than printable ones of ASCII.
+	// ErrInvalidCredential: the credential has characters other than printable ones of ASCII, or its file cannot be
+	// read.
 	ErrInvalidCredential = errors.New("the credential is not printable ASCII")
 	// ErrInvalidOwner: the owner's name is empty, longer than 256 bytes or no UTF-8.
 	ErrInvalidOwner = errors.New("the owner's name must have 1 to 256 bytes of UTF-8")
+	// ErrCredentialRefused: the brokers answer, and accept no call with this credential, or without one.
+	ErrCredentialRefused = errors.New("the credential is missing or not accepted")
 	// ErrUnreachable: no broker answers.
 	ErrUnreachable = errors.New("no broker answers")
 )

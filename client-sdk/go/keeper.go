@@ -78,7 +78,9 @@ func (k *keeper) hear(l *link, response *pb.HoldResponse) {
 	case *pb.HoldResponse_Reconnect:
 		k.moves.leave(span(said.Reconnect.GetDelay()))
 	case *pb.HoldResponse_Done:
-		l.answered(said.Done.GetCallId())
+		if call, _ := l.answered(said.Done.GetCallId()); call.about.kind == kindCredential {
+			l.credentialAccepted()
+		}
 	case *pb.HoldResponse_ReleaseRequested:
 		asked := said.ReleaseRequested
 		k.core.log().Info("the broker asks for a lease", "lease_id", asked.GetLeaseId(), "message", asked.GetMessage())
@@ -107,6 +109,8 @@ func (k *keeper) refused(said *pb.Refused) {
 		k.releases.refused(call.about.key, said)
 	case kindPart:
 		k.releases.partRefused(call.about, said)
+	case kindCredential:
+		k.credentialRefused(said.GetMessage())
 	}
 }
 
@@ -122,6 +126,7 @@ func (k *keeper) tick(now time.Duration) {
 	k.waits.watch(now)
 	k.leases.watchSilence(now)
 	k.leases.beatIfDue(now)
+	k.watchCredential(now)
 	k.watchLife(now)
 	k.sendAgain(now)
 	k.moves.tick(now)

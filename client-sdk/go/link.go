@@ -4,6 +4,7 @@ package leasehold
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,6 +37,7 @@ const (
 	kindAttach
 	kindRelease
 	kindPart
+	kindCredential
 )
 
 // about is what a call of the stream is about: a request, a lease, or the part of one with this number.
@@ -55,10 +57,11 @@ type link struct {
 	brokers  *brokers
 	endpoint endpoint
 	begunAt  time.Duration
-	ctx      context.Context
-	cut      context.CancelFunc
-	conn     *grpc.ClientConn
-	out      *outbox
+	// ctx shows nothing.
+	ctx  context.Context
+	cut  context.CancelFunc
+	conn *grpc.ClientConn
+	out  *outbox
 
 	calls    map[int64]sentCall
 	lastCall int64
@@ -69,6 +72,10 @@ type link struct {
 	silentSince time.Duration
 	heardAt     time.Duration
 	isAsked     bool
+	// credential is what the broker knows the stream by, showing what it is to be from now on.
+	credential string
+	showing    string
+	lookedAt   time.Duration
 }
 
 func newLink(brokers *brokers, at int) *link {
@@ -77,7 +84,8 @@ func newLink(brokers *brokers, at int) *link {
 		brokers:  brokers,
 		endpoint: brokers.endpoints[at%len(brokers.endpoints)],
 		begunAt:  clock.Now(),
-		ctx:      brokers.shown(ctx),
+		ctx:      ctx,
+		lookedAt: clock.Now(),
 		cut:      cut,
 		out:      newOutbox(),
 		calls:    map[int64]sentCall{},
@@ -91,7 +99,7 @@ func (l *link) run(k *keeper) {
 	if err != nil {
 		k.core.mu.Lock()
 		defer k.core.mu.Unlock()
-		k.moves.failed(l, l.whyNot(err))
+		k.moves.failed(l, l.whyNot(err), status.Code(err) == codes.Unauthenticated)
 		return
 	}
 	defer l.conn.Close()
@@ -113,12 +121,17 @@ func (l *link) run(k *keeper) {
 }
 
 func (l *link) open() (pb.LockService_HoldClient, error) {
+	credential, err := l.brokers.source.now()
+	if err != nil {
+		return nil, err
+	}
+	l.credential = credential
 	conn, err := l.brokers.connect(l.endpoint)
 	if err != nil {
 		return nil, err
 	}
 	l.conn = conn
-	stream, err := pb.NewLockServiceClient(conn).Hold(l.ctx)
+	stream, err := pb.NewLockServiceClient(conn).Hold(shown(l.ctx, credential))
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -153,6 +166,9 @@ func (l *link) write(stream pb.LockService_HoldClient) {
 
 // whyNot is why a stream did not open.
 func (l *link) whyNot(err error) string {
+	if errors.Is(err, ErrInvalidCredential) {
+		return err.Error()
+	}
 	said := status.Convert(err)
 	hint := ""
 	if l.endpoint.isTLS && said.Code() == codes.Unavailable {
@@ -214,9 +230,13 @@ func (l *link) lastBeatSent() (time.Duration, bool) {
 
 // release is a release by itself, beside the stream.
 func (l *link) release(lease *pb.Lease) error {
-	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
+	credential, err := l.brokers.source.now()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(shown(l.ctx, credential), callLimit)
 	defer cancel()
-	_, err := pb.NewLockServiceClient(l.conn).Release(ctx, &pb.ReleaseRequest{Lease: lease})
+	_, err = pb.NewLockServiceClient(l.conn).Release(ctx, &pb.ReleaseRequest{Lease: lease})
 	return err
 }
 

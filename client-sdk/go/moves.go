@@ -35,6 +35,8 @@ type moves struct {
 	opening *link
 	// failures are endpoints that were tried one after the other in vain.
 	failures int
+	// denials are endpoints that did not accept the credential, one after the other.
+	denials  int
 	openedAt time.Duration
 	why      string
 	// first are who waits for the first stream.
@@ -99,7 +101,7 @@ func (m *moves) broken() {
 func (m *moves) tick(now time.Duration) {
 	if opening := m.opening; opening != nil && now >= opening.begunAt+openLimit {
 		opening.cut()
-		m.failed(opening, opening.endpoint.name+": no answer within "+openLimit.String())
+		m.failed(opening, opening.endpoint.name+": no answer within "+openLimit.String(), false)
 	}
 	m.openIfDue(now)
 }
@@ -136,28 +138,43 @@ func (m *moves) opened(l *link) {
 		return
 	}
 	m.opening, m.isDue = nil, false
+	m.denials = 0
 	m.openedAt = clock.Now()
 	m.keeper.take(l)
 	m.tell(nil)
 }
 
-func (m *moves) failed(l *link, why string) {
+func (m *moves) failed(l *link, why string, isDenied bool) {
 	if l != m.opening {
 		return
 	}
 	m.opening = nil
-	m.keeper.core.log().Warn("a broker does not answer", "why", why)
+	if isDenied {
+		m.keeper.core.log().Warn("a broker does not accept the credential", "why", why)
+		m.denials++
+	} else {
+		m.keeper.core.log().Warn("a broker does not answer", "why", why)
+		m.denials = 0
+	}
 	m.failures++
 	m.why = why
+	all := len(m.keeper.core.brokers.endpoints)
+	if m.keeper.link == nil && m.denials >= all {
+		m.keeper.waits.deny()
+	}
 	m.due = clock.Now() + m.pause()
 	first := m.first
 	m.first = nil
 	for _, one := range first {
 		one.whys = append(one.whys, why)
-		if len(one.whys) >= len(m.keeper.core.brokers.endpoints) {
-			one.told <- failed(ErrUnreachable, "no broker answers: "+strings.Join(one.whys, "; "))
-		} else {
+		whys := strings.Join(one.whys, "; ")
+		switch {
+		case len(one.whys) < all:
 			m.first = append(m.first, one)
+		case m.denials >= all:
+			one.told <- failed(ErrCredentialRefused, ErrCredentialRefused.Error()+": "+whys)
+		default:
+			one.told <- failed(ErrUnreachable, "no broker answers: "+whys)
 		}
 	}
 }

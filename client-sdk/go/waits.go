@@ -225,6 +225,14 @@ func (w *waits) watch(now time.Duration) {
 	}
 }
 
+// deny: no broker accepts the credential. Calls are told so instead of being sent on and on.
+func (w *waits) deny() {
+	for _, wait := range w.all {
+		wait.tell(answer{err: failed(ErrUnauthenticated, w.keeper.moves.whyNot())})
+	}
+	clear(w.all)
+}
+
 // offStream: the stream is gone, and with it every call of somebody who is gone, too: the broker gives up what does
 // not come again.
 func (w *waits) offStream() {

@@ -77,6 +77,9 @@ func connect() (*leasehold.Client, error) {
 	if token, ok := os.LookupEnv("LEASEHOLD_BEARER_TOKEN"); ok {
 		options = append(options, leasehold.WithBearerToken(token))
 	}
+	if path, ok := os.LookupEnv("LEASEHOLD_BEARER_TOKEN_FILE"); ok {
+		options = append(options, leasehold.WithBearerTokenFile(path))
+	}
 	if ca, ok := os.LookupEnv("LEASEHOLD_TLS_CA"); ok {
 		config, err := trusted(ca)
 		if err != nil {

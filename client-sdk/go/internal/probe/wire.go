@@ -121,6 +121,7 @@ var classes = []struct {
 	{leasehold.ErrInvalidEndpoint, "InvalidEndpoint"},
 	{leasehold.ErrInvalidCredential, "InvalidCredential"},
 	{leasehold.ErrInvalidOwner, "InvalidOwner"},
+	{leasehold.ErrCredentialRefused, "CredentialRefused"},
 	{leasehold.ErrUnreachable, "Unreachable"},
 	{context.Canceled, "Cancelled"},
 }
