@@ -192,6 +192,7 @@ async def connect() -> aio.Client:
         os.environ.get("LEASEHOLD_ENDPOINTS", ""),
         owner=os.environ.get("LEASEHOLD_OWNER"),
         bearer_token=os.environ.get("LEASEHOLD_BEARER_TOKEN"),
+        bearer_token_file=os.environ.get("LEASEHOLD_BEARER_TOKEN_FILE"),
         tls=tls,
     )
     return await client.connect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import socket
@@ -9,6 +10,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Callable
 
 import grpc
@@ -21,6 +23,7 @@ import leasehold
 from leasehold import TLS
 from leasehold._core.endpoint import brokers
 from leasehold._core.link import Link, Listener
+from leasehold._core.source import Source
 from leasehold.v1 import inspection_service_pb2 as inspection
 from leasehold.v1 import lock_service_pb2 as pb
 
@@ -159,14 +162,55 @@ async def test_the_token_goes_with_every_stream_and_nowhere_else(
     caplog.set_level(logging.DEBUG)
     one, url = recorder
     client = client_of(flavour, url, bearer_token=CANARY)
-    with pytest.raises(leasehold.Unreachable) as caught:
+    with pytest.raises(leasehold.CredentialRefused) as caught:
         await client.connect()
+    with pytest.raises(leasehold.Unauthenticated):
+        await takes(client, "a")
     await client.shutdown()
     assert one.seen and set(one.seen) == {("/leasehold.v1.LockService/Hold", f"Bearer {CANARY}")}
     said = [caplog.text, str(caught.value), repr(caught.value), repr(client.inner)]
-    said.append(repr(brokers(url, None, CANARY)))
+    said.append(repr(brokers(url, None, Source(CANARY))))
     assert "not with this one" in caplog.text
     assert not any(CANARY in text for text in said)
+
+
+class Listening(grpc.GenericRpcHandler):
+    """A broker that notes the first credential and all that is said on streams, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.shown: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def service(self, handler_call_details: Any) -> Any:
+        """One call."""
+        self.shown.put(dict(handler_call_details.invocation_metadata)["authorization"])
+
+        def listen(requests: Any, context: grpc.ServicerContext) -> Any:
+            context.send_initial_metadata(())
+            for request in requests:
+                if request.WhichOneof("message") == "refresh_credential":
+                    self.shown.put(request.refresh_credential.authorization)
+            yield from ()
+
+        return grpc.stream_stream_rpc_method_handler(listen, request_deserializer=pb.HoldRequest.FromString)
+
+
+async def test_another_token_of_the_file_is_shown_to_the_broker(tmp_path: Path, flavour: Flavour) -> None:
+    one = Listening()
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[one])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    file = tmp_path / "token"
+    file.write_text(f"{CANARY}\n")
+    client = client_of(flavour, f"http://127.0.0.1:{port}", bearer_token_file=file)
+    await client.connect()
+    assert one.shown.get(timeout=10) == f"Bearer {CANARY}"
+    waiting = asyncio.create_task(client.acquire("a"))
+    file.write_text(f"{CANARY}-2\n")
+    assert await asyncio.to_thread(one.shown.get, True, 10) == f"Bearer {CANARY}-2"
+    await client.shutdown()
+    with pytest.raises(leasehold.Closed):
+        await waiting
+    server.stop(None).wait()
 
 
 def test_the_token_goes_with_calls_beside_the_stream(recorder: tuple[Recorder, str]) -> None:
@@ -175,8 +219,8 @@ def test_the_token_goes_with_calls_beside_the_stream(recorder: tuple[Recorder, s
     one.go_on.clear()
     answered: queue.SimpleQueue[grpc.Future[Any]] = queue.SimpleQueue()
     ended = threading.Event()
-    nobody = Listener(lambda _: None, lambda _, __: ended.set(), lambda _, __: None, lambda _: ended.set())
-    link = Link(brokers(url, None, CANARY), 0, nobody)
+    nobody = Listener(lambda _: None, lambda _, __, ___: ended.set(), lambda _, __: None, lambda _: ended.set())
+    link = Link(brokers(url, None, Source(CANARY)), 0, nobody)
     link.release(pb.ReleaseRequest(), answered.put)
     link.look(inspection.GetLockRequest(name="a"), answered.put)
     assert {answered.get(timeout=10).done() for _ in range(2)} == {True}
@@ -199,5 +243,7 @@ def test_settings_are_checked() -> None:
     for owner in ("", "x" * 257):
         with pytest.raises(leasehold.InvalidOwner):
             leasehold.Client("http://a:7070", owner=owner)
-    addresses = [one.address for one in brokers(["http://a", "https://[::1]:7", "http://b:70"], None, None).endpoints]
+    addresses = [
+        one.address for one in brokers(["http://a", "https://[::1]:7", "http://b:70"], None, Source()).endpoints
+    ]
     assert addresses == ["a:80", "[::1]:7", "b:70"]

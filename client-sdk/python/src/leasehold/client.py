@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union, cast
 from leasehold._core.base import ClientBase
 from leasehold._core.order import LockState
 from leasehold.election import Election
-from leasehold.errors import Error, Unreachable
+from leasehold.errors import ConnectError, Error
 from leasehold.lease import Lease
 from leasehold.lock import Lock
 from leasehold.target import TargetLike, target
@@ -34,12 +34,14 @@ class Client(ClientBase):
     """
 
     def connect(self) -> Client:
-        """Makes sure that a broker answers now, instead of at the first call. Raises Unreachable."""
-        told: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """Makes sure that a broker answers now, instead of at the first call. Raises Unreachable or
+        CredentialRefused.
+        """
+        told: queue.SimpleQueue[ConnectError | None] = queue.SimpleQueue()
         self._backend.connect(told.put)
         why = told.get()
         if why is not None:
-            raise Unreachable(f"no broker answers: {why}")
+            raise why
         return self
 
     def lock(self, lock: TargetLike, **options: Unpack[Options]) -> Lock:

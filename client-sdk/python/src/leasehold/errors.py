@@ -256,10 +256,10 @@ class InvalidEndpoint(ConnectError):
 
 
 class InvalidCredential(ConnectError):
-    """The credential has characters that no header may have."""
+    """The credential has characters that no header may have, or its file cannot be read."""
 
-    def __init__(self) -> None:
-        super().__init__("the credential is not printable ASCII")
+    def __init__(self, why: str = "is not printable ASCII") -> None:
+        super().__init__(f"the credential {why}")
 
 
 class InvalidOwner(ConnectError):
@@ -267,6 +267,10 @@ class InvalidOwner(ConnectError):
 
     def __init__(self) -> None:
         super().__init__("the owner's name must have 1 to 256 bytes")
+
+
+class CredentialRefused(ConnectError):
+    """The brokers answer, and accept no call with this credential, or without one."""
 
 
 class Unreachable(ConnectError):

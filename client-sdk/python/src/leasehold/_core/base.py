@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Union
 from leasehold._core.core import Core
 from leasehold._core.endpoint import TLS, brokers
 from leasehold._core.options import Backend, Options, Plan
+from leasehold._core.source import Source
 from leasehold.errors import InvalidOwner
 from leasehold.target import TargetLike
 
@@ -28,6 +29,7 @@ class ClientBase:
         *,
         owner: str | None = None,
         bearer_token: str | None = None,
+        bearer_token_file: str | os.PathLike[str] | None = None,
         tls: TLS | None = None,
         release_at_exit: bool = True,
     ) -> None:
@@ -38,10 +40,13 @@ class ClientBase:
         a time; the others are for when it does not answer any more.
         owner: the name of this process, shown to people who find a lock held. Default: host name and process id.
         bearer_token: shown to the brokers.
+        bearer_token_file: a file with the token instead, which is looked at every second: when it has another
+        token, that is shown to the brokers, so that locks outlive the token that they were taken with.
         tls: how https endpoints are trusted. Default: the root certificates of the machine.
         release_at_exit: give everything back when the process ends, within 2 s.
         """
-        core = Core(brokers(endpoints, tls, bearer_token), release_at_exit)
+        source = Source(bearer_token, bearer_token_file)
+        core = Core(brokers(endpoints, tls, source), release_at_exit)
         self._begin(core, owner)
 
     @classmethod

@@ -14,7 +14,7 @@ from leasehold._core.endpoint import Brokers
 from leasehold._core.keeper import Keeper
 from leasehold._core.order import Ask, LockState
 from leasehold._core.worker import Worker
-from leasehold.errors import Closed, Error, Unavailable
+from leasehold.errors import Closed, ConnectError, Error, Unavailable, Unreachable
 from leasehold.target import LockName
 from leasehold.v1 import inspection_service_pb2 as inspection
 
@@ -59,14 +59,14 @@ class Core:
             self._handle = weakref.ref(handle)
         return handle
 
-    def connect(self, told: Callable[[str | None], None]) -> None:
+    def connect(self, told: Callable[[ConnectError | None], None]) -> None:
         """Tells when a broker answers, or why none does."""
         self.worker.check()
         self.worker.post(self._connect, told)
 
-    def _connect(self, told: Callable[[str | None], None]) -> None:
+    def _connect(self, told: Callable[[ConnectError | None], None]) -> None:
         if self._is_closed:
-            return told(str(Closed()))
+            return told(Unreachable(f"no broker answers: {Closed()}"))
         self._keeper(0).moves.tell_first(told)
 
     def acquire(self, ask: Ask) -> None:
@@ -97,7 +97,7 @@ class Core:
             return told(Closed())
         keeper = self._keeper(0)
 
-        def connected(_: str | None) -> None:
+        def connected(_: ConnectError | None) -> None:
             self._look_by(keeper, lock, told)
 
         keeper.moves.tell_first(connected)

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from leasehold.errors import InvalidCredential, InvalidEndpoint, NoEndpoint
+from leasehold._core.source import Source
+from leasehold.errors import InvalidEndpoint, NoEndpoint
 
 #: Establishing a connection, and opening a stream on it, in seconds.
 OPEN_LIMIT = 2.0
@@ -30,8 +31,6 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _PORTS = {"http": 80, "https": 443}
-
-Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,18 @@ class Brokers:
 
     endpoints: list[Endpoint]
     tls: TLS
-    #: Shown with every call and every stream. Its value is in no log.
-    metadata: Metadata = field(default=(), repr=False)
+    #: Of what is shown with every call and every stream.
+    source: Source = field(default_factory=Source)
 
 
-def brokers(endpoints: str | Sequence[str], tls: TLS | None, bearer_token: str | None) -> Brokers:
+def brokers(endpoints: str | Sequence[str], tls: TLS | None, source: Source) -> Brokers:
     """Checks what a client is made of. URLs are separated by commas, or stand in a list."""
     urls = endpoints.split(",") if isinstance(endpoints, str) else endpoints
     parsed = [_endpoint(url.strip()) for url in urls if url.strip()]
     if not parsed:
         raise NoEndpoint
-    metadata: Metadata = ()
-    if bearer_token is not None:
-        if not (bearer_token.isascii() and bearer_token.isprintable()):
-            raise InvalidCredential
-        metadata = (("authorization", f"Bearer {bearer_token}"),)
-    return Brokers(parsed, tls or TLS(), metadata)
+    source.now()
+    return Brokers(parsed, tls or TLS(), source)
 
 
 def _endpoint(url: str) -> Endpoint:

@@ -99,7 +99,9 @@ class Keeper:
         elif kind == "reconnect":
             self.moves.leave(reading.seconds(response.reconnect.delay))
         elif kind == "done":
-            link.answered(response.done.call_id)
+            answered = link.answered(response.done.call_id)
+            if answered is not None and answered[0].kind is Kind.CREDENTIAL:
+                link.shown(True)
         elif kind == "release_requested":
             asked = response.release_requested
             log.info("the broker asks for lease %s: %s", asked.lease_id, asked.message)
@@ -128,6 +130,10 @@ class Keeper:
             self.releases.refused(key, said)
         elif kind is Kind.RELEASE and part is not None:
             self.releases.part_refused(key, part, said)
+        elif kind is Kind.CREDENTIAL and self.link is not None:
+            # The broker may hear of its key, or of it, in a moment.
+            log.warning("a broker does not accept another credential: %s", said.message)
+            self.link.shown(False)
 
     def tick(self, now: float) -> None:
         """Looks at the time."""
@@ -139,6 +145,8 @@ class Keeper:
         self.waits.watch(now)
         self.leases.watch_silence(now)
         self.leases.beat_if_due(now)
+        if self.link is not None:
+            self.link.watch_credential(now)
         self._send_again(now)
         self.moves.tick(now)
 

@@ -12,6 +12,8 @@ import grpc
 
 from leasehold._core import clock
 from leasehold._core.endpoint import Brokers, Endpoint
+from leasehold._core.source import LOOK_EVERY
+from leasehold.errors import InvalidCredential
 from leasehold.v1 import inspection_service_pb2 as inspection
 from leasehold.v1 import lock_service_pb2 as pb
 
@@ -29,6 +31,7 @@ class Kind(enum.Enum):
     ACQUIRE = enum.auto()
     ATTACH = enum.auto()
     RELEASE = enum.auto()
+    CREDENTIAL = enum.auto()
     NOTHING = enum.auto()
 
 
@@ -46,7 +49,7 @@ class Listener:
     def __init__(
         self,
         opened: Callable[[Link], None],
-        failed: Callable[[Link, str], None],
+        failed: Callable[[Link, str, bool], None],
         heard: Callable[[Link, pb.HoldResponse], None],
         broken: Callable[[Link], None],
     ) -> None:
@@ -57,9 +60,14 @@ class Link:
     """One stream on a connection of its own. Everything but its reading is done by one thread."""
 
     def __init__(self, brokers: Brokers, at: int, listener: Listener) -> None:
+        """Raises InvalidCredential if there is none to show."""
+        self._source = brokers.source
+        # What the broker knows the stream by, and what it is to be from now on.
+        self._credential = self._source.now()
+        self._showing: str | None = None
+        self._looked_at = clock.now()
         self.endpoint = brokers.endpoints[at % len(brokers.endpoints)]
         self.begun_at = clock.now()
-        self._metadata = brokers.metadata
         self._channel = self.endpoint.channel(brokers.tls)
         # Read by gRPC, in a thread of its own.
         self._requests: queue.SimpleQueue[pb.HoldRequest | None] = queue.SimpleQueue()
@@ -73,12 +81,15 @@ class Link:
             request_serializer=pb.HoldRequest.SerializeToString,
             response_deserializer=pb.HoldResponse.FromString,
         )
-        self._stream: Any = stub(iter(self._requests.get, None), metadata=self._metadata)
+        self._stream: Any = stub(iter(self._requests.get, None), metadata=self._metadata())
         reader = threading.Thread(target=self._read, args=(listener,), name="leasehold-stream", daemon=True)
         reader.start()
 
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return () if self._credential is None else (("authorization", self._credential),)
+
     def _read(self, listener: Listener) -> None:
-        is_open = False
+        is_open, is_denied = False, False
         try:
             if self._waits_until_open():
                 is_open = True
@@ -88,12 +99,13 @@ class Link:
             why = "the broker ended the stream"
         except grpc.RpcError as error:
             why = why_not(self.endpoint, error)
+            is_denied = error.code() is grpc.StatusCode.UNAUTHENTICATED
         finally:
             self._requests.put(None)
         if is_open:
             listener.broken(self)
         else:
-            listener.failed(self, why)
+            listener.failed(self, why, is_denied)
         self._channel.close()
 
     def _waits_until_open(self) -> bool:
@@ -155,6 +167,28 @@ class Link:
         """Since when nothing has answered a heartbeat."""
         return self._unanswered
 
+    def watch_credential(self, now: float) -> None:
+        """Shows the broker another credential as soon as there is one: a stream must not outlive its own."""
+        if self._showing is not None or now < self._looked_at + LOOK_EVERY:
+            return
+        self._looked_at = now
+        try:
+            newest = self._source.now()
+        except InvalidCredential:
+            # A file that cannot be read may be about to be replaced.
+            return
+        if newest is not None and newest != self._credential:
+            self._showing = newest
+            call_id = self.next_call()
+            refresh = pb.RefreshCredential(call_id=call_id, authorization=newest)
+            self.call(About(Kind.CREDENTIAL), pb.HoldRequest(refresh_credential=refresh), call_id)
+
+    def shown(self, is_accepted: bool) -> None:
+        """What was shown is accepted, or will be shown again."""
+        if is_accepted:
+            self._credential = self._showing
+        self._showing = None
+
     def release(self, request: pb.ReleaseRequest, done: Callable[[Any], None]) -> None:
         """A release by itself, beside the stream; what comes of it is told in another thread."""
         call = self._channel.unary_unary(
@@ -162,7 +196,7 @@ class Link:
             request_serializer=pb.ReleaseRequest.SerializeToString,
             response_deserializer=pb.ReleaseResponse.FromString,
         )
-        call.future(request, timeout=_CALL_LIMIT, metadata=self._metadata).add_done_callback(done)
+        call.future(request, timeout=_CALL_LIMIT, metadata=self._metadata()).add_done_callback(done)
 
     def look(self, request: inspection.GetLockRequest, done: Callable[[Any], None]) -> None:
         """A look at a lock; what comes of it is told in another thread."""
@@ -171,7 +205,7 @@ class Link:
             request_serializer=inspection.GetLockRequest.SerializeToString,
             response_deserializer=inspection.GetLockResponse.FromString,
         )
-        call.future(request, timeout=_CALL_LIMIT, metadata=self._metadata).add_done_callback(done)
+        call.future(request, timeout=_CALL_LIMIT, metadata=self._metadata()).add_done_callback(done)
 
     def close(self) -> None:
         """Ends it in good order: the broker releases every lease that is on it, and ends the stream."""

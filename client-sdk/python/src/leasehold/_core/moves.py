@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable
 from leasehold._core import clock
 from leasehold._core.endpoint import OPEN_LIMIT
 from leasehold._core.link import Link, Listener
+from leasehold.errors import ConnectError, CredentialRefused, InvalidCredential, Unreachable
 
 if TYPE_CHECKING:
     from leasehold._core.keeper import Keeper
@@ -42,15 +43,17 @@ class Moves:
         self._opening: Link | None = None
         # Endpoints that were tried one after the other in vain.
         self._failures = 0
+        # Endpoints that did not accept the credential, one after the other.
+        self._denials = 0
         self._opened_at = clock.now()
         self._why = "not connected yet"
         # Who waits for the first stream, and why there was none since.
-        self._first: list[tuple[Callable[[str | None], None], list[str]]] = []
+        self._first: list[tuple[Callable[[ConnectError | None], None], list[str]]] = []
         self._is_over = False
         post = keeper.core.worker.post
         self._listener = Listener(
             opened=lambda link: post(self._opened, link),
-            failed=lambda link, why: post(self._failed, link, why),
+            failed=lambda link, why, is_denied: post(self._failed, link, why, is_denied),
             heard=lambda link, response: post(keeper.hear, link, response),
             broken=lambda link: post(keeper.broken, link),
         )
@@ -63,7 +66,7 @@ class Moves:
         """Why there is no stream."""
         return f"no broker can be reached: {self._why}"
 
-    def tell_first(self, told: Callable[[str | None], None]) -> None:
+    def tell_first(self, told: Callable[[ConnectError | None], None]) -> None:
         """Tells when there is a stream, or why there is none once every endpoint was tried."""
         if self._keeper.link is not None:
             told(None)
@@ -91,7 +94,7 @@ class Moves:
         opening = self._opening
         if opening is not None and now >= opening.begun_at + OPEN_LIMIT:
             opening.cut()
-            self._failed(opening, f"{opening.endpoint.name}: no answer within {OPEN_LIMIT:g} s")
+            self._failed(opening, f"{opening.endpoint.name}: no answer within {OPEN_LIMIT:g} s", False)
         self._open_if_due(now)
 
     def stop(self) -> None:
@@ -100,7 +103,7 @@ class Moves:
         if self._opening is not None:
             self._opening.cut()
             self._opening = None
-        self._tell("the client is shut down")
+        self._tell(Unreachable("no broker answers: the client is shut down"))
 
     def _begin(self, now: float) -> None:
         # What failed before the present stream counts no more, if that was a success.
@@ -111,33 +114,49 @@ class Moves:
         if self._is_over or self._opening is not None or self._due is None or now < self._due:
             return
         self._at += 1
-        self._opening = Link(self._keeper.brokers, self._at, self._listener)
+        try:
+            self._opening = Link(self._keeper.brokers, self._at, self._listener)
+        except InvalidCredential as error:
+            self._no_link(str(error), False)
 
     def _opened(self, link: Link) -> None:
         if link is not self._opening:
             return link.cut()
         self._opening, self._due = None, None
+        self._denials = 0
         self._opened_at = clock.now()
         self._keeper.switch(link)
         self._tell(None)
 
-    def _failed(self, link: Link, why: str) -> None:
-        if link is not self._opening:
-            return
-        self._opening = None
-        log.warning("a broker does not answer: %s", why)
+    def _failed(self, link: Link, why: str, is_denied: bool) -> None:
+        if link is self._opening:
+            self._opening = None
+            self._no_link(why, is_denied)
+
+    def _no_link(self, why: str, is_denied: bool) -> None:
+        if is_denied:
+            log.warning("a broker does not accept the credential: %s", why)
+            self._denials += 1
+        else:
+            log.warning("a broker does not answer: %s", why)
+            self._denials = 0
         self._failures += 1
         self._why = why
         self._due = clock.now() + self._pause()
+        count = len(self._keeper.brokers.endpoints)
+        if self._denials >= count and self._keeper.link is None:
+            self._keeper.waits.deny(self.why_not())
         first, self._first = self._first, []
         for told, whys in first:
             whys.append(why)
-            if len(whys) >= len(self._keeper.brokers.endpoints):
-                told("; ".join(whys))
-            else:
+            if len(whys) < count:
                 self._first.append((told, whys))
+            elif self._denials >= count:
+                told(CredentialRefused(f"the credential is missing or not accepted: {'; '.join(whys)}"))
+            else:
+                told(Unreachable(f"no broker answers: {'; '.join(whys)}"))
 
-    def _tell(self, why: str | None) -> None:
+    def _tell(self, why: ConnectError | None) -> None:
         first, self._first = self._first, []
         for told, _ in first:
             told(why)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol, TypedDict, Union
 
 from leasehold._core import telemetry
 from leasehold._core.order import Ask, Call, LockState, Place, Reply
-from leasehold.errors import Error, Forked, Invalid
+from leasehold.errors import ConnectError, Error, Forked, Invalid
 from leasehold.target import LockName, Target, TargetLike, target
 from leasehold.v1 import types_pb2 as types
 
@@ -66,7 +66,7 @@ class Backend(Protocol):
     def handle(self) -> object:
         """Keeps it alive as long as it is kept."""
 
-    def connect(self, told: Callable[[str | None], None]) -> None:
+    def connect(self, told: Callable[[ConnectError | None], None]) -> None:
         """Tells when a broker answers, or why none does."""
 
     def acquire(self, ask: Ask) -> None:

@@ -9,7 +9,18 @@ from leasehold._core.grip import Grip
 from leasehold._core.link import About, Kind
 from leasehold._core.moves import jittered
 from leasehold._core.order import Ask, Place
-from leasehold.errors import AcquireError, Closed, Error, Held, LeaseLost, Loss, LostReason, Unavailable, WaitTimeout
+from leasehold.errors import (
+    AcquireError,
+    Closed,
+    Error,
+    Held,
+    LeaseLost,
+    Loss,
+    LostReason,
+    Unauthenticated,
+    Unavailable,
+    WaitTimeout,
+)
 from leasehold.v1 import lock_service_pb2 as pb
 from leasehold.v1 import types_pb2 as types
 
@@ -191,6 +202,12 @@ class Waits:
             why_not = moves.why_not() if self._keeper.link is None else "the broker does not answer"
             wait.answer(wait.why or Unavailable(why_not))
             self.cancel(request_id)
+
+    def deny(self, why: str) -> None:
+        """No broker accepts the credential: calls are told so instead of being sent on and on."""
+        denied, self.all = self.all, {}
+        for wait in denied.values():
+            wait.answer(Unauthenticated(why))
 
     def off_stream(self) -> None:
         """The stream is gone, and with it every call of somebody who is gone, too: the broker gives up

@@ -16,7 +16,7 @@ from leasehold.aio.election import Election
 from leasehold.aio.lease import Lease
 from leasehold.aio.lock import Lock
 from leasehold.client import Named
-from leasehold.errors import Error, Unreachable
+from leasehold.errors import ConnectError, Error
 from leasehold.target import TargetLike, target
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ class Client(ClientBase):
     """
 
     async def connect(self) -> Client:
-        """Makes sure that a broker answers now, instead of at the first call. Raises Unreachable."""
-        told: Once[str | None] = Once()
+        """Makes sure that a broker answers now, instead of at the first call. Raises Unreachable or
+        CredentialRefused.
+        """
+        told: Once[ConnectError | None] = Once()
         self._backend.connect(told.tell)
         why = await told.future
         if why is not None:
-            raise Unreachable(f"no broker answers: {why}")
+            raise why
         return self
 
     def lock(self, lock: TargetLike, **options: Unpack[Options]) -> Lock:

@@ -10,7 +10,7 @@ from leasehold._core.grip import Grip
 from leasehold._core.order import Answer, Ask, Entry, LockState
 from leasehold._core.worker import Worker
 from leasehold.client import Client
-from leasehold.errors import AcquireError, Error, Loss, LostReason
+from leasehold.errors import AcquireError, ConnectError, Error, Loss, LostReason
 from leasehold.target import LockName, TargetLike, target
 from leasehold.testing.locks import Locks
 
@@ -78,7 +78,7 @@ class FakeBackend:
         """Keeps it alive as long as it is kept."""
         return self._site
 
-    def connect(self, told: Callable[[str | None], None]) -> None:
+    def connect(self, told: Callable[[ConnectError | None], None]) -> None:
         """It answers."""
         self._site.worker.check()
         self._site.worker.post(told, None)
