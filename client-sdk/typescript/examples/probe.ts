@@ -238,6 +238,7 @@ async function main(): Promise<void> {
     client = new Client(process.env["LEASEHOLD_ENDPOINTS"] ?? "", {
       owner: process.env["LEASEHOLD_OWNER"],
       bearerToken: process.env["LEASEHOLD_BEARER_TOKEN"],
+      bearerTokenFile: process.env["LEASEHOLD_BEARER_TOKEN_FILE"],
       tls: { ca: file("LEASEHOLD_TLS_CA"), cert: file("LEASEHOLD_TLS_CERT"), key: file("LEASEHOLD_TLS_KEY") },
       warn: (message) => {
         process.stderr.write(`${message}\n`);

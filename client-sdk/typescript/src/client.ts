@@ -60,7 +60,7 @@ export class Client implements AsyncDisposable {
     this.#backend = backend ?? makeBackend(endpoints, options);
   }
 
-  /** Makes sure that a broker answers now, instead of at the first call. Rejects with UnreachableError. */
+  /** Makes sure that a broker answers now, instead of at the first call. Rejects with UnreachableError or CredentialRefusedError. */
   async connect(): Promise<this> {
     await this.#backend.connect();
     return this;

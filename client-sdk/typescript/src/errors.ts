@@ -249,6 +249,11 @@ export class InvalidOwnerError extends ConnectError {
   }
 }
 
+/** The brokers answer, and accept no call with this credential, or without one. */
+export class CredentialRefusedError extends ConnectError {
+  readonly code = "CredentialRefused";
+}
+
 /** No broker answers. */
 export class UnreachableError extends ConnectError {
   readonly code = "Unreachable";

@@ -21,6 +21,7 @@ const CLASSES: Record<string, Made> = {
   StoreRecovering: errors.StoreRecoveringError,
   Internal: errors.InternalError,
   Refused: errors.RefusedError,
+  CredentialRefused: errors.CredentialRefusedError,
   Unreachable: errors.UnreachableError,
 };
 

@@ -13,6 +13,7 @@ export {
   ConnectError,
   HeldError,
   InternalError,
+  CredentialRefusedError,
   InvalidCredentialError,
   InvalidEndpointError,
   InvalidError,

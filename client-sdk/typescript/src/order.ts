@@ -111,7 +111,7 @@ export interface Brokers {
   endpoints: Endpoint[];
   tls: TlsFiles;
   bearerToken?: string | undefined;
-  /** A file with the token, read anew for each connection and call. */
+  /** A file with the token, read anew for each connection and call, and every second of a stream. */
   bearerTokenFile?: string | undefined;
 }
 

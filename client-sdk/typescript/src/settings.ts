@@ -24,7 +24,10 @@ export interface ClientOptions {
   owner?: string | undefined;
   /** Shown to the brokers. */
   bearerToken?: string | undefined;
-  /** A file with the token instead, which is read again for each connection and call. */
+  /**
+   * A file with the token instead, which is looked at every second: when it has another token, that is shown to the
+   * brokers, so that locks outlive the token that they were taken with.
+   */
   bearerTokenFile?: string | undefined;
   /** How https endpoints are trusted. */
   tls?: TlsOptions | undefined;

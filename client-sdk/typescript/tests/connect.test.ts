@@ -9,16 +9,19 @@ import { test } from "node:test";
 
 import {
   Client,
+  CredentialRefusedError,
   InvalidCredentialError,
   InvalidEndpointError,
   InvalidOwnerError,
   NoEndpointError,
+  UnauthenticatedError,
   UnavailableError,
   UnreachableError,
 } from "@leasehold/client";
 
 import { freePort, Program } from "./processes.js";
-import { clientOf, freeServer, sharedBroker, takes } from "./site.js";
+import { Proxy } from "./proxy.js";
+import { clientOf, freeServer, sharedBroker, takes, until } from "./site.js";
 
 test("settings that are none are told at once", () => {
   const url = "http://127.0.0.1:7070";
@@ -82,6 +85,31 @@ test("the file of a token is read again for each connection", async (t) => {
   await assert.rejects(client.connect(), UnreachableError);
   await assert.rejects(client.connect(), UnreachableError);
   assert.deepEqual(seen.slice(0, 2), ["Bearer first", "Bearer second"]);
+});
+
+test("another token of the file is shown to the broker", async (t) => {
+  const dir = mkdtempSync(join(tmpdir(), "leasehold-token-"));
+  t.after(() => {
+    rmSync(dir, { recursive: true });
+  });
+  const file = join(dir, "token");
+  writeFileSync(file, "first\n");
+  const proxy = await Proxy.start(t, (await sharedBroker()).addr);
+  const client = clientOf(t, proxy.url, { bearerTokenFile: file });
+  const lease = await client.acquire(t.name);
+  writeFileSync(file, "second\n");
+  await until(() => Promise.resolve(proxy.sent.includes("Bearer second")));
+  lease.check();
+});
+
+test("a credential that nobody accepts is told at once", async (t) => {
+  const server = createServer();
+  server.on("stream", (stream) => {
+    stream.respond({ ":status": 200, "content-type": "application/grpc", "grpc-status": "16" }, { endStream: true });
+  });
+  const client = clientOf(t, await freeServer(t, server), { bearerToken: "unknown" });
+  await assert.rejects(client.connect(), CredentialRefusedError);
+  await assert.rejects(client.acquire("a", { waitMs: 60_000 }), UnauthenticatedError);
 });
 
 test("nothing but the thread loads gRPC", async (t) => {

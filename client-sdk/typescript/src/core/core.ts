@@ -52,8 +52,14 @@ export class Core {
       reply(failed("Closed", ""));
       return;
     }
-    this.keeper(0).moves.tellFirst((why) => {
-      reply(why === null ? { kind: "done" } : failed("Unreachable", `no broker answers: ${why}`));
+    this.keeper(0).moves.tellFirst((why, isDenied) => {
+      if (why === null) {
+        reply({ kind: "done" });
+      } else if (isDenied) {
+        reply(failed("CredentialRefused", `the credential is missing or not accepted: ${why}`));
+      } else {
+        reply(failed("Unreachable", `no broker answers: ${why}`));
+      }
     });
   }
 

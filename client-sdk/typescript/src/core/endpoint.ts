@@ -40,13 +40,23 @@ export function channelCredentials(brokers: Brokers, endpoint: Endpoint): Channe
 
 /** What every call and every stream shows. Throws if the file of the token cannot be read. */
 export function callMetadata(brokers: Brokers): Metadata {
+  return metadataOf(credentialOf(brokers));
+}
+
+/** The same with this credential. */
+export function metadataOf(credential: string | undefined): Metadata {
   const metadata = new Metadata();
-  const file = brokers.bearerTokenFile;
-  const token = file === undefined ? brokers.bearerToken : readFileSync(file, "utf8").trim();
-  if (token !== undefined) {
-    metadata.set("authorization", `Bearer ${token}`);
+  if (credential !== undefined) {
+    metadata.set("authorization", credential);
   }
   return metadata;
+}
+
+/** As it stands in the header. Throws if the file of the token cannot be read. */
+export function credentialOf(brokers: Brokers): string | undefined {
+  const file = brokers.bearerTokenFile;
+  const token = file === undefined ? brokers.bearerToken : readFileSync(file, "utf8").trim();
+  return token === undefined ? undefined : `Bearer ${token}`;
 }
 
 function pem(text: string | undefined): Buffer | null {

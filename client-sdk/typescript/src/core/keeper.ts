@@ -9,7 +9,7 @@ import type { Core } from "./core.js";
 import { Leases } from "./leases.js";
 import type { About, Link } from "./link.js";
 import { Moves } from "./moves.js";
-import { endOf, timeMs } from "./reading.js";
+import { endOf, failure, timeMs } from "./reading.js";
 import { Releases } from "./releases.js";
 import { Waits } from "./waits.js";
 
@@ -86,7 +86,9 @@ export class Keeper {
         this.moves.leave(timeMs(message.value.delay));
         break;
       case "done":
-        link.answered(message.value.callId);
+        if (link.answered(message.value.callId)?.about.kind === "credential") {
+          link.shown(true);
+        }
         break;
       case "releaseRequested":
         log("the broker asks for lease %s: %s", message.value.leaseId, message.value.message);
@@ -118,6 +120,10 @@ export class Keeper {
       this.releases.refused(about.key, said);
     } else if (about?.kind === "release" && about.part !== undefined) {
       this.releases.partRefused(about.key, about.part, said);
+    } else if (about?.kind === "credential") {
+      // The broker may hear of its key, or of it, in a moment.
+      log("a broker does not accept another credential: %s", said.message);
+      link.shown(false);
     }
   }
 
@@ -133,6 +139,7 @@ export class Keeper {
     this.waits.watch(now);
     watchSilence(this, now);
     beatIfDue(this, now);
+    this.link?.watchCredential(now);
     this.sendAgain(now);
     this.moves.tick(now);
   }
@@ -158,7 +165,7 @@ export class Keeper {
 
   /** Gives everything back, until then, and ends. */
   close(by: number, done: () => void): void {
-    this.waits.close();
+    this.waits.close(failure("Closed", ""));
     for (const [leaseId, owned] of [...this.leases.all]) {
       this.leases.close(leaseId, owned);
     }

@@ -9,24 +9,27 @@ import { InspectionServiceClient } from "../gen/leasehold/v1/inspection_service.
 import type { HoldRequest, HoldResponse, ReleaseRequest } from "../gen/leasehold/v1/lock_service.js";
 import { LockServiceClient } from "../gen/leasehold/v1/lock_service.js";
 import type { Brokers, Endpoint } from "../order.js";
-import { callMetadata, channelCredentials, channelOptions } from "./endpoint.js";
+import { callMetadata, channelCredentials, channelOptions, credentialOf, metadataOf } from "./endpoint.js";
 
 /** Heartbeats whose time of sending is remembered. An acknowledgement of an older one is of no use. */
 const BEATS_KEPT = 256;
 /** A unary call without an answer is repeated then. */
 const CALL_LIMIT_MS = 5_000;
+/** How often a stream looks for another credential. */
+const CREDENTIAL_EVERY_MS = 1_000;
 
 /** What a call of the stream is about: a request, a lease, or the part of one with this number. */
 export type About =
   | { kind: "acquire"; key: string }
   | { kind: "attach"; key: string }
   | { kind: "release"; key: string; part?: number | undefined }
+  | { kind: "credential" }
   | { kind: "nothing" };
 
 /** Who is told of a link. */
 export interface Listener {
   opened(link: Link): void;
-  failed(link: Link, why: string): void;
+  failed(link: Link, why: string, isDenied: boolean): void;
   heard(link: Link, response: HoldResponse): void;
   broken(link: Link): void;
 }
@@ -51,6 +54,10 @@ export class Link {
   private readonly beats: number[] = [];
   private lastBeatSequence = 0;
   private unanswered: number | null = null;
+  /** What the broker knows the stream by, and what it is to be from now on. */
+  private credential: string | undefined;
+  private showing: string | undefined;
+  private lookedAt: number;
 
   /** Throws if there is no credential to show. */
   constructor(
@@ -65,10 +72,11 @@ export class Link {
     }
     this.endpoint = endpoint;
     this.begunAt = clock.now();
-    const metadata = callMetadata(brokers);
+    this.lookedAt = this.begunAt;
+    this.credential = credentialOf(brokers);
     const trust = channelCredentials(brokers, endpoint);
     this.client = new LockServiceClient(endpoint.address, trust, channelOptions(brokers));
-    this.stream = this.client.hold(metadata);
+    this.stream = this.client.hold(metadataOf(this.credential));
     this.listen(listener);
   }
 
@@ -88,7 +96,7 @@ export class Link {
       if (isOpen) {
         listener.broken(this);
       } else {
-        listener.failed(this, whyNot(this.endpoint, status));
+        listener.failed(this, whyNot(this.endpoint, status), status.code === Code.UNAUTHENTICATED);
       }
       this.client.close();
     });
@@ -153,6 +161,36 @@ export class Link {
   /** Since when nothing has answered a heartbeat. */
   get silentSince(): number | null {
     return this.unanswered;
+  }
+
+  /** Shows the broker another credential as soon as there is one: a stream must not outlive its own. */
+  watchCredential(now: number): void {
+    if (this.showing !== undefined || now < this.lookedAt + CREDENTIAL_EVERY_MS) {
+      return;
+    }
+    this.lookedAt = now;
+    const authorization = this.newest();
+    if (authorization !== undefined && authorization !== this.credential) {
+      this.showing = authorization;
+      this.call({ kind: "credential" }, (callId) => ({ $case: "refreshCredential", value: { callId, authorization } }));
+    }
+  }
+
+  private newest(): string | undefined {
+    try {
+      return credentialOf(this.brokers);
+    } catch {
+      // A file that cannot be read may be about to be replaced.
+      return undefined;
+    }
+  }
+
+  /** What was shown is accepted, or will be shown again. */
+  shown(isAccepted: boolean): void {
+    if (isAccepted) {
+      this.credential = this.showing;
+    }
+    this.showing = undefined;
   }
 
   /** A release by itself, beside the stream. */

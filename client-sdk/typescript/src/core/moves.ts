@@ -7,6 +7,7 @@ import { OPEN_LIMIT_MS } from "./endpoint.js";
 import type { Keeper } from "./keeper.js";
 import type { Listener } from "./link.js";
 import { Link } from "./link.js";
+import { failure } from "./reading.js";
 
 const log = debuglog("leasehold");
 
@@ -17,7 +18,8 @@ const SETTLED_MS = 1_000;
 const PAUSE_MIN_MS = 100;
 const PAUSE_MAX_MS = 1_000;
 
-type Told = (why: string | null) => void;
+/** Hears why there is no stream, and whether that is because of the credential; null: there is one. */
+type Told = (why: string | null, isDenied: boolean) => void;
 
 /** Between half of a time and all of it. */
 export function jittered(time: number): number {
@@ -32,6 +34,8 @@ export class Moves {
   private opening: Link | null = null;
   /** Endpoints that were tried one after the other in vain. */
   private failures = 0;
+  /** Endpoints that did not accept the credential, one after the other. */
+  private denials = 0;
   private openedAt: number;
   private why = "not connected yet";
   /** Who waits for the first stream, and why there was none since. */
@@ -46,8 +50,8 @@ export class Moves {
       opened: guarded((link: Link) => {
         this.opened(link);
       }),
-      failed: guarded((link: Link, why: string) => {
-        this.failed(link, why);
+      failed: guarded((link: Link, why: string, isDenied: boolean) => {
+        this.failed(link, why, isDenied);
       }),
       heard: guarded(keeper.hear.bind(keeper)),
       broken: guarded(keeper.broken.bind(keeper)),
@@ -67,7 +71,7 @@ export class Moves {
   /** Tells when there is a stream, or why there is none once every endpoint was tried. */
   tellFirst(told: Told): void {
     if (this.keeper.link !== null) {
-      told(null);
+      told(null, false);
     } else {
       this.first.push({ told, whys: [] });
     }
@@ -96,7 +100,7 @@ export class Moves {
     const opening = this.opening;
     if (opening !== null && now >= opening.begunAt + OPEN_LIMIT_MS) {
       opening.cut();
-      this.failed(opening, `${opening.endpoint.name}: no answer within ${String(OPEN_LIMIT_MS / 1000)} s`);
+      this.failed(opening, `${opening.endpoint.name}: no answer within ${String(OPEN_LIMIT_MS / 1000)} s`, false);
     }
     this.openIfDue(now);
   }
@@ -125,7 +129,7 @@ export class Moves {
     try {
       this.opening = new Link(this.keeper.core.brokers, this.at, this.keeper.clock, this.listener);
     } catch (error) {
-      this.noLink(error instanceof Error ? error.message : String(error));
+      this.noLink(error instanceof Error ? error.message : String(error), false);
     }
   }
 
@@ -136,29 +140,36 @@ export class Moves {
     }
     this.opening = null;
     this.due = null;
+    this.denials = 0;
     this.openedAt = this.keeper.clock.now();
     this.keeper.switch(link);
     this.tell(null);
   }
 
-  private failed(link: Link, why: string): void {
+  private failed(link: Link, why: string, isDenied: boolean): void {
     if (link === this.opening) {
-      this.noLink(why);
+      this.noLink(why, isDenied);
     }
   }
 
-  private noLink(why: string): void {
+  private noLink(why: string, isDenied: boolean): void {
     this.opening = null;
-    log("a broker does not answer: %s", why);
+    log(isDenied ? "a broker does not accept the credential: %s" : "a broker does not answer: %s", why);
+    this.denials = isDenied ? this.denials + 1 : 0;
     this.failures += 1;
     this.why = why;
+    const count = this.keeper.core.brokers.endpoints.length;
+    if (this.denials >= count && this.keeper.link === null) {
+      // Calls are told so instead of being sent on and on.
+      this.keeper.waits.close(failure("Unauthenticated", this.whyNot));
+    }
     this.due = this.keeper.clock.now() + this.pause();
     const first = this.first;
     this.first = [];
     for (const one of first) {
       one.whys.push(why);
-      if (one.whys.length >= this.keeper.core.brokers.endpoints.length) {
-        one.told(one.whys.join("; "));
+      if (one.whys.length >= count) {
+        one.told(one.whys.join("; "), this.denials >= count);
       } else {
         this.first.push(one);
       }
@@ -169,7 +180,7 @@ export class Moves {
     const first = this.first;
     this.first = [];
     for (const { told } of first) {
-      told(why);
+      told(why, false);
     }
   }
 

@@ -242,10 +242,10 @@ export class Waits {
     }
   }
 
-  /** The client is shut down. */
-  close(): void {
+  /** Nothing comes of any of them. */
+  close(why: Failure): void {
     for (const wait of this.all.values()) {
-      wait.fail(failure("Closed", ""));
+      wait.fail(why);
     }
     this.all.clear();
   }
