@@ -85,7 +85,7 @@ pub(crate) struct Reach {
     /// Whose locks [default: default]
     #[arg(long, global = true, env = "LEASEHOLD_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// A file with the bearer token
+    /// A file with the bearer token; `run` and `hold` go on with the next one that it gets
     #[arg(long, global = true, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Certificates of whom to trust, in PEM [default: whom the machine trusts]

@@ -164,8 +164,8 @@ pub(crate) fn each(urls: &str) -> impl Iterator<Item = &str> {
 /// A client that keeps leases alive.
 pub(crate) async fn client(settings: &Settings, owner: &str) -> Result<Client, Failure> {
     let mut builder = Client::builder(&settings.endpoint).owner(owner);
-    if let Some(token) = &settings.token {
-        builder = builder.bearer_token(token);
+    if let Some(path) = &settings.token_file {
+        builder = builder.bearer_token_file(path);
     }
     if let Some(tls) = &settings.tls {
         builder = builder.tls(tls.clone());

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) namespace: String,
     /// The bearer token.
     pub(crate) token: Option<String>,
+    /// Where it was found; it may be replaced there.
+    pub(crate) token_file: Option<PathBuf>,
     /// `None`: whom the machine trusts.
     pub(crate) tls: Option<ClientTlsConfig>,
     pub(crate) quiet: bool,
@@ -58,8 +60,8 @@ impl Settings {
         };
         let file =
             |given: &Option<PathBuf>, configured: Option<PathBuf>| given.clone().or(configured);
-        let token = file(&reach.token_file, context.token_file);
-        let token = token.map(|path| token_of(&path)).transpose()?;
+        let token_file = file(&reach.token_file, context.token_file);
+        let token = token_file.as_deref().map(token_of).transpose()?;
         let tls = tls(
             file(&reach.ca_file, context.ca_file),
             file(&reach.cert_file, context.cert_file),
@@ -74,6 +76,7 @@ impl Settings {
             ),
             namespace: text(&reach.namespace, context.namespace, "default"),
             token,
+            token_file,
             tls,
             quiet: reach.quiet,
         })
