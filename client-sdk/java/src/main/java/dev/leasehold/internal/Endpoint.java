@@ -2,13 +2,8 @@ package dev.leasehold.internal;
 
 import dev.leasehold.Tls;
 import dev.leasehold.error.InvalidEndpointException;
-import io.grpc.ChannelCredentials;
-import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
-import io.grpc.TlsChannelCredentials;
 import io.grpc.okhttp.OkHttpChannelBuilder;
-import java.io.ByteArrayInputStream;
-import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.util.logging.Level;
@@ -54,8 +49,12 @@ record Endpoint(String name, String host, int port, boolean isTls) {
 
     /** Fails with IllegalArgumentException if the certificates cannot be used. */
     OkHttpChannelBuilder builder(Tls tls) {
-        ChannelCredentials credentials = isTls ? credentials(tls) : InsecureChannelCredentials.create();
-        OkHttpChannelBuilder builder = OkHttpChannelBuilder.forAddress(host, port, credentials);
+        OkHttpChannelBuilder builder = OkHttpChannelBuilder.forAddress(host, port);
+        if (isTls) {
+            Trusting.set(builder, tls);
+        } else {
+            builder.usePlaintext();
+        }
         if (isTls && tls.serverName() != null) {
             builder.overrideAuthority(tls.serverName());
         }
@@ -64,20 +63,5 @@ record Endpoint(String name, String host, int port, boolean isTls) {
                 .disableRetry()
                 .disableServiceConfigLookUp()
                 .proxyDetector(address -> null);
-    }
-
-    private static ChannelCredentials credentials(Tls tls) {
-        TlsChannelCredentials.Builder builder = TlsChannelCredentials.newBuilder();
-        try {
-            if (tls.ca() != null) {
-                builder.trustManager(new ByteArrayInputStream(tls.ca()));
-            }
-            if (tls.certificate() != null) {
-                builder.keyManager(new ByteArrayInputStream(tls.certificate()), new ByteArrayInputStream(tls.key()));
-            }
-        } catch (IOException e) {
-            throw new IllegalArgumentException("the certificates cannot be read", e);
-        }
-        return builder.build();
     }
 }
