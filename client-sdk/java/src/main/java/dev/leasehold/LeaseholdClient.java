@@ -4,9 +4,11 @@ import dev.leasehold.error.InvalidOwnerException;
 import dev.leasehold.internal.Backend;
 import dev.leasehold.internal.Brokers;
 import dev.leasehold.internal.Core;
+import dev.leasehold.internal.Source;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
@@ -80,6 +82,7 @@ public class LeaseholdClient implements AutoCloseable {
         private final String endpoints;
         private String owner;
         private String bearerToken;
+        private Path bearerTokenFile;
         private Tls tls = Tls.DEFAULT;
         private boolean releaseAtExit;
 
@@ -106,6 +109,18 @@ public class LeaseholdClient implements AutoCloseable {
          */
         public Builder bearerToken(String bearerToken) {
             this.bearerToken = bearerToken;
+            return this;
+        }
+
+        /**
+         * Shows the token in this file instead. It is looked at every second: when it has another token, that is shown
+         * to the brokers, so that locks outlive the token that they were taken with.
+         *
+         * @param bearerTokenFile a token, and perhaps white space around it
+         * @return this
+         */
+        public Builder bearerTokenFile(Path bearerTokenFile) {
+            this.bearerTokenFile = bearerTokenFile;
             return this;
         }
 
@@ -142,7 +157,7 @@ public class LeaseholdClient implements AutoCloseable {
             if (owner != null) {
                 checked(owner);
             }
-            Brokers brokers = new Brokers(endpoints, tls, bearerToken);
+            Brokers brokers = new Brokers(endpoints, tls, new Source(bearerToken, bearerTokenFile));
             LeaseholdClient client = new LeaseholdClient(Core.start(brokers), owner);
             if (releaseAtExit) {
                 client.exitHook = new Thread(client::close, "leasehold-exit");
@@ -177,6 +192,7 @@ public class LeaseholdClient implements AutoCloseable {
      * Makes sure that a broker answers now, instead of at the first call.
      *
      * @throws dev.leasehold.error.UnreachableException if none answers
+     * @throws dev.leasehold.error.CredentialRefusedException if none accepts the credential
      * @throws InterruptedException if the thread is interrupted meanwhile
      */
     public void connect() throws InterruptedException {

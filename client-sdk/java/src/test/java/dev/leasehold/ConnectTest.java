@@ -15,10 +15,14 @@ import dev.leasehold.support.Broker;
 import dev.leasehold.support.Program;
 import dev.leasehold.support.Proxy;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -51,6 +55,30 @@ class ConnectTest {
         assertThrows(
                 IllegalArgumentException.class,
                 () -> LeaseholdClient.builder("https://127.0.0.1:1").tls(none).build());
+    }
+
+    @Test
+    void anotherTokenOfTheFileIsShownToTheBroker(@TempDir Path dir) throws Exception {
+        Path file = dir.resolve("token");
+        Files.writeString(file, "first\n");
+        try (Broker broker = Broker.start();
+                Proxy proxy = new Proxy(broker);
+                LeaseholdClient client =
+                        LeaseholdClient.builder(proxy.url()).bearerTokenFile(file).connect();
+                Lease lease = client.acquire("a")) {
+            Files.writeString(file, "second\n");
+            long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+            while (!proxy.said().contains("Bearer second")) {
+                assertTrue(System.nanoTime() < until, "it is not shown");
+                TimeUnit.MILLISECONDS.sleep(20);
+            }
+            assertTrue(lease.isValid());
+        }
+        assertThrows(
+                InvalidCredentialException.class,
+                () -> LeaseholdClient.builder("http://127.0.0.1:1")
+                        .bearerTokenFile(dir.resolve("none"))
+                        .build());
     }
 
     @Test

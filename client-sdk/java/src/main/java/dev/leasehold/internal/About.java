@@ -7,6 +7,7 @@ final class About {
         ACQUIRE,
         ATTACH,
         RELEASE,
+        CREDENTIAL,
         NOTHING
     }
 
@@ -32,6 +33,10 @@ final class About {
 
     static About release(String leaseId, long part) {
         return new About(Kind.RELEASE, leaseId, part);
+    }
+
+    static About credential() {
+        return new About(Kind.CREDENTIAL, "", 0);
     }
 
     static About nothing() {

@@ -1,7 +1,6 @@
 package dev.leasehold.internal;
 
 import dev.leasehold.Tls;
-import dev.leasehold.error.InvalidCredentialException;
 import dev.leasehold.error.NoEndpointException;
 import io.grpc.Channel;
 import io.grpc.ClientInterceptors;
@@ -18,10 +17,10 @@ public final class Brokers {
 
     private final List<Endpoint> endpoints;
     private final Tls tls;
-    private final Metadata shown = new Metadata();
+    private final Source source;
 
-    /** Checks what a client is made of. URLs are separated by commas; the bearer token may be null. */
-    public Brokers(String urls, Tls tls, String bearerToken) {
+    /** Checks what a client is made of. URLs are separated by commas. */
+    public Brokers(String urls, Tls tls, Source source) {
         endpoints = Stream.of(urls.split(","))
                 .map(String::strip)
                 .filter(url -> !url.isEmpty())
@@ -31,12 +30,7 @@ public final class Brokers {
             throw new NoEndpointException();
         }
         this.tls = tls;
-        if (bearerToken != null) {
-            if (!bearerToken.chars().allMatch(one -> one >= ' ' && one <= '~')) {
-                throw new InvalidCredentialException();
-            }
-            shown.put(AUTHORIZATION, "Bearer " + bearerToken);
-        }
+        this.source = source;
         // Certificates that cannot be used fail here, and not in the client's thread.
         endpoints.forEach(endpoint -> endpoint.builder(tls));
     }
@@ -54,8 +48,17 @@ public final class Brokers {
         return endpoint.channel(tls);
     }
 
-    /** The same channel, showing the credential with every call. */
-    Channel shown(ManagedChannel channel) {
+    /** What is to be shown now, or null. */
+    String credential() {
+        return source.now();
+    }
+
+    /** The same channel, showing this credential with every call. */
+    static Channel shown(ManagedChannel channel, String credential) {
+        Metadata shown = new Metadata();
+        if (credential != null) {
+            shown.put(AUTHORIZATION, credential);
+        }
         return ClientInterceptors.intercept(channel, MetadataUtils.newAttachHeadersInterceptor(shown));
     }
 }

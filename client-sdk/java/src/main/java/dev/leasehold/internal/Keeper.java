@@ -3,6 +3,7 @@ package dev.leasehold.internal;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
 import dev.leasehold.error.ClosedException;
+import dev.leasehold.v1.Done;
 import dev.leasehold.v1.HoldResponse;
 import dev.leasehold.v1.Refused;
 import dev.leasehold.v1.Released;
@@ -99,7 +100,7 @@ final class Keeper implements Orders {
             case ATTACHED -> leases.attached(response.getAttached());
             case ENDED -> leases.lose(response.getEnded().getLeaseId(), Reading.ended(response.getEnded()));
             case RECONNECT -> moves.leave(Times.nanosOf(response.getReconnect().getDelay()));
-            case DONE -> link.answered(response.getDone().getCallId());
+            case DONE -> done(response.getDone());
             case RELEASE_REQUESTED ->
                 LOG.log(
                         Level.INFO,
@@ -109,6 +110,13 @@ final class Keeper implements Orders {
             default -> {
                 // Of a newer broker.
             }
+        }
+    }
+
+    private void done(Done said) {
+        Link.Sent answered = link.answered(said.getCallId());
+        if (answered != null && answered.about().kind == About.Kind.CREDENTIAL) {
+            link.shown(true);
         }
     }
 
@@ -141,6 +149,11 @@ final class Keeper implements Orders {
                     releases.partRefused(about, said);
                 }
             }
+            case CREDENTIAL -> {
+                // The broker may hear of its key, or of it, in a moment.
+                LOG.log(Level.WARNING, "a broker does not accept another credential: {0}", said.getMessage());
+                link.shown(false);
+            }
             case NOTHING -> {
                 // Nobody waits for it.
             }
@@ -161,6 +174,9 @@ final class Keeper implements Orders {
         leases.beatIfDue(now);
         sendAgain(now);
         moves.tick(now);
+        if (link != null) {
+            link.watchCredential(now);
+        }
         if (link != null && !link.watch(now)) {
             Link dead = link;
             dead.cut();
@@ -188,7 +204,7 @@ final class Keeper implements Orders {
             case ACQUIRE -> waits.send(about.key);
             case ATTACH -> leases.attach(about.key);
             case RELEASE -> releases.send(about.key, about.part);
-            case NOTHING -> {
+            case CREDENTIAL, NOTHING -> {
                 // Nothing of it is ever put off.
             }
         }

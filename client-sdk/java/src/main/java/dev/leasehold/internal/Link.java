@@ -1,6 +1,7 @@
 package dev.leasehold.internal;
 
 import com.google.protobuf.Empty;
+import dev.leasehold.error.InvalidCredentialException;
 import dev.leasehold.v1.Close;
 import dev.leasehold.v1.GetLockRequest;
 import dev.leasehold.v1.GetLockResponse;
@@ -9,6 +10,7 @@ import dev.leasehold.v1.HoldRequest;
 import dev.leasehold.v1.HoldResponse;
 import dev.leasehold.v1.InspectionServiceGrpc;
 import dev.leasehold.v1.LockServiceGrpc;
+import dev.leasehold.v1.RefreshCredential;
 import dev.leasehold.v1.ReleaseRequest;
 import dev.leasehold.v1.ReleaseResponse;
 import io.grpc.CallOptions;
@@ -37,6 +39,8 @@ final class Link {
      * message, and 2 s without an answer to a question.
      */
     private static final long QUIET = Times.millis(2_000);
+    /** How often a stream looks for another credential. */
+    private static final long CREDENTIAL_EVERY = Times.millis(1_000);
 
     /**
      * gRPC sends no pings of HTTP/2 more often than every 10 s, so the broker is asked for its health. Whatever it
@@ -53,7 +57,8 @@ final class Link {
     interface Listener {
         void opened(Link link);
 
-        void failed(Link link, String why);
+        /** It did not open; the broker may have answered, and not known the credential. */
+        void failed(Link link, String why, boolean isDenied);
 
         void heard(Link link, HoldResponse response);
 
@@ -67,10 +72,11 @@ final class Link {
     record Sent(About about, long at) {}
 
     private final Worker worker;
+    private final Brokers brokers;
     private final Endpoint endpoint;
     private final long begunAt;
     private final ManagedChannel connection;
-    private final Channel channel;
+    private Channel channel;
     private final ClientCall<HoldRequest, HoldResponse> stream;
     private final Listener listener;
 
@@ -85,16 +91,27 @@ final class Link {
     private boolean isOver;
 
     private boolean isShut;
+    /** What the broker knows the stream by, and what it is to be from now on; null if that is the same. */
+    private String credential;
 
-    /** Opens a stream on a connection of its own, at the endpoint with this number. */
+    private String showing;
+    private long lookedAt;
+
+    /**
+     * Opens a stream on a connection of its own, at the endpoint with this number. Throws InvalidCredentialException if
+     * there is no credential to show.
+     */
     Link(Brokers brokers, int at, Worker worker, Listener listener) {
         this.worker = worker;
         this.listener = listener;
+        this.brokers = brokers;
+        credential = brokers.credential();
         endpoint = brokers.at(at);
         begunAt = worker.now();
         heardAt = begunAt;
+        lookedAt = begunAt;
         connection = brokers.channel(endpoint);
-        channel = brokers.shown(connection);
+        channel = Brokers.shown(connection, credential);
         stream = channel.newCall(LockServiceGrpc.getHoldMethod(), CallOptions.DEFAULT);
         stream.start(new Stream(), new Metadata());
         stream.request(1);
@@ -121,7 +138,7 @@ final class Link {
             if (isOpen) {
                 listener.broken(Link.this);
             } else {
-                listener.failed(Link.this, whyNot(status));
+                listener.failed(Link.this, whyNot(status), status.getCode() == Status.Code.UNAUTHENTICATED);
             }
         }
     }
@@ -180,6 +197,37 @@ final class Link {
         if (code != Status.Code.UNAVAILABLE && code != Status.Code.DEADLINE_EXCEEDED && code != Status.Code.CANCELLED) {
             listener.alive(this);
         }
+    }
+
+    /** Shows the broker another credential as soon as there is one: a stream must not outlive its own. */
+    void watchCredential(long now) {
+        if (showing != null || now < lookedAt + CREDENTIAL_EVERY) {
+            return;
+        }
+        lookedAt = now;
+        String newest;
+        try {
+            newest = brokers.credential();
+        } catch (InvalidCredentialException e) {
+            // A file that cannot be read may be about to be replaced.
+            return;
+        }
+        if (newest != null && !newest.equals(credential)) {
+            showing = newest;
+            long callId = nextCall();
+            RefreshCredential.Builder refresh =
+                    RefreshCredential.newBuilder().setCallId(callId).setAuthorization(newest);
+            call(About.credential(), HoldRequest.newBuilder().setRefreshCredential(refresh).build(), callId);
+        }
+    }
+
+    /** What was shown is accepted, or will be shown again. */
+    void shown(boolean isAccepted) {
+        if (isAccepted) {
+            credential = showing;
+            channel = Brokers.shown(connection, credential);
+        }
+        showing = null;
     }
 
     /** An id that no call of the stream has had. */

@@ -1,5 +1,8 @@
 package dev.leasehold.internal;
 
+import dev.leasehold.error.CredentialRefusedException;
+import dev.leasehold.error.InvalidCredentialException;
+import dev.leasehold.error.UnauthenticatedException;
 import dev.leasehold.error.UnreachableException;
 import dev.leasehold.v1.HoldResponse;
 import java.lang.System.Logger;
@@ -30,6 +33,13 @@ final class Moves {
     private static final long PAUSE_MIN = Times.millis(100);
     private static final long PAUSE_MAX = Times.millis(1_000);
 
+    /** How a stream did not open. */
+    private enum Failed {
+        SILENT,
+        DENIED,
+        OTHERWISE
+    }
+
     /** Somebody who waits for the first stream, since when, and why there was none since. */
     private record First(CompletableFuture<Void> told, long since, List<String> whys) {}
 
@@ -42,6 +52,8 @@ final class Moves {
     private Link opening;
     /** Endpoints that were tried one after the other in vain. */
     private int failures;
+    /** Endpoints that did not accept the credential, one after the other. */
+    private int denials;
 
     private long openedAt;
     private String why = "not connected yet";
@@ -61,10 +73,10 @@ final class Moves {
         }
 
         @Override
-        public void failed(Link link, String why) {
+        public void failed(Link link, String why, boolean isDenied) {
             keeper.worker.post(() -> {
                 link.shut();
-                Moves.this.failed(link, why, false);
+                Moves.this.failed(link, why, isDenied ? Failed.DENIED : Failed.OTHERWISE);
             });
         }
 
@@ -133,7 +145,7 @@ final class Moves {
     void tick(long now) {
         if (opening != null && now >= opening.begunAt() + OPEN_LIMIT) {
             opening.cut();
-            failed(opening, opening.name() + ": no answer within " + OPEN_LIMIT / Times.millis(1_000) + " s", true);
+            failed(opening, opening.name() + ": no answer within " + OPEN_LIMIT / Times.millis(1_000) + " s", Failed.SILENT);
         }
         openIfDue(now);
     }
@@ -163,7 +175,11 @@ final class Moves {
             return;
         }
         at++;
-        opening = new Link(keeper.brokers, at, keeper.worker, listener);
+        try {
+            opening = new Link(keeper.brokers, at, keeper.worker, listener);
+        } catch (InvalidCredentialException e) {
+            failed(opening, e.getMessage(), Failed.OTHERWISE);
+        }
     }
 
     private void opened(Link link) {
@@ -173,6 +189,7 @@ final class Moves {
         }
         opening = null;
         due = null;
+        denials = 0;
         openedAt = keeper.worker.now();
         link.alive();
         keeper.switchTo(link);
@@ -181,22 +198,39 @@ final class Moves {
         told.forEach(one -> one.told.complete(null));
     }
 
-    private void failed(Link link, String reason, boolean isSilent) {
+    private void failed(Link link, String reason, Failed how) {
         if (link != opening) {
             return;
         }
         opening = null;
-        LOG.log(Level.WARNING, "a broker does not answer: {0}", reason);
+        if (how == Failed.DENIED) {
+            LOG.log(Level.WARNING, "a broker does not accept the credential: {0}", reason);
+            denials++;
+        } else {
+            LOG.log(Level.WARNING, "a broker does not answer: {0}", reason);
+            denials = 0;
+        }
         failures++;
         why = reason;
+        boolean isDenied = denials >= keeper.brokers.count();
+        if (isDenied && keeper.link() == null) {
+            // Calls are told so instead of being sent on and on.
+            keeper.waits.close(new UnauthenticatedException(whyNot(), null));
+        }
+        tellWhyNot(reason, how, isDenied);
+    }
+
+    private void tellWhyNot(String reason, Failed how, boolean isDenied) {
         due = keeper.worker.now() + pause();
         List<First> waiting = first;
         first = new ArrayList<>();
         for (First one : waiting) {
             one.whys.add(reason);
-            boolean isEarly = isSilent && keeper.worker.now() < one.since + FIRST_LIMIT;
+            boolean isEarly = how == Failed.SILENT && keeper.worker.now() < one.since + FIRST_LIMIT;
             if (one.whys.size() >= keeper.brokers.count() && !isEarly) {
-                one.told.completeExceptionally(new UnreachableException(String.join("; ", one.whys)));
+                String whys = String.join("; ", one.whys);
+                one.told.completeExceptionally(
+                        isDenied ? new CredentialRefusedException(whys) : new UnreachableException(whys));
             } else {
                 first.add(one);
             }

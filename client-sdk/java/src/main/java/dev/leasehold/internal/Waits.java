@@ -197,7 +197,7 @@ final class Waits {
         List.copyOf(all.keySet()).forEach(this::send);
     }
 
-    /** The client is shut down. */
+    /** Nothing comes of any of them. */
     void close(AcquireException why) {
         all.values().forEach(wait -> wait.failed(why));
         all.clear();

@@ -79,9 +79,11 @@ public final class Probe {
         if (System.getenv("LEASEHOLD_TLS_CERT") != null) {
             tls = tls.certificate(file("LEASEHOLD_TLS_CERT"), file("LEASEHOLD_TLS_KEY"));
         }
+        String tokenFile = System.getenv("LEASEHOLD_BEARER_TOKEN_FILE");
         return LeaseholdClient.builder(System.getenv().getOrDefault("LEASEHOLD_ENDPOINTS", ""))
                 .owner(System.getenv("LEASEHOLD_OWNER"))
                 .bearerToken(System.getenv("LEASEHOLD_BEARER_TOKEN"))
+                .bearerTokenFile(tokenFile == null ? null : Path.of(tokenFile))
                 .tls(tls)
                 .releaseAtExit(true)
                 .connect();
