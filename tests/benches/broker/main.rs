@@ -1,6 +1,6 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
-//! With `calls`, `streams`, `leases`, `sdk`, `topologies` or `listing` as arguments only those parts; with
+//! With `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing` or `access` as arguments only those parts; with
 //! `--quick` less of each.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
@@ -9,6 +9,7 @@
 
 #![expect(clippy::print_stdout, reason = "its output is the tables")]
 
+mod access;
 mod echo;
 mod grpc;
 mod hand_off;
@@ -35,13 +36,14 @@ const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
 const PART_LIMIT: Duration = Duration::from_secs(420);
 /// By their names as arguments.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 7] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
     ("sdk", Part::Sdk),
     ("topologies", Part::Topologies),
     ("listing", Part::Listing),
+    ("access", Part::Access),
 ];
 
 /// What is measured one after the other.
@@ -59,6 +61,8 @@ enum Part {
     Topologies,
     /// Unary calls while somebody lists many locks.
     Listing,
+    /// Unary calls of callers who show who they are.
+    Access,
 }
 
 fn main() {
@@ -104,6 +108,10 @@ impl Part {
             }
             Self::Listing if is_quick => listing::measure(&listing::QUICK).await.to_string(),
             Self::Listing => listing::measure(&listing::FULL).await.to_string(),
+            Self::Access => {
+                let rounds = if is_quick { 1 } else { PAIR_ROUNDS };
+                access::measure(rounds).await.to_string()
+            }
         }
     }
 }

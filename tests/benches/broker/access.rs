@@ -1,0 +1,213 @@
+//! What it costs to know who calls: TLS, and mTLS with a token, rules and quotas, beside the bare broker.
+
+use std::{collections::BTreeMap, fmt};
+
+use leasehold_proto::v1::{LockTarget, lock_service_client::LockServiceClient};
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    broker_tls::BrokerTls,
+    callers::{Doors, Shows},
+    redis_server::RedisServer,
+};
+use serde_json::json;
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    grpc::{CHANNELS, acquire_request, lock_name, named},
+    pairs::{self, Pair, Sample},
+    report::{machine, median, ms, verdict},
+};
+
+const CALLERS: [usize; 2] = [1, 64];
+/// As many rules as a deployment has that gives each of its teams one.
+const OTHER_RULES: usize = 50;
+const DAY_S: i64 = 86_400;
+
+/// How callers are let in, in the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Door {
+    Open,
+    Tls,
+    /// mTLS, a signed token for every call, a policy, and quotas that none reaches.
+    Guarded,
+}
+
+/// The rounds; shown, they are a table.
+pub(crate) struct Access {
+    rounds: usize,
+    pairs: BTreeMap<(usize, Door), Vec<Sample>>,
+}
+
+/// A broker, and its callers' connections, which are warm.
+struct Site {
+    channels: Vec<Channel>,
+    shows: Shows,
+    _broker: BrokerProcess,
+}
+
+struct Caller {
+    locks: LockServiceClient<InterceptedService<Channel, Shows>>,
+    target: LockTarget,
+}
+
+impl Pair for Caller {
+    async fn pair(&mut self) {
+        let taken = self.locks.acquire(acquire_request(self.target.clone()));
+        let lease = taken
+            .await
+            .expect("nobody is in the way")
+            .into_inner()
+            .lease;
+        let release = leasehold_proto::v1::ReleaseRequest {
+            lease,
+            ..Default::default()
+        };
+        self.locks.release(release).await.expect("a holder can");
+    }
+}
+
+impl Site {
+    async fn start(
+        options: &BrokerOptions,
+        tls: Option<&BrokerTls>,
+        token: Option<String>,
+    ) -> Self {
+        let broker = BrokerProcess::start(options).await;
+        let client = tls.and_then(|tls| Some(tls.clients.as_ref()?.client("bench")));
+        let connect = || {
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{}", broker.addr()));
+            let endpoint = endpoint.expect("an address").tcp_nodelay(true);
+            match tls {
+                None => endpoint.connect_lazy(),
+                Some(tls) => endpoint
+                    .tls_config(tls.trust(client.as_ref()))
+                    .expect("certificates")
+                    .connect_lazy(),
+            }
+        };
+        Self {
+            channels: (0..CHANNELS).map(|_| connect()).collect(),
+            shows: Shows(token),
+            _broker: broker,
+        }
+    }
+
+    async fn pairs(&self, callers: usize) -> Sample {
+        let channel = |at: usize| self.channels[at % self.channels.len()].clone();
+        let caller = |at| Caller {
+            locks: LockServiceClient::with_interceptor(channel(at), self.shows.clone()),
+            target: named(&lock_name(at)),
+        };
+        pairs::run((0..callers).map(caller).collect()).await
+    }
+}
+
+/// Rounds are interleaved, and no door is the first of all of them. Each broker has its own Redis.
+pub(crate) async fn measure(rounds: usize) -> Access {
+    let redis = [
+        RedisServer::start().await,
+        RedisServer::start().await,
+        RedisServer::start().await,
+    ];
+    let [open_redis, tls_redis, guarded_redis] = &redis;
+    let open = BrokerOptions::on(open_redis.url());
+    let (tls, mutual) = (BrokerTls::create(false), BrokerTls::create(true));
+    let encrypted = tls.options(tls_redis.url());
+    let doors = Doors::new(&policy(), &[]);
+    let mut guarded = mutual.options(guarded_redis.url());
+    guarded.env.extend(doors.settings());
+    let rate = ("LEASEHOLD__QUOTAS__ACQUIRES_PER_SECOND", "1000000");
+    guarded.env.push((rate.0.to_owned(), rate.1.to_owned()));
+    for options in [&open, &encrypted, &guarded] {
+        options.init_store().await;
+    }
+    let token = doors.issuer.token("bench", DAY_S, json!({}));
+    let mut sites = vec![
+        (Door::Open, Site::start(&open, None, None).await),
+        (Door::Tls, Site::start(&encrypted, Some(&tls), None).await),
+        (
+            Door::Guarded,
+            Site::start(&guarded, Some(&mutual), Some(token)).await,
+        ),
+    ];
+    let mut pairs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for (door, site) in &sites {
+            for callers in CALLERS {
+                let sample = site.pairs(callers).await;
+                pairs.entry((callers, *door)).or_default().push(sample);
+            }
+        }
+        sites.rotate_left(1);
+    }
+    Access { rounds, pairs }
+}
+
+/// The last rule is the caller's.
+fn policy() -> String {
+    let rule = |caller: &str| {
+        format!(
+            "[[rule]]\ncallers = [\"{caller}\"]\nverbs = [\"acquire\"]\nnames = [\"bench/*\"]\n"
+        )
+    };
+    let others: String = (0..OTHER_RULES)
+        .map(|number| rule(&format!("jwt:team-{number}")))
+        .collect();
+    others + &rule("jwt:bench")
+}
+
+impl Door {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "bare",
+            Self::Tls => "TLS",
+            Self::Guarded => "mTLS, JWT, 51 rules, quotas",
+        }
+    }
+
+    fn aim(self) -> Option<f64> {
+        match self {
+            Self::Open => None,
+            Self::Tls => Some(0.85),
+            Self::Guarded => Some(0.8),
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", machine())?;
+        writeln!(
+            f,
+            "Medians of {} interleaved rounds, pairs on connections that are open; a Redis for each broker.\n",
+            self.rounds
+        )?;
+        writeln!(
+            f,
+            "| {:28} | {:>7} | {:>8} | {:>7} | {:>7} | {:>6} | aim |",
+            "what", "callers", "per s", "p50 ms", "p99 ms", "÷ bare"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|---|")?;
+        for (&(callers, door), rounds) in &self.pairs {
+            let sample = median(rounds);
+            let bare = median(&self.pairs[&(callers, Door::Open)]);
+            let ratio = sample.per_second / bare.per_second;
+            let aim = door.aim().map_or_else(String::new, |aim| {
+                format!("at least {aim}: {}", verdict(ratio >= aim))
+            });
+            writeln!(
+                f,
+                "| {:28} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>6.2} | {aim} |",
+                door.name(),
+                sample.per_second,
+                ms(sample.p50),
+                ms(sample.p99),
+            )?;
+        }
+        Ok(())
+    }
+}
