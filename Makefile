@@ -30,7 +30,7 @@ test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	cargo build --workspace --bins --examples
 	scripts/ahead.sh
 	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
-	cargo test --workspace
+	scripts/test.sh
 	client-sdk/python/test.sh $(PYTHON_BIN)
 	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
 
@@ -57,7 +57,7 @@ soak: setup ## Run all tests in full, in the release profile
 	cargo build --release --workspace --bins --examples
 	scripts/ahead.sh --release
 	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
-	cargo test --release --workspace
+	scripts/test.sh --release
 	export LEASEHOLD_SERVER="$(CURDIR)/target/release/leasehold-server"; \
 	client-sdk/python/test.sh $(PYTHON_BIN); \
 	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done

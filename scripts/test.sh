@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs the tests of the workspace, two files side by side: most of them wait most of the time. The arguments go to
+# cargo. Those that measure what others would disturb come last, one by one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# By their names: what compares times or memory with a bound that leaves no room for a neighbour.
+readonly ALONE='^(abuse_.*|connections|cost|differential|sdk_pause|sdk_suspend)$'
+
+cargo test --workspace --no-run "$@"
+LIST=$(cargo test --workspace --no-run --message-format json "$@" 2>/dev/null | python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    told = json.loads(line)
+    if told["reason"] == "compiler-artifact" and told["executable"] and told["profile"]["test"]:
+        print(told["target"]["name"], os.path.dirname(told["manifest_path"]), told["executable"])
+')
+readonly LIST
+[[ -n "$LIST" ]]
+DIR=$(mktemp -d)
+readonly DIR
+trap 'rm -rf "$DIR"' EXIT
+
+# Prints all of it when it ends, so that two do not mix.
+run() {
+    local code=0 began=$SECONDS
+    (cd "$3" && "$4") >"$1/$2" 2>&1 || code=$?
+    echo "--- $2: $((SECONDS - began)) s"
+    cat "$1/$2"
+    return "$code"
+}
+export -f run
+
+grep -vE "${ALONE/%\$/ }" <<<"$LIST" | xargs -P 2 -L 1 bash -c 'run "$@"' run "$DIR"
+grep -E "${ALONE/%\$/ }" <<<"$LIST" | xargs -P 1 -L 1 bash -c 'run "$@"' run "$DIR"
+cargo test --workspace --doc "$@"
