@@ -63,8 +63,9 @@ class ConnectTest {
         Files.writeString(file, "first\n");
         try (Broker broker = Broker.start();
                 Proxy proxy = new Proxy(broker);
-                LeaseholdClient client =
-                        LeaseholdClient.builder(proxy.url()).bearerTokenFile(file).connect();
+                LeaseholdClient client = LeaseholdClient.builder(proxy.url())
+                        .bearerTokenFile(file)
+                        .connect();
                 Lease lease = client.acquire("a")) {
             Files.writeString(file, "second\n");
             long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);

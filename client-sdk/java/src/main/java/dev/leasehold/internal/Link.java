@@ -217,7 +217,10 @@ final class Link {
             long callId = nextCall();
             RefreshCredential.Builder refresh =
                     RefreshCredential.newBuilder().setCallId(callId).setAuthorization(newest);
-            call(About.credential(), HoldRequest.newBuilder().setRefreshCredential(refresh).build(), callId);
+            call(
+                    About.credential(),
+                    HoldRequest.newBuilder().setRefreshCredential(refresh).build(),
+                    callId);
         }
     }
 

@@ -145,7 +145,10 @@ final class Moves {
     void tick(long now) {
         if (opening != null && now >= opening.begunAt() + OPEN_LIMIT) {
             opening.cut();
-            failed(opening, opening.name() + ": no answer within " + OPEN_LIMIT / Times.millis(1_000) + " s", Failed.SILENT);
+            failed(
+                    opening,
+                    opening.name() + ": no answer within " + OPEN_LIMIT / Times.millis(1_000) + " s",
+                    Failed.SILENT);
         }
         openIfDue(now);
     }

@@ -34,6 +34,7 @@ final class Trusting {
         "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
         "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
     };
+
     private static final String[] KINDS_OF_KEYS = {"EC", "RSA", "Ed25519"};
     private static final char[] NO_PASSWORD = {};
 
