@@ -19,7 +19,10 @@ use leasehold_tests::{
     stream_client::StreamClient,
     until::until,
 };
-use tokio::{net::TcpStream, time::Instant};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
 use tonic::{Code, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_types::StatusExt as _;
@@ -141,6 +144,8 @@ async fn a_draining_broker_takes_nothing_new_and_serves_what_there_is() {
 /// Neither who obeys nothing, nor who says nothing, nor who reads nothing can hold it up for ever.
 #[tokio::test]
 async fn who_does_not_react_is_cut_by_drain_timeout() {
+    /// A stream takes 20 heartbeats a second.
+    const BEAT: Duration = Duration::from_millis(100);
     const DRAIN: Duration = Duration::from_secs(3);
     let redis = RedisServer::start().await;
     let mut options = BrokerOptions::on(redis.url());
@@ -159,6 +164,7 @@ async fn who_does_not_react_is_cut_by_drain_timeout() {
     while begun.elapsed() < DRAIN * 3 / 4 {
         let sequence = stream.heartbeat().await;
         assert_eq!(stream.acknowledged(sequence).await, 1, "to the end");
+        sleep(BEAT).await;
     }
     assert_eq!(deployment.brokers[0].ended().await, Some(0));
     let took = begun.elapsed();
