@@ -37,6 +37,7 @@ pub mod in_process;
 pub mod key_site;
 pub mod load;
 pub mod log_capture;
+pub mod matrix;
 pub mod operator;
 pub mod plain_http;
 pub mod port;
