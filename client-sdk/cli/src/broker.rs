@@ -132,8 +132,13 @@ impl Broker {
     pub(crate) fn refused(&self, what: &str, status: &Status) -> Failure {
         let code = exit::of_reason(reason(status));
         if std::error::Error::source(status).is_some() {
+            // TLS 1.3 refuses a client after its side of the handshake, and the reason may get lost.
+            let hint = match self.url.starts_with("https:") {
+                true => "; does the broker want a client certificate?",
+                false => "",
+            };
             let text = format!(
-                "{what}: the broker at {} does not answer: {}",
+                "{what}: the broker at {} does not answer: {}{hint}",
                 self.url,
                 causes(status)
             );
