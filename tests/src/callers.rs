@@ -2,8 +2,9 @@
 
 use std::{
     fs,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
+    sync::atomic::{AtomicU16, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -19,10 +20,10 @@ use sha2::{Digest as _, Sha256};
 use tonic::{
     Request, Status,
     service::{Interceptor, interceptor::InterceptedService},
-    transport::Channel,
+    transport::{Channel, Endpoint},
 };
 
-use crate::{broker_process::BrokerOptions, client::channel, temp_dir::TempDir};
+use crate::{broker_process::BrokerOptions, temp_dir::TempDir};
 
 /// Who signs tokens, and for whom.
 pub const ISSUER: &str = "https://issuer.test";
@@ -33,6 +34,7 @@ pub const AUDIENCE: &str = "leasehold";
 #[derive(Debug)]
 pub struct Doors {
     dir: TempDir,
+    has_tokens: bool,
     /// What the issuer signs with.
     pub issuer: Issuer,
 }
@@ -50,6 +52,7 @@ impl Doors {
     pub fn new(policy: &str, tokens: &[(&str, &str)]) -> Self {
         let doors = Self {
             dir: TempDir::new("doors"),
+            has_tokens: !tokens.is_empty(),
             issuer: Issuer::new("key-1"),
         };
         doors.write("policy.toml", policy);
@@ -65,7 +68,7 @@ impl Doors {
             format!("{name} {}\n", HEXLOWER.encode(&sum))
         };
         let lines: String = tokens.iter().map(line).collect();
-        self.write("tokens", &format!("# name, SHA-256\n{lines}"));
+        self.write("tokens", &lines);
     }
 
     /// Has the tokens of these issuers accepted, and no others.
@@ -90,15 +93,18 @@ impl Doors {
     #[must_use]
     pub fn settings(&self) -> Vec<(String, String)> {
         let path = |file: &str| self.dir.path().join(file).display().to_string();
-        [
-            ("AUTHENTICATION__TOKENS_FILE", path("tokens")),
+        // A broker does not start with a file of no tokens.
+        let tokens = self.has_tokens.then(|| ("TOKENS_FILE", path("tokens")));
+        let tokens =
+            tokens.map(|(key, value)| (format!("LEASEHOLD__AUTHENTICATION__{key}"), value));
+        let others = [
             ("AUTHENTICATION__JWT_KEYS_FILE", path("keys.json")),
             ("AUTHENTICATION__JWT_ISSUER", ISSUER.to_owned()),
             ("AUTHENTICATION__JWT_AUDIENCE", AUDIENCE.to_owned()),
             ("AUTHORIZATION__POLICY_FILE", path("policy.toml")),
         ]
-        .map(|(key, value)| (format!("LEASEHOLD__{key}"), value))
-        .to_vec()
+        .map(|(key, value)| (format!("LEASEHOLD__{key}"), value));
+        tokens.into_iter().chain(others).collect()
     }
 
     fn write(&self, file: &str, text: &str) {
@@ -198,10 +204,18 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// At these addresses.
+    /// At these addresses, from one of its own: brokers count failures by that.
     #[must_use]
     pub fn new(api: SocketAddr, admin: SocketAddr, token: Option<&str>) -> Self {
         let shows = Shows(token.map(str::to_owned));
+        let from = next_address();
+        let channel = |addr: SocketAddr| {
+            let endpoint = Endpoint::from_shared(format!("http://{addr}"));
+            let endpoint = endpoint
+                .expect("a socket address")
+                .local_address(Some(from));
+            endpoint.connect_lazy()
+        };
         let api = channel(api);
         Self {
             locks: LockServiceClient::with_interceptor(api.clone(), shows.clone()),
@@ -209,6 +223,13 @@ impl Caller {
             admin: AdminServiceClient::with_interceptor(channel(admin), shows),
         }
     }
+}
+
+/// Of this machine, and of nobody else in this process.
+fn next_address() -> IpAddr {
+    static LAST: AtomicU16 = AtomicU16::new(256);
+    let [high, low] = LAST.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low).into()
 }
 
 /// Behind its end a token is good for so long: clocks may differ.
