@@ -36,6 +36,7 @@ pub mod holder;
 pub mod in_process;
 pub mod key_site;
 pub mod load;
+pub mod locked_site;
 pub mod log_capture;
 pub mod matrix;
 pub mod operator;
