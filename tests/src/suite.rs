@@ -3,9 +3,11 @@
 
 pub mod brokers;
 pub mod copies;
+pub mod doors;
 pub mod ending;
 pub mod errors;
 pub mod holding;
+pub mod house;
 pub mod kinds;
 pub mod language;
 pub mod line;
@@ -109,6 +111,20 @@ macro_rules! play {
                 }
             )*
         })*
+    };
+}
+
+/// The same for the scenarios of brokers that ask who calls.
+#[macro_export]
+macro_rules! play_doors {
+    ($one:ident) => {
+        $crate::play! { $one $one
+            doors {
+                each_door_lets_in_who_has_the_key
+                who_has_no_key_is_told_so
+                who_has_no_leave_is_told_so
+            }
+        }
     };
 }
 
