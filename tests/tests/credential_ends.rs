@@ -101,6 +101,7 @@ async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
             Told::Ack(ack) => {
                 renewed = stream.beat_sent(ack.sequence);
                 acknowledged = boottime();
+                assert!(acknowledged < opened + LIFE * 2, "renewed on and on");
             }
             Told::Ended(ended) => {
                 assert_eq!(ended.reason(), LeaseEndReason::CredentialExpired);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::Client;
 use serde_json::json;
 
 use super::{language::Language, probe::Probe, scene::Scene, wire::Failure};
@@ -11,6 +12,7 @@ use crate::{
     callers::{Doors, LEEWAY, replace},
     certificates::{Authority, Signed},
     temp_dir::TempDir,
+    until::until,
 };
 
 /// Whom the rules allow everything.
@@ -81,7 +83,27 @@ impl House {
             tokens,
         };
         house.cut_keys();
+        house.is_up().await;
         house
+    }
+
+    /// Returns once every broker has answered: the first time takes long on a busy machine.
+    async fn is_up(&self) {
+        let clients = self.tls.clients.as_ref().expect("mutual");
+        let worker = clients.client(WORKER);
+        for (broker, shown) in [
+            (&self.encrypted, None),
+            (&self.mutual, Some(&worker)),
+            (&self.tokens, None),
+        ] {
+            let url = format!("https://{}", broker.addr());
+            let tls = self.tls.trust(shown);
+            until("the broker answers", async || {
+                let client = Client::builder(&url).tls(tls.clone());
+                client.bearer_token(TOKEN).connect().await.ok()
+            })
+            .await;
+        }
     }
 
     fn cut_keys(&mut self) {
