@@ -1,6 +1,11 @@
 //! What is held with a credential ends with it, whether that runs out or is taken away: the holder is told,
 //! and the locks are free at `E`.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test names the messages that it waits for"
+)]
+
 use std::{collections::BTreeSet, time::Duration};
 
 use leasehold_proto::v1::{LeaseEndReason, hold_response::Message as Told};
@@ -15,6 +20,7 @@ use leasehold_tests::{
     until::until,
 };
 use serde_json::json;
+use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(4);
 const OLD: &str = "the old token, 7f0c";
@@ -79,7 +85,7 @@ async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
     let mut stream = StreamClient::open_as(site.channel().await, Shows(Some(token))).await;
     let ttl = TTL / 2;
     let mut leases = BTreeSet::new();
-    let mut next = Vec::new();
+    let mut next = JoinSet::new();
     for lock in 0..locks {
         let name = format!("lock-{lock}");
         let call = AcquireCall::new(&name, ttl, Duration::ZERO);
@@ -87,10 +93,10 @@ async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
         leases.insert(stream.granted(call).await.lease_id);
         let wait = AcquireCall::new(&name, ttl, LIFE * 4);
         let judge = site.judge.clone();
-        next.push(tokio::spawn(async move {
+        next.spawn(async move {
             let granted = judge.acquire_at(0, &wait).await;
             granted.map(|_| boottime())
-        }));
+        });
     }
     stream.beat(ttl / 4);
     let mut renewed = boottime();
@@ -113,8 +119,8 @@ async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
     }
     assert!(stream.ends_by_itself().await, "and the stream with them");
     let mut freed = Vec::new();
-    for one in next {
-        let granted = one.await.expect("no panic").expect("its turn");
+    for granted in next.join_all().await {
+        let granted = granted.expect("its turn");
         // The last renewal was made between these.
         assert!(
             granted + Duration::from_millis(2) >= renewed + expiry(ttl),
