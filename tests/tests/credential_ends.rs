@@ -8,7 +8,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use leasehold_proto::v1::{LeaseEndReason, hold_response::Message as Told};
+use leasehold_proto::v1::{
+    ErrorReason, LeaseEndReason, LeaseEnded, hold_response::Message as Told,
+};
 use leasehold_tests::{
     callers::{LEEWAY, Shows},
     client::AcquireCall,
@@ -20,9 +22,13 @@ use leasehold_tests::{
     until::until,
 };
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 const TTL: Duration = Duration::from_secs(4);
+const LIFE: Duration = Duration::from_secs(5);
 const OLD: &str = "the old token, 7f0c";
 const NEW: &str = "the new token, 91be";
 
@@ -43,13 +49,7 @@ async fn a_stream_ends_when_its_token_is_taken_away() {
     let (mut ends, lease_id) = streams.pop().expect("two");
     let removed = boottime();
     site.doors.set_tokens(&[(WORKER, NEW)]);
-    let ended = ends
-        .heard(|told| match told {
-            Told::Ended(ended) => Some(ended),
-            Told::Ack(_) => None,
-            other => panic!("{other:?}"),
-        })
-        .await;
+    let ended = end_of(&mut ends).await;
     let after = boottime() - removed;
     assert_eq!(ended.lease_id, lease_id);
     assert_eq!(ended.reason(), LeaseEndReason::CredentialExpired);
@@ -75,12 +75,9 @@ async fn a_stream_ends_when_its_token_is_taken_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
-    const LIFE: Duration = Duration::from_secs(5);
     let site = LockedSite::start(&[OLD, NEW]).await;
     let locks = count(200, 20);
-    let seconds = |time: Duration| i64::try_from(time.as_secs()).expect("short");
-    let good_for = seconds(LIFE) - seconds(LEEWAY);
-    let token = site.doors.issuer.token(WORKER, good_for, json!({}));
+    let token = living(&site);
     let opened = boottime();
     let mut stream = StreamClient::open_as(site.channel().await, Shows(Some(token))).await;
     let ttl = TTL / 2;
@@ -140,4 +137,57 @@ async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
     let first = told.first().expect("some were held");
     // Times in tokens are whole seconds.
     assert!(*first + Duration::from_secs(1) >= LIFE && *first <= LIFE + Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_with_the_next_token_of_its_caller_only() {
+    let site = LockedSite::start(&[OLD]).await;
+    let opened = boottime();
+    let shows = Shows(Some(living(&site)));
+    let mut stream = StreamClient::open_as(site.channel().await, shows).await;
+    let call = AcquireCall::new("a", TTL / 2, Duration::ZERO);
+    let call = stream.acquire(&call, 1).await;
+    let lease = stream.granted(call).await;
+    // Good, and another caller's.
+    let call = stream.refresh(OLD).await;
+    let refused = stream.refused(call).await;
+    assert_eq!(refused.reason(), ErrorReason::Unauthenticated);
+    stream.beat(TTL / 8);
+    sleep((opened + LIFE / 2).saturating_sub(boottime())).await;
+    let refreshed = boottime();
+    let call = stream.refresh(&living(&site)).await;
+    let done = stream.heard(|told| match told {
+        Told::Done(done) => Some(done.call_id),
+        Told::Ack(_) => None,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(done.await, call);
+    let ended = end_of(&mut stream).await;
+    let lived = boottime() - refreshed;
+    assert_eq!(ended.lease_id, lease.lease_id);
+    assert_eq!(ended.reason(), LeaseEndReason::CredentialExpired);
+    // Times in tokens are whole seconds.
+    let second = Duration::from_secs(1);
+    assert!(
+        lived + second >= LIFE && lived <= LIFE + second,
+        "{lived:?}"
+    );
+}
+
+/// The end of the one lease of a stream that beats.
+async fn end_of(stream: &mut StreamClient) -> LeaseEnded {
+    let ended = stream.heard(|told| match told {
+        Told::Ended(ended) => Some(ended),
+        Told::Ack(_) => None,
+        other => panic!("{other:?}"),
+    });
+    let ended = timeout(LIFE * 2, ended).await;
+    ended.expect("not renewed on and on")
+}
+
+/// A signed token of the worker's that is good for so long.
+fn living(site: &LockedSite) -> String {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).expect("short");
+    let good_for = seconds(LIFE) - seconds(LEEWAY);
+    site.doors.issuer.token(WORKER, good_for, json!({}))
 }
