@@ -8,17 +8,25 @@ use tokio::time::Instant;
 /// A frame's length, kind, flags and stream (RFC 9113, section 4.1).
 const HEAD: usize = 9;
 /// What a client begins with (section 3.4).
-const PREFACE: usize = 24;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const CONTINUATION: u8 = 9;
 const ACK: u8 = 1;
-/// So many frames that ask for nothing may come within the time below while the broker answers no call:
-/// neither tonic nor h2 limits them. Clients of gRPC send one for each answer, to measure the way.
+const END_STREAM: u8 = 1;
+/// What stands before each message of gRPC. Less in a frame is a piece that nobody sends so small.
+const PREFIX: usize = 5;
+/// So many frames that ask for nothing may come within the time below: neither tonic nor h2 limits
+/// them.
 const IDLE_MOST: u32 = 100;
 const WITHIN: Duration = Duration::from_secs(10);
+/// And so many more for each frame of a call or an answer: clients of gRPC open windows for both,
+/// measure the way when they are answered, and reset what they have called off.
+const FOR_EACH: u32 = 4;
+/// So many at most are left for later.
+const LEFT_MOST: u32 = 10_000;
 
 /// What clients may speak on a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +40,24 @@ pub enum Speaks {
 /// What a connection has carried.
 #[derive(Debug)]
 pub(super) struct Frames {
-    speaks: Speaks,
+    language: Language,
     has_begun: bool,
     read: Heads,
     written: Heads,
-    idle: u32,
+    /// Frames that ask for nothing and may still come.
+    left: u32,
     since: Instant,
+    /// Acknowledgements that the client has to send.
+    pings: u32,
+    settings: u32,
+}
+
+#[derive(Debug)]
+enum Language {
+    Http2,
+    Http1,
+    /// HTTP/2 as far as so many bytes of its preface go.
+    Unknown(usize),
 }
 
 /// Finds the heads of frames in a flow of bytes.
@@ -49,15 +69,27 @@ struct Heads {
     len: usize,
 }
 
+/// What a frame says of itself.
+struct Head {
+    kind: u8,
+    flags: u8,
+    length: usize,
+}
+
 impl Frames {
     pub(super) fn new(speaks: Speaks) -> Self {
         Self {
-            speaks,
+            language: match speaks {
+                Speaks::Http2 => Language::Http2,
+                Speaks::Either => Language::Unknown(0),
+            },
             has_begun: false,
-            read: Heads::after(PREFACE),
+            read: Heads::after(PREFACE.len()),
             written: Heads::after(0),
-            idle: 0,
+            left: IDLE_MOST,
             since: Instant::now(),
+            pings: 0,
+            settings: 0,
         }
     }
 
@@ -71,15 +103,26 @@ impl Frames {
     /// # Errors
     /// If it floods the connection.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        if self.speaks == Speaks::Either {
-            self.has_begun |= !bytes.is_empty();
+        self.listen(bytes);
+        if matches!(self.language, Language::Http1) {
             return Ok(());
         }
-        while let Some((kind, flags)) = self.read.next(&mut bytes) {
+        while let Some(Head {
+            kind,
+            flags,
+            length,
+        }) = self.read.next(&mut bytes)
+        {
             self.has_begun = true;
-            // An acknowledgement answers what the broker has sent.
-            if matches!(kind, PING | SETTINGS) && flags & ACK == 0 || kind == PRIORITY {
-                self.idle()?;
+            let is_ack = flags & ACK != 0;
+            match kind {
+                HEADERS => self.allow_more(),
+                DATA if length >= PREFIX || flags & END_STREAM != 0 => {}
+                // h2 limits these.
+                CONTINUATION => {}
+                PING if is_ack && self.pings > 0 => self.pings -= 1,
+                SETTINGS if is_ack && self.settings > 0 => self.settings -= 1,
+                _ => self.idle()?,
             }
         }
         Ok(())
@@ -87,24 +130,49 @@ impl Frames {
 
     /// Looks at what went to it.
     pub(super) fn written(&mut self, mut bytes: &[u8]) {
-        if self.speaks == Speaks::Http2 {
-            while let Some((kind, _)) = self.written.next(&mut bytes) {
-                if matches!(kind, DATA | HEADERS) {
-                    self.idle = 0;
-                }
+        if matches!(self.language, Language::Http1) {
+            return;
+        }
+        while let Some(Head { kind, flags, .. }) = self.written.next(&mut bytes) {
+            match kind {
+                DATA | HEADERS => self.allow_more(),
+                PING if flags & ACK == 0 => self.pings += 1,
+                SETTINGS if flags & ACK == 0 => self.settings += 1,
+                _ => {}
             }
         }
     }
 
+    /// Finds out what the client speaks, where that is open.
+    fn listen(&mut self, bytes: &[u8]) {
+        let Language::Unknown(known) = &mut self.language else {
+            return;
+        };
+        let rest = &PREFACE[*known..];
+        let both = rest.len().min(bytes.len());
+        if rest[..both] != bytes[..both] {
+            self.language = Language::Http1;
+            self.has_begun = true;
+        } else if both == rest.len() {
+            self.language = Language::Http2;
+        } else {
+            *known += both;
+        }
+    }
+
+    fn allow_more(&mut self) {
+        self.left = (self.left + FOR_EACH).min(LEFT_MOST);
+    }
+
     fn idle(&mut self) -> io::Result<()> {
         if self.since.elapsed() > WITHIN {
-            (self.idle, self.since) = (0, Instant::now());
+            (self.left, self.since) = (self.left.max(IDLE_MOST), Instant::now());
         }
-        self.idle += 1;
-        if self.idle > IDLE_MOST {
+        let Some(left) = self.left.checked_sub(1) else {
             let why = "too many frames that ask for nothing";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
+        };
+        self.left = left;
         Ok(())
     }
 }
@@ -118,8 +186,8 @@ impl Heads {
         }
     }
 
-    /// The next frame's kind and flags; takes `bytes` that were looked at away.
-    fn next(&mut self, bytes: &mut &[u8]) -> Option<(u8, u8)> {
+    /// The next frame's head; takes `bytes` that were looked at away.
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<Head> {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
         *bytes = &bytes[skipped..];
@@ -132,8 +200,13 @@ impl Heads {
         }
         self.len = 0;
         let [high, middle, low, kind, flags, ..] = self.head;
-        self.skip = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        Some((kind, flags))
+        let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        self.skip = length;
+        Some(Head {
+            kind,
+            flags,
+            length,
+        })
     }
 }
 
@@ -141,7 +214,8 @@ impl Heads {
 mod tests {
     use super::*;
 
-    const BEGIN: [u8; PREFACE] = [b'x'; PREFACE];
+    const RST_STREAM: u8 = 3;
+    const WINDOW_UPDATE: u8 = 8;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let length = u8::try_from(payload).expect("short");
@@ -150,35 +224,102 @@ mod tests {
         frame
     }
 
-    /// Whether the connection goes on after so many pings, read in pieces of `piece` bytes.
-    fn goes_on(frames: &mut Frames, pings: usize, piece: usize) -> bool {
-        let bytes = frame(PING, 0, 8).repeat(pings);
+    fn begun() -> Frames {
+        let mut frames = Frames::new(Speaks::Http2);
+        frames.read(PREFACE).expect("the preface");
+        frames
+    }
+
+    /// Whether the connection goes on after so many of these, read in pieces of `piece` bytes.
+    fn goes_on(frames: &mut Frames, frame: &[u8], many: usize, piece: usize) -> bool {
+        let bytes = frame.repeat(many);
         bytes.chunks(piece).all(|piece| frames.read(piece).is_ok())
     }
 
     #[test]
     fn idle_frames_are_counted_however_they_are_cut() {
+        let ping = frame(PING, 0, 8);
         for piece in [1, 7, 17, 1_000] {
-            let mut frames = Frames::new(Speaks::Http2);
-            frames.read(&BEGIN).expect("the preface");
+            let mut frames = begun();
             assert!(!frames.have_begun());
-            frames.read(&frame(SETTINGS, ACK, 0)).expect("an answer");
+            frames.read(&frame(SETTINGS, 0, 6)).expect("the first");
             assert!(frames.have_begun());
-            assert!(goes_on(&mut frames, 100, piece), "{piece}");
-            assert!(!goes_on(&mut frames, 1, piece), "{piece}");
+            assert!(goes_on(&mut frames, &ping, 99, piece), "{piece}");
+            assert!(!goes_on(&mut frames, &ping, 1, piece), "{piece}");
         }
     }
 
     #[test]
-    fn an_answer_of_the_broker_allows_more() {
-        let mut frames = Frames::new(Speaks::Http2);
-        frames.read(&BEGIN).expect("the preface");
-        for _ in 0..10 {
-            assert!(goes_on(&mut frames, 60, 17));
-            frames.written(&frame(PING, ACK, 8));
-            frames.written(&frame(DATA, 0, 50));
+    fn every_kind_counts_that_asks_for_nothing() {
+        for (kind, flags, payload) in [
+            (DATA, 0, 0),
+            (DATA, 0, PREFIX - 1),
+            (2, 0, 5),
+            (RST_STREAM, 0, 4),
+            (SETTINGS, ACK, 0),
+            (5, 0, 4),
+            (PING, ACK, 8),
+            (7, 0, 8),
+            (WINDOW_UPDATE, 0, 4),
+            (0x55, 0, 100),
+        ] {
+            let (mut frames, frame) = (begun(), frame(kind, flags, payload));
+            assert!(goes_on(&mut frames, &frame, 100, 50), "{kind}");
+            assert!(!goes_on(&mut frames, &frame, 1, 50), "{kind}");
         }
-        frames.written(&frame(PING, ACK, 8).repeat(100));
-        assert!(!goes_on(&mut frames, 101, 17), "pings are no answers");
+        for (kind, flags, payload) in [
+            (DATA, 0, PREFIX),
+            (DATA, END_STREAM, 0),
+            (HEADERS, 0, 50),
+            (CONTINUATION, 0, 50),
+        ] {
+            let frame = frame(kind, flags, payload);
+            assert!(goes_on(&mut begun(), &frame, 10_000, 50), "{kind}");
+        }
+    }
+
+    #[test]
+    fn calls_and_answers_allow_some_more() {
+        let (mut frames, update) = (begun(), frame(WINDOW_UPDATE, 0, 4));
+        // Many calls that wait, and are called off together.
+        let call = [frame(HEADERS, 0, 50), update.clone(), frame(DATA, 0, 50)].concat();
+        assert!(goes_on(&mut frames, &call, 1_000, 100));
+        assert!(goes_on(&mut frames, &frame(RST_STREAM, 0, 4), 1_000, 100));
+        for _ in 0..10_000 {
+            frames.written(&frame(DATA, 0, 50));
+            assert!(goes_on(&mut frames, &update, 3, 100), "an answer is read");
+        }
+        let most = usize::try_from(LEFT_MOST).expect("a count");
+        assert!(!goes_on(&mut frames, &update, most + 1, 100), "all at once");
+    }
+
+    #[test]
+    fn acknowledgements_are_owed() {
+        let (mut frames, pong) = (begun(), frame(PING, ACK, 8));
+        for _ in 0..1_000 {
+            frames.written(&frame(PING, 0, 8));
+            assert!(goes_on(&mut frames, &pong, 1, 17));
+        }
+        frames.written(&frame(PING, ACK, 8).repeat(1_000));
+        assert!(!goes_on(&mut frames, &pong, 101, 17), "nobody asked");
+    }
+
+    #[test]
+    fn where_both_are_spoken_a_part_of_the_preface_is_no_beginning() {
+        for piece in [1, 5, 24] {
+            let mut frames = Frames::new(Speaks::Either);
+            for piece in PREFACE.chunks(piece) {
+                frames.read(piece).expect("the preface");
+                assert!(!frames.have_begun());
+            }
+            assert!(!goes_on(&mut frames, &frame(PING, 0, 8), 101, 100));
+        }
+        for text in ["GET / HTTP/1.1\r\n", "PROPFIND / HTTP/1.1\r\n"] {
+            let mut frames = Frames::new(Speaks::Either);
+            for byte in text.as_bytes().chunks(1) {
+                frames.read(byte).expect("HTTP/1.1");
+            }
+            assert!(frames.have_begun(), "{text}");
+        }
     }
 }
