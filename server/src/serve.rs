@@ -1,5 +1,6 @@
 //! Runs a broker on sockets that the caller owns, until the caller says stop.
 
+mod bounds;
 mod health;
 mod listeners;
 mod probes;
@@ -226,34 +227,31 @@ fn api_router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
-    // What there is to call is for those who may call.
-    let is_open = !gate.asks();
-    let v1 = is_open.then(|| reflection().build_v1()).transpose()?;
-    let v1alpha = is_open.then(|| reflection().build_v1alpha()).transpose()?;
-    Ok(server
-        .add_service(health.service())
-        .add_optional_service(v1)
-        .add_optional_service(v1alpha)
+    let (live, http2) = (|| config.live.subscribe(), &config.http2);
+    let mut routes = Routes::new(health.service())
         .add_service(grpc::lock_service(
             broker.clone(),
             gate.clone(),
-            config.live.subscribe(),
-            &config.http2,
+            live(),
+            http2,
         ))
         .add_service(grpc::inspection_service(
             broker.clone(),
             gate.clone(),
-            config.live.subscribe(),
-            &config.http2,
-        ))
-        .add_optional_service(config.dev.then(|| {
-            grpc::admin_service(
-                Arc::new(broker.clone().into()),
-                gate.clone(),
-                config.live.subscribe(),
-                &config.http2,
-            )
-        })))
+            live(),
+            http2,
+        ));
+    // What there is to call is for those who may call.
+    if !gate.asks() {
+        routes = routes
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?);
+    }
+    if config.dev {
+        let broker = Arc::new(broker.clone().into());
+        routes = routes.add_service(grpc::admin_service(broker, gate.clone(), live(), http2));
+    }
+    Ok(server.add_routes(bounds::bounded(routes)))
 }
 
 fn admin_router(

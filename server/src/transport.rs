@@ -3,6 +3,7 @@
 mod acceptor;
 mod connection;
 mod frames;
+mod load;
 mod seats;
 mod tls;
 
@@ -10,6 +11,7 @@ pub use self::{
     acceptor::{Accepted, Acceptor},
     connection::{Connection, Peer},
     frames::Speaks,
+    load::{Answer, Load, Partial},
     seats::ConnectionLimits,
     tls::{Tls, TlsFiles},
 };

@@ -18,6 +18,9 @@ use super::{
 
 /// How soon a client must have done its part of the TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// How soon it must then have begun to speak HTTP/2: nothing else in the server ends a connection that
+/// does not.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
 /// Connections that are accepted and not taken over yet.
 const READY_MOST: usize = 64;
 /// After an error of the system, such as no free file descriptor.
@@ -78,18 +81,22 @@ impl Acceptor {
     }
 
     async fn begin(&self, tcp: TcpStream, address: SocketAddr, seat: Seat) {
-        let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp)).await;
-        let io = io.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        match io {
-            Ok(io) => {
-                let Some(connection) = Connection::new(io, address, self.speaks, seat) else {
-                    return tracing::debug!(%address, "too many connections of one identity");
-                };
-                // Nobody wants it any more: the broker ends.
-                let _ = self.ready.send(connection).await;
-            }
-            Err(error) => tracing::debug!(%error, %address, "no TLS connection"),
+        match self.hear(tcp, address, seat).await {
+            // Nobody wants it any more: the broker ends.
+            Ok(connection) => drop(self.ready.send(connection).await),
+            Err(error) => tracing::debug!(%error, %address, "nothing came of a connection"),
         }
+    }
+
+    async fn hear(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        seat: Seat,
+    ) -> io::Result<Connection> {
+        let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp)).await??;
+        let begun = Connection::begun(io, address, self.speaks, seat);
+        timeout(SPEAKS_WITHIN, begun).await?
     }
 
     async fn encrypt(&self, tcp: TcpStream) -> io::Result<Io> {

@@ -1,17 +1,17 @@
-//! One connection of a client: plain or encrypted, counted while it lives, and ended when it is slow to
-//! speak or floods the broker with frames that ask for nothing.
+//! One connection of a client: plain or encrypted, counted while it lives, and ended when it does not take
+//! what is sent to it, or floods the broker with frames that ask for nothing.
 
 use std::{
     io,
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
     net::TcpStream,
     time::{Sleep, sleep},
 };
@@ -21,12 +21,15 @@ use webpki::EndEntityCert;
 
 use super::{
     frames::{Frames, Speaks},
+    load::Load,
     seats::Seat,
 };
 
-/// How soon a client must have sent the beginning of HTTP/2: nothing else in the server ends a
-/// connection that does not.
-const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
+/// The first words of a client are few.
+const PIECE: usize = 64;
+/// How long a client may take nothing of what is sent to it. One that does not answer whether it lives is
+/// told that the connection ends, which would wait as long as all before it.
+const TAKES_WITHIN: Duration = Duration::from_secs(15);
 
 /// Who is at the other end, for calls to ask.
 #[derive(Debug, Clone)]
@@ -35,6 +38,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Whom its certificate names: a URI (SPIFFE), else `dns:` and a name. Never its CN.
     pub identity: Option<Arc<str>>,
+    /// What its calls keep in memory.
+    pub load: Arc<Load>,
 }
 
 /// A connection.
@@ -42,8 +47,11 @@ pub struct Connection {
     io: Io,
     peer: Peer,
     frames: Frames,
-    /// Until the client has spoken.
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// The beginning, which was read already, and how much of it was passed on.
+    heard: Vec<u8>,
+    passed_on: usize,
+    /// While the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
     _seat: Seat,
 }
 
@@ -53,19 +61,62 @@ pub(super) enum Io {
 }
 
 impl Connection {
-    /// Of which nothing was read yet. `None`: there are too many with this identity.
-    pub(super) fn new(io: Io, address: SocketAddr, speaks: Speaks, mut seat: Seat) -> Option<Self> {
+    /// On which the client has begun to speak. Until it does nothing is kept for it but this future.
+    pub(super) async fn begun(
+        mut io: Io,
+        address: SocketAddr,
+        speaks: Speaks,
+        mut seat: Seat,
+    ) -> io::Result<Self> {
         let identity = io.identity();
         if identity.as_ref().is_some_and(|name| !seat.belongs_to(name)) {
-            return None;
+            return Err(io::Error::other("too many connections of one identity"));
         }
-        Some(Self {
+        let (mut frames, mut heard) = (Frames::new(speaks), Vec::new());
+        while !frames.have_begun() {
+            let mut piece = [0; PIECE];
+            let read = io.read(&mut piece).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            frames.read(&piece[..read])?;
+            heard.extend(&piece[..read]);
+        }
+        let peer = Peer {
+            address,
+            identity,
+            load: Arc::default(),
+        };
+        Ok(Self {
             io,
-            peer: Peer { address, identity },
-            frames: Frames::new(speaks),
-            deadline: Some(Box::pin(sleep(SPEAKS_WITHIN))),
+            peer,
+            frames,
+            heard,
+            passed_on: 0,
+            stalled: None,
             _seat: seat,
         })
+    }
+
+    /// What came of sending, or an error if nothing has for too long.
+    fn in_time<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        sent: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if sent.is_ready() {
+            if self.stalled.take().is_some() {
+                self.peer.load.stalled(false);
+            }
+            return sent;
+        }
+        let load = &self.peer.load;
+        let deadline = self.stalled.get_or_insert_with(|| {
+            load.stalled(true);
+            Box::pin(sleep(TAKES_WITHIN))
+        });
+        ready!(deadline.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -79,6 +130,19 @@ impl Io {
         let uri = certificate.valid_uri_names().next().map(Arc::from);
         let dns = || certificate.valid_dns_names().next();
         uri.or_else(|| Some(format!("dns:{}", dns()?).into()))
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_read(cx, buffer),
+            Self::Encrypted(io) => Pin::new(io).poll_read(cx, buffer),
+        }
     }
 }
 
@@ -96,21 +160,23 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(deadline) = &mut self.deadline
-            && deadline.as_mut().poll(cx).is_ready()
-        {
+        if self.peer.load.is_left_alone() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        if self.passed_on < self.heard.len() {
+            let rest = &self.heard[self.passed_on..];
+            let taken = rest.len().min(buffer.remaining());
+            buffer.put_slice(&rest[..taken]);
+            self.passed_on += taken;
+            if self.passed_on == self.heard.len() {
+                (self.heard, self.passed_on) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
-        let read = match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Io::Encrypted(io) => Pin::new(io).poll_read(cx, buffer),
-        };
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
         if let Poll::Ready(Ok(())) = read {
             self.frames.read(&buffer.filled()[before..])?;
-            if self.frames.have_begun() {
-                self.deadline = None;
-            }
         }
         read
     }
@@ -129,7 +195,7 @@ impl AsyncWrite for Connection {
         if let Poll::Ready(Ok(count)) = written {
             self.frames.written(&bytes[..count]);
         }
-        written
+        self.in_time(cx, written)
     }
 
     fn poll_write_vectored(
@@ -148,7 +214,7 @@ impl AsyncWrite for Connection {
                 left -= count;
             }
         }
-        written
+        self.in_time(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -159,16 +225,18 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
+        let flushed = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_flush(cx),
             Io::Encrypted(io) => Pin::new(io).poll_flush(cx),
-        }
+        };
+        self.in_time(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
+        let shut = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_shutdown(cx),
             Io::Encrypted(io) => Pin::new(io).poll_shutdown(cx),
-        }
+        };
+        self.in_time(cx, shut)
     }
 }

@@ -1,0 +1,172 @@
+//! Bounds what calls keep in memory for clients that do not go on: neither half a message nor an answer
+//! that nobody reads costs more than its connection may.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
+    http::Extensions,
+    middleware::{Next, from_fn},
+    response::Response,
+};
+use futures::future::Either;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::service::Routes;
+
+use crate::transport::{Answer, Load, Partial, Peer};
+
+/// Calls whose answers may be large.
+const LARGE: [&str; 2] = [
+    "/leasehold.v1.InspectionService/GetLock",
+    "/leasehold.v1.InspectionService/ListLocks",
+];
+/// So many of those are made or unread at a time, on all connections.
+const LARGE_MOST: usize = 32;
+/// Before each message of gRPC: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// The same, bounded.
+pub(super) fn bounded(routes: Routes) -> Routes {
+    let all = Arc::new(Semaphore::new(LARGE_MOST));
+    let bound = from_fn(move |request: Request, next: Next| {
+        let load = load(request.extensions());
+        match load {
+            None => Either::Left(next.run(request)),
+            Some(load) => Either::Right(bounded_call((load, Arc::clone(&all)), request, next)),
+        }
+    });
+    routes.into_axum_router().layer(bound).into()
+}
+
+fn load(extensions: &Extensions) -> Option<Arc<Load>> {
+    let peer = extensions.get::<Peer>();
+    peer.map(|peer| Arc::clone(&peer.load))
+}
+
+async fn bounded_call(
+    (load, all): (Arc<Load>, Arc<Semaphore>),
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_large = LARGE.contains(&request.uri().path());
+    // First the connection's own place: one client waits for itself, before it does for others.
+    let places = match is_large {
+        false => (None, None),
+        true => (load.large().await, all.acquire_owned().await.ok()),
+    };
+    let request = request.map(|body| {
+        Body::new(Asked {
+            body,
+            message: Message::default(),
+            partial: load.partial(),
+        })
+    });
+    let answer = next.run(request).await;
+    answer.map(|body| {
+        Body::new(Answered {
+            body,
+            answer: load.answer(),
+            _places: places,
+        })
+    })
+}
+
+/// The messages of a call, as they come.
+struct Asked {
+    body: Body,
+    message: Message,
+    partial: Partial,
+}
+
+/// How much of a message is there.
+#[derive(Default)]
+struct Message {
+    prefix: [u8; PREFIX],
+    /// Of the prefix and of the message.
+    here: usize,
+}
+
+impl HttpBody for Asked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(bytes) = frame.data_ref()
+        {
+            self.message.more(bytes);
+            let here = self.message.here;
+            if !self.partial.is(here) {
+                let why = "too many messages of this connection are not whole";
+                return Poll::Ready(Some(Err(axum::Error::new(why))));
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+impl Message {
+    fn more(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = match self.here.checked_sub(PREFIX) {
+                None => {
+                    let taken = bytes.len().min(PREFIX - self.here);
+                    self.prefix[self.here..self.here + taken].copy_from_slice(&bytes[..taken]);
+                    taken
+                }
+                Some(here) => bytes.len().min(self.length() - here),
+            };
+            self.here += taken;
+            bytes = &bytes[taken..];
+            if self.here >= PREFIX && self.here - PREFIX == self.length() {
+                self.here = 0;
+            }
+        }
+    }
+
+    fn length(&self) -> usize {
+        let [_, a, b, c, d] = self.prefix;
+        usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
+    }
+}
+
+/// The answer of a call. It is asked for more once the client has read what there was.
+struct Answered {
+    body: Body,
+    answer: Answer,
+    _places: (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>),
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match polled {
+            Poll::Ready(Some(_)) => self.answer.waits(),
+            Poll::Ready(None) | Poll::Pending => self.answer.is_read(),
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
