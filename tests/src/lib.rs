@@ -5,12 +5,14 @@
     reason = "tests run tasks beside the product, which ends them with its own tracker"
 )]
 
+pub mod abuse_site;
 pub mod ahead;
 pub mod balancer;
 pub mod beats;
 pub mod binary;
 pub mod broker_process;
 pub mod broker_tls;
+pub mod bystanders;
 pub mod callers;
 pub mod certificates;
 pub mod cli;
@@ -28,6 +30,7 @@ pub mod deployment;
 pub mod differential;
 pub mod fault_report;
 pub mod faults;
+pub mod flood;
 pub mod gate;
 pub mod golden;
 pub mod guarded;
@@ -45,6 +48,7 @@ pub mod port;
 pub mod printed_rights;
 pub mod process;
 pub mod proxy;
+pub mod raw_http2;
 pub mod recorder;
 pub mod redis_connection;
 pub mod redis_copies;

@@ -1,0 +1,171 @@
+//! Calls that are larger than they may be, or that claim to be, or never end.
+
+use std::time::Duration;
+
+use leasehold_tests::{
+    abuse_site::{Attempt, Site},
+    broker_process::BrokerOptions,
+    clock::boottime,
+    raw_http2::{
+        Opening, Seen,
+        frames::{
+            DATA, END_HEADERS, END_STREAM, HEADERS, announced, call, call_block, frame, header,
+            remembered,
+        },
+    },
+};
+use tokio::time::sleep;
+
+/// What may be sent before the broker says more, and in one frame.
+const FIRST_WINDOW: usize = 65_535;
+const MAX_FRAME: usize = 16_384;
+const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
+/// How soon the broker has answered.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Between two goes: refusing costs what any call costs, and calls are limited elsewhere.
+const PACE: Duration = Duration::from_millis(80);
+
+/// A call that is too much.
+struct Bomb {
+    name: &'static str,
+    /// It, on a stream.
+    call: fn(u32) -> Vec<u8>,
+    /// How many go off at once.
+    many: u32,
+}
+
+const BOMBS: [Bomb; 6] = [
+    Bomb {
+        name: "headers of 15 KiB",
+        call: |stream| {
+            let block = [call_block(ACQUIRE), header("much", &"x".repeat(15_000))].concat();
+            frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
+        },
+        many: 50,
+    },
+    Bomb {
+        name: "many small headers",
+        call: |stream| {
+            let block = [call_block(ACQUIRE), header("x", "y").repeat(3_000)].concat();
+            frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
+        },
+        many: 50,
+    },
+    Bomb {
+        name: "headers that grow from 16 KiB to 48 MiB",
+        call: |stream| {
+            /// The newest header that was to be remembered.
+            const AGAIN: u8 = 0xbe;
+            let first = remembered("much", &"x".repeat(3_900));
+            let block = [call_block(ACQUIRE), first, vec![AGAIN; 12_000]].concat();
+            frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
+        },
+        many: 20,
+    },
+    Bomb {
+        name: "messages that claim 4 GiB",
+        call: |stream| {
+            let claim = [0, 0xff, 0xff, 0xff, 0xff];
+            [
+                call(stream, ACQUIRE, 0),
+                frame(DATA, END_STREAM, stream, &claim),
+            ]
+            .concat()
+        },
+        many: 100,
+    },
+    Bomb {
+        name: "messages that claim to be compressed",
+        call: |stream| {
+            let claim = [1, 0, 0, 0, 1, 0];
+            [
+                call(stream, ACQUIRE, 0),
+                frame(DATA, END_STREAM, stream, &claim),
+            ]
+            .concat()
+        },
+        many: 100,
+    },
+    Bomb {
+        name: "messages of nonsense",
+        call: |stream| {
+            let nonsense = [announced(10_000).as_slice(), &[0xff; 10_000]].concat();
+            [
+                call(stream, ACQUIRE, 0),
+                frame(DATA, END_STREAM, stream, &nonsense),
+            ]
+            .concat()
+        },
+        many: 100,
+    },
+];
+
+impl Bomb {
+    /// Each is answered without another effect, or the connection is ended.
+    async fn goes_off(&self, opening: &Opening) -> Attempt {
+        let raw = opening.open().await.expect("a place");
+        let (began, mut sent) = (boottime(), 0);
+        while sent < self.many && raw.send(&(self.call)(2 * sent + 1)).await {
+            sent += 1;
+        }
+        let many = usize::try_from(self.many).expect("a count");
+        let refused = |seen: &Seen| seen.closed.is_some() || seen.heads + seen.resets >= many;
+        let refused = raw.until(LIMIT, refused).await;
+        let refused = refused.unwrap_or_else(|| panic!("{}: {:?}", self.name, raw.seen()));
+        if refused.closed.is_none() {
+            assert!(raw.lives(LIMIT).await, "{}: {:?}", self.name, raw.seen());
+        }
+        sleep(PACE).await;
+        Attempt {
+            taken: refused.heads.max(1),
+            cut_after: boottime() - began,
+            go_away: refused.go_away,
+        }
+    }
+}
+
+#[tokio::test]
+async fn bombs_are_refused_one_by_one() {
+    let mut site = Site::start(BrokerOptions::default(), None).await;
+    let opening = site.opening();
+    for bomb in &BOMBS {
+        site.suffers(bomb.name, async || bomb.goes_off(&opening).await)
+            .await;
+    }
+    site.end().await;
+}
+
+#[tokio::test]
+async fn messages_that_never_end_take_little_room() {
+    const STREAMS: u32 = 1_000;
+    const ALMOST: usize = 60_000;
+    /// What the broker keeps of them on a connection, at most.
+    const PARTIAL_MOST: usize = 4 << 20;
+    let mut site = Site::start(BrokerOptions::default(), None).await;
+    let raw = site.opening().open().await.expect("a place");
+    let (mut sent, began) = (0, boottime());
+    let message = [announced(ALMOST + 1).as_slice(), &vec![0; ALMOST]].concat();
+    for number in 0..STREAMS {
+        let stream = 2 * number + 1;
+        assert!(raw.send(&call(stream, ACQUIRE, 0)).await);
+        for part in message.chunks(MAX_FRAME) {
+            sent += part.len();
+            let leave = raw
+                .until(LIMIT, |seen| seen.leave + FIRST_WINDOW >= sent)
+                .await;
+            assert!(leave.is_some(), "the broker reads on: {:?}", raw.seen());
+            assert!(raw.send(&frame(DATA, 0, stream, part)).await);
+        }
+    }
+    let refused = STREAMS as usize - PARTIAL_MOST / ALMOST - 1;
+    let seen = raw.until(LIMIT, |seen| seen.heads >= refused).await;
+    assert!(seen.is_some(), "{refused} are refused: {:?}", raw.seen());
+    assert!(raw.lives(LIMIT).await, "{:?}", raw.seen());
+    let attempt = Attempt {
+        taken: sent,
+        cut_after: boottime() - began,
+        go_away: None,
+    };
+    site.suffered("messages that never end", &[attempt]).await;
+    site.end().await;
+}

@@ -1,0 +1,194 @@
+//! Clients that are slow to speak, or fall silent: they are cut, and keep nobody out.
+
+use std::{net::IpAddr, time::Duration};
+
+use futures::future::join_all;
+use leasehold_tests::{
+    abuse_site::{Attempt, Site},
+    broker_process::BrokerOptions,
+    broker_tls::{BrokerTls, handshake, is_closed},
+    certificates::client_config,
+    clock::boottime,
+    raw_http2::{
+        Opening,
+        frames::{PREFACE, settings},
+    },
+    scale::{count, figures},
+};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::interval};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+
+const IDLE: usize = 10_000;
+const IDLE_LEAST: usize = 1_000;
+/// What a client has to speak within, and to shake hands.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
+/// The keepalive of these brokers: interval, then time-out.
+const KEEPALIVE: Duration = Duration::from_secs(2);
+/// A client that must be cut is, so soon after the broker's own time is over.
+const LATE: Duration = Duration::from_secs(4);
+/// The addresses that idle connections come from, none of which is a bystander's.
+const ADDRESSES: u8 = 20;
+/// The beginning of a TLS handshake, of which the rest does not come.
+const HALF_HELLO: [u8; 8] = [0x16, 3, 1, 2, 0, 1, 0, 1];
+
+fn options(mut options: BrokerOptions, per_address: usize) -> BrokerOptions {
+    let most = per_address.to_string();
+    let keepalive = format!("{}s", KEEPALIVE.as_secs());
+    for (key, value) in [
+        ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", &most),
+        ("HTTP2__KEEPALIVE_INTERVAL", &keepalive),
+        ("HTTP2__KEEPALIVE_TIMEOUT", &keepalive),
+    ] {
+        options
+            .env
+            .push((format!("LEASEHOLD__{key}"), value.clone()));
+    }
+    options
+}
+
+/// As many connections, from several addresses by turns.
+async fn crowd(opening: &Opening, many: usize) -> Vec<TcpStream> {
+    let mut open = Vec::new();
+    for number in 0..many {
+        let host = u8::try_from(number % usize::from(ADDRESSES)).expect("a few");
+        let opening = Opening {
+            from: IpAddr::from([127, 0, 0, 2 + host]),
+            ..opening.clone()
+        };
+        open.push(opening.tcp().await.expect("a backlog"));
+    }
+    open
+}
+
+/// How many of them are closed in time.
+async fn closed(crowd: impl IntoIterator<Item = TcpStream>, limit: Duration) -> usize {
+    let each = crowd.into_iter().map(|tcp| is_closed(tcp, limit));
+    join_all(each)
+        .await
+        .into_iter()
+        .filter(|closed| *closed)
+        .count()
+}
+
+/// Sends the beginning of HTTP/2 a byte a second.
+async fn drips(mut tcp: TcpStream) -> bool {
+    let mut second = interval(Duration::from_secs(1));
+    for byte in PREFACE.chunks(1) {
+        second.tick().await;
+        if tcp.write_all(byte).await.is_err() {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test]
+async fn idle_connections_are_cut() {
+    let mut site = Site::start(options(BrokerOptions::default(), 1_000), None).await;
+    let many = count(IDLE, IDLE_LEAST);
+    let began = boottime();
+    let mut mute = crowd(&site.opening(), many).await;
+    let mut silent = mute.split_off(many / 2);
+    let slow = mute.split_off(mute.len() - many / 20);
+    for tcp in &mut silent {
+        let begin = [PREFACE, &settings(&[])].concat();
+        tcp.write_all(&begin).await.expect("it is read");
+    }
+    let opened = boottime() - began;
+    let (mutes, silents, slows) = (mute.len(), silent.len(), slow.len());
+    let cut = tokio::join!(
+        closed(mute, SPEAKS_WITHIN + LATE),
+        closed(silent, KEEPALIVE * 2 + LATE),
+        join_all(slow.into_iter().map(drips)),
+    );
+    let cut_after = boottime() - began;
+    assert_eq!((cut.0, cut.1), (mutes, silents), "mute, silent");
+    assert_eq!(cut.2, vec![true; slows], "slow");
+    figures(&format!(
+        "abuse: idle: {many} opened in {} ms",
+        opened.as_millis()
+    ));
+    let attempt = Attempt {
+        taken: many,
+        cut_after,
+        go_away: None,
+    };
+    site.suffered("idle connections", &[attempt]).await;
+    site.end().await;
+}
+
+#[tokio::test]
+async fn idle_connections_with_tls_are_cut() {
+    let tls = BrokerTls::create(false);
+    let options = options(tls.options(String::new()), 1_000);
+    let mut site = Site::start(options, Some(tls.trust(None))).await;
+    let (many, config) = (count(IDLE, IDLE_LEAST), client_config(&tls.authority, None));
+    let began = boottime();
+    let mut idle = Vec::new();
+    for tcp in crowd(&site.opening(), many).await {
+        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        let connector = TlsConnector::from(config.clone());
+        let shaken = connector.connect(name, tcp).await;
+        if let Ok(encrypted) = shaken {
+            idle.push(encrypted);
+        }
+    }
+    let opened = boottime() - began;
+    let shaken = idle.len();
+    let cut = join_all(
+        idle.into_iter()
+            .map(|tls| is_closed(tls, SPEAKS_WITHIN + LATE)),
+    )
+    .await;
+    assert_eq!(cut, vec![true; shaken]);
+    figures(&format!(
+        "abuse: idle: {shaken} of {many} handshakes in {} ms",
+        opened.as_millis()
+    ));
+    let attempt = Attempt {
+        taken: shaken,
+        cut_after: boottime() - began,
+        go_away: None,
+    };
+    site.suffered("idle connections with TLS", &[attempt]).await;
+    site.end().await;
+}
+
+#[tokio::test]
+async fn half_a_handshake_keeps_nobody_out() {
+    const MOST: usize = 100;
+    let tls = BrokerTls::create(false);
+    let options = options(tls.options(String::new()), MOST);
+    let mut site = Site::start(options, Some(tls.trust(None))).await;
+    let began = boottime();
+    let mut half = crowd(&site.opening(), count(IDLE, IDLE_LEAST * 3)).await;
+    for tcp in &mut half {
+        // Those for which there is no place are closed already.
+        let _ = tcp.write_all(&HALF_HELLO).await;
+    }
+    let many = half.len();
+    let mut slowest = Duration::ZERO;
+    let knocks = async {
+        while boottime() - began < SPEAKS_WITHIN {
+            let knocked = boottime();
+            let config = client_config(&tls.authority, None);
+            let shaken = handshake(site.broker.addr(), config).await;
+            shaken.expect("a place for who is healthy");
+            slowest = slowest.max(boottime() - knocked);
+        }
+    };
+    let (cut, ()) = tokio::join!(closed(half, SPEAKS_WITHIN + LATE), knocks);
+    assert_eq!(cut, many, "half of a handshake");
+    figures(&format!(
+        "abuse: half a handshake: others' takes {} ms at most",
+        slowest.as_millis()
+    ));
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let attempt = Attempt {
+        taken: many,
+        cut_after: boottime() - began,
+        go_away: None,
+    };
+    site.suffered("half a handshake", &[attempt]).await;
+    site.end().await;
+}
