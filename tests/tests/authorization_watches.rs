@@ -217,4 +217,5 @@ fn shows_no_more(site: &Site, watcher: &Watcher, event: &WatchLocksResponse) {
     assert!(watcher.expects.contains(&part), "{about}");
     let observes = watcher.role.may(Verb::Observe, part);
     assert_eq!(subject.owner.is_some(), observes, "{about}");
+    assert_eq!(!subject.lease_id.is_empty(), observes, "{about}");
 }

@@ -19,8 +19,10 @@ use crate::{
     pace::{Pace, Paces},
 };
 
-/// From one address so many credentials may be wrong a second; twice as many at once.
-const FAILURES_PER_SECOND: u32 = 5;
+/// From one address so many credentials may be wrong; then who shows another one is told to wait.
+const FAILURES: Pace = Pace::per_second(5, 10);
+/// Signatures cost more than all else: so many of tokens that are not known yet are looked at.
+const SIGNATURES: Pace = Pace::per_second(50, 200);
 
 /// Somebody who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +82,14 @@ pub struct Rules {
 #[derive(Debug, Clone)]
 pub struct Gate {
     rules: watch::Receiver<Arc<Rules>>,
-    failures: Arc<Mutex<Paces<IpAddr>>>,
+    strangers: Arc<Mutex<Strangers>>,
+}
+
+/// What comes from where, that nobody knows.
+#[derive(Debug, Default)]
+struct Strangers {
+    failures: Paces<IpAddr>,
+    signatures: Paces<IpAddr>,
 }
 
 impl Caller {
@@ -106,15 +115,14 @@ impl Rules {
 impl Gate {
     /// By the newest rules that are told.
     pub fn new(rules: watch::Receiver<Arc<Rules>>) -> Self {
-        let failures = Arc::default();
-        Self { rules, failures }
+        let strangers = Arc::default();
+        Self { rules, strangers }
     }
 
     /// Who calls: by a bearer token, or else by the certificate of the connection.
     ///
     /// # Errors
-    /// If that says nothing. Signatures cost more than all else: from an address that has shown too
-    /// much that is worthless only tokens that are known already are taken.
+    /// If that says nothing.
     pub fn caller(&self, shown: Shown<'_>) -> Result<Caller, Unknown> {
         let rules = Arc::clone(&self.rules.borrow());
         let named = |name: Arc<str>, proof| Caller {
@@ -138,8 +146,8 @@ impl Gate {
         };
         let signed = match jwt.known(token) {
             Some(signed) => signed,
-            None if self.is_tiring(shown.address) => return Err(self.failed(shown.address)),
-            None => jwt.verify(token),
+            None if self.may_verify(shown.address) => jwt.verify(token),
+            None => None,
         };
         let jwt::Shown {
             subject,
@@ -189,23 +197,22 @@ impl Gate {
         })
     }
 
-    fn is_tiring(&self, address: Option<IpAddr>) -> bool {
-        address.is_some_and(|address| self.failures().is_over(pace(), &address))
+    fn may_verify(&self, address: Option<IpAddr>) -> bool {
+        let mut strangers = self.strangers();
+        address.is_none_or(|address| strangers.signatures.take(SIGNATURES, address).is_ok())
     }
 
     fn failed(&self, address: Option<IpAddr>) -> Unknown {
-        let paced = address.map(|address| self.failures().take(pace(), address));
+        let paced = address.map(|address| self.strangers().failures.take(FAILURES, address));
         match paced {
             Some(Err(early)) => Unknown::TooOften(early),
             Some(Ok(())) | None => Unknown::Worthless,
         }
     }
 
-    fn failures(&self) -> MutexGuard<'_, Paces<IpAddr>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn pace() -> Pace {
-    Pace::per_second(FAILURES_PER_SECOND, 2 * FAILURES_PER_SECOND)
 }

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::{address, admit::Asking, decode, encode, status};
 use crate::{
-    access::Gate,
+    access::{Gate, Verb},
     broker::Broker,
     config::Live,
     lock::{Force, LockError},
@@ -63,6 +63,7 @@ impl AdminService for Admin {
                 "an operator has taken a lease away"
             );
         }
+        let holder = holder.filter(|_| asking.may(Verb::Observe, &revoke.lock));
         let holder = holder.map(|holder| encode::holder(&revoke.lock, &holder));
         Ok(Response::new(ForceReleaseLeaseResponse {
             holder: Some(holder.unwrap_or_else(|| encode::gone(&revoke.lock, revoke.lease_id))),

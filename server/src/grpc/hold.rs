@@ -29,7 +29,7 @@ const UNREAD_MAX: usize = 10_000;
 /// The shortest ttl wants three.
 const HEARTBEATS_PER_SECOND: u32 = 20;
 /// What was held up on the way for the longest ttl comes at once.
-const HEARTBEATS_AT_ONCE: u32 = 200;
+const HEARTBEATS: Pace = Pace::per_second(HEARTBEATS_PER_SECOND, 200);
 
 /// What a client has not read yet. Not the channel of tokio, whose blocks of 32 messages would be a
 /// tenth of a stream's memory.
@@ -114,7 +114,7 @@ impl Reader {
         let Some(message) = message else {
             return Some(None);
         };
-        if matches!(message, Request::Heartbeat(_)) && pace().take(&mut self.due).is_err() {
+        if matches!(message, Request::Heartbeat(_)) && HEARTBEATS.take(&mut self.due).is_err() {
             let _ = self.unread.unbounded_send(Err(flooded()));
             return None;
         }
@@ -136,10 +136,6 @@ impl Reader {
         let may = Arc::new(move |lock: &LockKey| asking.may(Verb::Acquire, lock));
         Asked::Restrict { may }
     }
-}
-
-fn pace() -> Pace {
-    Pace::per_second(HEARTBEATS_PER_SECOND, HEARTBEATS_AT_ONCE)
 }
 
 fn flooded() -> Status {

@@ -31,6 +31,7 @@ struct Page {
     locks: Vec<pb::Lock>,
     /// A scan may give a key twice.
     names: HashSet<LockKey>,
+    last: Option<LockKey>,
     /// Bytes left.
     room: usize,
 }
@@ -47,10 +48,12 @@ pub(super) async fn page(
     let mut page = Page {
         locks: Vec::new(),
         names: HashSet::new(),
+        last: None,
         room: max_reply.saturating_sub(TOKEN_MAX_BYTES),
     };
-    let (mut next, mut wanted) = (from, most);
-    for _ in 0..STEPS_MOST {
+    let (mut next, mut wanted, mut steps) = (from, most, 0);
+    loop {
+        steps += 1;
         let (listed, then) = match step((broker, asking), &filter, next.as_ref(), wanted).await {
             Ok(listed) => listed,
             // The next call is told, if it still is so.
@@ -69,10 +72,12 @@ pub(super) async fn page(
         page.add(listed);
         next = then;
         wanted = most - page.locks.len();
-        if next.is_none() || wanted == 0 || Instant::now() >= end {
+        let is_enough = steps >= STEPS_MOST || Instant::now() >= end;
+        if next.is_none() || wanted == 0 || is_enough && !page.must_go_on(next.as_ref()) {
             break;
         }
     }
+    let next = next.map(|next| page.behind(next));
     let next_page_token = next.map_or_else(String::new, |next| page_token(&filter, &next));
     Ok(ListLocksResponse {
         locks: page.locks,
@@ -111,6 +116,19 @@ async fn step(
 }
 
 impl Page {
+    /// A cursor that names a lock would tell the name of one that is hidden, and stands behind the last
+    /// one that is shown instead. While there is none the list goes on: only the embedded store has such.
+    fn must_go_on(&self, next: Option<&Cursor>) -> bool {
+        self.last.is_none() && matches!(next, Some(Cursor::After(_)))
+    }
+
+    fn behind(&self, next: Cursor) -> Cursor {
+        match (next, &self.last) {
+            (Cursor::After(_), Some(last)) => Cursor::After(last.clone()),
+            (next, _) => next,
+        }
+    }
+
     /// How many of these there is room for.
     fn fitting(&self, listed: &[(LockKey, pb::Lock)]) -> usize {
         let mut left = self.room;
@@ -129,9 +147,10 @@ impl Page {
     /// Adds these. One that is too large for a whole page is shown with fewer of its holders.
     fn add(&mut self, listed: Vec<(LockKey, pb::Lock)>) {
         for (lock, mut shown) in listed {
-            if !self.names.insert(lock) {
+            if !self.names.insert(lock.clone()) {
                 continue;
             }
+            self.last = Some(lock);
             while size(&shown) > self.room && shown.holders.pop().is_some() {}
             self.room = self.room.saturating_sub(size(&shown));
             self.locks.push(shown);

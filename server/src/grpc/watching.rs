@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt as _};
-use leasehold_proto::v1::{WatchLocksResponse, watch_locks_response::EventType};
+use leasehold_proto::v1::{Holder, WatchLocksResponse, watch_locks_response::EventType};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::Status;
 
@@ -80,7 +80,10 @@ impl Telling {
                     let event = encode::event_type(change.kind);
                     let mut subject = encode::changed(&lock, &change);
                     if !self.asking.may(Verb::Observe, &lock) {
-                        subject.owner = None;
+                        subject = Holder {
+                            target: subject.target,
+                            ..Holder::default()
+                        };
                     }
                     return Some(Ok(encode::event(event, Some(subject))));
                 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long the last nodes are waited for once most have answered.
-const GRACE: Duration = Duration::from_millis(50);
+const GRACE: Duration = Duration::from_millis(250);
 
 /// What the nodes that answered, by their numbers, show of the same locks.
 struct Shown {
