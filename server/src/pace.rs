@@ -45,7 +45,6 @@ impl Pace {
         *due = next;
         Ok(())
     }
-
 }
 
 impl<K> Default for Paces<K> {
