@@ -248,7 +248,7 @@ impl Store for RedlockStore {
         let settled = shared.nodes.settle(&question, verdicts::taken_back).await?;
         shared.lines.wake(lock, Duration::ZERO);
         Ok(match settled {
-            Together::Wanted(all) => verdicts::cancelled(all),
+            Together::Wanted(all) => verdicts::cancelled(all, shared.nodes.count()),
             Together::Refused(never) => match never.first() {
                 Some(never) => match *never {},
                 None => Cancelled::Unknown,

@@ -188,7 +188,12 @@ pub(super) fn taken_back(outcome: Outcome<Cancelled>) -> Result<Cancelled, Infal
     Ok(outcome.reply)
 }
 
-pub(super) fn cancelled(all: Vec<Cancelled>) -> Cancelled {
+/// Fewer than a quorum that still keep it have yet to hear what took another attempt back.
+pub(super) fn cancelled(mut all: Vec<Cancelled>, nodes: usize) -> Cancelled {
+    let kept = all.iter().filter(|one| **one == Cancelled::Kept).count();
+    if kept < quorum(nodes) && all.contains(&Cancelled::Freed) {
+        all.retain(|one| *one != Cancelled::Kept);
+    }
     strongest(all, Cancelled::Unknown, |cancelled| match cancelled {
         Cancelled::Unknown => 0,
         Cancelled::Dequeued => 1,
@@ -311,4 +316,25 @@ impl Gather<Option<LockState>> for Seen {
 
 fn is_same(one: &Holder, other: &Holder) -> bool {
     one.lease_id == other.lease_id && one.fencing_token == other.fencing_token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_late_keeps_nothing_that_the_others_freed() {
+        use Cancelled::{Freed, Kept, Unknown};
+        for (all, together) in [
+            (vec![Kept, Freed, Freed], Freed),
+            (vec![Freed, Kept, Kept], Freed),
+            (vec![Kept, Kept, Kept], Kept),
+            (vec![Kept, Freed, Kept, Kept], Kept),
+            (vec![Kept, Unknown, Kept], Kept),
+            (vec![Unknown, Freed, Unknown], Freed),
+            (vec![Unknown, Unknown, Unknown], Unknown),
+        ] {
+            assert_eq!(cancelled(all.clone(), 5), together, "{all:?}");
+        }
+    }
 }
