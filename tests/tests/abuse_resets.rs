@@ -6,11 +6,6 @@ use leasehold_tests::{
     raw_http2::frames::{call, reset, window_update},
 };
 
-/// What the broker bears on a connection here: so many calls at once, and so many resets that it was made
-/// to send. With ten times as many, its defaults, a flood is a thousand calls each time, and costs as much
-/// as these.
-const BORNE: &str = "100";
-
 const RESETS: [Flood; 4] = [
     Flood {
         name: "rapid reset",
@@ -53,10 +48,5 @@ const RESETS: [Flood; 4] = [
 
 #[tokio::test]
 async fn floods_of_resets_are_cut() {
-    let mut options = BrokerOptions::default();
-    for key in ["CONCURRENT_STREAMS", "LOCAL_ERROR_RESETS"] {
-        let key = format!("LEASEHOLD__HTTP2__MAX_{key}");
-        options.env.push((key, BORNE.to_owned()));
-    }
-    suffer(&RESETS, options).await;
+    suffer(&RESETS, BrokerOptions::default()).await;
 }

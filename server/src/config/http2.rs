@@ -50,7 +50,7 @@ impl Http2 {
         let about = "Calls at once on a connection; a client with more waits for one to end";
         let max_concurrent_streams = key("http2.max_concurrent_streams", about).or("1000");
         let about = "Resets of streams that a client may provoke by frames that break the rules";
-        let max_local_error_resets = key("http2.max_local_error_resets", about).or("1024");
+        let max_local_error_resets = key("http2.max_local_error_resets", about).or("100");
         let about = "Streams that a client may open and reset before they are looked at";
         let max_pending_accept_resets = key("http2.max_pending_accept_resets", about).or("20");
         let about = "The headers of a request, credential included";
