@@ -1,6 +1,6 @@
 //! Accepts connections: within the limits, and encrypted where there is a certificate.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt as _};
 use tokio::{
@@ -23,7 +23,7 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
 /// Connections that are accepted and not taken over yet.
 const READY_MOST: usize = 64;
-/// After an error of the system, such as no free file descriptor.
+/// No connection is accepted for so long after an error of the system, such as no free file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is accepted, for whichever server asks next.
@@ -62,18 +62,23 @@ impl Acceptor {
     /// client that is slow.
     pub async fn run(self) {
         let mut handshakes = FuturesUnordered::new();
+        let mut rest = pin!(sleep(Duration::ZERO));
         loop {
+            let next = async {
+                rest.as_mut().await;
+                self.listener.accept().await
+            };
             tokio::select! {
                 () = self.ready.closed() => return,
                 Some(()) = handshakes.next() => {}
-                accepted = self.listener.accept() => match accepted {
+                accepted = next => match accepted {
                     Ok((tcp, address)) => match self.seats.take(address.ip()) {
                         Some(seat) => handshakes.push(self.begin(tcp, address, seat)),
                         None => tracing::debug!(%address, "too many connections"),
                     },
                     Err(error) => {
                         tracing::debug!(%error, "no connection was accepted");
-                        sleep(PAUSE).await;
+                        rest.set(sleep(PAUSE));
                     }
                 },
             }

@@ -30,6 +30,9 @@ const PIECE: usize = 64;
 /// How long a client may take nothing of what is sent to it. One that does not answer whether it lives is
 /// told that the connection ends, which would wait as long as all before it.
 const TAKES_WITHIN: Duration = Duration::from_secs(15);
+/// After so many bytes without a pause others have their turn: by itself a connection would read some
+/// megabytes first.
+const TURN: usize = 64 << 10;
 
 /// Who is at the other end, for calls to ask.
 #[derive(Debug, Clone)]
@@ -50,6 +53,8 @@ pub struct Connection {
     /// The beginning, which was read already, and how much of it was passed on.
     heard: Vec<u8>,
     passed_on: usize,
+    /// Bytes that were read in this turn.
+    in_turn: usize,
     /// While the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     _seat: Seat,
@@ -93,6 +98,7 @@ impl Connection {
             frames,
             heard,
             passed_on: 0,
+            in_turn: 0,
             stalled: None,
             _seat: seat,
         })
@@ -173,10 +179,19 @@ impl AsyncRead for Connection {
             }
             return Poll::Ready(Ok(()));
         }
+        if self.in_turn > TURN {
+            self.in_turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buffer);
         if let Poll::Ready(Ok(())) = read {
-            self.frames.read(&buffer.filled()[before..])?;
+            let new = &buffer.filled()[before..];
+            self.frames.read(new)?;
+            self.in_turn += new.len();
+        } else {
+            self.in_turn = 0;
         }
         read
     }
