@@ -34,7 +34,7 @@ const BACK: Duration = Duration::from_millis(20);
 /// Two cores carry Redis, broker, abuser and bystanders: so much of a p99 is the scheduler's, which lets
 /// somebody else go first. In a build that is not optimised all that the broker does takes several times
 /// as long, the thousand calls of a flood of resets too.
-const NOISE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 10 });
+const NOISE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 3 });
 /// What an abuse may cost in memory.
 const GROWTH_MAX: u64 = 50 << 20;
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);

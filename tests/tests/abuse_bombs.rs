@@ -142,30 +142,33 @@ async fn messages_that_never_end_take_little_room() {
     /// What the broker keeps of them on a connection, at most.
     const PARTIAL_MOST: usize = 4 << 20;
     let mut site = Site::start(BrokerOptions::default(), None).await;
-    let raw = site.opening().open().await.expect("a place");
-    let (mut sent, began) = (0, boottime());
+    let opening = site.opening();
     let message = [announced(ALMOST + 1).as_slice(), &vec![0; ALMOST]].concat();
-    for number in 0..STREAMS {
-        let stream = 2 * number + 1;
-        assert!(raw.send(&call(stream, ACQUIRE, 0)).await);
-        for part in message.chunks(MAX_FRAME) {
-            sent += part.len();
-            let leave = raw
-                .until(LIMIT, |seen| seen.leave + FIRST_WINDOW >= sent)
-                .await;
-            assert!(leave.is_some(), "the broker reads on: {:?}", raw.seen());
-            assert!(raw.send(&frame(DATA, 0, stream, part)).await);
-        }
-    }
     let refused = STREAMS as usize - PARTIAL_MOST / ALMOST - 1;
-    let seen = raw.until(LIMIT, |seen| seen.heads >= refused).await;
-    assert!(seen.is_some(), "{refused} are refused: {:?}", raw.seen());
-    assert!(raw.lives(LIMIT).await, "{:?}", raw.seen());
-    let attempt = Attempt {
-        taken: sent,
-        cut_after: boottime() - began,
-        go_away: None,
-    };
-    site.suffered("messages that never end", &[attempt]).await;
+    site.suffers("messages that never end", async || {
+        let raw = opening.open().await.expect("a place");
+        let (mut sent, began) = (0, boottime());
+        for number in 0..STREAMS {
+            let stream = 2 * number + 1;
+            assert!(raw.send(&call(stream, ACQUIRE, 0)).await);
+            for part in message.chunks(MAX_FRAME) {
+                sent += part.len();
+                let leave = raw
+                    .until(LIMIT, |seen| seen.leave + FIRST_WINDOW >= sent)
+                    .await;
+                assert!(leave.is_some(), "the broker reads on: {:?}", raw.seen());
+                assert!(raw.send(&frame(DATA, 0, stream, part)).await);
+            }
+        }
+        let seen = raw.until(LIMIT, |seen| seen.heads >= refused).await;
+        assert!(seen.is_some(), "{refused} are refused: {:?}", raw.seen());
+        assert!(raw.lives(LIMIT).await, "{:?}", raw.seen());
+        Attempt {
+            taken: sent,
+            cut_after: boottime() - began,
+            go_away: None,
+        }
+    })
+    .await;
     site.end().await;
 }

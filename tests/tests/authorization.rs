@@ -282,16 +282,18 @@ impl Cell<'_> {
         if takes {
             sample.lock = fresh.lock(self.part);
         }
-        let named = sample.lock.clone();
+        let mut hidden = site.hidden(role, Some(&sample.lock));
         let reply = match takes {
             true => self.with_a_lease(&line, sample).await,
             false => {
                 let filled = fill(self.entry, Some(self.way), &sample).bytes;
+                let asked = String::from_utf8_lossy(&filled).into_owned();
+                // Who names a lease may hear its name.
+                hidden.retain(|text| !asked.contains(text.as_str()));
                 Ok(line.ask(self.entry, filled).await)
             }
         };
         seen.allowed += 1;
-        let hidden = site.hidden(role, Some(&named));
         let wrong = match &reply {
             Ok(reply) if reply.refusal(self.entry).is_none() => told(reply, &hidden),
             Ok(reply) => Some(format!("it is refused: {reply:?}")),

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use leasehold::{Client, ConnectError};
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
@@ -166,6 +167,34 @@ async fn there_is_no_place_for_more_connections_than_allowed() {
         next.read_u8().await.ok()
     })
     .await;
+}
+
+#[tokio::test]
+async fn one_name_has_no_more_connections_than_allowed() {
+    const MOST: usize = 3;
+    let tls = BrokerTls::create(true);
+    let mut options = tls.options(String::new());
+    let doors = Doors::new(RULES, &[]);
+    options.env.extend(doors.settings());
+    let key = "LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_IDENTITY".to_owned();
+    options.env.push((key, MOST.to_string()));
+    let site = Deployment::of(options).await;
+    let addr = site.brokers[0].addr();
+    let clients = tls.clients.as_ref().expect("mutual");
+    let mut open = Vec::new();
+    for name in ["worker", "worker", "worker", "worker", "another"] {
+        let config = client_config(&tls.authority, Some(&clients.client(name)));
+        open.push(handshake(addr, config).await.expect("a known authority"));
+    }
+    let another = open.pop().expect("the last");
+    let workers = join_all(open.into_iter().map(|tls| is_closed(tls, LATE)));
+    let (workers, another) = tokio::join!(workers, is_closed(another, LATE));
+    let closed = workers.into_iter().filter(|closed| *closed).count();
+    assert_eq!(
+        (closed, another),
+        (1, false),
+        "one of four, and no other name"
+    );
 }
 
 #[tokio::test]
