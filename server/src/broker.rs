@@ -238,10 +238,9 @@ impl Broker {
         Ok(self.store.list(filter, from, most).await?)
     }
 
-    /// Asks the client of every stream to move, and serves it until it has. Every unary call that
-    /// waits is answered with `Draining`. Leases and places in line are left alone: the same call at
-    /// another broker finds its place.
-    /// Clients of streams are asked to move, spread over `within`.
+    /// Asks the client of every stream to move, one after the other over `within`, and serves it until
+    /// it has. Every unary call that waits is answered with `Draining`. Leases and places in line are
+    /// left alone: the same call at another broker finds its place.
     pub fn drain(&self, within: Duration) {
         let _ = self.drained_within.set(within);
         self.draining.cancel();

@@ -92,15 +92,15 @@ impl Quotas {
         if !caller.is_empty() {
             let most = limits.acquires_per_second;
             let pace = Pace::per_second(most, most.saturating_mul(2));
-            let taken = counts(&self.counts).acquires.take(pace, Arc::clone(caller));
+            let taken = locked(&self.counts).acquires.take(pace, Arc::clone(caller));
             taken.map_err(|early| Quota::Rate {
                 most,
                 retry_after_ms: u64::try_from(early.as_millis()).unwrap_or(u64::MAX) + 1,
             })?;
         }
-        lock(&self.kept).forget_expired();
+        locked(&self.kept).forget_expired();
         let places = locks.map(|lock| {
-            counts(&self.counts).check(&limits, caller, lock)?;
+            locked(&self.counts).check(&limits, caller, lock)?;
             Ok(self.place(caller, lock))
         });
         places.collect()
@@ -108,7 +108,7 @@ impl Quotas {
 
     /// A place for a lock that is held already, whatever the quotas say.
     pub fn place(&self, caller: &Arc<str>, lock: &LockKey) -> Place {
-        counts(&self.counts).add(caller, lock);
+        locked(&self.counts).add(caller, lock);
         Place {
             counts: Arc::clone(&self.counts),
             caller: Arc::clone(caller),
@@ -119,23 +119,23 @@ impl Quotas {
     /// Places of a lease that is on no stream of this broker, and that ends then unless it is renewed.
     pub fn keep(&self, lease_id: LeaseId, places: Vec<Place>, ends_in: Duration) {
         if !places.is_empty() {
-            lock(&self.kept).keep(lease_id, places, ends_in);
+            locked(&self.kept).keep(lease_id, places, ends_in);
         }
     }
 
     /// A lease that is on no stream was renewed.
     pub fn renewed(&self, lease_id: LeaseId, ends_in: Duration) {
-        lock(&self.kept).renewed(lease_id, ends_in);
+        locked(&self.kept).renewed(lease_id, ends_in);
     }
 
     /// A lock of a lease that is on no stream was given back.
     pub fn released(&self, lease_id: LeaseId, released: &LockKey) {
-        lock(&self.kept).released(lease_id, released);
+        locked(&self.kept).released(lease_id, released);
     }
 
     /// The lease is on a stream now.
     pub fn on_stream(&self, lease_id: LeaseId) {
-        lock(&self.kept).taken(lease_id);
+        locked(&self.kept).taken(lease_id);
     }
 
     /// The store is asked for a lock.
@@ -154,7 +154,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        counts(&self.counts).remove(&self.caller, &self.lock);
+        locked(&self.counts).remove(&self.caller, &self.lock);
     }
 }
 
@@ -210,10 +210,6 @@ impl From<Quota> for LockError {
     }
 }
 
-fn counts(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
-    lock(counts)
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -86,8 +86,9 @@ impl Jwt {
     /// What a token says whose signature is known to be good: `Some(None)` if it is too late. `None`:
     /// it is not known.
     pub(super) fn known(&self, token: &str) -> Option<Option<Shown>> {
+        let digest = digest(token);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = known.get(&digest(token))?;
+        let shown = known.get(&digest)?;
         Some((SystemTime::now() < shown.expires).then(|| shown.clone()))
     }
 
