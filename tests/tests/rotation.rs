@@ -219,8 +219,8 @@ async fn certificates_are_replaced(site: &mut Site) {
     let seen = handshake(site.locked.broker.addr(), config)
         .await
         .expect("TLS");
-    let (_, session) = seen.get_ref();
-    let seen = session.peer_certificates().expect("a certificate");
+    let (_, tls) = seen.get_ref();
+    let seen = tls.peer_certificates().expect("a certificate");
     assert_eq!(seen[0], renewed.certificate(), "the new key");
 
     let new = Authority::new("brokers, later");

@@ -7,10 +7,8 @@ use tonic::{Code, Status};
 use tonic_types::{StatusExt as _, pb as rpc};
 
 use super::encode;
-use crate::{
-    access::{Unknown, Verb},
-    lock::{Contention, Failed, LockError, LockKey, Quota},
-};
+use crate::access::{Unknown, Verb};
+use crate::lock::{Contention, Failed, LockError, LockKey, Quota};
 
 const DOMAIN: &str = "leasehold.dev";
 /// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB.
