@@ -11,7 +11,7 @@ pub use self::{
     acceptor::{Accepted, Acceptor},
     connection::{Connection, Peer},
     frames::Speaks,
-    load::{Answer, Load, Partial},
+    load::{Answer, Large, Load, Partial},
     seats::ConnectionLimits,
     tls::{Tls, TlsFiles},
 };

@@ -18,21 +18,27 @@ use futures::future::Either;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::service::Routes;
 
-use crate::transport::{Answer, Load, Partial, Peer};
+use crate::transport::{Answer, Large, Load, Partial, Peer};
 
-/// Calls whose answers may be large.
-const LARGE: [&str; 2] = [
-    "/leasehold.v1.InspectionService/GetLock",
-    "/leasehold.v1.InspectionService/ListLocks",
-];
-/// So many of those are made or unread at a time, on all connections.
-const LARGE_MOST: usize = 32;
+/// So many lists are made or unread at a time, on all connections.
+const LISTS_MOST: usize = 32;
+/// So many looks at a lock.
+const LOOKS_MOST: usize = 256;
 /// Before each message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
+/// The places of all connections.
+struct Places {
+    lists: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
+}
+
 /// The same, bounded.
 pub(super) fn bounded(routes: Routes) -> Routes {
-    let all = Arc::new(Semaphore::new(LARGE_MOST));
+    let all = Arc::new(Places {
+        lists: Arc::new(Semaphore::new(LISTS_MOST)),
+        looks: Arc::new(Semaphore::new(LOOKS_MOST)),
+    });
     let bound = from_fn(move |request: Request, next: Next| {
         let load = load(request.extensions());
         match load {
@@ -43,21 +49,36 @@ pub(super) fn bounded(routes: Routes) -> Routes {
     routes.into_axum_router().layer(bound).into()
 }
 
+/// What the answer of a call to this path may have much of.
+fn large(path: &str) -> Option<Large> {
+    match path {
+        "/leasehold.v1.InspectionService/ListLocks" => Some(Large::List),
+        "/leasehold.v1.InspectionService/GetLock" => Some(Large::Look),
+        _ => None,
+    }
+}
+
 fn load(extensions: &Extensions) -> Option<Arc<Load>> {
     let peer = extensions.get::<Peer>();
     peer.map(|peer| Arc::clone(&peer.load))
 }
 
 async fn bounded_call(
-    (load, all): (Arc<Load>, Arc<Semaphore>),
+    (load, all): (Arc<Load>, Arc<Places>),
     request: Request,
     next: Next,
 ) -> Response {
-    let is_large = LARGE.contains(&request.uri().path());
     // First the connection's own place: one client waits for itself, before it does for others.
-    let places = match is_large {
-        false => (None, None),
-        true => (load.large().await, all.acquire_owned().await.ok()),
+    let places = match large(request.uri().path()) {
+        None => (None, None),
+        Some(answer) => {
+            let of_all = match answer {
+                Large::List => &all.lists,
+                Large::Look => &all.looks,
+            };
+            let own = load.large(answer).await;
+            (own, Arc::clone(of_all).acquire_owned().await.ok())
+        }
     };
     let request = request.map(|body| {
         Body::new(Asked {

@@ -14,16 +14,29 @@ use tokio::{
 
 /// Bytes of messages that are not whole.
 const PARTIAL_MOST: usize = 4 << 20;
-/// Large answers that are made, or not read yet.
-const LARGE_MOST: usize = 8;
+/// Lists that are made, or not read yet.
+const LISTS_MOST: usize = 8;
+/// Locks that are looked at, or not read yet: each look may wait for a store that does not answer, so
+/// that few at a time would hold each other up.
+const LOOKS_MOST: usize = 64;
 /// How long an answer may wait for its client to read on.
 const READ_WITHIN: Duration = Duration::from_secs(15);
+
+/// What may be large in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Large {
+    /// A page of locks.
+    List,
+    /// One lock with its holders and its line.
+    Look,
+}
 
 /// One connection's.
 #[derive(Debug)]
 pub struct Load {
     waiting: Mutex<Waiting>,
-    large: Arc<Semaphore>,
+    lists: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
     /// The client takes nothing of what is sent.
     is_stalled: watch::Sender<bool>,
 }
@@ -53,7 +66,8 @@ impl Default for Load {
     fn default() -> Self {
         Self {
             waiting: Mutex::default(),
-            large: Arc::new(Semaphore::new(LARGE_MOST)),
+            lists: Arc::new(Semaphore::new(LISTS_MOST)),
+            looks: Arc::new(Semaphore::new(LOOKS_MOST)),
             is_stalled: watch::Sender::new(false),
         }
     }
@@ -83,8 +97,12 @@ impl Load {
 
     /// Waits until there is room for one more large answer, which it takes until the permit is dropped.
     /// There is none while the client takes nothing: answers that are made would wait before the socket.
-    pub async fn large(&self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.large).acquire_owned().await.ok();
+    pub async fn large(&self, answer: Large) -> Option<OwnedSemaphorePermit> {
+        let places = match answer {
+            Large::List => &self.lists,
+            Large::Look => &self.looks,
+        };
+        let place = Arc::clone(places).acquire_owned().await.ok();
         let mut is_stalled = self.is_stalled.subscribe();
         let _ = is_stalled.wait_for(|is_stalled| !is_stalled).await;
         place
