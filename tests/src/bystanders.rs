@@ -53,6 +53,8 @@ pub struct Bystanders {
 pub struct Served {
     /// How many.
     pub calls: usize,
+    /// What all but five in a hundred did not exceed.
+    pub p95: Duration,
     /// What all but one in a hundred did not exceed.
     pub p99: Duration,
     /// The slowest.
@@ -100,6 +102,7 @@ impl Bystanders {
         assert!(calls >= 100, "{calls} calls have no p99");
         Served {
             calls,
+            p95: latencies[calls - calls / 20 - 1],
             p99: latencies[calls - calls / 100 - 1],
             most: latencies[calls - 1],
             failures: std::mem::take(&mut *lock(&self.shared.failures)),
