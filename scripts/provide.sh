@@ -10,6 +10,7 @@ readonly CACHE="${LEASEHOLD_CACHE:-$HOME/.cache/leasehold}"
 brew_name() {
     case "$1" in
     redis-server) echo redis ;;
+    chromium-headless-shell) echo chromium ;;
     npm | nodejs) echo node ;;
     golang-go) echo go ;;
     python3-venv) echo python ;;

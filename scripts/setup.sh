@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes sure that what tests and checks need is there: cargo, Redis, buf, cargo-deny, Python with the tools of its
-# client, what the other clients need (their own setup.sh), and grpcurl. As root on Debian it installs what is missing;
-# anywhere else it prints a line to paste and exits 2. With the argument `cargo` it looks for cargo only; with `python`,
-# `buf` or `grpcurl` it installs nothing, and prints in which folder that is. It never calls sudo.
+# client, what the other clients need (their own setup.sh), promtool, grpcurl, and a browser with its driver. As root on
+# Debian it installs what is missing; anywhere else it prints a line to paste and exits 2. With the argument `cargo` it looks for cargo only; with `python`,
+# `buf`, `grpcurl` or `playwright` it installs nothing, and prints in which folder that is, or with `chromium` where the
+# browser is. It never calls sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/provide.sh
@@ -10,10 +11,16 @@ source scripts/provide.sh
 readonly BUF_VERSION=1.75.0
 readonly CARGO_DENY_VERSION=0.20.2
 readonly GRPCURL_VERSION=1.9.4
+readonly PLAYWRIGHT_VERSION=1.65.1
 readonly BUF_DIR="$CACHE/buf-$BUF_VERSION"
 readonly BUF_BIN="$BUF_DIR/node_modules/.bin"
 readonly CARGO_DENY_DIR="$CACHE/cargo-deny-$CARGO_DENY_VERSION"
 readonly GRPCURL_DIR="$CACHE/grpcurl-$GRPCURL_VERSION"
+readonly PLAYWRIGHT_DIR="$CACHE/playwright-$PLAYWRIGHT_VERSION"
+readonly PLAYWRIGHT="$PLAYWRIGHT_DIR/node_modules/playwright-core/package.json"
+# Debian's smallest one, or whichever there is.
+CHROMIUM="$(command -v chromium-headless-shell || command -v chromium || true)"
+readonly CHROMIUM
 readonly PYTHON_TOOLS=client-sdk/python/requirements-dev.txt
 # A change of the requirements is another folder.
 PYTHON_DIR="$CACHE/python-$(cksum <"$PYTHON_TOOLS" | cut -d' ' -f1)"
@@ -32,6 +39,8 @@ tell() {
 case "${1:-}" in
 python) tell "What the Python client's tests need" "$PYTHON_DIR/complete" "$PYTHON_DIR" ;;
 buf) tell buf "$BUF_BIN/buf" "$BUF_BIN" ;;
+playwright) tell playwright-core "$PLAYWRIGHT" "$PLAYWRIGHT_DIR" ;;
+chromium) tell "A browser" "$CHROMIUM" "$CHROMIUM" ;;
 grpcurl) tell grpcurl "$GRPCURL_DIR/bin/grpcurl" "$GRPCURL_DIR/bin" ;;
 esac
 
@@ -52,6 +61,8 @@ elif ! command -v "$STORE_SERVER" >/dev/null; then
     echo "STORE_SERVER is $STORE_SERVER, which is not there. Install it, or unset STORE_SERVER." >&2
     exit 2
 fi
+# promtool, for the alerts.
+command -v promtool >/dev/null || packages+=(prometheus)
 if [[ ! -x "$BUF_BIN/buf" ]]; then
     command -v npm >/dev/null || packages+=(npm)
     steps+=("mkdir -p '$BUF_DIR'" "npm install --no-save --no-audit --no-fund --prefix '$BUF_DIR' @bufbuild/buf@$BUF_VERSION")
@@ -63,6 +74,11 @@ if [[ ! -x "$CARGO_DENY_DIR/bin/cargo-deny" ]]; then
     # Not in the target folder of the project, which may be kept.
     steps+=("CARGO_TARGET_DIR='$CARGO_DENY_DIR/target' \
 cargo install --locked --root '$CARGO_DENY_DIR' --version $CARGO_DENY_VERSION cargo-deny && rm -rf '$CARGO_DENY_DIR/target'")
+fi
+[[ -n "$CHROMIUM" ]] || packages+=(chromium-headless-shell)
+if [[ ! -e "$PLAYWRIGHT" ]]; then
+    command -v npm >/dev/null || packages+=(npm)
+    steps+=("mkdir -p '$PLAYWRIGHT_DIR'" "npm install --no-save --no-audit --no-fund --prefix '$PLAYWRIGHT_DIR' playwright-core@$PLAYWRIGHT_VERSION")
 fi
 if [[ ! -e "$PYTHON_DIR/complete" ]]; then
     is_new='import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))'

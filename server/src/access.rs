@@ -1,5 +1,6 @@
 //! Who calls, and what they may do to which locks.
 
+mod denials;
 mod gate;
 mod jwt;
 mod key_set;
@@ -9,6 +10,7 @@ mod source;
 mod tokens;
 
 pub use self::{
+    denials::{Denials, Denied},
     gate::{Caller, Gate, Rules, Shown, Unknown},
     jwt::Jwt,
     key_set::KeySetUrl,

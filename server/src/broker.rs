@@ -1,10 +1,15 @@
 //! What the broker does for a call: acquire (now, or in line), renew, release, look.
 
+mod about;
 mod call;
+mod counted;
+mod ends;
 mod lease;
 mod line;
+mod run_out;
 mod standing;
 pub mod stream;
+pub mod traced;
 mod turn;
 mod undo;
 pub mod watch;
@@ -20,7 +25,7 @@ use tokio::{
         Semaphore,
         oneshot::{self, error::RecvError},
     },
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::error;
@@ -28,18 +33,22 @@ use tracing::error;
 pub use self::lease::GivenBack;
 use self::{
     call::{Answer, Answered, Call},
+    ends::Ends,
     stream::{StreamAge, Tell},
     undo::Undo,
     watch::Watchers,
 };
 use crate::{
+    history::History,
     lock::{
         AcquireCall, Attachment, Failed, FencingToken, Filter, Holder, LOCKS_MAX, Lease, LeaseId,
         LeaseToken, LockError, LockKey, LockState, Revoke, WHOLE, expiry_ms,
     },
+    metrics::Metrics,
     quotas::{Place, Quotas},
     store::{Checked, Cursor, Event, LimitSet, Listed, Revoked, Store, StoreError},
     streams::Streams,
+    trace::{Traced, Tracing},
     waiters::{Signal, Waiters},
 };
 
@@ -56,6 +65,7 @@ struct OnStream {
     tell: Tell,
     /// The client gives the wait up.
     give_up: CancellationToken,
+    traced: Traced,
 }
 
 /// The use cases. Cheap to clone.
@@ -67,6 +77,9 @@ pub struct Broker {
     watchers: Arc<Watchers>,
     undo: Undo,
     quotas: Quotas,
+    history: Arc<History>,
+    ends: Arc<Ends>,
+    metrics: Metrics,
     /// Renewals for streams at the store at the same time: those of thousands of leases that become
     /// due together must not hold up a call.
     renewals: Arc<Semaphore>,
@@ -81,6 +94,20 @@ impl Broker {
     /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
     /// [`Broker::idle`].
     pub fn new(store: Arc<dyn Store>, quotas: Quotas, stream_age: StreamAge) -> Self {
+        let (metrics, tracing) = (Metrics::off(), Tracing::default());
+        Self::observed(store, quotas, stream_age, metrics, &tracing)
+    }
+
+    /// The same, counted and traced.
+    pub fn observed(
+        store: Arc<dyn Store>,
+        quotas: Quotas,
+        stream_age: StreamAge,
+        metrics: Metrics,
+        tracing: &Tracing,
+    ) -> Self {
+        let store = metrics.measured(store);
+        let history = Arc::<History>::default();
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
         let broker = Self {
@@ -90,17 +117,29 @@ impl Broker {
             waiters: Arc::default(),
             streams: Arc::default(),
             watchers: Arc::default(),
+            ends: Arc::new(Ends::new(
+                Arc::clone(&history),
+                metrics.clone(),
+                tracing.clone(),
+            )),
+            history,
+            metrics,
             renewals: Arc::new(Semaphore::new(RENEWALS_AT_ONCE)),
             stream_age,
             drained_within: Arc::default(),
             tasks,
             draining,
         };
-        let (waiters, streams) = (Arc::clone(&broker.waiters), Arc::clone(&broker.streams));
-        let watchers = Arc::clone(&broker.watchers);
-        broker.store.listen(Arc::new(move |event| {
-            pass_on(&waiters, &streams, &watchers, event);
-        }));
+        let ears = Ears {
+            waiters: Arc::clone(&broker.waiters),
+            streams: Arc::clone(&broker.streams),
+            watchers: Arc::clone(&broker.watchers),
+            ends: Arc::clone(&broker.ends),
+            metrics: broker.metrics.clone(),
+        };
+        let listener = Arc::new(move |event| ears.pass_on(event));
+        broker.store.listen(listener);
+        broker.tasks.spawn(broker.clone().look_after_run_out());
         broker
     }
 
@@ -114,7 +153,8 @@ impl Broker {
         let first = call.first().clone();
         let (run, answer) = self.begin(caller, call, None);
         self.tasks.spawn(run);
-        let (lease, places) = ended(&first, answer.await)?.accept();
+        let (lease, mut places) = ended(&first, answer.await)?.accept();
+        self.count_held(&mut places, &lease.locks);
         let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
         self.quotas
             .keep(lease.lease_id, places, expiry(ttl_ms.min().unwrap_or(0)));
@@ -126,22 +166,30 @@ impl Broker {
     fn begin(
         &self,
         caller: &Arc<str>,
-        call: AcquireCall,
+        mut call: AcquireCall,
         on: Option<OnStream>,
     ) -> (impl Future<Output = ()> + Send + use<>, Answer) {
         let (reply, answer) = oneshot::channel();
         let (broker, caller) = (self.clone(), Arc::clone(caller));
+        let timed = self.metrics.begin(&call);
+        let traced = on.as_ref().map(|on| on.traced.clone());
+        let traced = traced.unwrap_or_else(Traced::current);
+        traced::asked(&traced, &call);
+        call.owner.trace = traced.parent();
         let run = async move {
             match broker.admit(&caller, &call).await {
                 Ok((lease, places)) => {
-                    let call = Call::new(broker, call, lease, on);
+                    let call = Call::new(broker, call, lease, (on, timed));
                     call.run(places, reply).await;
                 }
-                // A caller that is gone needs no answer.
-                Err(failed) => drop(reply.send(Err(failed))),
+                Err(failed) => {
+                    timed.failed(&failed.error);
+                    // A caller that is gone needs no answer.
+                    drop(reply.send(Err(failed)));
+                }
             }
         };
-        (run, answer)
+        (traced.run(run), answer)
     }
 
     /// The lease that the call makes or adds to, and a place for each of its locks, unless it is
@@ -156,6 +204,7 @@ impl Broker {
         }
         let locks = call.targets.iter().map(|target| &target.lock);
         let places = self.quotas.admit(caller, locks);
+        let places = places.inspect_err(|error| self.metrics.over_quota(error));
         let places = places.map_err(|error| error.at(call.first()))?;
         Ok((self.lease_of(caller, call).await?, places))
     }
@@ -191,11 +240,14 @@ impl Broker {
         lock: &LockKey,
         token: FencingToken,
     ) -> Result<u64, LockError> {
-        match self.store.check(lock, token).await? {
-            Checked::Live { remaining_ms } => Ok(remaining_ms),
-            Checked::Stale { newest } => Err(LockError::StaleToken { newest }),
-            Checked::Unknown => Err(LockError::LeaseNotFound),
-        }
+        let checked = match self.store.check(lock, token).await {
+            Ok(Checked::Live { remaining_ms }) => Ok(remaining_ms),
+            Ok(Checked::Stale { newest }) => Err(LockError::StaleToken { newest }),
+            Ok(Checked::Unknown) => Err(LockError::LeaseNotFound),
+            Err(error) => Err(error.into()),
+        };
+        self.metrics.checked(checked.as_ref());
+        checked
     }
 
     /// Sets the limit of a semaphore. Returns the one before; 0 if there was none.
@@ -247,6 +299,11 @@ impl Broker {
         self.tasks.close();
     }
 
+    /// How leases ended here, and what operators did.
+    pub fn history(&self) -> &Arc<History> {
+        &self.history
+    }
+
     /// Whether new calls and streams are for other brokers.
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
@@ -287,23 +344,37 @@ fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
     })
 }
 
-/// Passes on what the store tells unasked.
-fn pass_on(waiters: &Waiters, streams: &Streams, watchers: &Watchers, event: Event) {
-    match event {
-        Event::HandOff(lock, hand_off) => {
-            let signal = Signal::HandOff {
-                fencing_token: hand_off.fencing_token,
-                provisional: hand_off.provisional,
-            };
-            waiters.hand_off(&lock, hand_off.request, signal);
-        }
-        Event::Moved(_, moved) => streams.moved(moved),
-        Event::Revoked(_, revocation) => streams.revoked(revocation),
-        Event::Changed(lock, changes) => watchers.changed(&lock, changes),
-        Event::Rejoin(lock) => waiters.rejoin(&lock),
-        Event::Resync => {
-            waiters.touch_all();
-            watchers.missed();
+/// Who hears what the store tells unasked.
+struct Ears {
+    waiters: Arc<Waiters>,
+    streams: Arc<Streams>,
+    watchers: Arc<Watchers>,
+    ends: Arc<Ends>,
+    metrics: Metrics,
+}
+
+impl Ears {
+    fn pass_on(&self, event: Event) {
+        match event {
+            Event::HandOff(lock, hand_off) => {
+                let signal = Signal::HandOff {
+                    fencing_token: hand_off.fencing_token,
+                    provisional: hand_off.provisional,
+                    told: Instant::now(),
+                };
+                self.waiters.hand_off(&lock, hand_off.request, signal);
+            }
+            Event::Moved(_, moved) => self.streams.moved(moved),
+            Event::Revoked(_, revocation) => self.streams.revoked(revocation),
+            Event::Ended(lock, ending) => self.ends.ended(lock, ending),
+            Event::Changed(lock, changes) => self.watchers.changed(&lock, changes),
+            Event::Rejoin(lock) => self.waiters.rejoin(&lock),
+            Event::Replaced => self.metrics.failed_over(),
+            Event::Resync => {
+                self.metrics.resynchronised();
+                self.waiters.touch_all();
+                self.watchers.missed();
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod schema;
 mod settings;
 mod sources;
 mod store;
+mod traces;
 
 use std::net::SocketAddr;
 
@@ -23,9 +24,16 @@ pub use settings::{Change, Settings};
 pub use store::StoreSettings;
 
 use self::{
-    key::{Kind, key, one_of},
+    key::{Kind, key, one_of, switch},
     reader::{Outcome, Reader},
 };
+use crate::{metrics::Metrics, telemetry::LogFormat, trace::TracingSettings};
+
+const LOG_FORMATS: [(&str, LogFormat); 3] = [
+    ("auto", LogFormat::Auto),
+    ("json", LogFormat::Json),
+    ("text", LogFormat::Text),
+];
 
 /// What a broker is to do, checked.
 #[derive(Debug, Clone)]
@@ -44,8 +52,12 @@ pub struct Config {
     pub http2: Http2,
     /// Where locks are kept.
     pub store: StoreSettings,
-    /// One JSON object a line, in the log.
-    pub log_json: bool,
+    /// Where spans go.
+    pub tracing: TracingSettings,
+    /// How the log is written.
+    pub log_format: LogFormat,
+    /// What the broker counts.
+    pub metrics: Metrics,
     /// All values in effect, and where each is from.
     pub settings: Settings,
     /// What should be changed, one sentence each.
@@ -89,8 +101,11 @@ impl Config {
         if listen == admin_listen && listen.port() != 0 {
             reader.problem("server.admin_listen", "must differ from server.listen");
         }
-        let about = "How the log is written: as text, or as one JSON object a line";
-        let log_format = key("log.format", about).or("text");
+        let about = "How the log is written: as text, as one JSON object a line, or, with auto, as text \
+                     on a terminal and else as JSON";
+        let log_format = key("log.format", about).or("auto");
+        let about = "Whether the broker counts what it does, and shows it on /metrics";
+        let metrics = key("metrics.enabled", about).or("true");
         let live = Live::read(reader);
         let bounds = StoreSettings::bounds(reader, &live.limits);
         Self {
@@ -104,10 +119,12 @@ impl Config {
                     ("server.admin_listen", admin_listen),
                 ],
             ),
-            log_json: reader.read(log_format, one_of(&[("text", false), ("json", true)])),
+            log_format: reader.read(log_format, one_of(&LOG_FORMATS)),
             live: watch::Sender::new(live),
+            metrics: Metrics::when(reader.read(metrics, switch())),
             http2: Http2::read(reader),
             store: StoreSettings::read(reader, dev, bounds),
+            tracing: traces::read(reader),
             settings: Settings::default(),
             warnings: Vec::new(),
         }

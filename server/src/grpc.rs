@@ -3,12 +3,15 @@
 mod admin;
 mod admit;
 mod decode;
+mod desk;
 mod encode;
 mod hold;
 mod inspection;
 mod listing;
+mod operator;
 mod status;
 mod timeout;
+pub(crate) mod traced;
 mod waits;
 mod watching;
 
@@ -29,12 +32,15 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{admit::Asking, waits::Waits};
+pub use self::desk::{Desk, Refusal, Visitor};
+pub(crate) use self::operator::Operator;
+use self::{admit::Asking, status::Refused, waits::Waits};
 use crate::{
     access::Gate,
-    broker::Broker,
+    broker::{Broker, traced as spans},
     config::{Http2, Live},
-    lock::{AcquireCall, Lease, LockError, Via},
+    lock::{AcquireCall, Lease, LeaseRef, LockError, Via},
+    trace::{Traced, Tracing},
     transport::Peer,
 };
 
@@ -42,7 +48,7 @@ use crate::{
 pub fn lock_service(
     broker: Broker,
     gate: Gate,
-    live: watch::Receiver<Live>,
+    (live, tracing): (watch::Receiver<Live>, Tracing),
     http2: &Http2,
 ) -> LockServiceServer<impl LockService> {
     let waits = Waits::new(http2.max_concurrent_streams);
@@ -50,6 +56,7 @@ pub fn lock_service(
         broker,
         gate,
         live,
+        tracing,
         waits,
     };
     LockServiceServer::new(locks)
@@ -92,6 +99,15 @@ fn address<T>(request: &Request<T>) -> Option<SocketAddr> {
     peer.map(|peer| peer.address)
 }
 
+/// Notes the lease that a call shows.
+fn note(locks: &[LeaseRef]) {
+    let traced = Traced::current();
+    spans::about(&traced, locks.iter().map(|held| &held.lock));
+    if let Some(held) = locks.first() {
+        spans::lease_id(&traced, held.lease_id);
+    }
+}
+
 fn bytes(size: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
@@ -100,12 +116,19 @@ struct Locks {
     broker: Broker,
     gate: Gate,
     live: watch::Receiver<Live>,
+    tracing: Tracing,
     waits: Waits,
 }
 
 impl Locks {
     fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
         Asking::by(&self.gate, self.live.borrow().limits, request)
+    }
+
+    /// What was to be an acquire is none.
+    fn not_begun(&self, refused: &Refused) {
+        let is_denied = matches!(refused, Refused::Denied(..));
+        self.broker.metrics().not_begun(is_denied);
     }
 
     async fn take(
@@ -134,7 +157,8 @@ impl LockService for Locks {
     ) -> Result<Response<AcquireResponse>, Status> {
         let asking = self.asking(&request)?;
         let from = (timeout::wait_max_ms(request.metadata()), address(&request));
-        let call = decode::acquire(request.into_inner(), &asking)?;
+        let call = decode::acquire(request.into_inner(), &asking);
+        let call = call.inspect_err(|refused| self.not_begun(refused))?;
         let lease = self.take(call, &asking, from).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireResponse { lease }))
@@ -146,7 +170,8 @@ impl LockService for Locks {
     ) -> Result<Response<AcquireAllResponse>, Status> {
         let asking = self.asking(&request)?;
         let from = (timeout::wait_max_ms(request.metadata()), address(&request));
-        let call = decode::acquire_all(request.into_inner(), &asking)?;
+        let call = decode::acquire_all(request.into_inner(), &asking);
+        let call = call.inspect_err(|refused| self.not_begun(refused))?;
         let lease = self.take(call, &asking, from).await?;
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(AcquireAllResponse { lease }))
@@ -158,6 +183,7 @@ impl LockService for Locks {
     ) -> Result<Response<ReleaseResponse>, Status> {
         let asking = self.asking(&request)?;
         let (locks, release, via) = decode::release(request.into_inner(), &asking)?;
+        note(&locks);
         let given_back = self.broker.release(&locks, release, via).await?;
         Ok(Response::new(encode::released(given_back)))
     }
@@ -168,6 +194,7 @@ impl LockService for Locks {
     ) -> Result<Response<RenewResponse>, Status> {
         let asking = self.asking(&request)?;
         let (shown, ttl) = decode::renew(request.into_inner(), &asking)?;
+        note(&shown.locks);
         let lease = Lease {
             locks: self.broker.renew(&shown.locks, ttl, Via::Anywhere).await?,
             lease_id: shown.lease_id,
@@ -188,7 +215,7 @@ impl LockService for Locks {
         let stream = hold::serve(
             &self.broker,
             asking,
-            self.live.clone(),
+            (self.live.clone(), &self.tracing),
             request.into_inner(),
         );
         Ok(Response::new(stream))

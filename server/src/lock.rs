@@ -8,6 +8,7 @@ mod lease;
 mod mode;
 mod name;
 mod stream;
+mod trace;
 
 pub use call::{Acquire, AcquireCall, Force, Release, Revoke, Target, Under};
 pub use error::{Failed, LockError, Quota};
@@ -19,6 +20,7 @@ pub use lease::{Grant, HeldLock, Lease, LeaseRef, ShownLease};
 pub use mode::{HOLDERS_MAX, Mode, PERMITS_MAX, WHOLE};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace, encode};
 pub use stream::{Attachment, StreamId, Via};
+pub use trace::TraceParent;
 
 /// Waiters of one lock; one more is `QUEUE_FULL`.
 pub const WAITERS_MAX: u32 = 10_000;
@@ -184,6 +186,8 @@ pub struct Owner {
     pub reason: String,
     /// Free labels, in the order of their keys.
     pub labels: Vec<(String, String)>,
+    /// The span of the call, where it is recorded: for those who wait, shown to nobody.
+    pub trace: Option<TraceParent>,
 }
 
 /// A holder as others may see it.

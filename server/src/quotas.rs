@@ -18,6 +18,7 @@ use self::kept::Kept;
 use crate::{
     config::Live,
     lock::{LeaseId, LockError, LockKey, Quota},
+    metrics::HeldCount,
     pace::{Pace, Paces},
 };
 
@@ -59,6 +60,8 @@ pub struct Place {
     counts: Arc<Mutex<Counts>>,
     caller: Arc<str>,
     lock: LockKey,
+    /// Since it is held.
+    held: Option<HeldCount>,
 }
 
 /// An acquire that the store has not answered, until dropped.
@@ -113,6 +116,7 @@ impl Quotas {
             counts: Arc::clone(&self.counts),
             caller: Arc::clone(caller),
             lock: lock.clone(),
+            held: None,
         }
     }
 
@@ -138,6 +142,16 @@ impl Quotas {
         locked(&self.kept).taken(lease_id);
     }
 
+    /// The store holds these locks on until then, for a lease that counts no more.
+    pub fn held_on(&self, lease_id: LeaseId, locks: Vec<LockKey>, ends_in: Duration) {
+        locked(&self.kept).held_on(lease_id, locks, ends_in);
+    }
+
+    /// Locks of leases on no stream whose time was over since this was asked last.
+    pub fn run_out(&self) -> Vec<LockKey> {
+        locked(&self.kept).run_out()
+    }
+
     /// The store is asked for a lock.
     pub fn ask(&self) -> Unanswered {
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -149,6 +163,11 @@ impl Place {
     /// Of this lock.
     pub fn lock(&self) -> &LockKey {
         &self.lock
+    }
+
+    /// The lock is held from now on.
+    pub fn held(&mut self, held: Option<HeldCount>) {
+        self.held = held;
     }
 }
 

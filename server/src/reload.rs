@@ -17,6 +17,7 @@ use tokio::{
 
 use crate::{
     config::{self, Config, Flags, Live, Settings},
+    metrics::{File, Metrics},
     telemetry::LogFilter,
 };
 
@@ -33,6 +34,7 @@ pub struct Reload {
     in_use: Settings,
     live: watch::Sender<Live>,
     log_filter: LogFilter,
+    metrics: Metrics,
 }
 
 impl Reload {
@@ -41,7 +43,9 @@ impl Reload {
     /// # Errors
     /// If the system refuses.
     pub fn catch(flags: &Flags, config: &Config, log_filter: LogFilter) -> io::Result<Self> {
+        config.metrics.reloaded(File::Configuration, true);
         Ok(Self {
+            metrics: config.metrics.clone(),
             hangup: signal(SignalKind::hangup())?,
             flags: flags.clone(),
             dev: config.dev,
@@ -87,6 +91,7 @@ impl Reload {
         let wanted = match Config::load(&self.flags, self.dev) {
             Ok(wanted) => wanted.settings,
             Err(problems) => {
+                self.metrics.reloaded(File::Configuration, false);
                 for problem in problems {
                     tracing::error!("{problem}");
                 }
@@ -94,6 +99,7 @@ impl Reload {
                 return;
             }
         };
+        self.metrics.reloaded(File::Configuration, true);
         // Where the two do not go together all of it waits for the restart.
         if let Ok((live, settings)) = config::reloadable(&wanted, &self.in_use) {
             let changes = settings.since(&self.in_use);

@@ -1,9 +1,13 @@
 //! Runs a broker on sockets that the caller owns, until the caller says stop.
 
 mod bounds;
+mod counted;
 mod health;
 mod listeners;
+mod log_filter;
 mod probes;
+mod scrape;
+mod traced;
 
 use std::{
     future::Future,
@@ -31,8 +35,10 @@ use crate::{
     access::{Follower, Gate},
     broker::{Broker, stream::StreamAge},
     config::{Config, Http2, StoreSettings},
-    grpc,
+    grpc::{self, Desk},
     lock::BrokerId,
+    metrics::Listener,
+    page,
     quotas::Quotas,
     store::{
         Store,
@@ -40,13 +46,17 @@ use crate::{
         redis::{RedisStore, connection::NodeError, scripts::Scripts},
         redlock::{self, RedlockStore},
     },
-    transport::{Accepted, Acceptor, Speaks, Tls},
+    trace::Tracing,
+    transport::{Accepted, Acceptor, Connections, Speaks, Tls},
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
 /// A connection that comes during a drain takes calls for so long: then its client may be led to
 /// another broker.
 const LATE_AGE: Duration = Duration::from_millis(500);
+
+/// What the edge of a broker is made with.
+type Edge<'a> = (&'a Config, &'a Gate, &'a Tracing);
 
 /// Why a broker did not start, or ended by itself.
 #[derive(Debug, Error)]
@@ -65,6 +75,9 @@ pub enum RunError {
     /// The tokens, the keys or the policy cannot be used any more.
     #[error("{0}")]
     Rules(String),
+    /// The collector's address cannot be used.
+    #[error("{0}")]
+    Tracing(String),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] NodeError),
@@ -86,6 +99,22 @@ pub async fn run(
     listeners: Listeners,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
+    let settings = config.settings.given();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), settings, "starting");
+    let tracing = Tracing::start(&config.tracing).map_err(RunError::Tracing)?;
+    let live = config.live.subscribe();
+    let ended = serve(config, listeners, &tracing, shutdown).await;
+    let drain_timeout = live.borrow().drain_timeout;
+    tracing.flush(tracing.reserve(drain_timeout)).await;
+    ended
+}
+
+async fn serve(
+    config: Config,
+    listeners: Listeners,
+    tracing: &Tracing,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RunError> {
     let health = Health::starting();
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
@@ -94,7 +123,7 @@ pub async fn run(
     let tls = access
         .tls
         .clone()
-        .map(Tls::load)
+        .map(|files| Tls::load(files, config.metrics.clone()))
         .transpose()
         .map_err(RunError::Tls)?;
     let tls = tls.map(Arc::new);
@@ -102,13 +131,29 @@ pub async fn run(
         .await
         .map_err(|problems| RunError::Rules(problems.join(" ")))?;
     let (newest, rules) = watch::channel(Arc::new(rules));
-    let gate = Gate::new(rules);
-    let follow = follower.follow(newest);
-    let (api, calls) = Acceptor::new(api, tls.clone(), Speaks::Http2, access.limits);
-    let (admin, probes) = Acceptor::new(admin, tls, Speaks::Either, access.limits);
-    let operators = admin_router(&config, &gate, &health, &broker)
+    let gate = Gate::new(rules, config.metrics.clone());
+    let follow = follower.follow(newest, config.metrics.clone());
+    let counted = |listener| {
+        let metrics = config.metrics.clone();
+        (access.limits, Connections { metrics, listener })
+    };
+    let (api, calls) = Acceptor::new(api, tls.clone(), Speaks::Http2, counted(Listener::Api));
+    let (admin, probes) = Acceptor::new(admin, tls, Speaks::Either, counted(Listener::Admin));
+    let edge = (&config, &gate, tracing);
+    let page = page::router(page::Setup {
+        desk: Desk::new(
+            Arc::clone(&broker),
+            gate.clone(),
+            config.live.subscribe(),
+            &config.http2,
+        ),
+        store: config.store.described(),
+        is_local: config.admin_listen.ip().to_canonical().is_loopback(),
+        stop: stop.clone(),
+    });
+    let operators = admin_router(edge, &health, &broker, page)
         .serve_with_incoming_shutdown(probes.connections(), stop.clone().cancelled_owned());
-    let callers = serve_api((&config, &gate), calls, (&health, &broker), shutdown);
+    let callers = serve_api(edge, calls, (&health, &broker), shutdown);
     tokio::select! {
         ended = callers => ended,
         ended = operators => ended.map_err(RunError::from),
@@ -117,7 +162,7 @@ pub async fn run(
 }
 
 async fn serve_api(
-    (config, gate): (&Config, &Gate),
+    (config, gate, tracing): Edge<'_>,
     calls: Accepted,
     (health, started): (&Arc<Health>, &OnceLock<Broker>),
     shutdown: impl Future<Output = ()>,
@@ -139,10 +184,12 @@ async fn serve_api(
     };
     let broker = started.get_or_init(|| {
         let quotas = Quotas::new(config.live.subscribe());
-        Broker::new(Arc::clone(&store), quotas, stream_age)
+        let (store, metrics) = (Arc::clone(&store), config.metrics.clone());
+        Broker::observed(store, quotas, stream_age, metrics, tracing)
     });
+    gate.denials().keep(broker.history());
     let api = |server, stop: &CancellationToken| {
-        let router = api_router(server, (config, gate), broker, health)?;
+        let router = api_router(server, (config, gate, tracing), broker, health)?;
         let stopped = stop.clone().cancelled_owned();
         let served = router.serve_with_incoming_shutdown(calls.connections(), stopped);
         Ok::<_, RunError>(served)
@@ -181,7 +228,8 @@ async fn serve_api(
         tasks.wait().await;
         Ok(())
     };
-    timeout(drain_timeout, drained).await.unwrap_or_else(|_| {
+    let drained = timeout(tracing.spare(drain_timeout), drained);
+    drained.await.unwrap_or_else(|_| {
         tracing::warn!("drain_timeout has passed: connections that are still open are cut");
         Ok(())
     })
@@ -217,7 +265,7 @@ async fn ready(store: &dyn Store, health: &Health) {
 
 fn api_router(
     mut server: Server,
-    (config, gate): (&Config, &Gate),
+    (config, gate, tracing): Edge<'_>,
     broker: &Broker,
     health: &Arc<Health>,
 ) -> Result<Router, RunError> {
@@ -232,7 +280,7 @@ fn api_router(
         .add_service(grpc::lock_service(
             broker.clone(),
             gate.clone(),
-            live(),
+            (live(), tracing.clone()),
             http2,
         ))
         .add_service(grpc::inspection_service(
@@ -251,19 +299,24 @@ fn api_router(
         let broker = Arc::new(broker.clone().into());
         routes = routes.add_service(grpc::admin_service(broker, gate.clone(), live(), http2));
     }
-    Ok(server.add_routes(bounds::bounded(routes)))
+    let routes = traced::traced(routes, tracing);
+    let calls = counted::calls(&config.metrics);
+    Ok(server.add_routes(bounds::bounded(routes, calls)))
 }
 
 fn admin_router(
-    config: &Config,
-    gate: &Gate,
+    (config, gate, tracing): Edge<'_>,
     health: &Arc<Health>,
     broker: &Arc<OnceLock<Broker>>,
+    page: axum::Router,
 ) -> Router {
     let (live, http2) = (config.live.subscribe(), &config.http2);
     let admin = grpc::admin_service(Arc::clone(broker), gate.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
-    let routes = probes::beside(services, health);
+    let services = traced::traced(services, tracing);
+    let services = counted::counted(services, counted::calls(&config.metrics));
+    let services = scrape::beside(services, &config.metrics, gate, broker);
+    let routes = probes::beside(services, health, gate, page);
     aging(http2).accept_http1(true).add_routes(routes)
 }
 

@@ -1,5 +1,6 @@
 //! The seam to whatever keeps the locks: the trait [`Store`], its replies, and its stores.
 
+mod ending;
 mod listing;
 pub mod memory;
 pub mod redis;
@@ -13,6 +14,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 pub use self::{
+    ending::{Ending, EndingKind},
     listing::{Cursor, Listed, Scan},
     replies::{
         Acquired, Attached, Cancelled, Checked, LimitSet, Released, Renewed, Revoked, Touched,
@@ -100,6 +102,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// The broker whose connection this is.
     fn broker(&self) -> BrokerId;
+
+    /// For how long nothing new is granted, since data was lost; 0: grants are made. `None` where each part
+    /// of the store has a time of its own. What is known without asking, so that nobody waits for it.
+    fn recovering_ms(&self) -> Option<u64>;
 
     /// The key from which this deployment's lease tokens are derived.
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
@@ -195,10 +201,14 @@ pub enum Event {
     Moved(LockKey, Moved),
     /// A lease on a stream of this broker was revoked.
     Revoked(LockKey, Revocation),
+    /// A command of this broker found a lease's time to be over. Others are not told.
+    Ended(LockKey, Ending),
     /// Somebody watches, and this has changed.
     Changed(LockKey, Vec<Change>),
     /// Calls that wait for the lock may have lost their place: each asks again.
     Rejoin(LockKey),
+    /// Another server process keeps the locks than before.
+    Replaced,
     /// Messages may have been lost: touch every lock that has waiters here.
     Resync,
 }

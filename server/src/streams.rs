@@ -49,6 +49,11 @@ impl Streams {
         (StreamId { broker, epoch }, news)
     }
 
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        lock(&self.0).streams.len()
+    }
+
     /// Forgets a stream.
     pub fn close(&self, id: StreamId) {
         lock(&self.0).streams.remove(&id.epoch);

@@ -11,7 +11,7 @@ pub use self::{
     acceptor::{Accepted, Acceptor},
     connection::{Connection, Peer},
     frames::Speaks,
-    load::{Answer, Large, Load, Partial},
-    seats::ConnectionLimits,
+    load::{Answer, Large, Load, Partial, Places},
+    seats::{ConnectionLimits, Connections},
     tls::{Tls, TlsFiles},
 };

@@ -30,6 +30,8 @@ pub enum Signal {
         fencing_token: FencingToken,
         /// Nobody may be told before the broker has claimed it.
         provisional: bool,
+        /// When the broker heard of it.
+        told: Instant,
     },
     /// Its place in line may be lost: ask the store again.
     Rejoin,

@@ -70,6 +70,8 @@ impl BrokerOptions {
         command.args([verb, "--store", &self.store, "--key-prefix", KEY_PREFIX]);
         // All clients of a test come from one address.
         command.env("LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "20000");
+        // Tests read its log as people do.
+        command.env("LEASEHOLD__LOG__FORMAT", "text");
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         command
     }

@@ -2,6 +2,7 @@
 
 pub mod adding;
 pub mod attempts;
+pub mod endings;
 pub mod hand_offs;
 pub mod inspection;
 pub mod leases;

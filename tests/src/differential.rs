@@ -10,7 +10,7 @@ pub mod tally;
 
 use std::fmt;
 
-use leasehold_server::store::memory::record::Record;
+use leasehold_server::store::{Ending, memory::record::Record};
 
 use self::{
     generator::Generator,
@@ -22,11 +22,14 @@ use self::{
 /// Steps of one sequence.
 pub const STEPS: usize = 60;
 
+/// The answer to a command, and the leases whose time it found to be over.
+pub type Told = (Answer, Vec<Ending>);
+
 /// A step to which the scripts do not answer like the specification.
 pub struct Difference {
     seed: u64,
-    steps: Vec<(Step, Answer)>,
-    answer: Answer,
+    steps: Vec<(Step, Told)>,
+    told: Told,
 }
 
 /// Runs the sequence of a seed on both; the first difference ends it.
@@ -35,9 +38,9 @@ pub struct Difference {
 /// If the scripts leave a record without a time to live.
 pub fn compare(seed: u64, machine: &mut Machine, tally: &mut Tally) -> Option<Difference> {
     let mut steps = sequence(seed, tally);
-    let (answers, pttl) = machine.run(steps.iter().map(|(step, _)| step));
-    let differs = |(expected, answer): (&(Step, Answer), &Answer)| expected.1 != *answer;
-    let Some(at) = steps.iter().zip(&answers).position(differs) else {
+    let (told, pttl) = machine.run(steps.iter().map(|(step, _)| step));
+    let differs = |(expected, told): (&(Step, Told), &Told)| expected.1 != *told;
+    let Some(at) = steps.iter().zip(&told).position(differs) else {
         assert!(
             pttl == -2 || pttl > 0,
             "seed {seed} leaves a record with PTTL {pttl}"
@@ -45,16 +48,12 @@ pub fn compare(seed: u64, machine: &mut Machine, tally: &mut Tally) -> Option<Di
         return None;
     };
     steps.truncate(at + 1);
-    let answer = answers[at].clone();
-    Some(Difference {
-        seed,
-        steps,
-        answer,
-    })
+    let told = told[at].clone();
+    Some(Difference { seed, steps, told })
 }
 
 /// The steps of a seed, and what the specification answers to each.
-fn sequence(seed: u64, tally: &mut Tally) -> Vec<(Step, Answer)> {
+fn sequence(seed: u64, tally: &mut Tally) -> Vec<(Step, Told)> {
     let mut generator = Generator::new(seed);
     let mut record = Record::default();
     let mut watch = Watch::default();
@@ -66,7 +65,9 @@ fn sequence(seed: u64, tally: &mut Tally) -> Vec<(Step, Answer)> {
         let after = record.get(step.now_us);
         tally.count(&mut watch, &step, &answer, [&before, &after]);
         generator.learn(&step, &answer);
-        steps.push((step, answer));
+        let endings = std::mem::take(&mut record.endings);
+        tally.count_endings(&endings);
+        steps.push((step, (answer, endings)));
     }
     steps
 }
@@ -74,7 +75,7 @@ fn sequence(seed: u64, tally: &mut Tally) -> Vec<(Step, Answer)> {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}:", self.seed)?;
-        for (step, answer) in &self.steps {
+        for (step, told) in &self.steps {
             let Step {
                 now_us,
                 broker,
@@ -88,10 +89,10 @@ impl fmt::Display for Difference {
             };
             writeln!(
                 f,
-                "{now_us} {broker} {era:?}{late} {:?}\n    {answer:?}",
+                "{now_us} {broker} {era:?}{late} {:?}\n    {told:?}",
                 step.verb
             )?;
         }
-        writeln!(f, "the scripts answered {:?}", self.answer)
+        writeln!(f, "the scripts answered {:?}", self.told)
     }
 }

@@ -9,8 +9,36 @@ use tokio::{
 
 /// The status of the answer and what is in it.
 pub async fn ask(addr: SocketAddr, method: &str, path: &str) -> io::Result<(u16, String)> {
+    send(addr, (method, path), &[], "").await
+}
+
+/// What a POST of this text with these headers answers.
+pub async fn post(
+    addr: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String) {
+    let answer = send(addr, ("POST", path), headers, body).await;
+    answer.expect("an answer")
+}
+
+async fn send(
+    addr: SocketAddr,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    body: &str,
+) -> io::Result<(u16, String)> {
     let mut connection = TcpStream::connect(addr).await?;
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\r\n");
+    let headers = headers.iter();
+    let headers: String = headers
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\
+         content-length: {length}\r\n{headers}\r\n{body}"
+    );
     connection.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await?;

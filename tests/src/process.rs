@@ -122,6 +122,17 @@ impl TestProcess {
         rest.chars().next().expect("stat holds a state")
     }
 
+    /// Its memory that is in use, in KiB.
+    #[must_use]
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("the process is there");
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        kib.expect("status holds a size")
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).expect("signal a process of this test");
     }

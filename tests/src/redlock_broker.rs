@@ -149,7 +149,8 @@ pub fn waiting(lock: &LockKey, wait: Duration) -> AcquireCall {
 }
 
 /// No quota that a test could use up.
-fn boundless() -> Live {
+#[must_use]
+pub fn boundless() -> Live {
     Live {
         limits: Limits::default(),
         drain_timeout: Duration::ZERO,

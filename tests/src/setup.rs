@@ -15,7 +15,13 @@ pub fn workspace() -> &'static Path {
 /// The folder of a tool, as `scripts/setup.sh` names it. One that is missing fails the test.
 #[must_use]
 pub fn folder_of(tool: &str) -> PathBuf {
-    let mut script = Command::new(workspace().join("scripts/setup.sh"));
+    self::tool("scripts/setup.sh", tool)
+}
+
+/// What a script of the set-up names so. What is missing fails the test.
+#[must_use]
+pub fn tool(script: &str, tool: &str) -> PathBuf {
+    let mut script = Command::new(workspace().join(script));
     let output = script.arg(tool).output().expect("a script that runs");
     let missing = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{missing}");

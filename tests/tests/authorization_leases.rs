@@ -71,7 +71,7 @@ fn that_take_a_lease() -> Vec<(Entry, Option<Way>)> {
 }
 
 /// The holder's lease, and others; of each the names are as long as of the others.
-async fn shown(site: &Site, holder: &Line) -> Vec<Shown> {
+async fn shown(site: &mut Site, holder: &Line) -> Vec<Shown> {
     let live_lock = lock("live");
     let live = taken(holder, &live_lock, LONG).await;
     let another = taken(holder, &lock("more"), LONG).await;
@@ -152,13 +152,21 @@ async fn taken_away(site: &Site, holder: &Line) -> (LockRef, Lease) {
     (lock, lease)
 }
 
-async fn run_out(site: &Site, holder: &Line) -> (LockRef, Lease) {
+async fn run_out(site: &mut Site, holder: &Line) -> (LockRef, Lease) {
     let lock = lock("late");
     let lease = taken(holder, &lock, SHORT).await;
-    until("it has run out", async || {
-        site.aside().look(&lock).await.is_err().then_some(())
+    site.overheard.commands().await;
+    // Its broker looks after it by itself then, so that the end is counted.
+    until("it has run out, and was looked after", async || {
+        let commands = site.overheard.commands().await;
+        let is_touched = commands
+            .iter()
+            .any(|command| command.contains("lease-late"));
+        is_touched.then_some(())
     })
     .await;
+    let gone = site.aside().look(&lock).await;
+    gone.expect_err("nobody has it any more");
     (lock, lease)
 }
 
@@ -186,7 +194,7 @@ fn answer(reply: &Reply, shown: &Shown) -> String {
 async fn anothers_lease_and_a_guess_are_answered_alike() {
     let mut site = Site::start(people()).await;
     let holder = site.line(&site.roles[1]);
-    let leases = shown(&site, &holder).await;
+    let leases = shown(&mut site, &holder).await;
     let asked = that_take_a_lease();
     assert!(
         asked.len() >= 7,
@@ -240,9 +248,9 @@ fn refused(entry: &Entry, reply: &Reply) -> String {
 
 #[tokio::test]
 async fn looking_longer_tells_no_more() {
-    let site = Site::start(people()).await;
+    let mut site = Site::start(people()).await;
     let holder = site.line(&site.roles[1]);
-    let leases = shown(&site, &holder).await;
+    let leases = shown(&mut site, &holder).await;
     let line = site.line(&site.roles[2]);
     let calls = count(CALLS, CALLS_LEAST);
     for call in that_take_a_lease() {

@@ -1,15 +1,17 @@
-//! No secret is in anything that a broker writes or answers, at the most talkative level, whatever goes
-//! wrong.
+//! No secret is in anything that a broker writes, answers or sends to a collector, at the most talkative level,
+//! whatever goes wrong; and what callers say in labels is for those who look at the lock.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use leasehold_proto::v1::{
-    AcquireRequest, HoldAcquire, HoldRequest, Lease, LockTarget, Owner, RefreshCredential,
-    ReleaseRequest, RenewRequest, hold_request::Message as Ask, hold_response::Message as Told,
+    AcquireRequest, GetLockRequest, HoldAcquire, HoldRequest, Lease, LockTarget, Owner,
+    RefreshCredential, ReleaseRequest, RenewRequest, hold_request::Message as Ask,
+    hold_response::Message as Told,
 };
 use leasehold_tests::{
-    broker_process::BrokerProcess,
+    broker_process::{BrokerOptions, BrokerProcess},
     callers::{Caller, Doors},
+    collector::Collector,
     redis_server::RedisServer,
     scale::figures,
     temp_dir::TempDir,
@@ -22,6 +24,9 @@ use uuid::Uuid;
 
 const PASSWORD: &str = "canary-password-81d0";
 const TOKEN: &str = "canary-token-5c1e";
+const LABEL: &str = "canary-label-47f2";
+/// Of the broker at the collector.
+const COLLECTOR_TOKEN: &str = "canary-collector-2b90";
 const WRONG: &str = "canary-wrong-token-9a77";
 const DEPLOYMENT_KEY: &str = "cafe0123456789abcdef0123456789abcdef0123456789abcdef0123456789ca";
 const SOON: Duration = Duration::from_secs(5);
@@ -56,6 +61,7 @@ fn acquire(request_id: &str) -> AcquireRequest {
         }),
         owner: Some(Owner {
             id: "worker".to_owned(),
+            labels: [("team".to_owned(), LABEL.to_owned())].into(),
             ..Owner::default()
         }),
         request_id: request_id.to_owned(),
@@ -73,6 +79,14 @@ async fn calls(caller: &Caller, seen: &mut Seen) {
     let held = locks.acquire(acquire(&Uuid::new_v4().to_string())).await;
     seen.answered(held);
     let Some(lease) = lease else { return };
+    let look = GetLockRequest {
+        name: "a".to_owned(),
+        ..GetLockRequest::default()
+    };
+    let looked = caller.looks.clone().get_lock(look).await;
+    if let Some(lock) = seen.answered(looked) {
+        seen.answers += &format!("{lock:?}");
+    }
     seen.secrets.push(lease.lease_token.clone());
     let wrong = Lease {
         lease_token: WRONG.to_owned(),
@@ -129,12 +143,9 @@ async fn stream(caller: &Caller, seen: &mut Seen) {
     }
 }
 
-#[tokio::test]
-async fn no_secret_is_logged_or_answered() {
-    let redis = RedisServer::start_with(&["--requirepass", PASSWORD]).await;
-    let doors = Doors::new(RULES, &[("ci", TOKEN)]);
-    let dir = TempDir::new("canary");
-    let key = dir.path().join("deployment.key");
+/// A broker that logs and traces all it does, and has a secret of every kind.
+fn options(doors: &Doors, redis: &RedisServer, collector: &Collector, dir: &Path) -> BrokerOptions {
+    let key = dir.join("deployment.key");
     std::fs::write(&key, DEPLOYMENT_KEY).expect("write a file");
     let url = redis
         .url()
@@ -143,13 +154,28 @@ async fn no_secret_is_logged_or_answered() {
     for (name, value) in [
         ("LOG__FILTER", "trace"),
         ("STORE__DEPLOYMENT_KEY_FILE", &key.display().to_string()),
+        ("TRACING__OTLP_ENDPOINT", &collector.url()),
+        ("TRACING__SAMPLE_RATIO", "1"),
     ] {
         options
             .env
             .push((format!("LEASEHOLD__{name}"), value.to_owned()));
     }
+    let headers = format!("authorization=Bearer {COLLECTOR_TOKEN}");
+    let headers = ("OTEL_EXPORTER_OTLP_HEADERS".to_owned(), headers);
+    options.env.push(headers);
+    options
+}
+
+#[tokio::test]
+async fn no_secret_is_logged_or_answered() {
+    let redis = RedisServer::start_with(&["--requirepass", PASSWORD]).await;
+    let collector = Collector::start().await;
+    let doors = Doors::new(RULES, &[("ci", TOKEN)]);
+    let dir = TempDir::new("canary");
+    let options = options(&doors, &redis, &collector, dir.path());
     options.init_store().await;
-    let broker = BrokerProcess::start(&options).await;
+    let mut broker = BrokerProcess::start(&options).await;
     let caller = |token: &str| Caller::new(broker.addr(), broker.admin(), Some(token));
     let signed = doors.issuer.token("alice", 60, json!({}));
     let expired = doors.issuer.token("alice", -60, json!({}));
@@ -165,7 +191,10 @@ async fn no_secret_is_logged_or_answered() {
     assert!(!checked, "{said}");
     seen.answers += &said;
     seen.secrets
-        .extend([PASSWORD, DEPLOYMENT_KEY].map(str::to_owned));
+        .extend([PASSWORD, DEPLOYMENT_KEY, COLLECTOR_TOKEN].map(str::to_owned));
+    // The last spans come with its end.
+    broker.terminate();
+    assert_eq!(broker.ended().await, Some(0));
 
     let granted = seen.granted.clone();
     seen.secrets.extend(granted.clone());
@@ -179,12 +208,26 @@ async fn no_secret_is_logged_or_answered() {
         shown.cloned().collect::<Vec<_>>()
     };
     figures(&format!(
-        "canary: log={}B answers={}B secrets={}",
+        "canary: log={}B spans={} answers={}B secrets={}",
         log.len(),
+        collector.seen().len(),
         seen.answers.len(),
         seen.secrets.len()
     ));
     assert_eq!(shown(&log), Vec::<String>::new(), "in the log");
+    assert!(!log.contains(LABEL), "a label in the log");
+    assert!(log.contains(" audit: denied"), "an audit line");
+    let spans = format!("{:?}", collector.seen());
+    assert!(
+        spans.contains("queue.wait") || spans.contains("lease.granted"),
+        "{spans}"
+    );
+    assert_eq!(shown(&spans), Vec::<String>::new(), "in a span");
+    assert!(!spans.contains(LABEL), "a label in a span");
+    assert!(
+        seen.answers.contains(LABEL),
+        "a label in an answer to who may observe"
+    );
     // A grant is answered with its token, to whom it is granted.
     let answered = shown(&seen.answers);
     assert_eq!(answered, granted, "in an answer");

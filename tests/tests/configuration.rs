@@ -74,13 +74,13 @@ const FILES: [Wrong; 24] = [
     ),
     wrong(
         "an unknown section",
-        "[tracing]\ntokens = \"none\"\n",
-        "tracing.tokens (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "[archive]\ntokens = \"none\"\n",
+        "archive.tokens (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
     ),
     wrong(
         "an unknown section with nothing in it",
-        "[tracing]\n[limits]\n",
-        "tracing (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "[archive]\n[limits]\n",
+        "archive (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
     ),
     wrong(
         "a value in the place of a section",

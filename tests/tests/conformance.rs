@@ -2,8 +2,9 @@
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, hand_offs, inspection, leases, limits, line, listing, permits, recovery,
-        reentry, repeats, revoking, seeds, sharing, silence, streams, terms, traps, watching,
+        adding, attempts, endings, hand_offs, inspection, leases, limits, line, listing, permits,
+        recovery, reentry, repeats, revoking, seeds, sharing, silence, streams, terms, traps,
+        watching,
     },
     world::{Start, World},
 };
@@ -53,6 +54,13 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
+    Trusted endings {
+        an_expiry_is_told_once_to_the_broker_that_noticed_it
+        what_is_given_back_is_no_end_to_tell
+        an_end_by_max_hold_is_told_as_that
+        an_operators_end_is_told_with_its_reason
+        a_lapse_is_told_as_an_expiry
+    }
     Trusted repeats {
         a_repeat_of_a_held_call_renews_the_lease
         a_repeat_at_another_broker_gets_the_same_grant
@@ -182,6 +190,7 @@ on_every_store! {
     }
     Trusted hand_offs {
         a_hand_off_within_a_broker_is_final
+        who_joins_the_line_knows_which_hand_offs_were_before
         a_hand_off_to_another_broker_is_provisional
         a_claim_makes_a_hand_off_final
         a_repeat_of_the_call_claims_the_hand_off

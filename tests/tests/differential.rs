@@ -21,7 +21,10 @@ const THREADS: usize = 2;
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// At full scale each of these occurs at least so often.
 const OCCUR: usize = 500;
-const MUST_OCCUR: [&str; 41] = [
+const MUST_OCCUR: [&str; 44] = [
+    "ended: expired",
+    "ended: revoked",
+    "ended: max_hold",
     "revoke: taken",
     "revoke: already",
     "renew: revoked",

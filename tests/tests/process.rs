@@ -274,9 +274,8 @@ async fn a_second_signal_ends_a_drain() {
 }
 
 #[tokio::test]
-async fn the_log_can_be_json() {
-    let env = [("LEASEHOLD__LOG__FORMAT", "json")];
-    let mut dev = Dev::start_with(&ANY_PORTS, &env);
+async fn the_log_is_json_in_a_file() {
+    let mut dev = Dev::start(&ANY_PORTS);
     dev.line().await;
     dev.ends_by(Signal::TERM).await;
     let log = dev.log();

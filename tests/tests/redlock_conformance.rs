@@ -5,8 +5,8 @@
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, hand_offs, inspection, leases, line, listing, recovery, reentry, repeats,
-        revoking, seeds, streams, terms, traps,
+        adding, attempts, endings, hand_offs, inspection, leases, line, listing, recovery, reentry,
+        repeats, revoking, seeds, streams, terms, traps,
     },
     world::{Start, World},
 };
@@ -23,6 +23,13 @@ macro_rules! on_redlock {
 }
 
 on_redlock! {
+    Trusted endings {
+        an_expiry_is_told_once_to_the_broker_that_noticed_it
+        what_is_given_back_is_no_end_to_tell
+        an_end_by_max_hold_is_told_as_that
+        an_operators_end_is_told_with_its_reason
+        a_lapse_is_told_as_an_expiry
+    }
     Trusted repeats {
         a_repeat_of_a_held_call_renews_the_lease
         a_repeat_at_another_broker_gets_the_same_grant

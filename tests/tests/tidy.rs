@@ -67,15 +67,19 @@ const ARROWS: [Arrow; 6] = [
 ];
 
 /// Crates that only these modules of the server may name.
-const HOMES: [(&str, &[&str]); 8] = [
-    ("axum", &["serve"]),
+const HOMES: [(&str, &[&str]); 12] = [
+    ("askama", &["page"]),
+    ("axum", &["page", "serve"]),
     ("fred", &["store/redis"]),
     ("clap", &["config"]),
     ("notify", &["reload"]),
+    ("opentelemetry", &["trace"]),
+    ("opentelemetry_otlp", &["trace"]),
+    ("opentelemetry_sdk", &["trace"]),
     ("tonic", EDGE),
     ("prost", EDGE),
     ("prost_types", EDGE),
-    ("leasehold_proto", EDGE),
+    ("leasehold_proto", &["grpc", "page", "serve", "transport"]),
 ];
 
 /// Where gRPC is spoken.

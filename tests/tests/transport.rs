@@ -4,11 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Client, ConnectError};
+use leasehold_proto::v1::{GetLockRequest, inspection_service_client::InspectionServiceClient};
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
     broker_tls::{BrokerTls, handshake, is_closed},
     callers::Doors,
     certificates::{Authority, Signed, client_config},
+    client::channel,
     clock::boottime,
     deployment::Deployment,
     scale::figures,
@@ -19,6 +21,7 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring, version::TLS12};
+use tonic::{Code, Request};
 
 const RULES: &str = r#"
     [[rule]]
@@ -241,4 +244,24 @@ fn old_tls(authority: &Authority) -> Arc<ClientConfig> {
     let builder = builder.with_protocol_versions(&[&TLS12]);
     let builder = builder.expect("a version that there was");
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[tokio::test]
+async fn headers_of_a_request_are_bounded() {
+    let site = Deployment::start(1).await;
+    let address = site.brokers[0].addr();
+    let look = async |length: usize| {
+        let mut request = Request::new(GetLockRequest {
+            name: "a".to_owned(),
+            ..GetLockRequest::default()
+        });
+        let much = "x".repeat(length).parse().expect("ASCII");
+        request.metadata_mut().insert("much", much);
+        let mut looks = InspectionServiceClient::new(channel(address));
+        looks.get_lock(request).await.expect_err("nobody holds it")
+    };
+    assert_eq!(look(7_000).await.code(), Code::NotFound);
+    // Request Header Fields Too Large, before anybody looks at the request.
+    let refused = look(9_000).await;
+    assert!(refused.message().contains("431"), "{refused:?}");
 }

@@ -10,12 +10,14 @@ use futures::stream::{self, Stream};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
+    denials::Denials,
     jwt::{self, Jwt},
     policy::{Policy, Verb},
     tokens::{Sum, Tokens},
 };
 use crate::{
     lock::LockKey,
+    metrics::{Metrics, Refusal},
     pace::{Pace, Paces},
 };
 
@@ -83,6 +85,8 @@ pub struct Rules {
 pub struct Gate {
     rules: watch::Receiver<Arc<Rules>>,
     strangers: Arc<Mutex<Strangers>>,
+    metrics: Metrics,
+    denials: Arc<Denials>,
 }
 
 /// What comes from where, that nobody knows.
@@ -114,9 +118,13 @@ impl Rules {
 
 impl Gate {
     /// By the newest rules that are told.
-    pub fn new(rules: watch::Receiver<Arc<Rules>>) -> Self {
-        let strangers = Arc::default();
-        Self { rules, strangers }
+    pub fn new(rules: watch::Receiver<Arc<Rules>>, metrics: Metrics) -> Self {
+        Self {
+            rules,
+            strangers: Arc::default(),
+            denials: Arc::default(),
+            metrics,
+        }
     }
 
     /// Who calls: by a bearer token, or else by the certificate of the connection.
@@ -173,6 +181,11 @@ impl Gate {
             }
     }
 
+    /// A caller was denied what was asked for.
+    pub fn denied(&self) {
+        self.metrics.refused(Refusal::Denied);
+    }
+
     /// Whether a caller may do that to this lock.
     pub fn allows(&self, caller: &Caller, verb: Verb, lock: &LockKey) -> bool {
         self.rules.borrow().policy.allows(&caller.name, verb, lock)
@@ -181,6 +194,11 @@ impl Gate {
     /// Whether a caller may do that to any lock at all.
     pub fn allows_some(&self, caller: &Caller, verb: Verb) -> bool {
         self.rules.borrow().policy.allows_some(&caller.name, verb)
+    }
+
+    /// What was denied.
+    pub fn denials(&self) -> &Denials {
+        &self.denials
     }
 
     /// Whether anybody is asked who calls.
@@ -205,8 +223,14 @@ impl Gate {
     fn failed(&self, address: Option<IpAddr>) -> Unknown {
         let paced = address.map(|address| self.strangers().failures.take(FAILURES, address));
         match paced {
-            Some(Err(early)) => Unknown::TooOften(early),
-            Some(Ok(())) | None => Unknown::Worthless,
+            Some(Err(early)) => {
+                self.metrics.refused(Refusal::TooOften);
+                Unknown::TooOften(early)
+            }
+            Some(Ok(())) | None => {
+                self.metrics.refused(Refusal::Credential);
+                Unknown::Worthless
+            }
         }
     }
 

@@ -13,6 +13,14 @@ impl Pattern {
         Self { parts }
     }
 
+    /// What it says, if that is one name.
+    pub(super) fn literal(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
     pub(super) fn matches(&self, name: &str) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else {
             return self.parts.first().is_some_and(|only| only == name);

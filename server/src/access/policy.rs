@@ -65,6 +65,12 @@ impl Policy {
         Self { rules: vec![rule] }
     }
 
+    /// The namespaces that rules name as they are called.
+    pub fn namespaces(&self) -> impl Iterator<Item = &str> {
+        let patterns = self.rules.iter().flat_map(|rule| &rule.namespaces);
+        patterns.filter_map(Pattern::literal)
+    }
+
     /// Reads `[[rule]]` tables of TOML, each with `callers`, `verbs`, and, where not all are meant,
     /// `namespaces` and `names`.
     ///

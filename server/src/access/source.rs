@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use super::{gate::Rules, jwt::Jwt, key_set::KeySetUrl, policy::Policy, tokens::Tokens};
-use crate::files::Files;
+use crate::{
+    files::Files,
+    metrics::{File, Metrics},
+};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How old a key set from the web may become.
@@ -143,7 +146,9 @@ impl Follower {
     }
 
     /// Reads again whatever changes. While something is wrong the rules in force stay.
-    pub async fn follow(mut self, rules: watch::Sender<Arc<Rules>>) {
+    pub async fn follow(mut self, rules: watch::Sender<Arc<Rules>>, metrics: Metrics) {
+        metrics.reloaded(File::Rules, true);
+        metrics.name(rules.borrow().policy.namespaces());
         loop {
             sleep(LOOK_EVERY).await;
             let wants_keys = rules.borrow().jwt.as_ref().is_some_and(Jwt::wants_keys);
@@ -155,10 +160,13 @@ impl Follower {
             }
             match self.source.load_with(self.fetched.as_deref()) {
                 Ok(newest) => {
+                    metrics.name(newest.policy.namespaces());
                     rules.send_replace(Arc::new(newest));
+                    metrics.reloaded(File::Rules, true);
                     tracing::info!("tokens, keys and policy were read again");
                 }
                 Err(problems) => {
+                    metrics.reloaded(File::Rules, false);
                     for problem in problems {
                         tracing::error!("{problem}");
                     }

@@ -9,6 +9,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     Broker, OnStream,
     stream::QUEUE_GRACE,
+    traced::{self, InLine},
     turn::{Turn, left_ms},
     undo::{Attempt, GRACE, Undo},
 };
@@ -16,7 +17,11 @@ use crate::lock::{
     Acquire, AcquireCall, AttemptId, Failed, HeldLock, Lease, LeaseId, LeaseRef, LeaseToken,
     LockError, LockKey, Target, Under, Via,
 };
-use crate::quotas::Place;
+use crate::{
+    metrics::Timed,
+    quotas::Place,
+    trace::{Origin, Traced},
+};
 
 /// What a call ends with.
 pub(super) type Answered = Result<Offer, Failed>;
@@ -33,6 +38,7 @@ pub(super) struct Call {
     attempt: AttemptId,
     deadline: Instant,
     on: Option<OnStream>,
+    timed: Timed,
 }
 
 /// A granted lease on its way to the caller. Dropped on the way, what the call took is given back.
@@ -44,6 +50,8 @@ pub(super) struct Offer {
     undelivered: Undelivered,
     /// Those of its targets.
     places: Vec<Place>,
+    /// The span of a call on a stream.
+    origin: Option<Box<Origin>>,
 }
 
 /// Takes attempts back when dropped.
@@ -56,7 +64,7 @@ impl Call {
         broker: Broker,
         call: AcquireCall,
         lease: (LeaseId, LeaseToken),
-        on: Option<OnStream>,
+        (on, timed): (Option<OnStream>, Timed),
     ) -> Self {
         Self {
             broker,
@@ -65,6 +73,7 @@ impl Call {
             deadline: Instant::now() + Duration::from_millis(call.wait_ms),
             call,
             on,
+            timed,
         }
     }
 
@@ -74,27 +83,54 @@ impl Call {
         let mut sent = Vec::new();
         let result = self.take_all(&mut sent, &mut reply).await;
         let undo = self.broker.undo.clone();
+        let traced = Traced::current();
         match result {
             Ok(Some((lease, as_of))) => {
+                self.timed.granted();
+                self.tell_log(&lease);
+                let on_stream = self.on.as_ref();
                 // An offer that cannot be sent is dropped, and undone by that.
                 let undelivered = Undelivered(undo, sent);
-                let _ = reply.send(Ok(Offer {
+                let answer = Ok(Offer {
                     lease,
                     as_of,
                     undelivered,
                     places,
-                }));
+                    origin: on_stream.and_then(|_| traced.origin()),
+                });
+                traced::answered(&traced, &answer);
+                let _ = reply.send(answer);
             }
-            Ok(None) => sent.into_iter().for_each(|attempt| undo.later(attempt)),
+            Ok(None) => {
+                self.timed.abandoned();
+                sent.into_iter().for_each(|attempt| undo.later(attempt));
+            }
             Err(failed) => {
+                self.timed.failed(&failed.error);
                 if failed.error == LockError::StoreUnavailable {
                     sent.into_iter().for_each(|attempt| undo.later(attempt));
                 } else if failed.error != LockError::Draining {
                     // A drain never cancels: the same call at another broker goes on from here.
                     self.roll_back(sent).await;
                 }
-                let _ = reply.send(Err(failed));
+                let answer = Err(failed);
+                traced::answered(&traced, &answer);
+                let _ = reply.send(answer);
             }
+        }
+    }
+
+    fn tell_log(&self, lease: &Lease) {
+        for held in &lease.locks {
+            tracing::debug!(
+                lease_id = %lease.lease_id,
+                namespace = held.lock.namespace(),
+                lock = held.lock.name(),
+                owner = self.call.owner.id,
+                fencing_token = held.grant.fencing_token.get(),
+                ttl_ms = held.grant.ttl.as_millis(),
+                "a lock was granted"
+            );
         }
     }
 
@@ -121,9 +157,12 @@ impl Call {
                 acquire,
                 deadline: self.deadline,
                 on: self.on.as_ref(),
+                timed: &self.timed,
                 as_of: 0,
                 standing: None,
+                in_line: InLine::default(),
                 is_known: false,
+                joined_after: 0,
             };
             let granted = tokio::select! {
                 biased;
@@ -268,6 +307,14 @@ impl Call {
 impl Offer {
     pub(super) fn as_of(&self) -> i64 {
         self.as_of
+    }
+
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(super) fn origin(&mut self) -> Option<Box<Origin>> {
+        self.origin.take()
     }
 
     pub(super) fn locks(&self) -> impl Iterator<Item = &LockKey> {

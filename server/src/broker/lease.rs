@@ -4,8 +4,8 @@ use futures::future::join_all;
 
 use super::{Broker, expiry};
 use crate::{
-    lock::{Attachment, Failed, Grant, HeldLock, LeaseRef, LockError, Release, Ttl, Via},
-    store::{Attached, Released, Renewed},
+    lock::{Attachment, Failed, Grant, HeldLock, LeaseRef, LockError, Release, StreamId, Ttl, Via},
+    store::{Attached, Released, Renewed, StoreError},
 };
 
 /// What became of a release.
@@ -26,26 +26,39 @@ impl Broker {
         ttl: Option<Ttl>,
         via: Via,
     ) -> Result<Vec<HeldLock>, Failed> {
-        let renewals = lease.iter().map(|held| self.store.renew(held, ttl, via));
-        let renewals = join_all(renewals).await.into_iter();
-        let kept = kept(
-            lease,
-            renewals.map(|renewed| match renewed? {
-                Renewed::Extended(grant) => Ok(grant),
-                Renewed::Released => Err(LockError::LeaseReleased),
-                Renewed::MaxHold => Err(LockError::MaxHold),
-                Renewed::Revoked { reason } => Err(LockError::LeaseRevoked { reason }),
-                Renewed::Elsewhere => Err(LockError::StaleAttach),
-                Renewed::Expired => Err(LockError::LeaseExpired),
-                Renewed::NotFound => Err(LockError::LeaseNotFound),
-            }),
-        )?;
+        let kept = renewed(lease, self.renew_each(lease, ttl, via).await)?;
         if let (Via::Anywhere, Some(first)) = (via, lease.first()) {
             let ttl_ms = kept.iter().map(|held| held.grant.ttl.as_millis()).min();
             self.quotas
                 .renewed(first.lease_id, expiry(ttl_ms.unwrap_or(0)));
         }
         Ok(kept)
+    }
+
+    /// The same for a lease of that stream, which knows what the lease has: what the store does not
+    /// know of it was lost. (Who shows a lease may show one that has been over for long.)
+    pub(super) async fn renew_own(
+        &self,
+        lease: &[LeaseRef],
+        stream: StreamId,
+    ) -> Result<Vec<HeldLock>, Failed> {
+        let renewals = self.renew_each(lease, None, Via::Stream(stream)).await;
+        for (held, renewed) in lease.iter().zip(&renewals) {
+            if matches!(renewed, Ok(Renewed::NotFound)) {
+                self.ends.lost(held);
+            }
+        }
+        renewed(lease, renewals)
+    }
+
+    async fn renew_each(
+        &self,
+        lease: &[LeaseRef],
+        ttl: Option<Ttl>,
+        via: Via,
+    ) -> Vec<Result<Renewed, StoreError>> {
+        let renewals = lease.iter().map(|held| self.store.renew(held, ttl, via));
+        join_all(renewals).await
     }
 
     /// Puts every lock of a lease on a stream, without extending it. Locks that were released are no
@@ -95,6 +108,10 @@ impl Broker {
                     given_back.hold_count += hold_count;
                     if hold_count == 0 {
                         self.quotas.released(held.lease_id, &held.lock);
+                        let is_now = matches!(released, Ok(Released::Now { .. }));
+                        if is_now && release != Release::Lapse {
+                            self.ends.released(held);
+                        }
                     }
                     continue;
                 }
@@ -113,6 +130,25 @@ impl Broker {
             .max_by_key(|failed| failed.error.is_open());
         failed.map_or(Ok(given_back), Err)
     }
+}
+
+/// What is left after these renewals.
+fn renewed(
+    lease: &[LeaseRef],
+    renewals: Vec<Result<Renewed, StoreError>>,
+) -> Result<Vec<HeldLock>, Failed> {
+    kept(
+        lease,
+        renewals.into_iter().map(|renewed| match renewed? {
+            Renewed::Extended(grant) => Ok(grant),
+            Renewed::Released => Err(LockError::LeaseReleased),
+            Renewed::MaxHold => Err(LockError::MaxHold),
+            Renewed::Revoked { reason } => Err(LockError::LeaseRevoked { reason }),
+            Renewed::Elsewhere => Err(LockError::StaleAttach),
+            Renewed::Expired => Err(LockError::LeaseExpired),
+            Renewed::NotFound => Err(LockError::LeaseNotFound),
+        }),
+    )
 }
 
 /// The locks that a lease still has. One that was released is no loss, unless it was the last.

@@ -7,6 +7,7 @@ mod done;
 mod messages;
 mod owned;
 mod time;
+mod traced;
 
 use std::{
     collections::HashMap,
@@ -35,10 +36,11 @@ pub use self::{
     messages::{Asked, Ended, Extended, May, Place, Refusal, Tell, Told},
     time::StreamAge,
 };
-use super::{Broker, OnStream, ended};
+use super::{Broker, OnStream, ended, traced as spans};
 use crate::{
     lock::{AcquireCall, Attachment, LeaseId, Release, ShownLease, StreamId},
     streams::News,
+    trace::Traced,
 };
 
 /// Leases and waits of one stream.
@@ -206,7 +208,8 @@ impl Stream {
                 call_id,
                 call,
                 number,
-            } => self.acquire(call_id, *call, number),
+                traced,
+            } => self.acquire((call_id, traced), *call, number),
             Asked::Cancel { call_id } => {
                 if let Some(wait) = self.waits.get(&call_id) {
                     wait.cancel();
@@ -216,7 +219,8 @@ impl Stream {
                 call_id,
                 lease,
                 number,
-            } => self.attach(call_id, lease, number),
+                traced,
+            } => self.attach((call_id, traced), lease, number),
             Asked::Release {
                 call_id,
                 lease_id,
@@ -254,6 +258,7 @@ impl Stream {
         for lease_id in leases {
             if let Some(owned) = self.leases.get_mut(&lease_id) {
                 owned.unanswered = Some(sequence);
+                owned.slack.beat(owned.ttl);
             }
             self.advance(lease_id);
         }
@@ -264,7 +269,7 @@ impl Stream {
         self.silence = Silence::None;
     }
 
-    fn acquire(&mut self, call_id: i64, call: AcquireCall, number: u32) {
+    fn acquire(&mut self, (call_id, traced): (i64, Traced), call: AcquireCall, number: u32) {
         let under = call.under.as_ref().map(|lease| lease.lease_id);
         let Some(give_up) = self.admit(call_id, under) else {
             return;
@@ -276,6 +281,7 @@ impl Stream {
             heartbeats: Arc::clone(&self.heartbeats),
             tell: Arc::clone(&self.tell),
             give_up,
+            traced,
         };
         let first = call.first().clone();
         let (call, answer) = self.broker.begin(&self.caller, call, Some(on));
@@ -289,20 +295,25 @@ impl Stream {
         }));
     }
 
-    fn attach(&mut self, call_id: i64, lease: ShownLease, number: u32) {
+    fn attach(&mut self, (call_id, traced): (i64, Traced), lease: ShownLease, number: u32) {
         if self.admit(call_id, Some(lease.lease_id)).is_none() {
             return;
         }
         let (broker, to) = (self.broker.clone(), self.attachment(number));
-        self.answers.push(Box::pin(async move {
+        spans::about(&traced, lease.locks.iter().map(|held| &held.lock));
+        spans::lease_id(&traced, lease.lease_id);
+        let origin = traced.origin();
+        let attached = async move {
             let result = broker.attach(&lease.locks, to).await;
             Done::Attached {
                 call_id,
                 number,
                 lease,
                 result,
+                origin,
             }
-        }));
+        };
+        self.answers.push(Box::pin(traced.run(attached)));
     }
 
     /// Notes a call that wants one more lease, unless it is about one that is here, or refuses it.

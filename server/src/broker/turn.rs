@@ -7,9 +7,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Broker, OnStream, call::Reply, standing::Standing};
+use super::{Broker, OnStream, call::Reply, standing::Standing, traced::InLine};
 use crate::{
     lock::{Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Via},
+    metrics::Timed,
     store::{Acquired, Renewed, StoreError},
     waiters::{Registration, Signal},
 };
@@ -20,12 +21,17 @@ pub(super) struct Turn<'a> {
     pub(super) acquire: Acquire,
     pub(super) deadline: Instant,
     pub(super) on: Option<&'a OnStream>,
+    pub(super) timed: &'a Timed,
     /// The newest heartbeat that had come before the last command was sent.
     pub(super) as_of: i64,
     /// Where a call on a stream stands in line.
     pub(super) standing: Option<Standing>,
+    /// Its wait, for whoever follows the call.
+    pub(super) in_line: InLine,
     /// The store may know of the call.
     pub(super) is_known: bool,
+    /// The newest token of the lock when the call joined its line.
+    pub(super) joined_after: u64,
 }
 
 /// How the wait ended.
@@ -48,6 +54,7 @@ impl Turn<'_> {
             0 => self.ask().await.map(Some),
             _ => self.wait_in_line(reply).await,
         };
+        self.in_line.end(&grant);
         Ok(grant?.map(|grant| (grant, self.as_of)))
     }
 
@@ -64,8 +71,13 @@ impl Turn<'_> {
                 next_event_ms,
                 place,
                 position,
+                last_fencing_token,
             } => {
+                self.joined_after = last_fencing_token;
                 self.broker.expect(&self.acquire.lock, next_event_ms);
+                if self.in_line.is_unseen() {
+                    self.in_line = InLine::join(self.broker, &self.acquire, position);
+                }
                 if let Some(standing) = &mut self.standing {
                     standing.joined(place, position);
                     self.broker.look_soon(&self.acquire.lock);
@@ -92,10 +104,14 @@ impl Turn<'_> {
         self.standing = self
             .on
             .and_then(|on| Some(Standing::new(on, acquire, registration.looks()?)));
+        let mut waiting = None;
         loop {
             match self.ask().await {
                 Ok(grant) => return Ok(Some(grant)),
-                Err(LockError::Held(_)) => {}
+                Err(LockError::Held(_)) => {
+                    let Acquire { lock, mode, .. } = &self.acquire;
+                    waiting.get_or_insert_with(|| self.timed.wait(lock, *mode));
+                }
                 // In line already: the next touch finds out whether that is still so.
                 Err(LockError::StoreUnavailable | LockError::StoreFull) if self.acquire.rejoin => {}
                 Err(error) => return Err(error),
@@ -124,6 +140,7 @@ impl Turn<'_> {
                 biased;
                 signal = registration.signal() => signal,
                 () = look(&mut self.standing) => continue,
+                () = self.in_line.look() => continue,
                 () = reply.closed() => return Wait::Abandoned,
                 () = given_up(self.on) => return self.leave(LockError::Cancelled).await,
                 () = drained(self.on, self.broker) => return Wait::Failed(LockError::Draining),
@@ -131,14 +148,26 @@ impl Turn<'_> {
             };
             match signal {
                 Signal::Rejoin => return Wait::Rejoin,
+                // To an earlier attempt, which was cancelled before this one joined.
+                Signal::HandOff { fencing_token, .. }
+                    if fencing_token.get() <= self.joined_after => {}
                 Signal::HandOff {
                     fencing_token,
                     provisional: false,
+                    told,
                 } if self.knows_its_grant() => {
+                    self.timed.handed_over(told);
                     return Wait::Granted(self.granted_now(fencing_token));
                 }
-                Signal::HandOff { fencing_token, .. } => {
+                Signal::HandOff {
+                    fencing_token,
+                    told,
+                    ..
+                } => {
                     if let Some(wait) = self.claim(fencing_token).await {
+                        if let Wait::Granted(_) = wait {
+                            self.timed.handed_over(told);
+                        }
                         return wait;
                     }
                 }

@@ -66,6 +66,11 @@ impl Watchers {
         }
     }
 
+    /// How many listen.
+    pub(super) fn count(&self) -> usize {
+        self.news.receiver_count()
+    }
+
     /// Something may have been missed.
     pub(super) fn missed(&self) {
         self.tell(News::Gap);

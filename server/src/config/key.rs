@@ -72,7 +72,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// `string`, `integer` or `boolean`.
+    /// `string`, `integer`, `number` or `boolean`.
     pub(super) fn json_type(&self) -> &str {
         self.schema["type"].as_str().unwrap_or_default()
     }

@@ -6,7 +6,7 @@ use super::{
     key::{Kind, key, number, time},
     reader::Reader,
 };
-use crate::{lock::Limits, quotas::QuotaLimits};
+use crate::{lock::Limits, quotas::QuotaLimits, telemetry};
 
 const QUOTA_MOST: u32 = 1_000_000_000;
 const TTL_LEAST: Duration = Duration::from_millis(100);
@@ -115,14 +115,12 @@ fn quotas(reader: &mut Reader) -> QuotaLimits {
 
 fn filter() -> Kind<String> {
     let schema = serde_json::json!({ "type": "string" });
-    Kind::explaining(
-        "a log filter",
-        schema,
-        |text| match tracing_subscriber::EnvFilter::builder().parse(text) {
-            Ok(_) => Ok(text.to_owned()),
+    Kind::explaining("a log filter", schema, |text| {
+        match telemetry::check(text) {
+            Ok(()) => Ok(text.to_owned()),
             Err(error) => Err(format!("must be a log filter, not {text:?}: {error}")),
-        },
-    )
+        }
+    })
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {

@@ -58,6 +58,17 @@ impl Settings {
         lines.join("\n")
     }
 
+    /// What was given, on one line. Secrets are `***`.
+    #[must_use]
+    pub fn given(&self) -> String {
+        let given = self
+            .0
+            .iter()
+            .filter(|(_, setting)| setting.origin.is_some());
+        let given = given.map(|(name, setting)| format!("{name}={}", setting.shown()));
+        given.collect::<Vec<_>>().join(" ")
+    }
+
     /// What is different here from `before`.
     pub(crate) fn since(&self, before: &Self) -> Vec<Change> {
         let of_both = |(name, to): (&&'static str, &Setting)| {

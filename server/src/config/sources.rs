@@ -46,6 +46,7 @@ impl Given {
             (toml::Value::Integer(_), "integer") | (toml::Value::Boolean(_), "boolean") => {
                 Ok(value.to_string())
             }
+            (toml::Value::Integer(_) | toml::Value::Float(_), "number") => Ok(value.to_string()),
             (_, expected) => Err(format!(
                 "must be {}, in TOML of type {expected}, not {}",
                 form.what,

@@ -71,6 +71,21 @@ pub enum StoreSettings {
 }
 
 impl StoreSettings {
+    /// What it is and where, for people.
+    pub fn described(&self) -> String {
+        match self {
+            Self::Memory { .. } => "in the memory of this process".to_owned(),
+            Self::Redis(redis) => match &redis.place {
+                Place::Server(address) => format!("Redis at {address}"),
+                Place::Sentinel(sentinel) => {
+                    format!("Redis, the master {} of Sentinel", sentinel.master)
+                }
+                Place::Cluster(addresses) => format!("Redis Cluster, by {}", several(addresses)),
+            },
+            Self::Redlock { addresses, .. } => format!("RedLock on {}", several(addresses)),
+        }
+    }
+
     /// What stands in the store's era.
     pub(super) fn bounds(reader: &mut Reader, limits: &Limits) -> EraBounds {
         let about = "How far a replica may lag that becomes master";
@@ -288,4 +303,8 @@ fn name() -> Kind<String> {
     Kind::new("a name", schema, |name| {
         (!name.is_empty()).then(|| name.to_owned())
     })
+}
+fn several(addresses: &[Address]) -> String {
+    let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
+    addresses.join(", ")
 }

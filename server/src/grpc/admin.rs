@@ -1,6 +1,10 @@
 //! AdminService: what operators change.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
 
 use leasehold_proto::v1::{
     ForceReleaseLeaseRequest, ForceReleaseLeaseResponse, SetLockLimitRequest, SetLockLimitResponse,
@@ -12,9 +16,11 @@ use tonic::{Request, Response, Status};
 use super::{address, admit::Asking, decode, encode, status};
 use crate::{
     access::{Gate, Verb},
-    broker::Broker,
+    broker::{Broker, traced as spans},
     config::Live,
-    lock::{Force, LockError},
+    history::{Deed, DeedKind},
+    lock::{Force, LockError, LockKey},
+    trace::Traced,
 };
 
 pub(super) struct Admin {
@@ -27,6 +33,12 @@ pub(super) struct Admin {
 impl Admin {
     fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
         Asking::by(&self.gate, self.live.borrow().limits, request)
+    }
+
+    fn done(&self, deed: Deed) {
+        if let Some(broker) = self.broker.get() {
+            broker.history().done(deed);
+        }
     }
 
     fn broker(&self) -> Result<&Broker, LockError> {
@@ -43,6 +55,9 @@ impl AdminService for Admin {
         let peer = address(&request);
         let asking = self.asking(&request)?;
         let revoke = decode::force_release(request.into_inner(), &asking)?;
+        let traced = Traced::current();
+        spans::about(&traced, [&revoke.lock]);
+        spans::lease_id(&traced, revoke.lease_id);
         let revoked = match self.broker() {
             Ok(broker) => broker.revoke(&revoke).await,
             Err(error) => Err(error),
@@ -62,6 +77,13 @@ impl AdminService for Admin {
                 peer = peer.map(tracing::field::display),
                 "an operator has taken a lease away"
             );
+            let lock = revoke.lock.clone();
+            let deed = deed(DeedKind::ForceRelease, lock, (&asking, peer));
+            self.done(Deed {
+                lease_id: Some(revoke.lease_id),
+                why: revoke.reason,
+                ..deed
+            });
         }
         let holder = holder.filter(|_| asking.may(Verb::Observe, &revoke.lock));
         let holder = holder.map(|holder| encode::holder(&revoke.lock, &holder));
@@ -75,6 +97,7 @@ impl AdminService for Admin {
         &self,
         request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
+        let peer = address(&request);
         let asking = self.asking(&request)?;
         let (lock, limit) = decode::set_lock_limit(request.into_inner(), &asking)?;
         let previous = match self.broker() {
@@ -83,9 +106,35 @@ impl AdminService for Admin {
         };
         let previous = previous.map_err(|error| status::of(&error, &lock))?;
         let caller = &*asking.caller.name;
-        tracing::info!(target: "audit", %lock, limit, previous, caller, "an operator has set a limit");
+        tracing::info!(
+            target: "audit",
+            %lock,
+            limit,
+            previous,
+            caller,
+            peer = peer.map(tracing::field::display),
+            "an operator has set a limit"
+        );
+        let deed = deed(DeedKind::SetLimit, lock, (&asking, peer));
+        self.done(Deed {
+            why: format!("from {previous} to {limit}"),
+            ..deed
+        });
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous),
         }))
+    }
+}
+
+/// What an operator has done now, without the particulars.
+fn deed(kind: DeedKind, lock: LockKey, (asking, peer): (&Asking, Option<SocketAddr>)) -> Deed {
+    Deed {
+        at: SystemTime::now(),
+        kind,
+        caller: asking.caller.name.to_string(),
+        peer: peer.map(|peer| peer.to_string()).unwrap_or_default(),
+        lock: Some(lock),
+        lease_id: None,
+        why: String::new(),
     }
 }

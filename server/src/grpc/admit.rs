@@ -8,7 +8,7 @@ use tonic::{Request, Status, metadata::MetadataMap};
 
 use super::status::{self, Refused};
 use crate::{
-    access::{Caller, Gate, Shown, Unknown, Verb},
+    access::{Caller, Denied, Gate, Shown, Unknown, Verb},
     lock::{Failed, Filter, Limits, LockError, LockKey},
     transport::Peer,
 };
@@ -32,6 +32,8 @@ pub(super) enum Ask {
     WatchLocks,
     SetLockLimit,
     ForceReleaseLease,
+    /// Not of the API.
+    SetLogFilter,
 }
 
 impl Ask {
@@ -48,7 +50,7 @@ impl Ask {
             | Self::HoldRelease => Verb::Acquire,
             Self::CheckFencingToken | Self::GetLock => Verb::Observe,
             Self::ListLocks | Self::WatchLocks => Verb::List,
-            Self::SetLockLimit => Verb::Admin,
+            Self::SetLockLimit | Self::SetLogFilter => Verb::Admin,
             Self::ForceReleaseLease => Verb::ForceRelease,
         }
     }
@@ -68,11 +70,14 @@ impl Asking {
     pub(super) fn by<T>(gate: &Gate, limits: Limits, request: &Request<T>) -> Result<Self, Status> {
         let peer = request.extensions().get::<Peer>();
         let address = peer.map(|peer| peer.address.ip().to_canonical());
-        let caller = gate.caller(Shown {
-            address,
-            certified: peer.and_then(|peer| peer.identity.as_ref()),
-            bearer: bearer(request.metadata())?,
+        let caller = bearer(request.metadata()).and_then(|bearer| {
+            gate.caller(Shown {
+                address,
+                certified: peer.and_then(|peer| peer.identity.as_ref()),
+                bearer,
+            })
         });
+        let caller = caller.inspect_err(|_| unknown(gate, address));
         Ok(Self {
             caller: caller.map_err(status::unknown)?,
             limits,
@@ -88,6 +93,7 @@ impl Asking {
             certified: None,
             bearer: authorization.strip_prefix(BEARER),
         });
+        let caller = caller.inspect_err(|_| unknown(&self.gate, self.address));
         let caller = caller.map_err(status::unknown)?;
         match caller.name == self.caller.name {
             true => Ok(caller),
@@ -114,7 +120,11 @@ impl Asking {
         let mut locks = locks.into_iter();
         let denied = locks.find(|lock| !self.gate.allows(&self.caller, ask.verb(), lock));
         match denied {
-            Some(lock) => Err(Refused::Denied(ask.verb(), lock.clone())),
+            Some(lock) => {
+                self.gate.denied();
+                self.denied(ask.verb(), Some(lock));
+                Err(Refused::Denied(ask.verb(), lock.clone()))
+            }
             None => Ok(()),
         }
     }
@@ -123,12 +133,30 @@ impl Asking {
     pub(super) fn some(&self, ask: Ask) -> Result<(), Status> {
         match self.gate.allows_some(&self.caller, ask.verb()) {
             true => Ok(()),
-            false => Err(status::denied_everywhere(ask.verb())),
+            false => {
+                self.gate.denied();
+                self.denied(ask.verb(), None);
+                Err(status::denied_everywhere(ask.verb()))
+            }
         }
+    }
+
+    fn denied(&self, verb: Verb, lock: Option<&LockKey>) {
+        self.gate.denials().note(Denied {
+            caller: &self.caller.name,
+            peer: self.address,
+            lock,
+            what: verb.to_string(),
+        });
     }
 
     pub(super) fn may(&self, verb: Verb, lock: &LockKey) -> bool {
         self.gate.allows(&self.caller, verb, lock)
+    }
+
+    /// Whether the caller may do that to any lock at all.
+    pub(super) fn may_somewhere(&self, verb: Verb) -> bool {
+        self.gate.allows_some(&self.caller, verb)
     }
 
     /// Whether a list, or a watch, with that filter shows a lock: without leave to observe nobody can
@@ -148,13 +176,21 @@ impl Asking {
     }
 }
 
-fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Status> {
+/// Somebody shows no credential that is good.
+fn unknown(gate: &Gate, address: Option<IpAddr>) {
+    gate.denials().note(Denied {
+        caller: "",
+        peer: address,
+        lock: None,
+        what: "to call without a good credential".to_owned(),
+    });
+}
+
+fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Unknown> {
     let Some(shown) = metadata.get("authorization") else {
         return Ok(None);
     };
     let shown = shown.to_str().ok();
     let token = shown.and_then(|shown| shown.strip_prefix(BEARER));
-    token
-        .map(Some)
-        .ok_or_else(|| status::unknown(Unknown::Worthless))
+    token.map(Some).ok_or(Unknown::Worthless)
 }

@@ -1,5 +1,6 @@
 //! The lease stream at the edge: messages in, messages out. Nothing here waits for the store.
 
+mod calls;
 mod told;
 
 use std::{future::ready, sync::Arc, task::Poll};
@@ -14,7 +15,10 @@ use leasehold_proto::v1::{
 use tokio::{sync::watch, time::Instant};
 use tonic::{Code, Status, Streaming};
 
-use self::told::{refused, response};
+use self::{
+    calls::Calls,
+    told::{refused, response},
+};
 use super::{admit::Asking, decode, status};
 use crate::{
     access::Verb,
@@ -22,6 +26,7 @@ use crate::{
     config::Live,
     lock::LockKey,
     pace::Pace,
+    trace::{Traced, Tracing},
 };
 
 /// Messages to a client that does not read them; with more the stream is broken.
@@ -43,10 +48,17 @@ enum Heard {
     Rules,
 }
 
+/// The way to the client.
+#[derive(Clone)]
+struct Client {
+    unread: Unread,
+    calls: Calls,
+}
+
 /// What hears it.
 struct Reader {
     asking: Asking,
-    unread: Unread,
+    client: Client,
     /// From when on heartbeats could keep their rate.
     due: Instant,
 }
@@ -55,23 +67,25 @@ struct Reader {
 pub(super) fn serve(
     broker: &Broker,
     asking: Asking,
-    live: watch::Receiver<Live>,
+    (live, tracing): (watch::Receiver<Live>, &Tracing),
     incoming: Streaming<HoldRequest>,
 ) -> BoxStream<'static, Result<HoldResponse, Status>> {
     let (unread, told) = mpsc::unbounded();
+    let calls = Calls::new(tracing);
+    let client = Client { unread, calls };
     let (caller, expires) = (Arc::clone(&asking.caller.name), asking.caller.deadline());
     let veil = asking.clone();
     let heard = heard(incoming, asking.changes());
     let reader = Reader {
         asking,
-        unread: unread.clone(),
+        client: client.clone(),
         due: Instant::now(),
     };
     let asked = heard.scan(reader, move |reader, heard| {
         reader.asking.limits = live.borrow().limits;
         ready(reader.hear(heard))
     });
-    let tell = Arc::new(move |told| send(&unread, Box::new(response(told, &veil))));
+    let tell = Arc::new(move |told| client.send(Box::new(response(told, &veil))));
     broker.hold((&caller, expires), asked.filter_map(ready).boxed(), tell);
     told.map(|response| response.map(|response| *response))
         .boxed()
@@ -94,13 +108,16 @@ fn heard(
     })
 }
 
-/// False if the client does not read, or is gone.
-fn send(unread: &Unread, response: Box<HoldResponse>) -> bool {
-    if unread.len() >= UNREAD_MAX {
-        tracing::warn!("a client does not read its lease stream: it is ended");
-        return false;
+impl Client {
+    /// False if it does not read, or is gone.
+    fn send(&self, response: Box<HoldResponse>) -> bool {
+        self.calls.told(&response);
+        if self.unread.len() >= UNREAD_MAX {
+            tracing::warn!("a client does not read its lease stream: it is ended");
+            return false;
+        }
+        self.unread.unbounded_send(Ok(response)).is_ok()
     }
-    unread.unbounded_send(Ok(response)).is_ok()
 }
 
 impl Reader {
@@ -115,14 +132,15 @@ impl Reader {
             return Some(None);
         };
         if matches!(message, Request::Heartbeat(_)) && HEARTBEATS.take(&mut self.due).is_err() {
-            let _ = self.unread.unbounded_send(Err(flooded()));
+            let _ = self.client.unread.unbounded_send(Err(flooded()));
             return None;
         }
-        match asked(message, &mut self.asking) {
+        let traced = self.client.calls.asked(&message);
+        match asked(message, &mut self.asking, traced) {
             Ok(asked) => Some(Some(asked)),
             Err((call_id, status)) => {
                 let refused = Box::new(refused(call_id, &status));
-                send(&self.unread, refused).then_some(None)
+                self.client.send(refused).then_some(None)
             }
         }
     }
@@ -147,11 +165,10 @@ fn flooded() -> Status {
     status::plain(Code::ResourceExhausted, reason, &message)
 }
 
-fn asked(message: Request, asking: &mut Asking) -> Result<Asked, (i64, Status)> {
+fn asked(message: Request, asking: &mut Asking, traced: Traced) -> Result<Asked, (i64, Status)> {
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;
-            traced(call_id, &acquire.traceparent);
             let call = decode::hold_acquire(acquire, asking);
             let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
             let call = Box::new(call);
@@ -159,11 +176,11 @@ fn asked(message: Request, asking: &mut Asking) -> Result<Asked, (i64, Status)> 
                 call_id,
                 call,
                 number,
+                traced,
             })
         }
         Request::AcquireAll(acquire) => {
             let call_id = acquire.call_id;
-            traced(call_id, &acquire.traceparent);
             let call = decode::hold_acquire_all(acquire, asking);
             let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
             let call = Box::new(call);
@@ -171,6 +188,7 @@ fn asked(message: Request, asking: &mut Asking) -> Result<Asked, (i64, Status)> 
                 call_id,
                 call,
                 number,
+                traced,
             })
         }
         Request::Cancel(cancel) => Ok(Asked::Cancel {
@@ -184,6 +202,7 @@ fn asked(message: Request, asking: &mut Asking) -> Result<Asked, (i64, Status)> 
                 call_id,
                 lease,
                 number,
+                traced,
             })
         }
         Request::Release(release) => {
@@ -216,12 +235,5 @@ fn asked(message: Request, asking: &mut Asking) -> Result<Asked, (i64, Status)> 
         Request::Heartbeat(heartbeat) => Ok(Asked::Heartbeat {
             sequence: heartbeat.sequence,
         }),
-    }
-}
-
-/// Names the trace that a call belongs to.
-fn traced(call_id: i64, traceparent: &str) {
-    if !traceparent.is_empty() {
-        tracing::debug!(call_id, traceparent, "a call on a lease stream");
     }
 }

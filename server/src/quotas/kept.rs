@@ -1,7 +1,7 @@
 //! Leases that are on no stream of this broker: nobody says when one of them has run out.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -15,7 +15,14 @@ use crate::lock::{LeaseId, LockKey};
 pub(super) struct Kept {
     leases: HashMap<LeaseId, (Instant, Vec<Place>)>,
     by_end: BTreeSet<(Instant, LeaseId)>,
+    /// Locks that the store holds on for leases of which nothing is kept.
+    held_on: BTreeMap<(Instant, LeaseId), Vec<LockKey>>,
+    /// Locks of leases that have run out, and that nobody has asked for yet.
+    run_out: Vec<LockKey>,
 }
+
+/// More are let go: whoever asks for the lock next finds the end.
+const RUN_OUT_MAX: usize = 10_000;
 
 impl Kept {
     /// One more, or more of one.
@@ -59,7 +66,31 @@ impl Kept {
     pub(super) fn forget_expired(&mut self) {
         let now = Instant::now();
         while let Some(&(_, lease_id)) = self.by_end.first().filter(|(end, _)| *end <= now) {
-            self.taken(lease_id);
+            let over = self.taken(lease_id);
+            let room = RUN_OUT_MAX.saturating_sub(self.run_out.len());
+            let locks = over.iter().take(room).map(|place| place.lock().clone());
+            self.run_out.extend(locks);
         }
+    }
+
+    /// These locks of a lease are free then at last.
+    pub(super) fn held_on(&mut self, lease_id: LeaseId, locks: Vec<LockKey>, ends_in: Duration) {
+        let end = Instant::now() + ends_in;
+        self.held_on.insert((end, lease_id), locks);
+    }
+
+    /// Locks whose leases have run out since this was asked last.
+    pub(super) fn run_out(&mut self) -> Vec<LockKey> {
+        self.forget_expired();
+        let now = Instant::now();
+        let mut run_out = std::mem::take(&mut self.run_out);
+        while let Some(first) = self
+            .held_on
+            .first_entry()
+            .filter(|first| first.key().0 <= now)
+        {
+            run_out.extend(first.remove());
+        }
+        run_out
     }
 }

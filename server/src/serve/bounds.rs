@@ -15,10 +15,14 @@ use axum::{
     response::Response,
 };
 use futures::future::Either;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::service::Routes;
 
-use crate::transport::{Answer, Large, Load, Partial, Peer};
+use super::counted;
+use crate::{
+    metrics::{Calls, Counting},
+    transport::{Answer, Large, Load, Partial, Peer, Places},
+};
 
 /// So many lists are made or unread at a time, on all connections.
 const LISTS_MOST: usize = 32;
@@ -27,23 +31,18 @@ const LOOKS_MOST: usize = 256;
 /// Before each message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// The places of all connections.
-struct Places {
-    lists: Arc<Semaphore>,
-    looks: Arc<Semaphore>,
-}
-
-/// The same, bounded.
-pub(super) fn bounded(routes: Routes) -> Routes {
-    let all = Arc::new(Places {
-        lists: Arc::new(Semaphore::new(LISTS_MOST)),
-        looks: Arc::new(Semaphore::new(LOOKS_MOST)),
-    });
+/// The same, bounded, and counted in the same go.
+pub(super) fn bounded(routes: Routes, calls: Calls) -> Routes {
+    let all = Arc::new(Places::new(LISTS_MOST, LOOKS_MOST));
     let bound = from_fn(move |request: Request, next: Next| {
         let load = load(request.extensions());
         match load {
             None => Either::Left(next.run(request)),
-            Some(load) => Either::Right(bounded_call((load, Arc::clone(&all)), request, next)),
+            Some(load) => {
+                let counting = calls.begin(request.uri().path());
+                let bounds = (load, Arc::clone(&all), counting);
+                Either::Right(bounded_call(bounds, request, next))
+            }
         }
     });
     routes.into_axum_router().layer(bound).into()
@@ -64,21 +63,14 @@ fn load(extensions: &Extensions) -> Option<Arc<Load>> {
 }
 
 async fn bounded_call(
-    (load, all): (Arc<Load>, Arc<Places>),
+    (load, all, mut counting): (Arc<Load>, Arc<Places>, Option<Counting>),
     request: Request,
     next: Next,
 ) -> Response {
     // First the connection's own place: one client waits for itself, before it does for others.
     let places = match large(request.uri().path()) {
         None => (None, None),
-        Some(answer) => {
-            let of_all = match answer {
-                Large::List => &all.lists,
-                Large::Look => &all.looks,
-            };
-            let own = load.large(answer).await;
-            (own, Arc::clone(of_all).acquire_owned().await.ok())
-        }
+        Some(answer) => (load.large(answer).await, all.take(answer).await),
     };
     let request = request.map(|body| {
         Body::new(Asked {
@@ -88,9 +80,13 @@ async fn bounded_call(
         })
     });
     let answer = next.run(request).await;
+    if let Some(counting) = &mut counting {
+        counted::begun(counting, &answer);
+    }
     answer.map(|body| {
         Body::new(Answered {
             body,
+            counting,
             answer: load.answer(),
             _places: places,
         })
@@ -167,6 +163,7 @@ impl Message {
 /// The answer of a call. It is asked for more once the client has read what there was.
 struct Answered {
     body: Body,
+    counting: Option<Counting>,
     answer: Answer,
     _places: (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>),
 }
@@ -183,6 +180,9 @@ impl HttpBody for Answered {
         match polled {
             Poll::Ready(Some(_)) => self.answer.waits(),
             Poll::Ready(None) | Poll::Pending => self.answer.is_read(),
+        }
+        if let Some(counting) = &mut self.counting {
+            counted::went_on(counting, &polled);
         }
         polled
     }

@@ -1,8 +1,9 @@
-//! Plain HTTP beside gRPC on the admin listener, for probes that speak nothing else.
+//! Plain HTTP beside gRPC on the admin listener: for probes that speak nothing else, and for the operators' page.
 
 use std::sync::Arc;
 
 use axum::{
+    Router,
     extract::Request,
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
@@ -10,10 +11,14 @@ use axum::{
 };
 use tonic::{Status, service::Routes};
 
-use super::health::{Health, Probe};
+use super::{
+    health::{Health, Probe},
+    log_filter,
+};
+use crate::access::Gate;
 
-/// The services, and the two paths that probes ask for.
-pub(super) fn beside(services: Routes, health: &Arc<Health>) -> Routes {
+/// The services, the two paths that probes ask for, that of the log, and the page.
+pub(super) fn beside(services: Routes, health: &Arc<Health>, gate: &Gate, page: Router) -> Routes {
     let answer = |probe| {
         let health = Arc::clone(health);
         get(move || async move {
@@ -26,7 +31,8 @@ pub(super) fn beside(services: Routes, health: &Arc<Health>) -> Routes {
     let router = services.into_axum_router();
     let router = router.route("/livez", answer(Probe::Live));
     let router = router.route("/readyz", answer(Probe::Ready));
-    router.fallback(nothing_here).into()
+    let router = log_filter::beside(router, gate);
+    router.merge(page).fallback(nothing_here).into()
 }
 
 async fn nothing_here(request: Request) -> Response {

@@ -177,6 +177,7 @@ impl MemoryStore {
         kept.record.watched.is_on = is_watched;
         let outcome = verb(&mut kept.record, &context);
         let changes = std::mem::take(&mut kept.record.watched.changes);
+        let ended = std::mem::take(&mut kept.record.endings);
         kept.until_ms = kept
             .until_ms
             .max(kept.record.horizon_ms().max(now_ms) + kept.record.keep_ms());
@@ -185,6 +186,11 @@ impl MemoryStore {
         }
         if !changes.is_empty() {
             state.tell_watchers(lock, &changes, now_ms);
+        }
+        if let Some(listener) = state.listeners.get(&self.broker) {
+            for ending in ended {
+                listener(Event::Ended(lock.clone(), ending));
+            }
         }
         let outcome = outcome?;
         state.publish(lock, &outcome);
@@ -300,6 +306,11 @@ impl Store for MemoryStore {
 
     fn broker(&self) -> BrokerId {
         self.broker
+    }
+
+    fn recovering_ms(&self) -> Option<u64> {
+        let now_ms = self.memory.now_us() / 1_000;
+        Some(self.memory.no_grants_before_ms.saturating_sub(now_ms))
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

@@ -26,6 +26,7 @@ pub(super) mod slice;
 pub mod supervisor;
 pub mod tls;
 pub(super) mod told;
+mod traced;
 mod verify;
 
 use std::{
@@ -51,8 +52,8 @@ use self::{
     told::tell,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, Event, HandOff, LimitSet, Listed, Listener,
-    Moved, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Checked, Cursor, Ending, Event, HandOff, LimitSet, Listed,
+    Listener, Moved, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseRef,
@@ -156,6 +157,7 @@ impl RedisStore {
                 break (target, answer);
             }
         };
+        self.tell_ended(lock, answer.ended);
         let Outcome {
             reply,
             hand_offs,
@@ -197,6 +199,15 @@ impl RedisStore {
         Ok(answer)
     }
 
+    /// Tells this broker of the leases whose time its command found to be over.
+    fn tell_ended(&self, lock: &LockKey, ended: Vec<Ending>) {
+        if let Some(listener) = self.listener.get() {
+            for ending in ended {
+                listener(Event::Ended(lock.clone(), ending));
+            }
+        }
+    }
+
     /// A script looks at a bounded number of waiters; this goes on where it stopped. A failure is
     /// repaired by the next touch of any broker that has waiters for the lock.
     async fn look_at_more(&self, target: &Target, lock: &LockKey) {
@@ -208,11 +219,13 @@ impl RedisStore {
             let Ok(Answer {
                 outcome: Ok(outcome),
                 more,
+                ended,
                 ..
             }) = answer
             else {
                 return;
             };
+            self.tell_ended(lock, ended);
             let hand_offs = target.node.to_be_claimed(outcome.hand_offs);
             self.publish(lock, hand_offs, None);
             if !more {
@@ -353,6 +366,10 @@ impl Store for RedisStore {
 
     fn broker(&self) -> BrokerId {
         self.broker
+    }
+
+    fn recovering_ms(&self) -> Option<u64> {
+        self.nodes.recovering_ms()
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

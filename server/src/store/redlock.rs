@@ -1,6 +1,7 @@
 //! The RedLock store: several independent Redis masters, of which a quorum must hold a lock.
 
 mod election;
+mod endings;
 pub mod init;
 mod keeper;
 mod line;
@@ -330,6 +331,10 @@ impl Store for RedlockStore {
         self.0.broker
     }
 
+    fn recovering_ms(&self) -> Option<u64> {
+        None
+    }
+
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
         self.0.nodes.ready(Instant::now() + WITHIN).await?;
         Ok(self.0.deployment_key.clone())
@@ -364,11 +369,13 @@ async fn first(answer: Answer) -> Result<Acquired, StoreError> {
     answer.await.map_err(stops)?
 }
 
+/// A call has joined the line, which is this broker's own, before it can hear of any hand-off.
 fn queued(Standing { place, position }: Standing) -> Acquired {
     Acquired::Queued {
         next_event_ms: 0,
         place,
         position,
+        last_fencing_token: 0,
     }
 }
 

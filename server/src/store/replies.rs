@@ -18,6 +18,9 @@ pub enum Acquired {
         place: u64,
         /// How many wait up to and with it, if it is the last; 0: somebody is behind it, look.
         position: u32,
+        /// The newest token that the lock had granted then; 0: none. A hand-off to this request with no
+        /// newer one was taken back before: it is nobody's any more, however late it is heard of.
+        last_fencing_token: u64,
     },
     /// Held by someone else, and the request does not wait.
     Held(Contention),

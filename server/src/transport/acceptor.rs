@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     connection::{Connection, Io},
     frames::Speaks,
-    seats::{ConnectionLimits, Seat, Seats},
+    seats::{ConnectionLimits, Connections, Seat, Seats},
     tls::Tls,
 };
 
@@ -45,14 +45,14 @@ impl Acceptor {
         listener: TcpListener,
         tls: Option<Arc<Tls>>,
         speaks: Speaks,
-        limits: ConnectionLimits,
+        (limits, counted): (ConnectionLimits, Connections),
     ) -> (Self, Accepted) {
         let (ready, accepted) = mpsc::channel(READY_MOST);
         let acceptor = Self {
             listener,
             tls,
             speaks,
-            seats: Seats::new(limits),
+            seats: Seats::new(limits, counted),
             ready,
         };
         (acceptor, Accepted(Arc::new(Mutex::new(accepted))))

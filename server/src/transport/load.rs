@@ -31,12 +31,18 @@ pub enum Large {
     Look,
 }
 
+/// So many large answers are made, or not read yet, at a time.
+#[derive(Debug)]
+pub struct Places {
+    lists: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
+}
+
 /// One connection's.
 #[derive(Debug)]
 pub struct Load {
     waiting: Mutex<Waiting>,
-    lists: Arc<Semaphore>,
-    looks: Arc<Semaphore>,
+    places: Places,
     /// The client takes nothing of what is sent.
     is_stalled: watch::Sender<bool>,
 }
@@ -62,12 +68,30 @@ pub struct Answer {
     number: u64,
 }
 
+impl Places {
+    /// So many of each.
+    pub fn new(lists: usize, looks: usize) -> Self {
+        Self {
+            lists: Arc::new(Semaphore::new(lists)),
+            looks: Arc::new(Semaphore::new(looks)),
+        }
+    }
+
+    /// Waits for one, which is taken until the permit is dropped.
+    pub async fn take(&self, answer: Large) -> Option<OwnedSemaphorePermit> {
+        let places = match answer {
+            Large::List => &self.lists,
+            Large::Look => &self.looks,
+        };
+        Arc::clone(places).acquire_owned().await.ok()
+    }
+}
+
 impl Default for Load {
     fn default() -> Self {
         Self {
             waiting: Mutex::default(),
-            lists: Arc::new(Semaphore::new(LISTS_MOST)),
-            looks: Arc::new(Semaphore::new(LOOKS_MOST)),
+            places: Places::new(LISTS_MOST, LOOKS_MOST),
             is_stalled: watch::Sender::new(false),
         }
     }
@@ -98,11 +122,7 @@ impl Load {
     /// Waits until there is room for one more large answer, which it takes until the permit is dropped.
     /// There is none while the client takes nothing: answers that are made would wait before the socket.
     pub async fn large(&self, answer: Large) -> Option<OwnedSemaphorePermit> {
-        let places = match answer {
-            Large::List => &self.lists,
-            Large::Look => &self.looks,
-        };
-        let place = Arc::clone(places).acquire_owned().await.ok();
+        let place = self.places.take(answer).await;
         let mut is_stalled = self.is_stalled.subscribe();
         let _ = is_stalled.wait_for(|is_stalled| !is_stalled).await;
         place

@@ -7,6 +7,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use crate::metrics::{Listener, Metrics, OpenConnection};
+
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
@@ -23,6 +25,16 @@ pub struct ConnectionLimits {
 pub(super) struct Seats {
     limits: ConnectionLimits,
     taken: Arc<Mutex<Taken>>,
+    counted: Connections,
+}
+
+/// Where connections of a listener are counted.
+#[derive(Debug, Clone)]
+pub struct Connections {
+    /// All that is counted.
+    pub metrics: Metrics,
+    /// Which listener it is.
+    pub listener: Listener,
 }
 
 #[derive(Debug, Default)]
@@ -39,17 +51,31 @@ pub(super) struct Seat {
     taken: Arc<Mutex<Taken>>,
     address: IpAddr,
     identity: Option<Arc<str>>,
+    open: Option<OpenConnection>,
 }
 
 impl Seats {
-    pub(super) fn new(limits: ConnectionLimits) -> Self {
+    pub(super) fn new(limits: ConnectionLimits, counted: Connections) -> Self {
         let taken = Arc::default();
-        Self { limits, taken }
+        Self {
+            limits,
+            taken,
+            counted,
+        }
     }
 
     /// A place for a client at this address; `None` if there are too many connections.
     pub(super) fn take(&self, address: IpAddr) -> Option<Seat> {
-        let address = address.to_canonical();
+        let mut seat = self.take_one(address.to_canonical());
+        let Connections { metrics, listener } = &self.counted;
+        let open = metrics.connected(*listener, seat.is_some());
+        if let Some(seat) = &mut seat {
+            seat.open = open;
+        }
+        seat
+    }
+
+    fn take_one(&self, address: IpAddr) -> Option<Seat> {
         let mut taken = lock(&self.taken);
         if taken.total >= self.limits.total {
             return None;
@@ -63,6 +89,7 @@ impl Seats {
             taken: Arc::clone(&self.taken),
             address,
             identity: None,
+            open: None,
         })
     }
 }
@@ -114,11 +141,16 @@ mod tests {
 
     #[test]
     fn each_limit_holds_and_places_come_back() {
-        let seats = Seats::new(ConnectionLimits {
+        let limits = ConnectionLimits {
             total: 3,
             per_address: 2,
             per_identity: 1,
-        });
+        };
+        let counted = Connections {
+            metrics: Metrics::off(),
+            listener: Listener::Api,
+        };
+        let seats = Seats::new(limits, counted);
         let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         let first = seats.take(one).expect("a place");
         let second = seats.take(one).expect("a place");

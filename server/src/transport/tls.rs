@@ -17,7 +17,12 @@ use tokio_rustls::{
     },
 };
 
-use crate::files::Files;
+use x509_parser::parse_x509_certificate;
+
+use crate::{
+    files::Files,
+    metrics::{File, Metrics},
+};
 
 /// Where the certificates are, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +40,7 @@ pub struct TlsFiles {
 pub struct Tls {
     files: TlsFiles,
     current: Mutex<Current>,
+    metrics: Metrics,
 }
 
 #[derive(Debug)]
@@ -96,11 +102,29 @@ impl Tls {
     ///
     /// # Errors
     /// What is wrong with which file.
-    pub fn load(files: TlsFiles) -> Result<Self, String> {
+    pub fn load(files: TlsFiles, metrics: Metrics) -> Result<Self, String> {
         let seen = files.look();
         let config = files.load()?;
         let current = Mutex::new(Current { config, seen });
-        Ok(Self { files, current })
+        let tls = Self {
+            files,
+            current,
+            metrics,
+        };
+        tls.tell(true);
+        Ok(tls)
+    }
+
+    /// Whether the files could be used, and until when the certificate is good.
+    fn tell(&self, is_good: bool) {
+        self.metrics.reloaded(File::Certificate, is_good);
+        let first = certificates(&self.files.cert).ok();
+        let first = first.and_then(|all| all.into_iter().next());
+        let parsed = first.as_ref().map(|first| parse_x509_certificate(first));
+        if let (true, Some(Ok((_, parsed)))) = (is_good, parsed) {
+            let ends = parsed.validity().not_after.timestamp();
+            self.metrics.certificate_ends(ends);
+        }
     }
 
     /// For the next connection. While new files are wrong, or only one of them is there yet, the old
@@ -111,9 +135,11 @@ impl Tls {
             match self.files.load() {
                 Ok(config) => {
                     current.config = config;
+                    self.tell(true);
                     tracing::info!("the certificate was read again");
                 }
                 Err(problem) => {
+                    self.tell(false);
                     tracing::error!("{problem}");
                     tracing::error!("the certificate in use stays");
                 }

@@ -18,7 +18,7 @@ use tonic::{
 use crate::{
     grpc::{CHANNELS, acquire_request, lock_name, named},
     pairs::{self, Pair, Sample},
-    report::{machine, median, ms, verdict},
+    report::{machine, median, middle_ratio, ms, verdict},
 };
 
 const CALLERS: [usize; 2] = [1, 64];
@@ -160,15 +160,6 @@ fn policy() -> String {
     others + &rule("jwt:bench")
 }
 
-/// The ratio of the middle round: the machine's pace changes from round to round more than doors do.
-fn middle(rounds: &[Sample], bare: &[Sample]) -> f64 {
-    let both = rounds.iter().zip(bare);
-    let ratios = both.map(|(one, bare)| one.per_second / bare.per_second);
-    let mut ratios: Vec<_> = ratios.collect();
-    ratios.sort_unstable_by(f64::total_cmp);
-    ratios[ratios.len() / 2]
-}
-
 impl Door {
     fn name(self) -> &'static str {
         match self {
@@ -203,7 +194,7 @@ impl fmt::Display for Access {
         writeln!(f, "|---|--:|--:|--:|--:|--:|---|")?;
         for (&(callers, door), rounds) in &self.pairs {
             let sample = median(rounds);
-            let ratio = middle(rounds, &self.pairs[&(callers, Door::Open)]);
+            let ratio = middle_ratio(rounds, &self.pairs[&(callers, Door::Open)]);
             let aim = door.aim().map_or_else(String::new, |aim| {
                 format!("at least {aim}: {}", verdict(ratio >= aim))
             });

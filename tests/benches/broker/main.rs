@@ -1,6 +1,6 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
-//! With `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing` or `access` as arguments only those parts; with
+//! With `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access` or `metrics` as arguments only those parts; with
 //! `--quick` less of each.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
@@ -14,6 +14,7 @@ mod echo;
 mod grpc;
 mod hand_off;
 mod listing;
+mod metrics;
 mod modes;
 mod pairs;
 mod report;
@@ -38,7 +39,7 @@ const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
 const PART_LIMIT: Duration = Duration::from_secs(420);
 /// By their names as arguments.
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Part); 8] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
@@ -46,6 +47,7 @@ const PARTS: [(&str, Part); 7] = [
     ("topologies", Part::Topologies),
     ("listing", Part::Listing),
     ("access", Part::Access),
+    ("metrics", Part::Metrics),
 ];
 
 /// What is measured one after the other.
@@ -65,6 +67,8 @@ enum Part {
     Listing,
     /// Unary calls of callers who show who they are.
     Access,
+    /// Unary calls at brokers that count them, and that do not.
+    Metrics,
 }
 
 fn main() {
@@ -113,6 +117,10 @@ impl Part {
             Self::Access => {
                 let rounds = if is_quick { 1 } else { ACCESS_ROUNDS };
                 access::measure(rounds).await.to_string()
+            }
+            Self::Metrics => {
+                let rounds = if is_quick { 1 } else { 3 * PAIR_ROUNDS };
+                metrics::measure(rounds).await.to_string()
             }
         }
     }

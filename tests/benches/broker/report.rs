@@ -195,6 +195,15 @@ pub(crate) fn median(rounds: &[Sample]) -> Sample {
     }
 }
 
+/// The ratio of the middle round: the machine's pace changes from round to round more than what is compared.
+pub(crate) fn middle_ratio(rounds: &[Sample], base: &[Sample]) -> f64 {
+    let both = rounds.iter().zip(base);
+    let ratios = both.map(|(one, base)| one.per_second / base.per_second);
+    let mut ratios: Vec<_> = ratios.collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
 pub(crate) fn ms(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64() * 1_000.0)
 }

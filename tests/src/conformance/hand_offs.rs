@@ -21,6 +21,28 @@ pub async fn a_hand_off_within_a_broker_is_final(world: &World) {
     );
 }
 
+pub async fn who_joins_the_line_knows_which_hand_offs_were_before(world: &World) {
+    let first = world.held_by(0).await;
+    let waiter = world.waiting();
+    world.queued(0, &waiter).await;
+    world.release(0, &first).await;
+    let taken_back = world.hand_off(0, &waiter).await.fencing_token;
+    assert_eq!(world.cancel(0, &waiter).await, Cancelled::Freed);
+    let second = world.held_by(0).await;
+    let reply = world.acquire(0, &again(&waiter)).await;
+    let Acquired::Queued {
+        last_fencing_token, ..
+    } = reply
+    else {
+        panic!("{reply:?} instead of a place in line");
+    };
+    assert!(taken_back < second.fencing_token);
+    assert_eq!(last_fencing_token, second.fencing_token.get());
+    world.release(0, &second).await;
+    let now = world.hand_off(0, &waiter).await.fencing_token;
+    assert!(now.get() > last_fencing_token);
+}
+
 pub async fn a_hand_off_to_another_broker_is_provisional(world: &World) {
     let held = world.held_by(0).await;
     let waiter = world.waiting();

@@ -214,7 +214,7 @@ impl Generator {
 
     fn verb(&mut self, which: u32) -> Verb {
         match which {
-            0..35 => Verb::Acquire(self.acquire()),
+            0..35 => Verb::Acquire(Box::new(self.acquire())),
             35..50 => {
                 let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));

@@ -6,15 +6,16 @@ use fred::types::Value;
 use leasehold_server::{
     lock::SHOWN_MAX,
     store::{
-        StoreError,
+        Outcome, Refused, StoreError,
         redis::{
-            decode,
+            self, decode,
             scripts::{self, Command, Preamble, Scripts},
         },
     },
 };
 
 use super::{
+    Told,
     pipeline::Pipeline,
     steps::{Answer, ENTRIES_MAX, Era, HOLDERS_MAX, RECOVERED_MS, Step, Verb, WAITERS_MAX},
 };
@@ -80,7 +81,7 @@ impl Machine {
     }
 
     /// The scripts' answers, and the record's PTTL after them: -2 if there is none.
-    pub fn run<'a>(&mut self, steps: impl Iterator<Item = &'a Step> + Clone) -> (Vec<Answer>, i64) {
+    pub fn run<'a>(&mut self, steps: impl Iterator<Item = &'a Step> + Clone) -> (Vec<Told>, i64) {
         let mut key = String::new();
         for step in steps.clone() {
             let (verb, mut command) = self.command(step);
@@ -92,7 +93,7 @@ impl Machine {
         self.pipeline.push(["PTTL", &key].iter());
         self.pipeline.push(["DEL", &key].iter());
         let mut replies = self.pipeline.replies().into_iter();
-        let answers = steps.map(|step| answer(step, replies.next().expect("one for each")));
+        let answers = steps.map(|step| told(step, replies.next().expect("one for each")));
         let answers = answers.collect();
         let pttl = replies.next().and_then(|pttl| pttl.as_i64());
         (answers, pttl.expect("PTTL answers a number"))
@@ -155,38 +156,31 @@ impl Machine {
     }
 }
 
-fn answer(step: &Step, reply: Value) -> Answer {
+fn told(step: &Step, reply: Value) -> Told {
     if let Value::String(error) = &reply {
-        return Answer::Failed(error.to_string());
+        return (Answer::Failed(error.to_string()), Vec::new());
     }
-    let failed = |error: StoreError| Answer::Failed(error.to_string());
     let me = step.broker;
     match &step.verb {
-        Verb::Acquire(_) => decode::acquired(reply, me)
-            .map_or_else(failed, |answer| Answer::Acquire(answer.outcome)),
-        Verb::Renew(..) => {
-            decode::renewed(reply, me).map_or_else(failed, |answer| Answer::Renew(answer.outcome))
-        }
-        Verb::Attach(..) => {
-            decode::attached(reply, me).map_or_else(failed, |answer| Answer::Attach(answer.outcome))
-        }
-        Verb::Release(..) => decode::released(reply, me)
-            .map_or_else(failed, |answer| Answer::Release(answer.outcome)),
-        Verb::Cancel(..) => decode::cancelled(reply, me)
-            .map_or_else(failed, |answer| Answer::Cancel(answer.outcome)),
-        Verb::Touch => {
-            decode::touched(reply, me).map_or_else(failed, |answer| Answer::Touch(answer.outcome))
-        }
-        Verb::SetLimit(_) => decode::limit_set(reply, me)
-            .map_or_else(failed, |answer| Answer::SetLimit(answer.outcome)),
-        Verb::Revoke(_) => {
-            decode::revoked(reply, me).map_or_else(failed, |answer| Answer::Revoke(answer.outcome))
-        }
-        Verb::Check(_) => {
-            decode::checked(reply, me).map_or_else(failed, |answer| Answer::Check(answer.outcome))
-        }
-        Verb::Get => {
-            decode::state(reply, me).map_or_else(failed, |answer| Answer::Get(answer.outcome))
-        }
+        Verb::Acquire(_) => read(decode::acquired(reply, me), Answer::Acquire),
+        Verb::Renew(..) => read(decode::renewed(reply, me), Answer::Renew),
+        Verb::Attach(..) => read(decode::attached(reply, me), Answer::Attach),
+        Verb::Release(..) => read(decode::released(reply, me), Answer::Release),
+        Verb::Cancel(..) => read(decode::cancelled(reply, me), Answer::Cancel),
+        Verb::Touch => read(decode::touched(reply, me), Answer::Touch),
+        Verb::SetLimit(_) => read(decode::limit_set(reply, me), Answer::SetLimit),
+        Verb::Revoke(_) => read(decode::revoked(reply, me), Answer::Revoke),
+        Verb::Check(_) => read(decode::checked(reply, me), Answer::Check),
+        Verb::Get => read(decode::state(reply, me), Answer::Get),
+    }
+}
+
+fn read<T>(
+    answer: Result<redis::Answer<T>, StoreError>,
+    as_answer: fn(Result<Outcome<T>, Refused>) -> Answer,
+) -> Told {
+    match answer {
+        Ok(answer) => (as_answer(answer.outcome), answer.ended),
+        Err(error) => (Answer::Failed(error.to_string()), Vec::new()),
     }
 }

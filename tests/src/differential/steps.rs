@@ -61,7 +61,7 @@ pub struct Step {
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum Verb {
-    Acquire(Acquire),
+    Acquire(Box<Acquire>),
     Renew(LeaseRef, Option<Ttl>, Via),
     Attach(LeaseRef, Attachment),
     Release(LeaseRef, Release, Via),

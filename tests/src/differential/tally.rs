@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt};
 use leasehold_server::{
     lock::{Acquire, CLAIM_MS, FencingToken, LeaseId, LockState, expiry_ms},
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Refused, Released, Renewed,
-        Revoked,
+        Acquired, Attached, Cancelled, Checked, Ending, EndingKind, HandOff, LimitSet, Refused,
+        Released, Renewed, Revoked,
     },
 };
 
@@ -39,6 +39,17 @@ impl Tally {
         }
     }
 
+    /// Counts what a step's command found to be over.
+    pub fn count_endings(&mut self, endings: &[Ending]) {
+        for ending in endings {
+            self.one(match ending.kind {
+                EndingKind::Expired => "ended: expired",
+                EndingKind::Revoked => "ended: revoked",
+                EndingKind::MaxHold => "ended: max_hold",
+            });
+        }
+    }
+
     /// Counts a step: the lock before and after it as a look at the step's time shows it.
     pub fn count(
         &mut self,
@@ -48,7 +59,7 @@ impl Tally {
         seen: [&LockState; 2],
     ) {
         if let Verb::Acquire(acquire) = &step.verb {
-            watch.calls.push(acquire.clone());
+            watch.calls.push(Acquire::clone(acquire));
         }
         let touched_nothing = match answer.refused() {
             Some(Refused::Late) => true,

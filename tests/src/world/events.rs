@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_server::{
     lock::{Acquire, LeaseRef, LockKey, RequestId},
-    store::{Acquired, Change, Event, HandOff, Moved, Revocation},
+    store::{Acquired, Change, Ending, Event, HandOff, Moved, Revocation},
 };
 use tokio::time::timeout;
 
@@ -99,6 +99,32 @@ impl World {
         }
     }
 
+    /// The next end of a lease that broker `n` is told of.
+    pub async fn ended(&self, n: usize) -> Ending {
+        let mut events = self.brokers[n].events.lock().await;
+        loop {
+            let event = timeout(EVENT_LIMIT, events.recv()).await;
+            let event = event.expect("told in time").expect("events go on");
+            if let Event::Ended(lock, ending) = event {
+                assert_eq!(lock, self.lock);
+                return ending;
+            }
+        }
+    }
+
+    /// The ends of leases that broker `n` was told of besides. What came of a command is told before
+    /// its answer.
+    pub async fn more_ended(&self, n: usize) -> Vec<Ending> {
+        let mut events = self.brokers[n].events.lock().await;
+        let mut endings = Vec::new();
+        while let Ok(event) = events.try_recv() {
+            if let Event::Ended(_, ending) = event {
+                endings.push(ending);
+            }
+        }
+        endings
+    }
+
     /// The next hand-off that broker `n` is told of, which must be to this call.
     pub async fn hand_off(&self, n: usize, call: &Acquire) -> HandOff {
         let mut events = self.brokers[n].events.lock().await;
@@ -112,8 +138,10 @@ impl World {
                 }
                 Event::Moved(..)
                 | Event::Revoked(..)
+                | Event::Ended(..)
                 | Event::Changed(..)
                 | Event::Rejoin(_)
+                | Event::Replaced
                 | Event::Resync => {}
             }
         }

@@ -185,6 +185,10 @@ impl Store for Skewed {
         self.broker
     }
 
+    fn recovering_ms(&self) -> Option<u64> {
+        None
+    }
+
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
         self.connected().await.deployment_key().await
     }

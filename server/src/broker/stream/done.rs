@@ -10,6 +10,7 @@ use crate::{
     },
     lock::{Failed, HeldLock, LeaseId, LeaseRef, LockError, LockKey, Release, ShownLease},
     quotas::Place,
+    trace::Origin,
 };
 
 /// A job's end.
@@ -24,6 +25,7 @@ pub(super) enum Done {
         number: u32,
         lease: ShownLease,
         result: Result<Vec<HeldLock>, Failed>,
+        origin: Option<Box<Origin>>,
     },
     /// A lease may be renewed now.
     Turn {
@@ -64,10 +66,15 @@ impl Stream {
                 number,
                 lease,
                 result,
+                origin,
             } => {
                 self.waits.remove(&call_id);
+                let lease_id = lease.lease_id;
                 match result {
-                    Ok(kept) => self.attached(call_id, number, lease, &kept),
+                    Ok(kept) => {
+                        self.attached(call_id, number, lease, &kept);
+                        self.came_of(lease_id, origin);
+                    }
                     Err(failed) => self.refuse(call_id, failed),
                 }
             }
@@ -117,9 +124,10 @@ impl Stream {
                 let why = Refusal::Denied;
                 self.tell(Told::Refused { call_id, why });
             }
-            Ok(offer) => {
-                let as_of = offer.as_of();
-                let (lease, places) = offer.accept();
+            Ok(mut offer) => {
+                let (as_of, origin) = (offer.as_of(), offer.origin());
+                let (lease, mut places) = offer.accept();
+                self.broker.count_held(&mut places, &lease.locks);
                 let refs = lease.locks.iter().map(|held| LeaseRef {
                     lock: held.lock.clone(),
                     lease_id: lease.lease_id,
@@ -128,6 +136,7 @@ impl Stream {
                 let grants: Vec<_> = lease.locks.iter().map(|held| held.grant).collect();
                 self.own(lease.lease_id, number, refs.collect(), &grants);
                 self.settle(lease.lease_id, places);
+                self.came_of(lease.lease_id, origin);
                 if self.phase == Phase::Closing {
                     return self.give_back(lease.lease_id, Release::All);
                 }
@@ -164,7 +173,9 @@ impl Stream {
         let places = kept
             .iter()
             .map(|held| quotas.place(&self.caller, &held.lock));
-        let places = places.collect();
+        let mut places: Vec<_> = places.collect();
+        self.broker.count_held(&mut places, kept);
+        self.broker.ends.allow(lease_id);
         self.settle(lease_id, places);
         if self.phase == Phase::Closing {
             return self.give_back(lease_id, Release::All);
@@ -191,6 +202,8 @@ impl Stream {
         owned.is_busy = false;
         match result {
             Ok(kept) => {
+                owned.slack.renew();
+                owned.trace_renewal(lease_id, true);
                 let is_kept = |held: &LeaseRef| kept.iter().any(|kept| kept.lock == held.lock);
                 owned
                     .locks
@@ -218,6 +231,7 @@ impl Stream {
                 }
             }
             Err(failed) if failed.error.is_open() => {
+                owned.trace_renewal(lease_id, false);
                 if silent < owned.validity() {
                     self.renew_again(lease_id, sequence);
                 }

@@ -6,7 +6,9 @@ use tokio::time::Instant;
 
 use crate::{
     broker::GivenBack,
+    history::EndReason,
     lock::{AcquireCall, Failed, Holder, Lease, LeaseId, LockKey, RequestHash, ShownLease, Ttl},
+    trace::Traced,
 };
 
 /// Passes a message to the client, or says that the client does not read. Never waits.
@@ -25,6 +27,8 @@ pub enum Asked {
         call: Box<AcquireCall>,
         /// The client's count of attachments.
         number: u32,
+        /// Its span.
+        traced: Traced,
     },
     /// Give up a wait.
     Cancel {
@@ -39,6 +43,8 @@ pub enum Asked {
         lease: ShownLease,
         /// The client's count of attachments.
         number: u32,
+        /// Its span.
+        traced: Traced,
     },
     /// Give back a lease, or a part of it.
     Release {
@@ -226,4 +232,28 @@ pub enum Ended {
     CredentialExpired,
     /// The rules do not allow it any more.
     Denied,
+}
+
+impl Ended {
+    /// Whether the store may hold the lease on until its time is over.
+    pub(super) fn runs_out(&self) -> bool {
+        match self {
+            Self::MaxHold | Self::Revoked { .. } | Self::CredentialExpired | Self::Denied => true,
+            Self::Released | Self::Expired | Self::Lost | Self::Moved => false,
+        }
+    }
+
+    /// Why the broker renews it no more, if that is by its own will.
+    pub(super) fn forbids(&self) -> Option<&'static str> {
+        match self {
+            Self::CredentialExpired => Some(EndReason::CredentialExpired.why()),
+            Self::Denied => Some("the rules forbid it"),
+            Self::Released
+            | Self::Expired
+            | Self::Lost
+            | Self::MaxHold
+            | Self::Revoked { .. }
+            | Self::Moved => None,
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{
     sync::OwnedSemaphorePermit,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
@@ -17,9 +17,11 @@ use crate::{
     lock::{
         Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey, Release, Ttl, Via, expiry_ms,
     },
+    metrics::Slack,
     quotas::Place,
     store::Revocation,
     streams::Elsewhere,
+    trace::Origin,
 };
 
 /// Ends that are nearer to each other are told once.
@@ -45,9 +47,13 @@ pub(super) struct Owned {
     pub(super) is_busy: bool,
     /// It waits for its turn to be renewed, which holds up nothing else.
     pub(super) is_in_turn: bool,
+    /// How much of its validity is left when heartbeats come.
+    pub(super) slack: Slack,
     /// A heartbeat that no renewal was sent after.
     pub(super) unanswered: Option<i64>,
     pub(super) todo: VecDeque<Todo>,
+    /// The span by which it came, if that is recorded.
+    pub(super) origin: Option<Box<Origin>>,
 }
 
 /// What waits for the command under way.
@@ -110,6 +116,7 @@ impl Stream {
         let ttl = grants.iter().map(|grant| grant.ttl).min();
         let ttl = ttl.unwrap_or(Ttl::from_stored(0));
         let grace = grants.iter().find_map(|grant| grant.disconnect_grace_ms);
+        let metrics = &self.broker.metrics;
         let owned = match self.leases.entry(lease_id) {
             Entry::Occupied(known) => {
                 let known = known.into_mut();
@@ -122,6 +129,7 @@ impl Stream {
             }
             Entry::Vacant(new) => new.insert(Box::new(Owned {
                 number,
+                slack: metrics.slack(locks.first().map(|held| &held.lock)),
                 locks,
                 places: Vec::new(),
                 ttl,
@@ -132,6 +140,7 @@ impl Stream {
                 is_in_turn: false,
                 unanswered: None,
                 todo: VecDeque::new(),
+                origin: None,
             })),
         };
         owned.grace = owned.grace.or(grace.map(Duration::from_millis));
@@ -194,7 +203,8 @@ impl Stream {
                 let named = |held: &&LeaseRef| lock.as_ref().is_none_or(|lock| *lock == held.lock);
                 let locks: Vec<_> = owned.locks.iter().filter(named).cloned().collect();
                 let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
-                self.jobs.push(Box::pin(async move {
+                let traced = owned.event("lease.release", lease_id);
+                let released = async move {
                     let result = broker.release(&locks, what, via).await;
                     Done::Released {
                         call_id,
@@ -203,7 +213,8 @@ impl Stream {
                         what,
                         result,
                     }
-                }));
+                };
+                self.jobs.push(Box::pin(traced.run(released)));
             }
             None if self.phase == Phase::Open && owned.unanswered.is_some() => {
                 self.renew_in_turn(lease_id);
@@ -247,11 +258,12 @@ impl Stream {
         };
         owned.is_busy = true;
         owned.unanswered = None;
+        owned.slack.ask();
         let sequence = self.heartbeats.load(Ordering::Relaxed);
         let asked = owned.locks.clone();
-        let (broker, via) = (self.broker.clone(), Via::Stream(self.id));
+        let (broker, stream) = (self.broker.clone(), self.id);
         self.jobs.push(Box::pin(async move {
-            let result = in_turn(turn, broker.renew(&asked, None, via)).await;
+            let result = in_turn(turn, broker.renew_own(&asked, stream)).await;
             Done::Renewed {
                 lease_id,
                 sequence,
@@ -276,40 +288,6 @@ impl Stream {
             sleep(RETRY).await;
             Done::GiveBack { lease_id, what }
         }));
-    }
-
-    /// The client is gone, or silent: a lease with a disconnect_grace ends when that is over.
-    pub(super) fn lapse_later(&mut self, lease_id: LeaseId) {
-        let owned = self.leases.get_mut(&lease_id);
-        let Some(owned) = owned.filter(|owned| !owned.is_lapsing) else {
-            return;
-        };
-        if let Some(grace) = owned.grace {
-            owned.is_lapsing = true;
-            let draining = self.broker.draining.clone();
-            self.jobs.push(Box::pin(async move {
-                // Whichever comes first.
-                let _ = timeout(grace, draining.cancelled()).await;
-                Done::Lapsed { lease_id }
-            }));
-        }
-    }
-
-    /// A disconnect_grace is over. A broker that goes away gives up nothing: the client was asked to
-    /// leave, and may not have attached the lease elsewhere yet.
-    pub(super) fn lapsed(&mut self, lease_id: LeaseId) {
-        if self.broker.is_draining() {
-            return;
-        }
-        let is_open = self.phase == Phase::Open;
-        let Some(owned) = self.leases.get_mut(&lease_id) else {
-            return;
-        };
-        if is_open && self.heard.elapsed() < owned.validity() {
-            owned.is_lapsing = false;
-            return self.watch_silence();
-        }
-        self.give_back(lease_id, Release::Lapse);
     }
 
     /// How often the client is to send heartbeats.
@@ -365,9 +343,15 @@ impl Stream {
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;
         };
-        if matches!(why, Ended::CredentialExpired | Ended::Denied) {
+        owned.trace_end(lease_id, &why);
+        if let Some(why) = why.forbids() {
+            self.broker.ends.forbid(lease_id, why);
             let (places, ends_in) = (std::mem::take(&mut owned.places), owned.expiry());
             self.broker.quotas.keep(lease_id, places, ends_in);
+        } else if why.runs_out() {
+            let locks = owned.locks.iter().map(|held| held.lock.clone());
+            let (locks, ends_in) = (locks.collect(), owned.expiry());
+            self.broker.quotas.held_on(lease_id, locks, ends_in);
         }
         self.tell(Told::Ended { lease_id, why });
         self.forget(lease_id);

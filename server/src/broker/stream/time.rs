@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use rand::Rng as _;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::{Ended, May, Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
+use super::{Done, Ended, May, Phase, QUEUE_GRACE, Stream, Told, owned::Owned};
+use crate::lock::{LeaseId, Release};
 
 /// How long a silence must last once it was noticed.
 const READ_FIRST: Duration = Duration::from_millis(250);
@@ -128,5 +129,39 @@ impl Stream {
         let graced = self.leases.values();
         let graced = graced.filter(|owned| owned.grace.is_some() && !owned.is_lapsing);
         self.graced = graced.map(|owned| owned.validity()).min();
+    }
+
+    /// The client is gone, or silent: a lease with a disconnect_grace ends when that is over.
+    pub(super) fn lapse_later(&mut self, lease_id: LeaseId) {
+        let owned = self.leases.get_mut(&lease_id);
+        let Some(owned) = owned.filter(|owned| !owned.is_lapsing) else {
+            return;
+        };
+        if let Some(grace) = owned.grace {
+            owned.is_lapsing = true;
+            let draining = self.broker.draining.clone();
+            self.jobs.push(Box::pin(async move {
+                // Whichever comes first.
+                let _ = timeout(grace, draining.cancelled()).await;
+                Done::Lapsed { lease_id }
+            }));
+        }
+    }
+
+    /// A disconnect_grace is over. A broker that goes away gives up nothing: the client was asked to
+    /// leave, and may not have attached the lease elsewhere yet.
+    pub(super) fn lapsed(&mut self, lease_id: LeaseId) {
+        if self.broker.is_draining() {
+            return;
+        }
+        let is_open = self.phase == Phase::Open;
+        let Some(owned) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        if is_open && self.heard.elapsed() < owned.validity() {
+            owned.is_lapsing = false;
+            return self.watch_silence();
+        }
+        self.give_back(lease_id, Release::Lapse);
     }
 }

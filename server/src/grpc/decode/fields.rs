@@ -221,6 +221,7 @@ pub(super) fn owner(fields: &mut Fields, owner: pb::Owner) -> Option<Owner> {
         id: owner.id,
         reason: owner.reason,
         labels,
+        trace: None,
     })
 }
 

@@ -7,6 +7,7 @@ use crate::{
     access::Verb,
     broker::stream::{Ended, Extended, Place, Refusal, Told},
     grpc::{admit::Asking, encode, status},
+    history::EndReason,
     lock::HEARTBEAT_WHILE_WAITING_MS,
 };
 
@@ -166,19 +167,13 @@ fn end_reason(why: Ended) -> (pb::LeaseEndReason, String) {
     use pb::LeaseEndReason as Reason;
     let (reason, message) = match why {
         Ended::Revoked { reason } => {
-            let message = format!("an operator has revoked the lease: {reason}");
+            let message = format!("{}: {reason}", EndReason::Revoked.why());
             return (Reason::Revoked, message);
         }
         Ended::Released => (Reason::Released, "the lease was given back elsewhere"),
-        Ended::Expired => (Reason::Expired, "no heartbeat reached the store in time"),
-        Ended::Lost => (
-            Reason::StoreLost,
-            "the store does not know the lease any more",
-        ),
-        Ended::MaxHold => (
-            Reason::MaxHold,
-            "the lease has been held for all of its max_hold",
-        ),
+        Ended::Expired => (Reason::Expired, EndReason::Expired.why()),
+        Ended::Lost => (Reason::StoreLost, EndReason::StoreLost.why()),
+        Ended::MaxHold => (Reason::MaxHold, EndReason::MaxHold.why()),
         Ended::Moved => (Reason::Moved, "the lease is on another stream"),
         Ended::CredentialExpired => (
             Reason::CredentialExpired,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     lock::{CLAIM_MS, FencingToken, LeaseId, Ttl, expiry_ms},
-    store::{ChangeKind, HandOff},
+    store::{ChangeKind, Ending, EndingKind, HandOff},
 };
 
 /// What came of letting the line move.
@@ -45,6 +45,7 @@ impl Record {
             None => ChangeKind::Expired,
         };
         self.note_holder(kind, held, now);
+        self.endings.push(ending(held));
         self.close_after(held);
         self.remember_expired(held, now);
     }
@@ -154,5 +155,23 @@ impl Record {
         }
         self.holders.add(held);
         fencing_token
+    }
+}
+
+/// What is told of a holder whose time is over.
+fn ending(held: &Held) -> Ending {
+    let max_hold_ms = held.terms.max_hold_ms;
+    let is_cut = max_hold_ms > 0 && held.acquired_ms + max_hold_ms <= held.expires_ms;
+    Ending {
+        lease_id: held.lease_id,
+        owner: held.owner.clone(),
+        fencing_token: held.fencing_token.get(),
+        held_ms: held.expires_ms.saturating_sub(held.acquired_ms),
+        kind: match held.revoked {
+            Some(_) => EndingKind::Revoked,
+            None if is_cut => EndingKind::MaxHold,
+            None => EndingKind::Expired,
+        },
+        reason: held.revoked.clone().unwrap_or_default(),
     }
 }

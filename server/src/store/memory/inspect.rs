@@ -1,6 +1,10 @@
 //! What a record shows of itself.
 
-use super::{holders::Held, record::Record};
+use super::{
+    context::{Context, Grants},
+    holders::Held,
+    record::Record,
+};
 use crate::{
     lock::{
         Contention, FencingToken, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX,
@@ -76,5 +80,17 @@ impl Record {
             since_ms: held.acquired_ms,
             remaining_ms: held.expires_ms - now,
         })
+    }
+
+    /// When the lock may have room by itself; 0: nobody can tell.
+    pub(super) fn next_event_ms(&self, context: &Context) -> u64 {
+        let left = |ms: u64| ms.saturating_sub(context.now());
+        let closed_ms = left(self.closed_until_ms);
+        match (self.holders.len(), context.grants) {
+            (1.., _) if closed_ms > 0 => closed_ms,
+            (1.., _) => left(self.holders.earliest_ms()),
+            (0, Grants::NotBefore(ms)) => left(ms).max(closed_ms),
+            (0, Grants::Never) => closed_ms,
+        }
     }
 }

@@ -18,7 +18,8 @@ use crate::{
         RequestHash, SET_KEEP_MS, Ttl, Under, Via,
     },
     store::{
-        Acquired, Cancelled, ChangeKind, HandOff, Outcome, Refused, Released, Renewed, Touched,
+        Acquired, Cancelled, ChangeKind, Ending, HandOff, Outcome, Refused, Released, Renewed,
+        Touched,
     },
 };
 
@@ -39,6 +40,8 @@ pub struct Record {
     pub(super) tombstones: Tombstones,
     /// What others may watch.
     pub watched: Watched,
+    /// Leases whose time was found to be over, for the broker whose command found it.
+    pub endings: Vec<Ending>,
 }
 
 impl Record {
@@ -381,17 +384,7 @@ impl Record {
             next_event_ms: self.next_event_ms(context),
             place,
             position: if is_last { self.queue.len() } else { 0 },
-        }
-    }
-
-    fn next_event_ms(&self, context: &Context) -> u64 {
-        let left = |ms: u64| ms.saturating_sub(context.now());
-        let closed_ms = left(self.closed_until_ms);
-        match (self.holders.len(), context.grants) {
-            (1.., _) if closed_ms > 0 => closed_ms,
-            (1.., _) => left(self.holders.earliest_ms()),
-            (0, Grants::NotBefore(ms)) => left(ms).max(closed_ms),
-            (0, Grants::Never) => closed_ms,
+            last_fencing_token: self.fence,
         }
     }
 }

@@ -9,8 +9,8 @@ pub(super) use self::fields::attachment;
 use crate::{
     lock::{BrokerId, FencingToken, LockState, Mode, RequestHash, Waiting},
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released,
-        Renewed, Revoked, StoreError, Touched,
+        Acquired, Attached, Cancelled, Checked, Ending, HandOff, LimitSet, Outcome, Refused,
+        Released, Renewed, Revoked, StoreError, Touched,
     },
 };
 
@@ -23,6 +23,8 @@ pub struct Answer<T> {
     pub now_ms: u64,
     /// The lock is free and not all waiters were looked at: touch again.
     pub more: bool,
+    /// Leases whose time the command found to be over, also one that was refused.
+    pub ended: Vec<Ending>,
 }
 
 /// The answer of one node of several to a proposal.
@@ -247,10 +249,14 @@ fn decode<T>(
                 outcome: Err(refused),
                 now_ms,
                 more: false,
+                ended: match fields.left.len() {
+                    0 => Vec::new(),
+                    _ => fields.hand_offs(me)?.1,
+                },
             });
         }
         let more = fields.number()? == 1;
-        let hand_offs = fields.hand_offs(me)?;
+        let (hand_offs, ended) = fields.hand_offs(me)?;
         let reply = reply(&tag, fields)?;
         Some(Answer {
             outcome: Ok(Outcome {
@@ -260,6 +266,7 @@ fn decode<T>(
             }),
             now_ms,
             more,
+            ended,
         })
     };
     read(&mut fields).ok_or_else(|| StoreError::Garbled("a script's answer is not one".to_owned()))

@@ -22,6 +22,7 @@ use super::{
     refusal::{Refusal, Then, Told},
     script::Script,
     scripts::Command,
+    traced::traced,
 };
 use crate::{
     lock::{DeploymentKey, NOT_AFTER_MS},
@@ -123,6 +124,16 @@ impl Node {
 
     /// `eval`, where another server of a cluster may have the lock.
     pub(super) async fn try_eval(
+        &self,
+        script: &Script,
+        way: Way,
+        command: impl Fn() -> Command,
+    ) -> Result<Value, Missed> {
+        let run = self.run(script, way, command);
+        traced(script.name(), self, run).await
+    }
+
+    async fn run(
         &self,
         script: &Script,
         way: Way,

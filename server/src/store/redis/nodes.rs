@@ -91,6 +91,16 @@ impl Nodes {
         }
     }
 
+    /// Until the one node grants, by its own clock. In a cluster each slot has a time of its own.
+    pub(super) fn recovering_ms(&self) -> Option<u64> {
+        let Self::One(supervisor) = self else {
+            return None;
+        };
+        let node = supervisor.present()?;
+        let until_ms = node.era()?.no_grants_before_ms;
+        Some(until_ms.saturating_sub(node.now_us() / 1_000))
+    }
+
     /// The key of the deployment, when there is a node that serves.
     pub(super) async fn deployment_key(
         &self,

@@ -1,12 +1,19 @@
 //! How an owner lies in a record: every text with its length before it.
 
-use crate::lock::Owner;
+use crate::lock::{Owner, TraceParent};
 
-/// id, reason, then key and value of each label.
+/// The key under which the trace lies: no label has it.
+const TRACE: &str = "";
+
+/// id, reason, then key and value of each label, and of the trace if there is one.
 pub(super) fn encode(owner: &Owner) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(owner.id.len() + owner.reason.len() + 8);
-    let labels = owner.labels.iter().flat_map(|(key, value)| [key, value]);
-    for text in [&owner.id, &owner.reason].into_iter().chain(labels) {
+    let trace = owner.trace.map(|trace| trace.to_string());
+    let labels = owner.labels.iter();
+    let labels = labels.flat_map(|(key, value)| [key.as_str(), value.as_str()]);
+    let trace = trace.iter().flat_map(|trace| [TRACE, trace.as_str()]);
+    let texts = [owner.id.as_str(), owner.reason.as_str()];
+    for text in texts.into_iter().chain(labels).chain(trace) {
         bytes.extend_from_slice(text.len().to_string().as_bytes());
         bytes.push(b':');
         bytes.extend_from_slice(text.as_bytes());
@@ -26,11 +33,20 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Owner> {
     }
     let mut texts = texts.into_iter();
     let (id, reason) = (texts.next()?, texts.next()?);
-    let mut labels = Vec::new();
+    let (mut labels, mut trace) = (Vec::new(), None);
     while let Some(key) = texts.next() {
-        labels.push((key, texts.next()?));
+        let value = texts.next()?;
+        match key.as_str() {
+            TRACE => trace = TraceParent::parse(&value),
+            _ => labels.push((key, value)),
+        }
     }
-    Some(Owner { id, reason, labels })
+    Some(Owner {
+        id,
+        reason,
+        labels,
+        trace,
+    })
 }
 
 #[cfg(test)]
@@ -40,13 +56,17 @@ mod tests {
     #[test]
     fn any_owner_comes_back() {
         let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let traced = TraceParent::new(7, 9, true);
         for labels in [vec![], vec![label("a", ""), label("b:1", "ü|,@")]] {
-            let owner = Owner {
-                id: "pod:7|x".to_owned(),
-                reason: String::new(),
-                labels,
-            };
-            assert_eq!(decode(&encode(&owner)), Some(owner));
+            for trace in [None, traced] {
+                let owner = Owner {
+                    id: "pod:7|x".to_owned(),
+                    reason: String::new(),
+                    labels: labels.clone(),
+                    trace,
+                };
+                assert_eq!(decode(&encode(&owner)), Some(owner));
+            }
         }
     }
 }

@@ -39,6 +39,8 @@ pub enum NodeEvent {
     Message(Bytes),
     /// A node is new, or messages came too fast: some may have been lost.
     Ready,
+    /// It is another server process than before.
+    Replaced,
 }
 
 /// What nodes listen to.
@@ -82,6 +84,8 @@ struct Keeper {
     stop: CancellationToken,
     warned: Vec<String>,
     failed: Option<NodeError>,
+    /// The run id of the process that served last.
+    served: Option<String>,
 }
 
 impl Supervisor {
@@ -185,6 +189,7 @@ impl Keeper {
             stop,
             warned: Vec::new(),
             failed: None,
+            served: None,
         };
         (keeper, current)
     }
@@ -251,6 +256,11 @@ impl Keeper {
             ..
         } = opened;
         self.current.send_replace(Some(Arc::clone(&node)));
+        let run_id = node.run_id().to_owned();
+        let before = self.served.replace(run_id);
+        if before.is_some_and(|before| before != node.run_id()) {
+            (self.tell)(NodeEvent::Replaced);
+        }
         let Links {
             mut command,
             probe: mut prober,

@@ -8,7 +8,8 @@ use tokio::{select, time::Instant};
 use super::{
     Shared,
     election::{Elected, Wants},
-    line::Head,
+    line::{Head, Standing},
+    queued,
     taken::Taken,
     votes::{Busy, Lost},
 };
@@ -154,11 +155,7 @@ impl Shared {
 
     fn queued(&self, lock: &LockKey, place: u64) -> Acquired {
         let position = self.lines.position(lock, place);
-        Acquired::Queued {
-            next_event_ms: 0,
-            place,
-            position,
-        }
+        queued(Standing { place, position })
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::WITHIN;
+use super::{WITHIN, endings::Endings};
 use crate::{
     lock::{BrokerId, Filter},
     store::{
@@ -46,6 +46,7 @@ pub(super) struct Member {
     key_prefix: String,
     broker: BrokerId,
     scripts: Scripts,
+    endings: Arc<Endings>,
     supervisor: Supervisor,
 }
 
@@ -77,7 +78,7 @@ impl Member {
     /// Connects, or goes on trying to if the node is out of reach.
     pub(super) async fn start(
         mut config: RedisConfig,
-        broker: BrokerId,
+        (broker, endings): (BrokerId, Arc<Endings>),
         scripts: Scripts,
         subscription: Subscription,
         (tasks, stop): (&TaskTracker, CancellationToken),
@@ -95,6 +96,7 @@ impl Member {
             key_prefix,
             broker,
             scripts,
+            endings,
             supervisor,
         })
     }
@@ -166,6 +168,11 @@ impl Member {
             node.complain(Refusal::ODD_REPLY, &error.to_string(), &command);
         })?;
         node.saw_time(answer.now_ms);
+        if !answer.ended.is_empty()
+            && let Some(key) = command().keys.first()
+        {
+            self.endings.told(key, answer.ended);
+        }
         answer.outcome.map_err(|refused| {
             if refused == Refused::NoEra {
                 node.condemn(&refused.to_string());

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     lock::FencingToken,
     store::{Outcome, StoreError},
+    trace::Traced,
 };
 
 /// Answers as they come.
@@ -100,11 +101,12 @@ impl Nodes {
         for index in nodes {
             let (sender, question) = (sender.clone(), question.clone());
             let members = Arc::clone(&self.members);
-            self.tasks.spawn(async move {
+            let asked = async move {
                 let said = members[index].ask(&question).await;
                 // Nobody may need it any more.
                 let _ = sender.send((index, said));
-            });
+            };
+            self.tasks.spawn(Traced::current().run(asked));
         }
         Answers::new(coming)
     }

@@ -7,7 +7,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::{
-    RedlockStore, Shared, after_release, lines::Lines, member::Member, nodes::Nodes, tally::quorum,
+    RedlockStore, Shared, after_release, endings::Endings, lines::Lines, member::Member,
+    nodes::Nodes, tally::quorum,
 };
 use crate::{
     lock::{BrokerId, DeploymentKey},
@@ -81,11 +82,14 @@ impl RedlockStore {
         let listener = Arc::new(OnceLock::new());
         let stop = stop.child_token();
         let give_up = stop.clone().drop_guard();
+        let key_prefix = configs.first().map(|config| config.key_prefix.clone());
+        let told_by = (configs.len(), key_prefix.unwrap_or_default());
+        let endings = Arc::new(Endings::new(told_by.0, told_by.1, Arc::clone(&listener)));
         let members = configs.into_iter().map(|config| {
             let (lines, listener) = (Arc::clone(&lines), Arc::clone(&listener));
             let subscription = subscription(&config, broker, lines, listener);
-            let place = (tasks, stop.clone());
-            Member::start(config, broker, scripts.clone(), subscription, place)
+            let (place, told) = ((tasks, stop.clone()), (broker, Arc::clone(&endings)));
+            Member::start(config, told, scripts.clone(), subscription, place)
         });
         let mut started = Vec::new();
         for member in join_all(members).await {
@@ -176,6 +180,11 @@ fn subscription(
     };
     let tell = Box::new(move |event| match event {
         NodeEvent::Ready => lines.wake_all(),
+        NodeEvent::Replaced => {
+            if let Some(listener) = listener.get() {
+                listener(Event::Replaced);
+            }
+        }
         NodeEvent::Message(payload) => {
             for event in told(&payload, &key_prefix, broker).into_iter().flatten() {
                 match event {
@@ -186,8 +195,12 @@ fn subscription(
                             listener(event);
                         }
                     }
-                    // Nobody watches: it is not among what this store can do.
-                    Event::HandOff(..) | Event::Changed(..) | Event::Resync => {}
+                    // Nobody watches: it is not among what this store can do. Ends are in answers.
+                    Event::HandOff(..)
+                    | Event::Ended(..)
+                    | Event::Changed(..)
+                    | Event::Replaced
+                    | Event::Resync => {}
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use leasehold_server::lock::{
     Acquire, ArgumentsHash, Attachment, AttemptId, Force, LeaseId, Mode, Owner, RequestHash,
-    Revoke, StreamId, Terms, Ttl, Under, Via,
+    Revoke, StreamId, Terms, TraceParent, Ttl, Under, Via,
 };
 use rand::Rng as _;
 
@@ -118,6 +118,7 @@ impl Generator {
                 id: request.to_string(),
                 reason: reason.to_owned(),
                 labels: vec![("key".to_owned(), reason.to_owned())],
+                trace: TraceParent::new(7, 9, true).filter(|_| reason.is_empty()),
             },
             rejoin: false,
         }

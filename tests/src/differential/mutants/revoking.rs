@@ -3,7 +3,7 @@
 use super::{Mutant, mutant};
 
 /// The mistakes.
-pub const MUTANTS_OF_REVOKING: [Mutant; 11] = [
+pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     mutant(
         "a revoked lease is renewed on",
         "if own ~= '0' then left = math.min(left, own) end",
@@ -23,6 +23,26 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 11] = [
         "no revocation is unsafe",
         "if force == '!' then",
         "if false then",
+    ),
+    mutant(
+        "an end is not told",
+        "hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = '!', text, h.owner",
+        "",
+    ),
+    mutant(
+        "a revoked end is told as an expiry",
+        "and 'REVOKED' or is_cut",
+        "and 'EXPIRED' or is_cut",
+    ),
+    mutant(
+        "the end by max_hold is told as an expiry",
+        "is_cut and 'MAXHOLD' or",
+        "false and 'MAXHOLD' or",
+    ),
+    mutant(
+        "an end in recovery is not told",
+        "'RECOVERING', now, closed, hand_offs }",
+        "'RECOVERING', now, closed }",
     ),
     mutant("looking revokes", "if force ~= '?' then", "if true then"),
     mutant(

@@ -8,7 +8,7 @@ use crate::{
         Attachment, BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, Mode, Owner,
         RequestHash, StreamId, Ttl,
     },
-    store::{Acquired, HandOff, Moved},
+    store::{Acquired, Ending, EndingKind, HandOff, Moved},
 };
 
 /// Reads `broker.epoch.number`.
@@ -65,6 +65,7 @@ impl Fields {
                 next_event_ms: self.number()?,
                 place: self.number()?,
                 position: self.count()?,
+                last_fencing_token: self.number()?,
             },
             "HELD" => {
                 let queue_length = self.count()?;
@@ -147,10 +148,15 @@ impl Fields {
         })
     }
 
-    pub(super) fn hand_offs(&mut self, me: BrokerId) -> Option<Vec<HandOff>> {
+    /// The hand-offs, and the ends among them.
+    pub(super) fn hand_offs(&mut self, me: BrokerId) -> Option<(Vec<HandOff>, Vec<Ending>)> {
         let mut fields = Fields::of(Value::Array(self.array()?));
-        let mut hand_offs = Vec::new();
+        let (mut hand_offs, mut ended) = (Vec::new(), Vec::new());
         while let Some(request) = fields.text() {
+            if request == "!" {
+                ended.push(fields.ending()?);
+                continue;
+            }
             let broker = BrokerId::parse(&fields.text()?)?;
             hand_offs.push(HandOff {
                 broker,
@@ -159,6 +165,26 @@ impl Fields {
                 provisional: broker != me,
             });
         }
-        Some(hand_offs)
+        Some((hand_offs, ended))
+    }
+
+    /// `kind|lease|token|held_ms|reason`, and the owner.
+    fn ending(&mut self) -> Option<Ending> {
+        let text = self.text()?;
+        let mut parts = text.splitn(5, '|');
+        let kind = match parts.next()? {
+            "EXPIRED" => EndingKind::Expired,
+            "REVOKED" => EndingKind::Revoked,
+            "MAXHOLD" => EndingKind::MaxHold,
+            _ => return None,
+        };
+        Some(Ending {
+            kind,
+            lease_id: LeaseId::parse(parts.next()?)?,
+            fencing_token: parts.next()?.parse().ok()?,
+            held_ms: parts.next()?.parse().ok()?,
+            reason: parts.next()?.to_owned(),
+            owner: self.owner()?,
+        })
     }
 }

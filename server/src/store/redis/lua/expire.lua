@@ -1,8 +1,20 @@
 -- How a holder's time ends.
 
+-- The broker that runs the command is told, once for all brokers, among the hand-offs of its answer:
+-- '!', 'kind|lease|token|held_ms|reason', owner.
+local function tell_end(h, reason)
+  local max_hold = h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0
+  local is_cut = max_hold > 0 and h.since + max_hold <= h.expires
+  local kind = has_flag(h, REVOKED) and 'REVOKED' or is_cut and 'MAXHOLD' or 'EXPIRED'
+  local text = table.concat({ kind, h.lease, h.token, math.max(h.expires - h.since, 0), reason or '' }, '|')
+  local at = #hand_offs
+  hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = '!', text, h.owner
+end
+
 -- It is remembered, and may close the lock for a while.
 local function end_lease(h)
   local reason = has_flag(h, REVOKED) and field('k:' .. h.lease) or nil
+  tell_end(h, reason)
   close_after(h)
   note(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
   free(h)

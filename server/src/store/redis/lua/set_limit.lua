@@ -9,7 +9,7 @@ expire()
 local limit, previous, brokers, refused = tonumber(ARGV[4]), limit_in_use(), queue.brokers, false
 if previous == WHOLE then
   if next(changed) then save() end
-  return { 'MISMATCH', now, 0, {} }
+  return { 'MISMATCH', now, 0, hand_offs }
 end
 holders.limit, set_limit = limit, limit
 for place = queue.head, math.min(queue.tail, queue.head + PLACES_MAX) do

@@ -1,0 +1,191 @@
+//! How names, times and links are written, so that nothing in them can be taken for something else.
+
+use std::{
+    fmt::Write as _,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::lock::LockKey;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// A link to a lock, or to an owner.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) href: String,
+    pub(super) text: String,
+}
+
+/// A moment: how long ago or ahead, which the script counts on, and when.
+#[derive(Debug, Clone)]
+pub(super) struct Moment {
+    pub(super) ms: u64,
+    pub(super) span: String,
+    pub(super) when: String,
+}
+
+impl Link {
+    pub(super) fn to_lock(namespace: &str, name: &str) -> Self {
+        Self {
+            href: href("/lock", &[("namespace", namespace), ("name", name)]),
+            text: plain(&format!("{namespace}/{name}")),
+        }
+    }
+
+    pub(super) fn to_key(lock: &LockKey) -> Self {
+        Self::to_lock(lock.namespace(), lock.name())
+    }
+
+    pub(super) fn to_owner(id: &str) -> Self {
+        Self {
+            href: href("/owner", &[("id", id)]),
+            text: plain(id),
+        }
+    }
+}
+
+impl Moment {
+    /// Something that was at this time, in milliseconds since 1970.
+    pub(super) fn past(since_ms: u64) -> Self {
+        let ms = now_ms().saturating_sub(since_ms);
+        Self {
+            ms,
+            span: span(ms),
+            when: clock(since_ms),
+        }
+    }
+
+    /// Something that was so long ago.
+    pub(super) fn ago(passed: Duration) -> Self {
+        let ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        Self::past(now_ms().saturating_sub(ms))
+    }
+
+    /// Something that will be in so many milliseconds.
+    pub(super) fn ahead(ms: u64) -> Self {
+        Self {
+            ms,
+            span: span(ms),
+            when: clock(now_ms().saturating_add(ms)),
+        }
+    }
+}
+
+/// A path with these fields; those that are empty are left out.
+pub(super) fn href(path: &str, fields: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+        query.append_pair(name, value);
+    }
+    format!("{path}?{}", query.finish())
+}
+
+/// The text with what cannot be seen, or turns the rest around, written out.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_hidden(c) {
+            let _ = write!(shown, "‹U+{:04X}›", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Marks of direction, joiners and other characters without a shape.
+fn is_hidden(c: char) -> bool {
+    matches!(c,
+        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}' | '\u{1160}' | '\u{180B}'..='\u{180F}'
+        | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{3164}'
+        | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF9}'..='\u{FFFB}'
+        | '\u{E0000}'..='\u{E0FFF}')
+}
+
+/// As the script writes it.
+pub(super) fn span(ms: u64) -> String {
+    let s = ms / 1_000;
+    match s {
+        0..MINUTE => format!("{s} s"),
+        MINUTE..HOUR => format!("{} m {:02} s", s / MINUTE, s % MINUTE),
+        HOUR..DAY => format!("{} h {:02} m", s / HOUR, s % HOUR / MINUTE),
+        _ => format!("{} d {:02} h", s / DAY, s % DAY / HOUR),
+    }
+}
+
+/// In UTC.
+pub(super) fn clock(ms: u64) -> String {
+    let at = UNIX_EPOCH.checked_add(Duration::from_millis(ms));
+    at.map(time).unwrap_or_default()
+}
+
+/// In UTC; nothing of a time that no calendar has.
+pub(super) fn time(at: SystemTime) -> String {
+    let mut text = String::new();
+    let written = write!(text, "{}", humantime::format_rfc3339_seconds(at));
+    match written {
+        Ok(()) => text.replace('T', " "),
+        Err(_) => String::new(),
+    }
+}
+
+pub(super) fn now_ms() -> u64 {
+    ms(SystemTime::now())
+}
+
+/// Milliseconds since 1970.
+pub(super) fn ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The same of a message of the API; 0 where there is none.
+pub(super) fn ms_of(seconds: i64, nanos: i32) -> u64 {
+    let ms = i128::from(seconds) * 1_000 + i128::from(nanos) / 1_000_000;
+    u64::try_from(ms.max(0)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_written_out() {
+        for (text, shown) in [
+            ("invoices/4711", "invoices/4711"),
+            ("naïve/订单/שלום", "naïve/订单/שלום"),
+            ("a\u{202E}fdp.exe", "a‹U+202E›fdp.exe"),
+            ("a\u{200B}b\nc", "a‹U+200B›b‹U+000A›c"),
+        ] {
+            assert_eq!(plain(text), shown);
+        }
+    }
+
+    #[test]
+    fn spans_are_short() {
+        for (s, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (61, "1 m 01 s"),
+            (3_600, "1 h 00 m"),
+            (90_000, "1 d 01 h"),
+        ] {
+            assert_eq!(span(s * 1_000 + 999), text);
+        }
+    }
+
+    #[test]
+    fn links_carry_any_name() {
+        let link = Link::to_lock("default", "a&b=c/<d>\"ü");
+        assert_eq!(
+            link.href,
+            "/lock?namespace=default&name=a%26b%3Dc%2F%3Cd%3E%22%C3%BC"
+        );
+        assert_eq!(
+            href("/locks", &[("prefix", ""), ("owner", "x")]),
+            "/locks?owner=x"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! What it costs to see what a broker does: metrics, and traces with them, beside neither, in one run.
+
+use std::{collections::BTreeMap, fmt};
+
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    collector::Collector,
+    redis_server::RedisServer,
+};
+
+use crate::{
+    grpc,
+    pairs::Sample,
+    report::{machine, median, middle_ratio, ms, verdict},
+};
+
+const CALLERS: [usize; 2] = [1, 64];
+
+/// What is seen of a broker, in the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    Nothing,
+    Metrics,
+    /// Of one call in a hundred, sent to a collector.
+    Traces,
+}
+
+const ALL: [Seen; 3] = [Seen::Nothing, Seen::Metrics, Seen::Traces];
+
+/// The rounds; shown, they are a table.
+pub(crate) struct Metrics {
+    rounds: usize,
+    pairs: BTreeMap<(usize, Seen), Vec<Sample>>,
+}
+
+/// A broker on a Redis of its own.
+struct Site {
+    seen: Seen,
+    broker: BrokerProcess,
+    _redis: RedisServer,
+}
+
+impl Site {
+    async fn start(seen: Seen, collector: &Collector) -> Self {
+        let redis = RedisServer::start().await;
+        let mut options = BrokerOptions::on(redis.url());
+        let settings = seen.settings(collector).into_iter();
+        let settings = settings.map(|(key, value)| (key.to_owned(), value));
+        options.env.extend(settings);
+        options.init_store().await;
+        Self {
+            seen,
+            broker: BrokerProcess::start(&options).await,
+            _redis: redis,
+        }
+    }
+}
+
+/// Rounds are interleaved, and nothing is the first of all of them.
+pub(crate) async fn measure(rounds: usize) -> Metrics {
+    let collector = Collector::start().await;
+    let mut sites = Vec::new();
+    for seen in ALL {
+        sites.push(Site::start(seen, &collector).await);
+    }
+    let mut pairs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for site in &sites {
+            for callers in CALLERS {
+                let sample = grpc::pairs(site.broker.addr(), callers).await;
+                pairs.entry((callers, site.seen)).or_default().push(sample);
+            }
+        }
+        sites.rotate_left(1);
+    }
+    assert!(!collector.seen().is_empty(), "nothing was traced");
+    Metrics { rounds, pairs }
+}
+
+impl Seen {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Metrics => "metrics",
+            Self::Traces => "metrics, 1 % of traces",
+        }
+    }
+
+    /// As environment variables.
+    fn settings(self, collector: &Collector) -> Vec<(&'static str, String)> {
+        let is_counted = self != Self::Nothing;
+        let counted = ("LEASEHOLD__METRICS__ENABLED", is_counted.to_string());
+        let traced = [
+            ("LEASEHOLD__TRACING__OTLP_ENDPOINT", collector.url()),
+            ("LEASEHOLD__TRACING__SAMPLE_RATIO", "0.01".to_owned()),
+        ];
+        let traced = traced.into_iter().filter(|_| self == Self::Traces);
+        [counted].into_iter().chain(traced).collect()
+    }
+
+    fn aim(self) -> Option<f64> {
+        match self {
+            Self::Nothing => None,
+            Self::Metrics => Some(0.97),
+            Self::Traces => Some(0.93),
+        }
+    }
+}
+
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", machine())?;
+        writeln!(
+            f,
+            "Medians of {} interleaved rounds, of the ratios too; a Redis for each broker.\n",
+            self.rounds
+        )?;
+        writeln!(
+            f,
+            "| {:22} | {:>7} | {:>8} | {:>7} | {:>7} | {:>9} | aim |",
+            "what is seen", "callers", "per s", "p50 ms", "p99 ms", "÷ nothing"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|---|")?;
+        for (&(callers, seen), rounds) in &self.pairs {
+            let sample = median(rounds);
+            let ratio = middle_ratio(rounds, &self.pairs[&(callers, Seen::Nothing)]);
+            let aim = seen.aim().map_or_else(String::new, |aim| {
+                format!("at least {aim}: {}", verdict(ratio >= aim))
+            });
+            writeln!(
+                f,
+                "| {:22} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>9.3} | {aim} |",
+                seen.name(),
+                sample.per_second,
+                ms(sample.p50),
+                ms(sample.p99),
+            )?;
+        }
+        Ok(())
+    }
+}

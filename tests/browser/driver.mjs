@@ -1,0 +1,50 @@
+// Plays a real browser for the tests. Each line that it reads is the body of an async function of `browser`, `open`
+// and `page`, as Playwright has them; the line that it answers is `{"ok": result}` or `{"error": text}`.
+// Arguments: the folder of playwright-core, and the browser.
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+
+const [folder, executablePath] = process.argv.slice(2);
+const { chromium } = createRequire(`${folder}/`)("playwright-core");
+const browser = await chromium.launch({ executablePath });
+const Body = (async () => {}).constructor;
+
+let page = null;
+// What no page may do: errors, violations of its policy, requests to anybody else.
+let problems = [];
+
+const open = async (options = {}) => {
+  await page?.context().close();
+  problems = [];
+  const context = await browser.newContext(options);
+  context.setDefaultTimeout(15_000);
+  page = await context.newPage();
+  await page.exposeFunction("violated", (what) => problems.push(`violation: ${what}`));
+  await page.addInitScript(() => {
+    document.addEventListener("securitypolicyviolation", (event) => {
+      window.violated(`${event.violatedDirective} ${event.blockedURI}`);
+    });
+  });
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => problems.push(`error: ${error}`));
+  page.on("request", (request) => {
+    const first = options.baseURL;
+    if (first && !request.url().startsWith(first)) problems.push(`request: ${request.url()}`);
+  });
+  return page;
+};
+
+console.log("ready");
+for await (const line of createInterface({ input: process.stdin })) {
+  let answer;
+  try {
+    const body = new Body("browser", "open", "page", "problems", JSON.parse(line));
+    answer = { ok: (await body(browser, open, page, problems)) ?? null };
+  } catch (error) {
+    answer = { error: String(error) };
+  }
+  console.log(JSON.stringify(answer));
+}
+await browser.close();

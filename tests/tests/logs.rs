@@ -1,0 +1,256 @@
+//! The log: how lines are written, what is left out, and how that changes while the broker runs.
+
+use std::{io::Write as _, path::Path, sync::Arc};
+
+use leasehold_server::{
+    config::{Config, Flags},
+    telemetry,
+};
+use leasehold_tests::{
+    binary::leasehold_server,
+    broker_process::{BrokerOptions, BrokerProcess},
+    broker_tls::BrokerTls,
+    guarded::{Guarded, acquire, taken},
+    plain_http::post,
+    redis_server::RedisServer,
+    terminal::Terminal,
+    traced::{ask, takes},
+    until::until,
+};
+use serde_json::Value;
+use tokio::{io::AsyncReadExt as _, net::TcpStream, process::Command};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
+use tonic::Request;
+
+const PATH: &str = "/log-filter";
+const GRANT: &str = "a lock was granted";
+const RULES: &str = r#"
+    [[rule]]
+    callers = ["token:alice"]
+    verbs = ["acquire"]
+    names = ["a"]
+    [[rule]]
+    callers = ["token:dora"]
+    verbs = ["admin"]
+"#;
+
+async fn broker(settings: &[(&str, &str)]) -> (BrokerProcess, RedisServer) {
+    let redis = RedisServer::start_with(&["--requirepass", "a-password"]).await;
+    let url = redis.url().replace("redis://", "redis://:a-password@");
+    let mut options = BrokerOptions::on(url);
+    let settings = settings.iter();
+    let settings = settings.map(|(key, value)| (format!("LEASEHOLD__{key}"), (*value).to_owned()));
+    options.env.extend(settings);
+    options.init_store().await;
+    (BrokerProcess::start(&options).await, redis)
+}
+
+#[tokio::test]
+async fn lines_are_json_where_nobody_reads_them() {
+    let (broker, _redis) = broker(&[("LOG__FORMAT", "auto")]).await;
+    let log = until("serving", async || {
+        let log = broker.log();
+        log.contains("serving").then_some(log)
+    });
+    let log = log.await;
+    let lines = log.lines().map(serde_json::from_str::<Value>);
+    // What the broker prints to tell where it listens comes first, and is no log.
+    let lines: Vec<_> = lines.map(|line| line.expect(&log)).collect();
+    let first = &lines[0];
+    assert_eq!(first["fields"]["message"], "starting");
+    assert_eq!(first["level"], "INFO");
+    let settings = first["fields"]["settings"].as_str().expect("a text");
+    assert!(settings.contains("store.url=redis://:***@"), "{settings}");
+    assert!(settings.contains("server.listen=127.0.0.1:"), "{settings}");
+    assert!(
+        !settings.contains("limits.ttl_max"),
+        "a default: {settings}"
+    );
+    assert!(!log.contains("a-password"), "{log}");
+    assert_eq!(log.matches("\"starting\"").count(), 1);
+}
+
+#[tokio::test]
+async fn lines_are_for_people_on_a_terminal() {
+    let leader = Path::new(env!("CARGO_BIN_EXE_on_terminal"));
+    for (no_color, coloured) in [("", true), ("1", false)] {
+        let mut dev = Command::new(leasehold_server());
+        let anywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+        dev.arg("dev").args(anywhere).env("NO_COLOR", no_color);
+        let mut terminal = Terminal::start(leader, &dev, 200);
+        let shown = terminal.sees("serving").await;
+        assert!(!shown.contains("{\"timestamp\""), "{shown}");
+        assert_eq!(shown.contains("\u{1b}[32m"), coloured, "{shown:?}");
+        terminal.types("\u{3}");
+        assert_eq!(terminal.ended().await, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn the_filter_changes_by_a_post() {
+    let (broker, _redis) = broker(&[]).await;
+    let grants = || broker.log().matches(GRANT).count();
+    takes(&broker, Request::new(ask("a", 0)))
+        .await
+        .expect("free");
+    assert_eq!(grants(), 0);
+    let set = async |headers: &[(&str, &str)], text: &str| {
+        post(broker.admin(), PATH, headers, text).await.0
+    };
+    let debug = "info,leasehold_server=debug";
+    // Of another page in the same browser, and of any.
+    assert_eq!(set(&[("origin", "https://evil.test")], debug).await, 403);
+    assert_eq!(set(&[("sec-fetch-site", "none")], debug).await, 403);
+    for wrong in ["", "leasehold_server=loud", &"x".repeat(5_000)] {
+        assert_eq!(set(&[], wrong).await, 400, "{wrong}");
+    }
+    takes(&broker, Request::new(ask("b", 0)))
+        .await
+        .expect("free");
+    assert_eq!(grants(), 0);
+    assert_eq!(set(&[], debug).await, 200);
+    takes(&broker, Request::new(ask("c", 0)))
+        .await
+        .expect("free");
+    assert_eq!(grants(), 1, "{}", broker.log());
+    let audit = "an operator has changed what is logged";
+    assert_eq!(broker.log().matches(audit).count(), 1, "{}", broker.log());
+    assert_eq!(set(&[], "info").await, 200);
+    takes(&broker, Request::new(ask("d", 0)))
+        .await
+        .expect("free");
+    assert_eq!(grants(), 1);
+}
+
+#[tokio::test]
+async fn the_filter_is_changed_by_operators_only() {
+    let site = Guarded::start(RULES, &[("alice", "alice"), ("dora", "dora")]).await;
+    let admin = site.broker.admin();
+    for (token, code) in [("", 401), ("nobody", 401), ("alice", 403), ("dora", 200)] {
+        let shown = format!("Bearer {token}");
+        let headers = [("authorization", shown.as_str())];
+        let headers = if token.is_empty() { &[] } else { &headers[..] };
+        let (answered, why) = post(admin, PATH, headers, "info,h2=info").await;
+        assert_eq!(answered, code, "{token}: {why}");
+    }
+    let log = site.broker.log();
+    let line = log.lines().find(|line| line.contains("what is logged"));
+    let line = line.expect(&log);
+    assert!(
+        line.contains("audit") && line.contains(r#"caller="token:dora""#),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn denials_are_audited_and_do_not_flood_the_log() {
+    let site = Guarded::start(RULES, &[("alice", "alice")]).await;
+    let denied = || {
+        let log = site.broker.log();
+        let lines = log.lines().filter(|line| line.contains(" audit: denied"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let alice = site.caller("alice");
+    let refused = taken(&alice, acquire("b", leasehold_tests::guarded::SOON)).await;
+    refused.expect_err("not hers");
+    let [line] = &denied()[..] else {
+        panic!("one line: {}", site.broker.log())
+    };
+    for part in [
+        r#"caller="token:alice""#,
+        "peer=127.",
+        "lock=default/b",
+        r#"what="acquire""#,
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let refused = taken(&site.nobody(), acquire("a", leasehold_tests::guarded::SOON)).await;
+    refused.expect_err("nobody");
+    assert!(denied()[1].contains(r#"caller="""#), "{:?}", denied());
+    let began = tokio::time::Instant::now();
+    let flood = 1_000;
+    for _ in 0..flood {
+        let refused = taken(&alice, acquire("b", leasehold_tests::guarded::SOON)).await;
+        refused.expect_err("not hers");
+    }
+    // A burst, and five a second.
+    let most = 20 + began.elapsed().as_secs() * 5 + 5;
+    let told = denied().len() as u64;
+    assert!((15..=most).contains(&told), "{told} lines, {most} at most");
+}
+
+#[tokio::test]
+async fn clients_that_connect_to_addresses_do_not_flood_the_log() {
+    let redis = RedisServer::start().await;
+    let mut options = BrokerTls::create(false).options(redis.url());
+    let tls = BrokerTls::create(false);
+    options.env = tls.options(redis.url()).env;
+    options.init_store().await;
+    let broker = BrokerProcess::start(&options).await;
+    let warnings = || broker.log().matches("Illegal SNI").count();
+    greet(&broker).await;
+    assert_eq!(warnings(), 0, "{}", broker.log());
+    // What is looked for can be found.
+    let asked = (
+        "LEASEHOLD__LOG__FILTER",
+        "info,rustls::msgs::handshake=warn",
+    );
+    options.env.push((asked.0.to_owned(), asked.1.to_owned()));
+    let broker = BrokerProcess::start(&options).await;
+    greet(&broker).await;
+    let log = broker.log();
+    assert_eq!(log.matches("Illegal SNI").count(), 1, "{log}");
+}
+
+/// Says hello by TLS as clients do that take an address for a name.
+async fn greet(broker: &BrokerProcess) {
+    let trust = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
+    let name = "abc.a.a.d".try_into().expect("a name");
+    let client = ClientConnection::new(Arc::new(trust.with_no_client_auth()), name);
+    let mut hello = Vec::new();
+    let mut client = client.expect("a client");
+    client.write_tls(&mut hello).expect("it fits");
+    let at = hello.windows(9).position(|bytes| bytes == b"abc.a.a.d");
+    let mut to = &mut hello[at.expect("it names the server")..];
+    to.write_all(b"127.0.0.1").expect("it fits");
+    let mut connection = TcpStream::connect(broker.addr()).await.expect("it listens");
+    tokio::io::AsyncWriteExt::write_all(&mut connection, &hello)
+        .await
+        .expect("sent");
+    let mut answer = [0; 1];
+    let read = connection.read(&mut answer).await.expect("an answer");
+    assert_eq!(read, 1, "the broker goes on with the handshake");
+}
+
+const PANICS: &str = "LEASEHOLD_TEST_PANICS";
+
+/// As a process of its own: the hook is that of the process.
+#[tokio::test]
+async fn a_panic_is_one_line() {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let mut command = Command::new(test);
+    command.args(["--exact", "panics_for_another_test", "--nocapture"]);
+    command.env(PANICS, "1").env("RUST_BACKTRACE", "0");
+    let output = command.output().await.expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines = told.lines().filter(|line| line.contains("boom"));
+    let lines: Vec<_> = lines.collect();
+    let [line] = lines[..] else {
+        panic!("one line: {told}")
+    };
+    let line: Value = serde_json::from_str(line).expect(line);
+    assert_eq!(line["fields"]["message"], "a fault of the broker: boom");
+    assert_eq!(line["level"], "ERROR");
+    let place = line["fields"]["place"].as_str().expect("a text");
+    assert!(place.contains("logs.rs:"), "{place}");
+}
+
+#[test]
+fn panics_for_another_test() {
+    if std::env::var_os(PANICS).is_some() {
+        let config = Config::load(&Flags::default(), true).expect("the defaults are legal");
+        telemetry::init(&config);
+        let thread = std::thread::spawn(|| panic!("boom"));
+        assert!(thread.join().is_err());
+    }
+}

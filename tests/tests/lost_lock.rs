@@ -1,0 +1,203 @@
+//! A program stands still, and loses its lock: the program itself, the dashboard, the log, the trace and the page each
+//! say why, as docs/operating.md shows.
+
+use std::time::Duration;
+
+use leasehold_tests::{
+    cli::{Cli, Ran},
+    client::Client,
+    collector::{Collector, Seen},
+    deployment::Deployment,
+    page::Looker,
+    prometheus::Prometheus,
+    promised::text,
+    redis_server::RedisServer,
+    scale::figures,
+    until::until,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const LOCK: &str = "invoices";
+const ACQUIRE: &str = "leasehold.v1.LockService/Hold Acquire";
+const PANEL: &str = "Losses by reason";
+const LINE: &str = "a lease has lost its lock";
+const WHY: &str = "no renewal reached the store in time";
+const TTL: Duration = Duration::from_secs(3);
+
+/// A broker of which everything is seen.
+struct Site {
+    collector: Collector,
+    deployment: Deployment,
+    prometheus: Prometheus,
+    cli: Cli,
+    client: Client,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+        let mut options = collector.options(redis.url(), "1");
+        let json = ("LEASEHOLD__LOG__FORMAT", "json");
+        options.env.push((json.0.to_owned(), json.1.to_owned()));
+        let deployment = Deployment::start_on(redis, &options, 1).await;
+        let broker = &deployment.brokers[0];
+        Self {
+            prometheus: Prometheus::start(&[broker.admin()]).await,
+            cli: Cli::at(broker.addr()),
+            client: Client::new("observer", &deployment.addrs(), 0),
+            collector,
+            deployment,
+        }
+    }
+
+    /// What somebody's `leasehold run` is called with.
+    fn args(owner: &str) -> Vec<String> {
+        let ttl = format!("{}s", TTL.as_secs());
+        [
+            "run",
+            LOCK,
+            "--ttl",
+            &ttl,
+            "--kill-after",
+            "1s",
+            "--owner",
+            owner,
+            "--",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    /// Stands still until somebody else has the lock; what it says then.
+    async fn loses(&self) -> Ran {
+        let run = |owner: &str, command: &[&str]| {
+            let mut args = Self::args(owner);
+            args.extend(command.iter().map(|word| (*word).to_owned()));
+            let args: Vec<_> = args.iter().map(String::as_str).collect();
+            self.cli.start(&args)
+        };
+        let loser = run("worker-1", &["sleep", "60"]);
+        until("worker-1 holds the lock", async || {
+            let lock = self.client.get_lock(LOCK).await.expect("an answer")?;
+            (lock.holders.len() == 1).then_some(())
+        })
+        .await;
+        let next = run("worker-2", &["true"]);
+        self.client.queued_at(0, LOCK, 1).await;
+        // A loss is a step of a series that was seen before it.
+        until("the dashboard has what it needs", async || {
+            let series = self.dashboard().await;
+            (!series.is_empty()).then_some(())
+        })
+        .await;
+        loser.signal(Signal::STOP);
+        assert_eq!(next.ended().await.code, Some(0), "worker-2 had its turn");
+        loser.signal(Signal::CONT);
+        loser.ended().await
+    }
+
+    /// What the panel of losses shows.
+    async fn dashboard(&self) -> Vec<(Value, f64)> {
+        let dashboard: Value =
+            serde_json::from_str(&text("deploy/grafana/leasehold.json")).expect("JSON");
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let panel = panels.iter().find(|panel| panel["title"] == PANEL);
+        let query = panel.expect("a panel of losses")["targets"][0]["expr"].as_str();
+        let query = query.expect("a query");
+        let query = query.replace("$namespace", ".*").replace("$pod", ".*");
+        self.prometheus
+            .query(&query.replace("$__rate_interval", "1m"))
+            .await
+    }
+
+    /// The first span of that name and lock for which it is so.
+    async fn span(&self, name: &str, is_it: impl Fn(&Seen) -> bool) -> Seen {
+        let is_it = |span: &Seen| span.name == name && is_it(span);
+        self.collector.span(name, is_it).await
+    }
+}
+
+#[tokio::test]
+async fn each_place_says_why_a_lock_was_lost() {
+    let site = Site::start().await;
+    let loser = site.loses().await;
+    figures(&format!(
+        "lost_lock: the program: exit {:?}: {}",
+        loser.code,
+        loser.stderr.trim()
+    ));
+    assert_eq!(loser.code, Some(123), "{}", loser.stderr);
+
+    let losses = until("the dashboard shows it", async || {
+        let mut losses = site.dashboard().await;
+        losses.retain(|(_, count)| *count > 0.0);
+        (!losses.is_empty()).then_some(losses)
+    })
+    .await;
+    figures(&format!("lost_lock: the dashboard: {losses:?}"));
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    assert_eq!(losses[0].0["reason"], "expired");
+
+    let broker = &site.deployment.brokers[0];
+    let log = broker.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains(LINE))
+        .expect("a line of the log");
+    figures(&format!("lost_lock: the log: {line}"));
+    let line: Value = serde_json::from_str(line).expect("JSON");
+    let fields = &line["fields"];
+    for (key, value) in [
+        ("why", WHY),
+        ("lock", LOCK),
+        ("owner", "worker-1"),
+        ("reason", "expired"),
+    ] {
+        assert_eq!(fields[key], value, "{key}");
+    }
+    let held = fields["held_ms"].as_u64().map(Duration::from_millis);
+    assert!(held > Some(TTL), "{held:?}");
+
+    let lease_id = fields["lease_id"].as_str().expect("a lease");
+    let of_lease = |span: &Seen| span.tells("leasehold.lease_id") == lease_id;
+    let taken = site.span(ACQUIRE, of_lease).await;
+    assert_eq!(line["trace_id"], taken.trace, "the log leads to the trace");
+    let lost = site.span("lease.lost", of_lease).await;
+    let waited = site
+        .span("queue.wait", |span| span.links.contains(&taken.ids()))
+        .await;
+    for span in [&taken, &lost, &waited] {
+        figures(&format!(
+            "lost_lock: the trace: {} {} of {} {:?} links to {:?} after {:?}",
+            span.name,
+            span.id,
+            span.trace,
+            span.attributes,
+            span.links,
+            span.duration()
+        ));
+    }
+    assert_eq!(lost.tells("leasehold.reason"), "expired");
+    assert_eq!((lost.is_error, lost.why.as_str()), (true, WHY));
+    assert_eq!(lost.links, [taken.ids()]);
+    assert_eq!(waited.tells("leasehold.outcome"), "granted");
+
+    let page = Looker::new(broker.admin())
+        .get(&format!("/lock?name={LOCK}"))
+        .await;
+    let (_, ends) = page.body.split_once("Last ends").expect("a part of it");
+    let mut rows = ends.split("<tr").map(shown);
+    let row = rows.find(|row| row.contains("worker-1"));
+    let row = row.expect("the end of worker-1's lease");
+    figures(&format!("lost_lock: the page: {row}"));
+    assert!(row.contains("expired") && row.contains(WHY), "{row}");
+}
+
+/// The cells of a row, as a browser shows them.
+fn shown(row: &str) -> String {
+    let texts = row.split('<').filter_map(|part| part.split_once('>'));
+    let texts = texts.map(|(_, text)| text.trim());
+    let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+    texts.join(" | ")
+}

@@ -1,0 +1,387 @@
+//! Who sees what on the operators' page, and who may take a lock away there.
+
+use std::time::Duration;
+
+use leasehold_proto::v1::{AcquireRequest, AcquireResponse, ErrorReason, Lease};
+use leasehold_tests::{
+    guarded::{Guarded, acquire, renewed, taken},
+    page::{Looker, Reply, path},
+    status::reason,
+    until::until,
+};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tonic::{Response, Status};
+
+const LONG: Duration = Duration::from_secs(60);
+const FORCE: &str = "/lock/force-release";
+const WHY: &str = "the host is being replaced";
+/// alice works, lena may find locks, olga sees who holds them, dora operates, ines may act on one lock only.
+const RULES: &str = r#"
+    [[rule]]
+    callers = ["token:alice"]
+    verbs = ["acquire"]
+    [[rule]]
+    callers = ["token:lena"]
+    verbs = ["list"]
+    [[rule]]
+    callers = ["token:olga", "jwt:olga"]
+    verbs = ["list", "observe"]
+    [[rule]]
+    callers = ["token:dora", "token:dina"]
+    verbs = ["list", "observe", "force_release"]
+    [[rule]]
+    callers = ["token:ines"]
+    verbs = ["list", "observe", "force_release"]
+    names = ["hers"]
+"#;
+const NAMES: [&str; 6] = ["alice", "lena", "olga", "dora", "dina", "ines"];
+
+struct Site {
+    guarded: Guarded,
+    lease: Lease,
+    _waiting: JoinSet<Result<Response<AcquireResponse>, Status>>,
+}
+
+impl Site {
+    /// alice holds `a`, for a secret business, and somebody waits for it.
+    async fn start() -> Self {
+        let tokens = NAMES.map(|name| (name, name));
+        let guarded = Guarded::start(RULES, &tokens).await;
+        let alice = guarded.caller("alice");
+        let lease = taken(&alice, acquire("a", LONG)).await.expect("it is free");
+        let waits = AcquireRequest {
+            wait_timeout: LONG.try_into().ok(),
+            ..acquire("a", LONG)
+        };
+        let mut locks = alice.locks.clone();
+        let mut waiting = JoinSet::new();
+        waiting.spawn(async move { locks.acquire(waits).await });
+        let site = Self {
+            guarded,
+            lease,
+            _waiting: waiting,
+        };
+        let dora = site.looker("dora");
+        until("somebody waits", async || {
+            let page = dora.get("/lock?name=a").await;
+            page.body.contains("data-of=\"Place\"").then_some(())
+        })
+        .await;
+        site
+    }
+
+    fn looker(&self, token: &str) -> Looker {
+        Looker::with_token(self.guarded.broker.admin(), token)
+    }
+
+    fn form_path(&self) -> String {
+        path("/lock", &[("name", "a"), ("lease", &self.lease.lease_id)])
+    }
+
+    /// The form as somebody gets it.
+    async fn mark(&self, looker: &Looker) -> String {
+        let page = looker.get(&self.form_path()).await;
+        page.field("mark")
+            .unwrap_or_else(|| panic!("{}", page.body))
+    }
+
+    async fn is_held(&self) -> bool {
+        let alice = self.guarded.caller("alice");
+        renewed(&alice, &self.lease).await.is_ok()
+    }
+
+    fn fields<'a>(&'a self, mark: &'a str) -> [(&'a str, &'a str); 6] {
+        [
+            ("namespace", "default"),
+            ("name", "a"),
+            ("lease_id", &self.lease.lease_id),
+            ("mark", mark),
+            ("reason", WHY),
+            ("grace", "0"),
+        ]
+    }
+}
+
+fn tells_who(page: &Reply) -> bool {
+    page.body.contains("secret business") || page.body.contains(">worker<")
+}
+
+#[tokio::test]
+async fn nobody_looks_without_a_credential() {
+    let site = Site::start().await;
+    let admin = site.guarded.broker.admin();
+    for looker in [
+        Looker::new(admin),
+        Looker::with_token(admin, "nobody's"),
+        Looker::new(admin).with("authorization", "Basic !"),
+        Looker::new(admin).with("authorization", "Basic YWxpY2U="),
+        Looker::new(admin).with("authorization", "dora"),
+    ] {
+        for page in ["/", "/locks", "/lock?name=a", "/live?view=overview"] {
+            let reply = looker.get(page).await;
+            let is_refused = reply.status == 401 || reply.status == 429;
+            assert!(is_refused, "{page}: {} {}", reply.status, reply.body);
+            let asks = reply.header("www-authenticate").starts_with("Basic ");
+            assert_eq!(asks, reply.status == 401, "{page}");
+            assert!(!tells_who(&reply) && !reply.body.contains("default/a"));
+        }
+    }
+    let posted = Looker::new(admin).post(FORCE, &site.fields("x")).await;
+    assert!([401, 429].contains(&posted.status), "{}", posted.body);
+    assert!(site.is_held().await);
+}
+
+#[tokio::test]
+async fn a_token_is_shown_by_browsers_and_by_programs() {
+    let site = Site::start().await;
+    let admin = site.guarded.broker.admin();
+    let signed = site.guarded.doors.issuer.token("olga", 600, json!({}));
+    for (credential, name) in [
+        ("Bearer olga".to_owned(), "token:olga"),
+        (format!("Bearer {signed}"), "jwt:olga"),
+    ] {
+        let looker = Looker::new(admin).with("authorization", &credential);
+        let page = looker.get("/locks").await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        assert!(page.body.contains(name), "{}", page.body);
+    }
+    let basic = Looker::with_token(admin, &signed).get("/locks").await;
+    assert!(basic.body.contains("jwt:olga"), "{}", basic.body);
+    // Where callers show who they are, any name may lead to the page.
+    let named = site.looker("olga").with("host", "brokers.example.org");
+    let page = named.get("/locks").await;
+    assert_eq!(page.status, 200, "{}", page.body);
+    assert!(!page.body.contains(&signed), "no page repeats a credential");
+}
+
+#[tokio::test]
+async fn each_visitor_sees_what_the_rules_allow() {
+    let site = Site::start().await;
+    let [alice, lena, olga, dora, ines] =
+        ["alice", "lena", "olga", "dora", "ines"].map(|name| site.looker(name));
+    // What lists and what looks at one lock, by their verbs.
+    for (who, looker, lists, observes) in [
+        ("alice", &alice, 403, 403),
+        ("lena", &lena, 200, 403),
+        ("olga", &olga, 200, 200),
+        ("dora", &dora, 200, 200),
+        ("ines", &ines, 200, 403),
+    ] {
+        for page in ["/", "/locks", "/locks?sort=line", "/owner?id=worker"] {
+            let reply = looker.get(page).await;
+            assert_eq!(reply.status, lists, "{who} {page}: {}", reply.body);
+        }
+        for (view, may) in [
+            ("overview", lists),
+            ("search", lists),
+            ("lock&name=a", observes),
+        ] {
+            let told = looker.listen(&format!("/live?view={view}")).await;
+            let status = told.map_or_else(|refused| refused.status, |_| 200);
+            assert_eq!(status, may, "{who} {view}");
+        }
+        let lock = looker.get("/lock?name=a").await;
+        assert_eq!(lock.status, observes, "{who}: {}", lock.body);
+        assert_eq!(tells_who(&lock), observes == 200, "{who}: {}", lock.body);
+    }
+    for (who, looker, shows, tells) in [
+        ("lena", &lena, true, false),
+        ("olga", &olga, true, true),
+        ("ines", &ines, false, false),
+    ] {
+        let list = looker.get("/locks").await;
+        assert_eq!(
+            list.body.contains("default/a"),
+            shows,
+            "{who}: {}",
+            list.body
+        );
+        assert_eq!(tells_who(&list), tells, "{who}: {}", list.body);
+        let overview = until("it is counted", async || {
+            let page = looker.get("/").await;
+            let counted = page
+                .body
+                .contains(&format!("id=\"waiting\">{}<", u8::from(shows)));
+            counted.then_some(page)
+        })
+        .await;
+        assert_eq!(overview.body.contains("default/a"), shows, "{who}");
+        assert!(!tells_who(&overview), "{who}: {}", overview.body);
+        // Who may not observe cannot find a lock by its owner either.
+        for by_owner in ["/owner?id=worker", "/locks?owner=worker"] {
+            let page = looker.get(by_owner).await;
+            let is_found = page.body.contains("default/a");
+            assert_eq!(is_found, tells, "{who} {by_owner}: {}", page.body);
+        }
+    }
+    let waits = lena.get("/").await;
+    assert!(
+        waits.body.contains("not shown to you"),
+        "since when: {}",
+        waits.body
+    );
+}
+
+#[tokio::test]
+async fn only_who_may_is_shown_the_form() {
+    let site = Site::start().await;
+    for (who, may) in [("dora", true), ("olga", false)] {
+        let page = site.looker(who).get(&site.form_path()).await;
+        assert_eq!(page.status, 200);
+        assert_eq!(page.body.contains("Take away…"), may, "{who}");
+        assert_eq!(
+            page.body.contains("action=\"/lock/force-release\""),
+            may,
+            "{who}"
+        );
+        assert_eq!(page.field("mark").is_some(), may, "{who}");
+    }
+    let without = site.looker("dora").get("/lock?name=a").await;
+    assert!(without.field("mark").is_none(), "a form is for one lease");
+    assert_eq!(without.header("referrer-policy"), "no-referrer");
+}
+
+#[tokio::test]
+async fn a_form_that_is_not_ours_does_nothing() {
+    let site = Site::start().await;
+    let (dora, dina, olga) = (
+        site.looker("dora"),
+        site.looker("dina"),
+        site.looker("olga"),
+    );
+    let mark = site.mark(&dora).await;
+    let good = site.fields(&mark);
+    let with = |name: &'static str, value: &'static str| {
+        let mut fields = good;
+        let field = fields.iter_mut().find(|(known, _)| *known == name);
+        field.expect("a field").1 = value;
+        fields
+    };
+    let refused = async |status: u16, what: &str, reply: Reply| {
+        assert_eq!(reply.status, status, "{what}: {}", reply.body);
+        assert!(site.is_held().await, "{what}");
+    };
+    refused(403, "no mark", dora.post(FORCE, &with("mark", "")).await).await;
+    refused(
+        403,
+        "a wrong mark",
+        dora.post(FORCE, &with("mark", "1.x")).await,
+    )
+    .await;
+    refused(403, "another's mark", dina.post(FORCE, &good).await).await;
+    refused(
+        403,
+        "another lock",
+        dora.post(FORCE, &with("name", "b")).await,
+    )
+    .await;
+    let other = with("lease_id", "aaaaaaaaaaaaaaaaaaaaaaaaaa");
+    refused(403, "another lease", dora.post(FORCE, &other).await).await;
+    refused(403, "from nowhere", dora.post_raw(FORCE, &good).await).await;
+    for site_of_it in ["cross-site", "same-site", "none"] {
+        let from = dora.clone().with("sec-fetch-site", site_of_it);
+        refused(403, site_of_it, from.post_raw(FORCE, &good).await).await;
+    }
+    for origin in ["null", "https://evil.test", "http://127.0.0.1"] {
+        let from = dora.clone().with("origin", origin);
+        refused(403, origin, from.post_raw(FORCE, &good).await).await;
+    }
+    // A browser that says both is believed in what it says of the site.
+    let both = dora.clone().with("origin", "https://evil.test");
+    let both = both.with("sec-fetch-site", "cross-site");
+    refused(403, "both", both.post_raw(FORCE, &good).await).await;
+    refused(405, "GET", dora.get(&path(FORCE, &good)).await).await;
+    for (what, field, value) in [
+        ("no reason", "reason", " "),
+        ("a wrong grace", "grace", "-1"),
+        ("a long grace", "grace", "3601"),
+    ] {
+        refused(400, what, dora.post(FORCE, &with(field, value)).await).await;
+    }
+    refused(400, "half a form", dora.post(FORCE, &good[..4]).await).await;
+    // Marks are for who gets a form; the right is looked at all the same.
+    let olgas = Looker::clone(&olga).post(FORCE, &good).await;
+    refused(403, "without the right", olgas).await;
+    let long = "x".repeat(40_000);
+    let mut large = good;
+    large[4].1 = &long;
+    refused(400, "too large", dora.post(FORCE, &large).await).await;
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_back_counts_at_once() {
+    let site = Site::start().await;
+    let dora = site.looker("dora");
+    let mark = site.mark(&dora).await;
+    site.guarded
+        .doors
+        .set_policy(&RULES.replace("\"token:dora\", ", ""));
+    until("the rules are in force", async || {
+        let reply = dora.get("/lock?name=a").await;
+        (reply.status == 403).then_some(())
+    })
+    .await;
+    let reply = dora.post(FORCE, &site.fields(&mark)).await;
+    assert_eq!(reply.status, 403, "{}", reply.body);
+    assert!(
+        reply.body.contains("does not allow you to force_release"),
+        "{}",
+        reply.body
+    );
+    assert!(site.is_held().await);
+}
+
+#[tokio::test]
+async fn the_form_takes_the_lease_away_and_the_log_says_who_did() {
+    let site = Site::start().await;
+    let dora = site.looker("dora");
+    let page = dora.get(&site.form_path()).await;
+    assert_eq!(page.header("referrer-policy"), "same-origin");
+    let mark = page.field("mark").expect("a form");
+    let fields = site.fields(&mark);
+    let origin = format!("http://{}", site.guarded.broker.admin());
+    let old_browser = dora.clone().with("origin", &origin);
+    let done = old_browser.post_raw(FORCE, &fields).await;
+    assert_eq!(done.status, 303, "{}", done.body);
+    let back = dora.get(done.header("location")).await;
+    assert!(back.body.contains("The lease is revoked."), "{}", back.body);
+    let alice = site.guarded.caller("alice");
+    let refused = renewed(&alice, &site.lease).await.expect_err("revoked");
+    assert_eq!(reason(&refused), Some(ErrorReason::LeaseRevoked));
+    assert!(refused.message().contains(WHY), "{}", refused.message());
+    let line = until("the line of the log", async || {
+        let log = site.guarded.broker.log();
+        let mut lines = log.lines();
+        let line = lines.find(|line| line.contains("an operator has taken a lease away"));
+        line.map(str::to_owned)
+    })
+    .await;
+    for told in [
+        "audit",
+        "default/a",
+        &site.lease.lease_id,
+        "worker",
+        WHY,
+        "token:dora",
+        "127.",
+    ] {
+        assert!(line.contains(told), "{told}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn with_a_grace_the_holder_is_asked_first() {
+    let site = Site::start().await;
+    let dora = site.looker("dora");
+    let mark = site.mark(&dora).await;
+    let mut fields = site.fields(&mark);
+    fields[5].1 = "30";
+    let done = dora.post(FORCE, &fields).await;
+    assert_eq!(done.status, 303, "{}", done.body);
+    let back = dora.get(done.header("location")).await;
+    assert!(back.body.contains("asked to finish"), "{}", back.body);
+    assert!(site.is_held().await, "for as long as the grace");
+    let log = site.guarded.broker.log();
+    assert!(log.contains("grace_ms=30000"), "{log}");
+}

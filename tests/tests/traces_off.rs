@@ -1,0 +1,174 @@
+//! When there are no spans, when nobody takes them, and when the broker ends.
+
+use std::{fs, time::Duration};
+
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    collector::Collector,
+    port::free_port,
+    redis_server::RedisServer,
+    scale::{count, figures},
+    traced::{Parent, ask, takes},
+    until::until,
+};
+use tokio::{net::TcpListener, time::Instant};
+
+/// As /proc shows it: 15 characters.
+const EXPORTS: &str = "OpenTelemetry.T";
+const WARNING: &str = "the collector does not take spans";
+
+/// The names of its threads.
+fn threads(broker: &BrokerProcess) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", broker.process().pid()));
+    let tasks = tasks.expect("it runs").filter_map(Result::ok);
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+fn exports(broker: &BrokerProcess) -> bool {
+    threads(broker).iter().any(|name| name == EXPORTS)
+}
+
+/// Calls that a caller traces; how long they took together.
+async fn calls(broker: &BrokerProcess, count: usize) -> Duration {
+    let began = Instant::now();
+    for _ in 0..count {
+        let parent = Parent::new();
+        let request = parent.calls(ask(&parent.trace, 0));
+        takes(broker, request).await.expect("it is free");
+    }
+    began.elapsed()
+}
+
+async fn start(options: &BrokerOptions) -> BrokerProcess {
+    options.init_store().await;
+    BrokerProcess::start(options).await
+}
+
+#[tokio::test]
+async fn it_is_off_until_an_endpoint_is_set() {
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let mut broker = start(&BrokerOptions::on(redis.url())).await;
+    calls(&broker, 3).await;
+    assert!(!exports(&broker), "{:?}", threads(&broker));
+    broker.terminate();
+    assert_eq!(broker.ended().await, Some(0));
+    // The same with one: what is looked for can be found.
+    let traced = BrokerProcess::start(&collector.options(redis.url(), "1")).await;
+    calls(&traced, 1).await;
+    assert!(exports(&traced), "{:?}", threads(&traced));
+}
+
+#[tokio::test]
+async fn a_share_of_nothing_and_disabled_libraries_send_nothing() {
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let nothing = collector.options(redis.url(), "0");
+    let mut disabled = collector.options(redis.url(), "1");
+    let off = ("OTEL_SDK_DISABLED".to_owned(), "true".to_owned());
+    disabled.env.push(off);
+    nothing.init_store().await;
+    for options in [nothing, disabled] {
+        let mut broker = BrokerProcess::start(&options).await;
+        let request = Parent::new().calls(ask("a", 0));
+        let _ = takes(&broker, request).await;
+        assert!(!exports(&broker), "{:?}", threads(&broker));
+        broker.terminate();
+        assert_eq!(broker.ended().await, Some(0));
+    }
+    assert_eq!((collector.connections(), collector.seen().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn the_library_s_own_variable_names_the_collector_too() {
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let mut options = BrokerOptions::on(redis.url());
+    for (key, value) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
+    ] {
+        options.env.push((key.to_owned(), value));
+    }
+    let broker = start(&options).await;
+    calls(&broker, 1).await;
+    collector.span("the call", |span| span.is_server).await;
+}
+
+#[tokio::test]
+async fn the_last_spans_are_sent_before_the_end() {
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let mut options = collector.options(redis.url(), "1");
+    // Not before it ends.
+    let late = ("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "600000".to_owned());
+    options.env.push(late);
+    let mut broker = start(&options).await;
+    calls(&broker, 20).await;
+    assert_eq!(collector.seen().len(), 0);
+    broker.terminate();
+    assert_eq!(broker.ended().await, Some(0));
+    let seen = collector.seen();
+    assert_eq!(seen.iter().filter(|span| span.is_server).count(), 20);
+}
+
+#[tokio::test]
+async fn a_collector_that_is_not_there_costs_a_warning() {
+    let redis = RedisServer::start().await;
+    let mut options = BrokerOptions::on(redis.url());
+    for (key, value) in [
+        (
+            "LEASEHOLD__TRACING__OTLP_ENDPOINT",
+            format!("http://127.0.0.1:{}", free_port()),
+        ),
+        ("LEASEHOLD__TRACING__SAMPLE_RATIO", "1".to_owned()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20".to_owned()),
+    ] {
+        options.env.push((key.to_owned(), value));
+    }
+    let mut broker = start(&options).await;
+    calls(&broker, 5).await;
+    until("a warning", async || {
+        broker.log().contains(WARNING).then_some(())
+    })
+    .await;
+    // Batches by the dozen fail from here on.
+    calls(&broker, count(2_000, 200)).await;
+    broker.terminate();
+    let began = Instant::now();
+    assert_eq!(broker.ended().await, Some(0));
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    let log = broker.log();
+    assert_eq!(log.matches(WARNING).count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_collector_that_does_not_answer_holds_nobody_up() {
+    let redis = RedisServer::start().await;
+    // Connections are made, and nobody takes them.
+    let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let mut options = BrokerOptions::on(redis.url());
+    let addr = mute.local_addr().expect("a bound address");
+    for (key, value) in [
+        (
+            "LEASEHOLD__TRACING__OTLP_ENDPOINT",
+            format!("http://{addr}"),
+        ),
+        ("LEASEHOLD__TRACING__SAMPLE_RATIO", "1".to_owned()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20".to_owned()),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "100".to_owned()),
+    ] {
+        options.env.push((key.to_owned(), value));
+    }
+    let mut broker = start(&options).await;
+    let took = calls(&broker, count(3_000, 300)).await;
+    broker.terminate();
+    let began = Instant::now();
+    assert_eq!(broker.ended().await, Some(0));
+    let ended = began.elapsed();
+    figures(&format!(
+        "traces: mute collector calls={took:?} end={ended:?}"
+    ));
+    assert!(ended < Duration::from_secs(5), "{ended:?}");
+}

@@ -1,0 +1,188 @@
+//! Spans of lease streams: one for each call and each event, none for the stream or the lease.
+
+use std::time::Duration;
+
+use leasehold::{Client, Guard};
+use leasehold_tests::{
+    broker_process::KEY_PREFIX,
+    collector::{Collector, Seen},
+    deployment::Deployment,
+    operator::{force, unsafely},
+    redis_server::RedisServer,
+    scale::{duration, figures},
+};
+use opentelemetry::{
+    Context, global,
+    trace::{FutureExt as _, SpanContext, TraceContextExt as _, Tracer as _, TracerProvider as _},
+};
+use opentelemetry_sdk::{propagation::TraceContextPropagator, trace::SdkTracerProvider};
+
+const ACQUIRE: &str = "leasehold.v1.LockService/Hold Acquire";
+const TTL: Duration = Duration::from_secs(1);
+
+struct Site {
+    collector: Collector,
+    deployment: Deployment,
+    client: Client,
+}
+
+impl Site {
+    async fn start() -> Self {
+        global::set_text_map_propagator(TraceContextPropagator::new());
+        let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+        let options = collector.options(redis.url(), "0.000001");
+        let deployment = Deployment::start_on(redis, &options, 1).await;
+        let client = connect(&deployment, 0).await;
+        Self {
+            collector,
+            deployment,
+            client,
+        }
+    }
+
+    /// Takes a lock in a span of the program; the guard, the program's span, and the broker's.
+    async fn takes(&self, lock: &str) -> (Guard, SpanContext, Seen) {
+        self.takes_for(lock, TTL).await
+    }
+
+    async fn takes_for(&self, lock: &str, ttl: Duration) -> (Guard, SpanContext, Seen) {
+        let tracer = SdkTracerProvider::builder().build().tracer("test");
+        let call = Context::new().with_span(tracer.start("a call"));
+        let span = call.span().span_context().clone();
+        let taken = self.client.lock(lock).ttl(ttl).acquire();
+        let guard = taken.with_context(call).await.expect("it is free");
+        let trace = span.trace_id().to_string();
+        let is_it = |seen: &Seen| seen.trace == trace && seen.name == ACQUIRE;
+        let seen = self.collector.span("the call", is_it).await;
+        (guard, span, seen)
+    }
+
+    /// An event that leads back to that call.
+    async fn event(&self, name: &str, of: &Seen) -> Seen {
+        let back = of.ids();
+        let is_it = |seen: &Seen| seen.name == name && seen.links.contains(&back);
+        self.collector.span(name, is_it).await
+    }
+}
+
+async fn connect(deployment: &Deployment, broker: usize) -> Client {
+    let addr = deployment.brokers[broker].addr();
+    let client = Client::connect(&format!("http://{addr}")).await;
+    client.expect("it runs")
+}
+
+#[tokio::test]
+async fn each_call_is_a_part_of_its_caller_s_span_and_none_is_as_long_as_the_lease() {
+    let site = Site::start().await;
+    let began = tokio::time::Instant::now();
+    let (guard, span, seen) = site.takes("a").await;
+    assert_eq!(seen.parent, span.span_id().to_string());
+    assert!(seen.is_server);
+    for (key, value) in [
+        ("leasehold.lock", "a"),
+        ("leasehold.outcome", "granted"),
+        ("rpc.response.status_code", "OK"),
+        ("leasehold.lease_id", guard.lease_id()),
+    ] {
+        assert_eq!(seen.tells(key), value, "{key}");
+    }
+    let script = |span: &Seen| span.name == "redis acquire" && span.is_part_of(&seen);
+    let script = site.collector.span("its script", script).await;
+    assert!(script.is_within(&seen));
+    site.event("lease.granted", &seen).await;
+    // Some lives of the lease.
+    tokio::time::sleep(duration(TTL * 30, TTL * 3)).await;
+    assert!(guard.is_valid());
+    guard.release().await.expect("it was held");
+    let held = began.elapsed();
+    let released = site.event("lease.release", &seen).await;
+    assert_ne!(released.trace, seen.trace);
+    let script = |span: &Seen| span.name == "redis release" && span.is_part_of(&released);
+    site.collector.span("its script", script).await;
+    let all = site.collector.seen();
+    let longest = all.iter().map(Seen::duration).max().expect("spans");
+    figures(&format!(
+        "traces: {} spans, longest {longest:?}, held {held:?}",
+        all.len()
+    ));
+    assert!(longest < TTL, "{all:#?}");
+    // Renewals are many, and none of them is told.
+    assert!(
+        all.iter().all(|span| span.name != "redis renew"),
+        "{all:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_loss_leads_back_to_the_call_by_which_the_lease_came() {
+    let site = Site::start().await;
+    let (guard, _, seen) = site.takes("a").await;
+    let admin = site.deployment.brokers[0].admin();
+    let taken = force(admin, unsafely("a", guard.lease_id())).await;
+    taken.expect("an operator may");
+    guard.lost().await;
+    let lost = site.event("lease.lost", &seen).await;
+    assert_eq!(lost.tells("leasehold.reason"), "revoked");
+    assert_eq!(lost.tells("leasehold.lock"), "a");
+    assert_eq!(lost.tells("leasehold.lease_id"), guard.lease_id());
+    assert!(lost.is_error);
+
+    let (guard, _, seen) = site.takes("b").await;
+    let mut redis = site.deployment.redis.connect().await;
+    let deleted = redis
+        .must(&["DEL", &format!("{KEY_PREFIX}{{default:b}}")])
+        .await;
+    assert_eq!(deleted.integer(), 1);
+    guard.lost().await;
+    let lost = site.event("lease.lost", &seen).await;
+    assert_eq!(lost.tells("leasehold.reason"), "store_lost");
+}
+
+#[tokio::test]
+async fn the_first_renewal_that_fails_is_told_and_no_other() {
+    let site = Site::start().await;
+    let (guard, _, seen) = site.takes_for("a", TTL * 4).await;
+    site.deployment.redis.process().pause().await;
+    // Until then renewals are tried again and again.
+    guard.lost().await;
+    site.deployment.redis.process().resume();
+    let failed = site.event("lease.renewal_failed", &seen).await;
+    assert!(failed.is_error);
+    // What was told before this has come, too.
+    let _guard = site.takes("b").await;
+    let failed = |span: &&Seen| span.name == "lease.renewal_failed";
+    let all = site.collector.seen();
+    assert_eq!(all.iter().filter(failed).count(), 1, "{all:#?}");
+}
+
+#[tokio::test]
+async fn a_line_of_the_log_names_the_trace() {
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let mut options = collector.options(redis.url(), "1");
+    for (key, value) in [("FILTER", "leasehold_server=debug"), ("FORMAT", "json")] {
+        let key = format!("LEASEHOLD__LOG__{key}");
+        options.env.push((key, value.to_owned()));
+    }
+    let deployment = Deployment::start_on(redis, &options, 1).await;
+    let client = connect(&deployment, 0).await;
+    let guard = client.lock("a").acquire().await.expect("it is free");
+    let of_acquire = |span: &Seen| span.name == ACQUIRE;
+    let span = collector.span("the call", of_acquire).await;
+    let log = deployment.brokers[0].log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    let granted = |line: &&serde_json::Value| line["fields"]["message"] == "a lock was granted";
+    let granted = lines.iter().find(granted).expect("a line of the grant");
+    assert_eq!(granted["level"], "DEBUG");
+    assert_eq!(granted["trace_id"], span.trace);
+    assert_eq!(granted["span_id"], span.id);
+    let fields = &granted["fields"];
+    assert_eq!(fields["lease_id"], guard.lease_id());
+    assert_eq!(fields["fencing_token"], guard.fencing_token());
+    assert_eq!(
+        (&fields["namespace"], &fields["lock"]),
+        (&"default".into(), &"a".into())
+    );
+}
