@@ -13,6 +13,7 @@ use leasehold_tests::{
     sentinel::{SentinelDeployment, SentinelOptions},
     status::reason,
     tls_files::TlsFiles,
+    until::until,
 };
 
 /// It outlasts a fail-over.
@@ -90,7 +91,9 @@ async fn a_fail_over_by_names_and_tls_loses_no_lease() {
     assert!(renewed <= SERVED_WITHIN, "{renewed:?}");
     let by_name = format!("localhost:{}", redis.addr(next).port());
     for broker in &brokers {
-        let log = broker.log();
-        assert!(log.contains(&by_name), "{log}");
+        until("it has called the new master by its name", async || {
+            broker.log().contains(&by_name).then_some(())
+        })
+        .await;
     }
 }
