@@ -276,7 +276,8 @@ pub async fn cancelling_the_last_attempt_of_an_entry_takes_only_that_entry(world
     world.entered(1, &second).await;
     assert_eq!(world.cancel(0, &entry).await, Cancelled::Kept);
     assert_eq!(world.cancel(1, &second).await, Cancelled::Freed);
-    assert_eq!(world.entered(0, &world.entry(&lease)).await, 2);
+    // At the same broker: of several nodes, one may hear another broker's cancel later.
+    assert_eq!(world.entered(1, &world.entry(&lease)).await, 2);
 }
 
 pub async fn cancelling_the_call_that_made_the_lease_leaves_its_other_entries(world: &World) {
