@@ -139,7 +139,7 @@ on_redlock! {
         a_free_lock_without_a_line_is_granted_at_once_to_who_would_wait
     }
     Trusted hand_offs {
-        a_hand_off_within_a_broker_is_final
+        where_lines_know_no_tokens_every_hand_off_is_claimed
     }
     Trusted inspection {
         an_unknown_lock_is_unknown

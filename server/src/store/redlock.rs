@@ -369,7 +369,8 @@ async fn first(answer: Answer) -> Result<Acquired, StoreError> {
     answer.await.map_err(stops)?
 }
 
-/// A call has joined the line, which is this broker's own, before it can hear of any hand-off.
+/// A call has joined the line, which is this broker's own. That line knows no tokens, so that
+/// every hand-off is claimed.
 fn queued(Standing { place, position }: Standing) -> Acquired {
     Acquired::Queued {
         next_event_ms: 0,

@@ -43,6 +43,25 @@ pub async fn who_joins_the_line_knows_which_hand_offs_were_before(world: &World)
     assert!(now.get() > last_fencing_token);
 }
 
+pub async fn where_lines_know_no_tokens_every_hand_off_is_claimed(world: &World) {
+    let held = world.held_by(0).await;
+    let waiter = world.waiting();
+    let reply = world.acquire(0, &waiter).await;
+    let Acquired::Queued {
+        last_fencing_token, ..
+    } = reply
+    else {
+        panic!("{reply:?} instead of a place in line");
+    };
+    assert_eq!(last_fencing_token, 0);
+    world.release(0, &held).await;
+    let hand_off = world.hand_off(0, &waiter).await;
+    assert!(hand_off.provisional);
+    assert_eq!(world.cancel(0, &waiter).await, Cancelled::Freed);
+    let taken_back = lease(&waiter, hand_off.fencing_token);
+    assert_eq!(world.renew(0, &taken_back).await, Renewed::NotFound);
+}
+
 pub async fn a_hand_off_to_another_broker_is_provisional(world: &World) {
     let held = world.held_by(0).await;
     let waiter = world.waiting();

@@ -138,7 +138,8 @@ impl Shared {
                 broker: self.broker,
                 request: asked.request,
                 fencing_token: token,
-                provisional: false,
+                // Whoever joins knows no tokens here: only the nodes tell whether it is still its.
+                provisional: true,
             };
             self.tell(Event::HandOff(lock.clone(), hand_off));
         }
