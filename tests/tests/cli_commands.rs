@@ -187,6 +187,12 @@ async fn every_broker_is_asked_whether_it_serves() {
     let start = format!("{}: serves, answered in ", cli.endpoint);
     assert!(ping.stdout.starts_with(&start), "{ping:?}");
     is_golden("ping", &parsed(&cli.run(&["ping", "-o=json"]).await));
+    for service in ["liveness", "readiness"] {
+        let ping = cli.run(&["ping", "--service", service]).await;
+        assert!(ping.stdout.starts_with(&start), "{ping:?}");
+    }
+    let unknown = cli.run(&["ping", "--service=else"]).await;
+    assert_eq!(unknown.code, Some(125), "{unknown:?}");
     cli.endpoint += ", http://127.0.0.1:1";
     let ping = cli.run(&["ping"]).await;
     assert_eq!(ping.code, Some(125));

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Tell whether a fencing token belongs to a live lease: exit 0 or 123
     CheckToken(CheckToken),
     /// Ask every broker whether it serves
-    Ping(Output),
+    Ping(Ping),
     /// Print the versions of this program and of the API that it speaks
     Version(Output),
     /// Print a completion script
@@ -294,6 +294,15 @@ pub(crate) enum ListFormat {
     Json,
     /// Names alone, one a line
     Name,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ping {
+    /// What to ask for, as probes do: readiness, or liveness
+    #[arg(long, value_name = "NAME", default_value = "leasehold.v1.LockService")]
+    pub(crate) service: String,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use tonic_health::pb::{
 };
 
 use crate::{
-    args::{Cli, Format, Output, Reach},
+    args::{Cli, Format, Output, Ping, Reach},
     broker::{self, Broker, CALL_LIMIT},
     exit::{Failure, OWN_FAILURE},
     json,
@@ -18,16 +18,14 @@ use crate::{
     show,
 };
 
-const SERVICE: &str = "leasehold.v1.LockService";
-
-pub(crate) async fn ping(output: Output, reach: &Reach) -> Result<u8, Failure> {
+pub(crate) async fn ping(args: Ping, reach: &Reach) -> Result<u8, Failure> {
     let settings = Settings::read(reach)?;
     let mut pings = Vec::new();
     for url in broker::each(&settings.endpoint) {
-        pings.push(one(url, &settings).await);
+        pings.push(one(url, &args.service, &settings).await);
     }
     let is_well = !pings.is_empty() && pings.iter().all(|ping| ping.is_serving);
-    match output.output {
+    match args.output.output {
         Format::Json => show::print(&json::pretty(&pings))?,
         Format::Text => {
             for ping in &pings {
@@ -43,8 +41,8 @@ pub(crate) async fn ping(output: Output, reach: &Reach) -> Result<u8, Failure> {
     Ok(if is_well { 0 } else { OWN_FAILURE })
 }
 
-async fn one(url: &str, settings: &Settings) -> json::Ping {
-    let asked = timeout(CALL_LIMIT, ask(url, settings)).await;
+async fn one(url: &str, service: &str, settings: &Settings) -> json::Ping {
+    let asked = timeout(CALL_LIMIT, ask(url, service, settings)).await;
     let asked = asked.unwrap_or_else(|_| Err(format!("no answer within {CALL_LIMIT:?}")));
     let (time, error) = match asked {
         Ok(time) => (Some(time), None),
@@ -59,11 +57,11 @@ async fn one(url: &str, settings: &Settings) -> json::Ping {
     }
 }
 
-async fn ask(url: &str, settings: &Settings) -> Result<std::time::Duration, String> {
+async fn ask(url: &str, service: &str, settings: &Settings) -> Result<std::time::Duration, String> {
     let broker = Broker::open(url, settings).await?;
     let sent = Instant::now();
     let request = broker.request(HealthCheckRequest {
-        service: SERVICE.to_owned(),
+        service: service.to_owned(),
     });
     let health = HealthClient::new(broker.channel()).check(request).await;
     let health = health.map_err(|status| broker.refused("no health", &status).text)?;
