@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Lays out the root of the image: root.sh FOLDER-WITH-THE-PROGRAMS ROOT. What stands there is all that the image has.
+set -euo pipefail
+readonly PROGRAMS="$1" ROOT="$2"
+cd "$(dirname "$0")"
+
+mkdir -p "$ROOT"/{etc/ssl/certs,usr/local/bin,usr/share/sbom,tmp}
+chmod 1777 "$ROOT/tmp"
+for program in leasehold-server leasehold; do
+    install -m 0755 "$PROGRAMS/$program" "$ROOT/usr/local/bin/$program"
+    strip "$ROOT/usr/local/bin/$program"
+    # Libraries where the loader looks for them, and the loader where the program names it.
+    while read -r library; do
+        mkdir -p "$ROOT$(dirname "$library")"
+        install -m 0755 "$(realpath "$library")" "$ROOT$library"
+    done < <(ldd "$PROGRAMS/$program" | grep -o '/[^ ]*')
+done
+install -m 0644 /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
+echo 'leasehold:x:65532:65532:Leasehold:/:/sbin/nologin' >"$ROOT/etc/passwd"
+echo 'leasehold:x:65532:' >"$ROOT/etc/group"
+./sbom.py >"$ROOT/usr/share/sbom/leasehold.spdx.json"
+find "$ROOT" -exec touch --no-dereference --date=@0 {} +

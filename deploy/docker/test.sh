@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Builds the image without a daemon and without pulling, looks into it, and runs it: make test-image. The last stage is that
+# of the Dockerfile; what its first stage makes is made on this machine. It needs root, for chroot.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+deploy/docker/setup.sh
+
+WORK=$(mktemp -d)
+readonly WORK ROOT="$WORK/root"
+readonly REDIS_PORT=16399 API=127.0.0.1:17070 ADMIN=127.0.0.1:17071
+build() { buildah --root "$WORK/storage" --runroot "$WORK/run" --storage-driver vfs "$@"; }
+pids=()
+tidy_up() {
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait
+    rm -rf "$WORK"
+}
+trap tidy_up EXIT
+fail() {
+    echo "test-image: $*" >&2
+    exit 1
+}
+
+cargo build --locked --profile dist --package leasehold-server --package leasehold-cli --bins
+mkdir -p "$WORK/context/image"
+deploy/docker/root.sh target/dist "$WORK/context/image"
+# The last stage as it stands, with a folder in the place of the stage before it.
+sed -n '/^FROM scratch/,$p' deploy/docker/Dockerfile | sed 's/^COPY --from=build \/image \/$/COPY image \//' >"$WORK/Dockerfile"
+grep -q '^COPY image /$' "$WORK/Dockerfile" || fail "the Dockerfile has another last stage"
+build build --quiet --isolation chroot --pull-never --timestamp 0 --build-arg REVISION="$(git rev-parse HEAD)" \
+    --file "$WORK/Dockerfile" --tag leasehold "$WORK/context" >/dev/null
+build push --quiet leasehold "oci-archive:$WORK/leasehold.tar"
+
+echo "--- what it has"
+container=$(build from leasehold)
+mounted=$(build mount "$container")
+cp -a "$mounted" "$ROOT"
+(cd "$ROOT" && find . -type f -printf '%P %s\n' | sort) | tee "$WORK/files"
+files=$(cut -d' ' -f1 "$WORK/files")
+expected='etc/group
+etc/passwd
+etc/ssl/certs/ca-certificates.crt
+usr/local/bin/leasehold
+usr/local/bin/leasehold-server
+usr/share/sbom/leasehold.spdx.json'
+libraries=$(grep -E '(^|/)(lib[a-z_]+\.so\.[0-9]+|ld-linux[-a-z0-9_]*\.so\.[0-9]+)$' <<<"$files")
+[[ "$(sort <<<"$expected"$'\n'"$libraries")" == "$(sort <<<"$files")" ]] || fail "other files than those"
+[[ $(wc -l <<<"$libraries") -le 5 ]] || fail "more libraries than C programs load: $libraries"
+[[ -z $(find "$ROOT" -perm /6000) ]] || fail "a file with another's rights"
+unpacked=$(awk '{sum += $2} END {print sum}' "$WORK/files")
+packed=$(stat -c %s "$WORK/leasehold.tar")
+echo "unpacked $unpacked bytes, packed $packed bytes"
+((unpacked < 25000000)) || fail "larger than 25 MB"
+
+echo "--- what it says of itself"
+build inspect --type image leasehold >"$WORK/inspect.json"
+python3 - "$WORK/inspect.json" "$ROOT/usr/share/sbom/leasehold.spdx.json" <<'PYTHON'
+import json, subprocess, sys
+
+config = json.load(open(sys.argv[1]))["OCIv1"]["config"]
+assert config["User"] == "65532:65532", config
+assert config["Entrypoint"] == ["/usr/local/bin/leasehold-server"], config
+labels = {key.rsplit(".", 1)[1] for key in config["Labels"] if key.startswith("org.opencontainers.image.")}
+assert labels >= {"title", "description", "version", "revision", "source", "documentation", "licenses"}, labels
+sbom = {(each["name"], each["versionInfo"]) for each in json.load(open(sys.argv[2]))["packages"]}
+tree = ["cargo", "tree", "--locked", "--edges=normal", "--prefix=none", "--format={p}", "--no-dedupe"]
+told = subprocess.run([*tree, "-p=leasehold-server", "-p=leasehold-cli"], check=True, capture_output=True, text=True)
+linked = {tuple(line.split()[:2]) for line in told.stdout.splitlines() if line}
+linked = {(name, version.removeprefix("v")) for name, version in linked}
+assert linked <= sbom, linked - sbom
+print(f"{len(labels)} labels, {len(sbom)} packages in the SBOM, {len(linked)} of them linked on this machine")
+PYTHON
+
+echo "--- what it does"
+# As in a pod: a root that cannot be written, and a user without rights.
+mount --bind "$ROOT" "$ROOT"
+mount -o remount,bind,ro "$ROOT"
+trap 'umount "$ROOT"; tidy_up' EXIT
+in_image() { chroot --userspec=65532:65532 "$ROOT" "$@"; }
+redis-server --port "$REDIS_PORT" --bind 127.0.0.1 --save '' --maxmemory-policy noeviction >"$WORK/redis.log" &
+pids+=($!)
+readonly STORE="redis://127.0.0.1:$REDIS_PORT/0"
+in_image /usr/local/bin/leasehold-server init-store --store "$STORE" --wait-for-store
+in_image /usr/local/bin/leasehold-server serve --store "$STORE" --listen "$API" --admin-listen "$ADMIN" >"$WORK/broker.log" 2>&1 &
+broker=$!
+pids+=("$broker")
+until grep -q "^listening on" "$WORK/broker.log"; do
+    kill -0 "$broker" 2>/dev/null || fail "$(cat "$WORK/broker.log")"
+    sleep 0.1
+done
+leasehold() { in_image /usr/local/bin/leasehold --endpoint "http://$API" "$@"; }
+leasehold ping --service readiness
+lease=$(leasehold acquire smoke --no-wait --ttl 30s)
+code=0
+leasehold acquire smoke --no-wait >/dev/null 2>"$WORK/refused" || code=$?
+((code == 124)) || fail "the second holder got $code: $(cat "$WORK/refused")"
+lease=$(leasehold renew <<<"$lease")
+leasehold release <<<"$lease"
+leasehold run smoke --no-wait -- /usr/local/bin/leasehold version
+code=0
+in_image /bin/sh -c true 2>/dev/null || code=$?
+((code == 127)) || fail "there is a shell"
+kill -TERM "$broker"
+code=0
+wait "$broker" || code=$?
+((code == 0)) || fail "the broker ended with $code: $(cat "$WORK/broker.log")"
+echo "test-image: passed"
