@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -36,6 +36,7 @@ pub struct Balancer {
 struct Backend {
     api: SocketAddr,
     admin: watch::Sender<SocketAddr>,
+    is_leaving: AtomicBool,
     is_ready: watch::Sender<bool>,
     open: watch::Sender<usize>,
 }
@@ -43,29 +44,37 @@ struct Backend {
 impl Balancer {
     /// Starts one. It takes connections once a broker has said that it is ready.
     pub async fn start(brokers: &[BrokerProcess]) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await;
-        let listener = listener.expect("bind a loopback port");
-        let addr = listener.local_addr().expect("a bound socket has one");
-        let backend = |broker: &BrokerProcess| Backend {
-            api: broker.addr(),
-            admin: watch::Sender::new(broker.admin()),
-            is_ready: watch::Sender::default(),
-            open: watch::Sender::default(),
-        };
-        let backends: Arc<Vec<_>> = Arc::new(brokers.iter().map(backend).collect());
-        let mut tasks = vec![tokio::spawn(accept(listener, Arc::clone(&backends)))];
-        for at in 0..backends.len() {
-            tasks.push(tokio::spawn(probe(Arc::clone(&backends), at)));
-        }
-        let balancer = Self {
-            addr,
-            backends,
-            _tasks: tasks.into_iter().map(AbortOnDropHandle::new).collect(),
-        };
+        let places = brokers.iter().map(|broker| (broker.addr(), broker.admin()));
+        let balancer = Self::before(&places.collect::<Vec<_>>()).await;
         for at in 0..brokers.len() {
             balancer.ready(at).await;
         }
         balancer
+    }
+
+    /// Starts one before these places: where the API is, and the admin port. A broker need not be
+    /// there yet.
+    pub async fn before(places: &[(SocketAddr, SocketAddr)]) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = listener.expect("bind a loopback port");
+        let addr = listener.local_addr().expect("a bound socket has one");
+        let backend = |&(api, admin): &(SocketAddr, SocketAddr)| Backend {
+            api,
+            admin: watch::Sender::new(admin),
+            is_leaving: AtomicBool::new(false),
+            is_ready: watch::Sender::default(),
+            open: watch::Sender::default(),
+        };
+        let backends: Arc<Vec<_>> = Arc::new(places.iter().map(backend).collect());
+        let mut tasks = vec![tokio::spawn(accept(listener, Arc::clone(&backends)))];
+        for at in 0..backends.len() {
+            tasks.push(tokio::spawn(probe(Arc::clone(&backends), at)));
+        }
+        Self {
+            addr,
+            backends,
+            _tasks: tasks.into_iter().map(AbortOnDropHandle::new).collect(),
+        }
     }
 
     /// Where it listens.
@@ -88,9 +97,15 @@ impl Balancer {
     }
 
     /// Another process has taken the place of a broker, at the same address.
-    pub fn replaced(&self, at: usize, broker: &BrokerProcess) {
+    pub fn replaced(&self, at: usize, admin: SocketAddr) {
         self.backends[at].is_ready.send_replace(false);
-        self.backends[at].admin.send_replace(broker.admin());
+        self.backends[at].admin.send_replace(admin);
+        self.backends[at].is_leaving.store(false, Ordering::Relaxed);
+    }
+
+    /// Leads no new connection to a broker, whatever it says of itself, until it is replaced.
+    pub fn leaving(&self, at: usize) {
+        self.backends[at].is_leaving.store(true, Ordering::Relaxed);
     }
 
     /// Waits until connections may go to a broker.
@@ -127,7 +142,7 @@ async fn serve(mut client: TcpStream, backends: Arc<Vec<Backend>>, next: Arc<Ato
     for _ in 0..backends.len() {
         let at = next.fetch_add(1, Ordering::Relaxed) % backends.len();
         let backend = &backends[at];
-        if !*backend.is_ready.borrow() {
+        if backend.is_leaving.load(Ordering::Relaxed) || !*backend.is_ready.borrow() {
             continue;
         }
         let broker = timeout(CONNECT_LIMIT, TcpStream::connect(backend.api)).await;

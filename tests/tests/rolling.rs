@@ -5,45 +5,25 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
     time::Duration,
 };
 
-use futures::future::join_all;
-use leasehold::Client;
 use leasehold_tests::{
     balancer::Balancer,
     binary::{built, leasehold_server},
     broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    bustle::{Bustle, PROGRAMS},
     clock::boottime,
     deployment::Deployment,
-    fault_report::{locks_are_free, report},
     faults::Window,
-    load::{Kind, Load},
     redis_server::RedisServer,
     scale::{count, figures},
-    sdk_guards::Guards,
-    sdk_line::{self, Served, serve_all},
-    sdk_site::connect,
     time_left::spread,
-    witness::Witness,
 };
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
-const TTL: Duration = Duration::from_secs(10);
-/// How much earlier than its validity ends a client gives a lock up.
-const MARGIN: Duration = Duration::from_secs(1);
 /// After that long a broker cuts who has not moved.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Programs that hold, and programs that wait.
-const PROGRAMS: usize = 10;
-const GUARDS_EACH: usize = 100;
-const LINES: usize = 10;
-const IN_LINE: usize = 20;
-/// Callers, and the locks for which they contend.
-const CALLERS: usize = 64;
-const LOCKS: usize = 10;
 const BROKERS: usize = 3;
 const ROUNDS: usize = 20;
 /// About as long as a round takes.
@@ -82,19 +62,9 @@ async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
     let mut deployment = start(binaries).await;
     let streams = Balancer::start(&deployment.brokers).await;
     let calls = Balancer::start(&deployment.brokers).await;
-    let (holding, waiting) = (programs("holding", &streams), programs("waiting", &streams));
-    let (holding, waiting) = tokio::join!(holding, waiting);
-    let (holding, waiting): (Vec<_>, Vec<_>) = (holding.iter().collect(), waiting.iter().collect());
-    let guards = Guards::take(&holding, GUARDS_EACH, TTL).await;
-    let (lines, _) = sdk_line::start_all(&holding, &waiting, (LINES, IN_LINE), TTL).await;
-    let witness = Arc::new(Witness::new(LOCKS));
-    let load = Load::start(CALLERS, &[calls.addr()], &witness, |_| Kind::Exclusive);
-    let stop = CancellationToken::new();
-    let least = guards.watch_remaining(&stop);
     let rounds = count(ROUNDS, 1);
-    let begun = boottime();
     let time = ROUND * u32::try_from(rounds).expect("few");
-    let served = serve_all(lines, time / u32::try_from(IN_LINE + 1).expect("few"));
+    let bustle = Bustle::start([&streams, &calls], time).await;
 
     let (mut windows, mut drains, mut moved) = (Vec::new(), Vec::new(), 0);
     for at in (0..BROKERS).cycle().take(rounds * BROKERS) {
@@ -111,39 +81,12 @@ async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
         });
     }
     sleep(CALM).await;
-    let ended = boottime();
-    let calls = load.stop().await;
-    let served = join_all(served).await.into_iter();
-    let served: Vec<Served> = served.map(|line| line.expect("no panic")).collect();
-    stop.cancel();
-    let least = least.await.expect("no panic");
-    let (lost, changed) = guards.lost_or_changed(&deployment.addrs()).await;
-
-    let longest = (TTL - MARGIN).saturating_sub(least);
     figures(&format!(
-        "rolling: rounds={rounds} replaced={} streams_moved={moved} leases={} lost={lost} \
-         changed={changed} longest_without_ack={}ms of {}ms drains: {}",
+        "rolling: rounds={rounds} replaced={} streams_moved={moved} drains: {}",
         windows.len(),
-        guards.all().count(),
-        longest.as_millis(),
-        (TTL - MARGIN).as_millis(),
         spread(drains)
     ));
-    assert_eq!((lost, changed), (0, 0), "leases lost, leases changed");
-    assert_eq!(guards.all().count(), PROGRAMS * GUARDS_EACH);
-    assert!(longest < TTL - MARGIN, "{longest:?}");
-    sdk_line::report("rolling", &served, IN_LINE, |at| {
-        windows.iter().any(|window| window.contains(at))
-    });
-    let setting = format!("rolling: callers={CALLERS} locks={LOCKS}");
-    report(
-        &setting,
-        &witness.verdict(),
-        &windows,
-        &calls,
-        (begun, ended),
-    );
-    locks_are_free(&deployment, LOCKS).await;
+    bustle.end("rolling", &windows, &deployment.addrs()).await;
     deployment
 }
 
@@ -161,7 +104,7 @@ async fn replace(broker: &mut BrokerProcess, at: usize, balancers: [&Balancer; 2
     assert!(elsewhere >= 2 * PROGRAMS, "{elsewhere} streams are left");
     broker.restart().await;
     for balancer in balancers {
-        balancer.replaced(at, broker);
+        balancer.replaced(at, broker.admin());
         balancer.ready(at).await;
     }
     drained
@@ -179,11 +122,4 @@ async fn start(binaries: [PathBuf; BROKERS]) -> Deployment {
         brokers.push(BrokerProcess::start(options).await);
     }
     Deployment { brokers, redis }
-}
-
-/// Clients that know the balancer and nothing else.
-async fn programs(name: &str, balancer: &Balancer) -> Vec<Client> {
-    let started = (0..PROGRAMS)
-        .map(|index| async move { connect(&format!("{name}-{index}"), &[balancer.addr()]).await });
-    join_all(started).await
 }
