@@ -14,7 +14,7 @@ CLIENTS    := go java typescript
 # How much of the counts and durations the tests run: 1 is all, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test test-cli test-python $(CLIENTS:%=test-%) soak check fix bench
+.PHONY: help setup dev test test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,7 @@ test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	scripts/ahead.sh
 	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
 	scripts/test.sh
+	deploy/helm/test.sh
 	client-sdk/python/test.sh $(PYTHON_BIN)
 	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
 
@@ -48,6 +49,15 @@ $(CLIENTS:%=test-%): test-%: setup
 	[[ -n "$${LEASEHOLD_SERVER:-}" ]] || cargo build -p leasehold-server --bins
 	client-sdk/$*/test.sh
 
+test-chart: setup ## Check and test the Helm chart alone
+	deploy/helm/check.sh $(PYTHON_BIN)
+	cargo build --workspace --bins
+	deploy/helm/test.sh
+	cargo test -p leasehold-tests --test chart_upgrade
+
+test-image: setup ## Build the container image without a daemon, look into it, and run it
+	deploy/docker/test.sh
+
 test-cli: setup ## Run the tests of the command line alone
 	cargo build --workspace --bins
 	cargo test --workspace --bin leasehold $(patsubst tests/tests/%.rs,--test %,$(wildcard tests/tests/cli_*.rs))
@@ -59,6 +69,7 @@ soak: setup ## Run all tests in full, in the release profile
 	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
 	scripts/test.sh --release
 	export LEASEHOLD_SERVER="$(CURDIR)/target/release/leasehold-server"; \
+	deploy/helm/test.sh; \
 	client-sdk/python/test.sh $(PYTHON_BIN); \
 	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
 
@@ -69,12 +80,14 @@ check: setup ## Formatting, lints, dependencies, docs, API
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	$(BUF) lint proto
 	$(BUF) breaking proto --against proto/released.binpb
+	deploy/helm/check.sh $(PYTHON_BIN)
 	client-sdk/python/check.sh $(PYTHON_BIN)
 	for client in $(CLIENTS); do client-sdk/$$client/check.sh; done
 
 fix: setup ## Repair what formatting and lints can repair by themselves
 	cargo clippy --fix --allow-dirty --allow-staged --workspace --all-targets
 	cargo fmt --all
+	deploy/helm/check.sh $(PYTHON_BIN) --fix
 	client-sdk/python/check.sh $(PYTHON_BIN) --fix
 	for client in $(CLIENTS); do client-sdk/$$client/check.sh --fix; done
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that what tests and checks need is there: cargo, Redis, buf, cargo-deny, Python with the tools of its
-# client, what the other clients need (their own setup.sh), promtool, grpcurl, and a browser with its driver. As root on
+# client, what the other clients and the chart need (their own setup.sh), promtool, grpcurl, and a browser with its driver. As root on
 # Debian it installs what is missing; anywhere else it prints a line to paste and exits 2. With the argument `cargo` it looks for cargo only; with `python`,
 # `buf`, `grpcurl` or `playwright` it installs nothing, and prints in which folder that is, or with `chromium` where the
 # browser is. It never calls sudo.
@@ -92,6 +92,7 @@ provide
 for client in go java typescript; do
     "client-sdk/$client/setup.sh"
 done
+deploy/helm/setup.sh
 if [[ ! -x "$GRPCURL_DIR/bin/grpcurl" ]]; then
     go="$(client-sdk/go/setup.sh path)/go"
     steps+=("GOBIN='$GRPCURL_DIR/bin' GOTOOLCHAIN=local '$go' install 'github.com/fullstorydev/grpcurl/cmd/grpcurl@v$GRPCURL_VERSION'")

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Writes what the chart has from elsewhere: alerts, dashboard, the broker's schema, and README.md's table.
+
+With --check it writes nothing, and exits with 1 if something is not as it would write it.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/helm/leasehold"
+BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"
+
+
+def rows(text: str) -> list[tuple[str, str, str]]:
+    """Each value with its default and what its comment says."""
+    found = []
+    path: list[tuple[int, str]] = []
+    said = ""
+    is_default_on_lines = False
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        comment = line.strip()
+        if comment.startswith("# -- "):
+            said = comment[5:]
+            continue
+        if comment.startswith("# ") and said:
+            said += " " + comment[2:]
+            continue
+        key = re.match(r" *([A-Za-z]+): *(.*)$", line)
+        if not key or (is_default_on_lines and path and indent > path[-1][0]):
+            continue
+        path = [(at, name) for at, name in path if at < indent] + [(indent, key[1])]
+        is_default_on_lines = bool(said) and key[2] in ("", "|")
+        if said:
+            default = "see values.yaml" if is_default_on_lines else key[2]
+            found.append((".".join(name for _, name in path), default, said))
+        said = ""
+    return found
+
+
+def table(text: str) -> str:
+    """The rows as Markdown."""
+    lines = ["| value | default | what it is |", "|---|---|---|"]
+    for name, default, said in rows(text):
+        shown = default if default == "see values.yaml" else f"`{default}`"
+        lines.append(f"| `{name}` | {shown} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def derived() -> dict[Path, str]:
+    """Every file that is derived, with its text."""
+    readme = (CHART / "README.md").read_text()
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    broker = json.loads((ROOT / "docs/leasehold.schema.json").read_text())
+    # Editors of the file need it; in values it would be one more key.
+    del broker["$schema"]
+    schema["definitions"]["broker"] = broker
+    return {
+        CHART / "README.md": before + BEGIN + table((CHART / "values.yaml").read_text()) + END + after,
+        CHART / "values.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
+        CHART / "files/rules.yaml": (ROOT / "deploy/prometheus/rules.yaml").read_text(),
+        CHART / "files/leasehold.json": (ROOT / "deploy/grafana/leasehold.json").read_text(),
+    }
+
+
+def main() -> int:
+    """Writes, or checks."""
+    is_stale = False
+    for path, text in derived().items():
+        if path.exists() and path.read_text() == text:
+            continue
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)} is stale: run deploy/helm/derive.py", file=sys.stderr)
+            is_stale = True
+            continue
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return 1 if is_stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

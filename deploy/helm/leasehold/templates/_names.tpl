@@ -1,0 +1,79 @@
+{{/* Names and labels of all objects. */}}
+
+{{- define "leasehold.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Suffixes such as -check-config fit behind it. */}}
+{{- define "leasehold.fullname" -}}
+{{- $name := include "leasehold.name" . }}
+{{- $both := printf "%s-%s" .Release.Name $name }}
+{{- if contains $name .Release.Name }}{{ $both = .Release.Name }}{{ end }}
+{{- default $both .Values.fullnameOverride | trunc 48 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "leasehold.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
+{{- end }}
+
+{{- define "leasehold.selector" -}}
+app.kubernetes.io/name: {{ include "leasehold.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Those by which the broker's pods, and no others, are found. They never change: a Deployment's cannot. */}}
+{{- define "leasehold.brokers" -}}
+{{ include "leasehold.selector" . }}
+app.kubernetes.io/component: broker
+{{- end }}
+
+{{/* Takes a list: the root, and the component. */}}
+{{- define "leasehold.labels" -}}
+{{- $root := index . 0 -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{ include "leasehold.selector" $root }}
+app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/part-of: leasehold
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The metadata of an object. Takes a dict: root, component, suffix of the name, labels, annotations. */}}
+{{- define "leasehold.metadata" -}}
+{{- $annotations := merge dict (default dict .annotations) .root.Values.commonAnnotations -}}
+name: {{ include "leasehold.fullname" .root }}{{ .suffix }}
+namespace: {{ include "leasehold.namespace" .root }}
+labels:
+  {{- include "leasehold.labels" (list .root (default "broker" .component)) | nindent 2 }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "leasehold.image" -}}
+{{- $image := .Values.image }}
+{{- $registry := default $image.registry .Values.global.imageRegistry }}
+{{- $name := $image.repository }}
+{{- if $registry }}{{ $name = printf "%s/%s" $registry $image.repository }}{{ end }}
+{{- if $image.digest }}{{ $name }}@{{ $image.digest }}{{ else }}{{ $name }}:{{ default .Chart.AppVersion $image.tag }}{{ end }}
+{{- end }}
+
+{{- define "leasehold.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "leasehold.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* The API's name in the cluster. */}}
+{{- define "leasehold.host" -}}
+{{ include "leasehold.fullname" . }}.{{ include "leasehold.namespace" . }}.svc
+{{- end }}

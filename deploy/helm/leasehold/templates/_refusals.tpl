@@ -1,0 +1,157 @@
+{{/* Contradictions between values. Each is refused with what is wrong and what to do. */}}
+
+{{- define "leasehold.refusals" -}}
+{{- $v := .Values }}
+{{- $url := include "leasehold.storeUrl" . }}
+{{- $said := list }}
+
+{{- if and $v.valkey.enabled $v.store.url }}
+{{- $said = append $said "valkey.enabled and store.url name two stores: leave one out" }}
+{{- end }}
+{{- if and (not $v.valkey.enabled) (not $v.store.url) }}
+{{- $said = append $said "store.url is missing: write where Redis is, such as redis://redis.data:6379, or set valkey.enabled for a trial" }}
+{{- end }}
+{{- if regexMatch "//[^/]*@" $url }}
+{{- $said = append $said "store.url holds a user or a password, which everybody could read in the ConfigMap: put them into a secret and name it in store.credentials" }}
+{{- end }}
+{{- if hasPrefix "redlock://" $url }}
+{{- $nodes := regexFind "//[^/]+" $url | splitList "," | len }}
+{{- if or (lt $nodes 3) (eq (mod $nodes 2) 0) }}
+{{- $said = append $said (printf "store.url names %d servers for RedLock: it needs 3, 5 or 7" $nodes) }}
+{{- end }}
+{{- end }}
+{{- if and (or (hasPrefix "redlock://" $url) (hasPrefix "redis-cluster://" $url)) (not $v.store.deploymentKey.existingSecret) }}
+{{- $said = append $said "store.deploymentKey.existingSecret is missing: with Cluster and RedLock all brokers need one key; make it with openssl rand -hex 32" }}
+{{- end }}
+{{- if and $v.store.deploymentKey.existingSecret (not $v.store.deploymentKey.key) }}
+{{- $said = append $said "store.deploymentKey.key is missing: name the key of the secret" }}
+{{- end }}
+{{- with $v.store.credentials }}
+{{- if and (or .sentinelUsernameKey .sentinelPasswordKey) (not (hasPrefix "redis-sentinel://" $url)) }}
+{{- $said = append $said "store.credentials.sentinelUsernameKey and sentinelPasswordKey are for redis-sentinel:// only: leave them out" }}
+{{- end }}
+{{- if and (or .usernameKey .sentinelUsernameKey .sentinelPasswordKey) (not .existingSecret) }}
+{{- $said = append $said "store.credentials names keys of no secret: set store.credentials.existingSecret" }}
+{{- end }}
+{{- end }}
+{{- if and (or $v.store.tls.caSecret $v.store.tls.certSecret) (not (hasPrefix "rediss://" $url)) (not (dig "store" "tls" false $v.config)) }}
+{{- $said = append $said "store.tls names certificates, but nothing asks Redis for TLS: use rediss://, or config.store.tls: true" }}
+{{- end }}
+
+{{- range $section, $keys := include "leasehold.derived" . | fromJson }}
+{{- range $key, $_ := $keys }}
+{{- if hasKey (default dict (index $v.config $section)) $key }}
+{{- $said = append $said (printf "config.%s.%s is set by the chart: leave it out" $section $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $section, $keys := $v.config }}
+{{- range $key, $_ := $keys }}
+{{- if and (hasSuffix "_file" $key) (not (hasKey (default dict (index (include "leasehold.derived" $ | fromJson) $section)) $key)) }}
+{{- $said = append $said (printf "config.%s.%s names a file: name its secret in the values instead, and the chart mounts it" $section $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (dig "server" "insecure" false $v.config) (include "leasehold.tls" .) }}
+{{- $said = append $said "config.server.insecure with a certificate: leave it out" }}
+{{- end }}
+
+{{- if and $v.tls.existingSecret $v.tls.certManager.enabled }}
+{{- $said = append $said "tls.existingSecret and tls.certManager.enabled both bring a certificate: leave one out" }}
+{{- end }}
+{{- if and $v.tls.certManager.enabled (not $v.tls.certManager.issuerRef.name) }}
+{{- $said = append $said "tls.certManager.issuerRef.name is missing: name who issues the certificate" }}
+{{- end }}
+{{- if and $v.tls.clientCa.existingSecret (not (include "leasehold.tls" .)) }}
+{{- $said = append $said "tls.clientCa without a certificate of the broker: set tls.existingSecret or tls.certManager.enabled" }}
+{{- end }}
+{{- if and $v.tls.clientCa.existingSecret (not $v.tls.probe.existingSecret) }}
+{{- $said = append $said "tls.probe.existingSecret is missing: with tls.clientCa probes must show a certificate, too" }}
+{{- end }}
+{{- if and $v.tls.probe.existingSecret (not $v.tls.clientCa.existingSecret) }}
+{{- $said = append $said "tls.probe.existingSecret is for tls.clientCa only: leave it out" }}
+{{- end }}
+
+{{- $jwt := $v.access.jwt }}
+{{- $hasKeys := or $jwt.keysUrl $jwt.keys.existingSecret }}
+{{- if and $jwt.keysUrl $jwt.keys.existingSecret }}
+{{- $said = append $said "access.jwt.keysUrl and access.jwt.keys.existingSecret both bring keys: leave one out" }}
+{{- end }}
+{{- if and $hasKeys (or (not $jwt.issuer) (not $jwt.audience)) }}
+{{- $said = append $said "access.jwt needs issuer and audience beside the keys" }}
+{{- end }}
+{{- if and (or $jwt.issuer $jwt.audience) (not $hasKeys) }}
+{{- $said = append $said "access.jwt has no keys: set access.jwt.keysUrl or access.jwt.keys.existingSecret" }}
+{{- end }}
+{{- $isKnown := or $v.access.tokens.existingSecret $hasKeys $v.tls.clientCa.existingSecret }}
+{{- if and $v.access.policy.existingSecret (not $isKnown) }}
+{{- $said = append $said "access.policy without a way to know callers: set access.tokens, access.jwt or tls.clientCa" }}
+{{- end }}
+{{- if and $isKnown (not $v.access.policy.existingSecret) }}
+{{- $said = append $said "callers show who they are, but access.policy.existingSecret is missing: everything would be denied" }}
+{{- end }}
+{{- if and (or $v.access.tokens.existingSecret $hasKeys) (not (include "leasehold.tls" .)) }}
+{{- $said = append $said "access.tokens and access.jwt without TLS would show credentials to the network: set tls.existingSecret or tls.certManager.enabled" }}
+{{- end }}
+{{- if and $v.tracing.headers.existingSecret (not $v.tracing.otlpEndpoint) }}
+{{- $said = append $said "tracing.headers without tracing.otlpEndpoint: nothing would be sent" }}
+{{- end }}
+
+{{- if and (not (kindIs "invalid" $v.terminationGracePeriodSeconds)) (le (int $v.terminationGracePeriodSeconds) (add (int $v.preStopSleepSeconds) (include "leasehold.drainSeconds" . | int) | int)) }}
+{{- $said = append $said (printf "terminationGracePeriodSeconds is %d: a stop takes preStopSleepSeconds and config.server.drain_timeout, %d s together, and must not be cut" (int $v.terminationGracePeriodSeconds) (add (int $v.preStopSleepSeconds) (include "leasehold.drainSeconds" . | int))) }}
+{{- end }}
+{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) }}
+{{- $said = append $said "autoscaling.minReplicas is above autoscaling.maxReplicas" }}
+{{- end }}
+{{- if and $v.route.enabled (not $v.route.parentRefs) }}
+{{- $said = append $said "route.parentRefs is missing: name the gateways of the GRPCRoute" }}
+{{- end }}
+{{- if and $v.route.backendTls.caConfigMap (not (and $v.route.enabled (include "leasehold.tls" .))) }}
+{{- $said = append $said "route.backendTls needs route.enabled and a certificate of the broker" }}
+{{- end }}
+{{- if and $v.route.enabled (include "leasehold.tls" .) (not $v.route.backendTls.caConfigMap) }}
+{{- $said = append $said "route.enabled with TLS at the broker: set route.backendTls.caConfigMap, or gateways speak plain HTTP/2 to it" }}
+{{- end }}
+{{- if and $v.ingress.enabled (not $v.ingress.host) }}
+{{- $said = append $said "ingress.host is missing: gRPC needs a name of its own" }}
+{{- end }}
+{{- if eq (int $v.service.port) (int $v.service.adminPort) }}
+{{- $said = append $said "service.port and service.adminPort are the same: the admin port must not be where the API is" }}
+{{- end }}
+{{- if and $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled }}
+{{- $said = append $said "metrics.serviceMonitor and metrics.podMonitor would count everything twice: enable one" }}
+{{- end }}
+{{- if and (or $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled) (not (dig "metrics" "enabled" true $v.config)) }}
+{{- $said = append $said "config.metrics.enabled is false: there is nothing for a monitor to scrape" }}
+{{- end }}
+{{- if and (or $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled) (include "leasehold.tls" .) (not $v.metrics.serviceMonitor.tlsConfig) }}
+{{- $said = append $said "metrics.serviceMonitor.tlsConfig is missing: Prometheus must know whom to trust" }}
+{{- end }}
+{{- range $v.extraEnv }}
+{{- if has .name (list "LEASEHOLD__SERVER__LISTEN" "LEASEHOLD__SERVER__ADMIN_LISTEN" "LEASEHOLD__STORE__URL" "LEASEHOLD__SERVER__DRAIN_TIMEOUT") }}
+{{- $said = append $said (printf "extraEnv has %s, which goes before what the chart relies on: leave it out" .name) }}
+{{- end }}
+{{- if and (eq .name "OTEL_EXPORTER_OTLP_HEADERS") $v.tracing.headers.existingSecret }}
+{{- $said = append $said "extraEnv has OTEL_EXPORTER_OTLP_HEADERS beside tracing.headers: leave one out" }}
+{{- end }}
+{{- end }}
+{{- range $v.extraArgs }}
+{{- if regexMatch "^--(config|listen|admin-listen|store)(=|$)" . }}
+{{- $said = append $said (printf "extraArgs has %s, which goes before what the chart relies on: leave it out" .) }}
+{{- end }}
+{{- end }}
+{{- range $key, $_ := $v.commonLabels }}
+{{- if or (hasPrefix "app.kubernetes.io/" $key) (hasPrefix "helm.sh/" $key) (hasKey $v.podLabels $key) }}
+{{- $said = append $said (printf "commonLabels has %s, which pods have already: leave it out" $key) }}
+{{- end }}
+{{- end }}
+{{- range $key, $_ := $v.podLabels }}
+{{- if or (hasPrefix "app.kubernetes.io/" $key) (hasPrefix "helm.sh/" $key) }}
+{{- $said = append $said (printf "podLabels has %s, which pods have already: leave it out" $key) }}
+{{- end }}
+{{- end }}
+
+{{- if $said }}
+{{- fail (printf "\n\nThe values do not fit together:\n  * %s\n" (join "\n  * " $said)) }}
+{{- end }}
+{{- end }}

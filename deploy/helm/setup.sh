@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Makes sure that what tests the chart is there besides what scripts/setup.sh provides: Helm 3 and 4, the schemas of custom
+# resources, and Python with a validator for those of Kubernetes. As root on Debian it installs what is missing; anywhere
+# else it prints one line to paste and exits 2. With the argument `path` it installs nothing, and prints the folder.
+set -euo pipefail
+cd "$(dirname "$0")"
+source ../../scripts/provide.sh
+
+readonly HELM_3=3.22.0 HELM_4=4.3.1
+# The modules that define custom resources, and those that the chart has. gateway-api 1.7 asks for a newer Go.
+readonly CRDS=(
+    "github.com/prometheus-operator/prometheus-operator@v0.85.0 example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,prometheusrules,servicemonitors}.yaml"
+    "sigs.k8s.io/gateway-api@v1.6.3 config/crd/standard/gateway.networking.k8s.io_{backendtlspolicies,grpcroutes}.yaml"
+    "github.com/cert-manager/cert-manager@v1.21.2 deploy/crds/cert-manager.io_certificates.yaml"
+)
+# A change of the versions is another folder.
+DIR="$CACHE/helm-$(cat setup.sh tests/requirements.txt | cksum | cut -d' ' -f1)"
+readonly DIR
+
+if [[ "${1:-}" == path ]]; then
+    if [[ ! -e "$DIR/complete" ]]; then
+        echo "What tests the chart is missing. Run: deploy/helm/setup.sh" >&2
+        exit 2
+    fi
+    echo "$DIR"
+    exit 0
+fi
+
+if [[ ! -e "$DIR/complete" ]]; then
+    is_new='import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))'
+    python3 -c "$is_new" 2>/dev/null || packages+=(python3-venv)
+    go="$(../../client-sdk/go/setup.sh path)/go"
+    steps+=("rm -rf '$DIR'" "mkdir -p '$DIR/crds'")
+    for version in "$HELM_3" "$HELM_4"; do
+        major="${version%%.*}"
+        steps+=("(cd / && GOBIN='$DIR/helm-$major' GOTOOLCHAIN=local '$go' install 'helm.sh/helm/v$major/cmd/helm@v$version')")
+    done
+    for crd in "${CRDS[@]}"; do
+        read -r module files <<<"$crd"
+        # Files of modules are read-only.
+        steps+=("(cd / && export GOTOOLCHAIN=local GOFLAGS= && '$go' mod download '$module' \
+&& cp \"\$('$go' env GOMODCACHE)/$module/\"$files '$DIR/crds' && chmod -R u+w '$DIR/crds')")
+    done
+    steps+=("python3 -m venv '$DIR/python'"
+        "'$DIR/python/bin/pip' install -q --disable-pip-version-check --no-deps -r '$PWD/tests/requirements.txt'"
+        "touch '$DIR/complete'")
+fi
+provide

@@ -1,0 +1,150 @@
+"""Renders the chart, and finds its way in what comes out."""
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from pathlib import Path
+
+import yaml
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parents[2]
+CHART = TESTS.parent / "leasehold"
+VALUES = {file.stem: file for file in sorted((TESTS / "values").glob("*.yaml"))}
+TOOLS = Path(os.environ["CHART_TOOLS"])
+HELMS = [TOOLS / "helm-3/helm", TOOLS / "helm-4/helm"]
+SERVER = Path(os.environ["LEASEHOLD_SERVER"])
+CLI = SERVER.with_name("leasehold")
+KUBERNETES = "1.37.0"
+RELEASE = "locks"
+NAMESPACE = "apps"
+
+Object = dict
+
+
+class Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, as Kubernetes does."""
+
+    def construct_mapping(self, node, deep=False):
+        """Reads a mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"twice: {twice}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def parsed(text: str) -> list[Object]:
+    """The objects of a stream."""
+    return [each for each in yaml.load_all(text, Loader) if each]
+
+
+@functools.cache
+def chart() -> Path:
+    """The chart with an empty one in place of Valkey's, which only its registry has."""
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-chart-"))
+    atexit.register(shutil.rmtree, folder)
+    copy = folder / "leasehold"
+    shutil.copytree(CHART, copy)
+    needed = yaml.safe_load((CHART / "Chart.yaml").read_text())["dependencies"]
+    for dependency in needed:
+        stand_in = copy / "charts" / dependency["name"]
+        stand_in.mkdir(parents=True)
+        about = {"apiVersion": "v2", "name": dependency["name"], "version": dependency["version"]}
+        (stand_in / "Chart.yaml").write_text(yaml.safe_dump(about))
+    return copy
+
+
+def helm(binary: Path, *args: str) -> subprocess.CompletedProcess:
+    """Runs Helm with a home of its own, so that nothing of the machine's settings counts."""
+    env = {"HOME": str(chart().parent), "PATH": os.environ["PATH"]}
+    return subprocess.run([binary, *args], env=env, capture_output=True, text=True, timeout=60)
+
+
+def template(values: list[Path], *args: str, binary: Path = HELMS[1]) -> subprocess.CompletedProcess:
+    """`helm template`, as at an installation."""
+    files = [part for file in values for part in ("--values", str(file))]
+    options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
+    return helm(binary, "template", RELEASE, str(chart()), *options, *files, *args)
+
+
+@functools.cache
+def rendered(case: str, binary: Path = HELMS[1], *args: str) -> list[Object]:
+    """Every object of a case, hooks and tests included."""
+    done = template([VALUES[case]], *args, binary=binary)
+    assert done.returncode == 0, done.stderr
+    return parsed(done.stdout)
+
+
+@functools.cache
+def notes(case: str) -> str:
+    """What an installation prints. Helm renders it for a cluster only, so here it is a ConfigMap."""
+    copy = chart().with_name(f"notes-{case}")
+    shutil.copytree(chart(), copy)
+    (copy / "templates/NOTES.txt").rename(copy / "notes")
+    shown = 'kind: ConfigMap\ndata:\n  notes: {{ tpl (.Files.Get "notes") . | quote }}\n'
+    (copy / "templates/notes.yaml").write_text(shown)
+    options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--show-only", "templates/notes.yaml"]
+    done = helm(HELMS[1], "template", RELEASE, str(copy), "--values", str(VALUES[case]), *options)
+    assert done.returncode == 0, done.stderr
+    (shown,) = parsed(done.stdout)
+    return shown["data"]["notes"]
+
+
+def name(each: Object) -> str:
+    """What tells an object from others."""
+    return f"{each['kind']}/{each['metadata']['name']}"
+
+
+def only(objects: list[Object], kind: str, suffix: str = "") -> Object:
+    """The one of a kind, no hook."""
+    found = [
+        each
+        for each in objects
+        if each["kind"] == kind and each["metadata"]["name"].endswith(suffix) and not hook(each)
+    ]
+    assert len(found) == 1, [name(each) for each in found]
+    return found[0]
+
+
+def of(case: str, kind: str, suffix: str = "") -> Object:
+    """The one of a kind in a case."""
+    return only(rendered(case), kind, suffix)
+
+
+def hook(each: Object) -> str | None:
+    """When Helm makes it, if that is not with the others."""
+    return each["metadata"].get("annotations", {}).get("helm.sh/hook")
+
+
+def pods(objects: list[Object]) -> list[tuple[str, Object, Object]]:
+    """Every pod or template of pods: its name, its metadata, its spec."""
+    found = []
+    for each in objects:
+        if each["kind"] == "Pod":
+            found.append((name(each), each["metadata"], each["spec"]))
+        elif each["kind"] in ("Deployment", "Job"):
+            of_pod = each["spec"]["template"]
+            found.append((name(each), of_pod["metadata"], of_pod["spec"]))
+    return found
+
+
+def settings(case: str) -> dict:
+    """The configuration that the brokers read."""
+    maps = [each.get("data") for each in rendered(case) if each["kind"] == "ConfigMap" and not hook(each)]
+    (text,) = [data["leasehold.toml"] for data in maps if data and "leasehold.toml" in data]
+    return tomllib.loads(text)
+
+
+def pod(case: str) -> Object:
+    """The spec of the brokers' pods."""
+    return of(case, "Deployment")["spec"]["template"]["spec"]
+
+
+def broker(case: str) -> Object:
+    """The container with the broker."""
+    return next(each for each in pod(case)["containers"] if each["name"] == "broker")

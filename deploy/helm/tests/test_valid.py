@@ -1,0 +1,123 @@
+"""Whatever the values, Kubernetes would take every object, by either Helm."""
+
+import json
+
+import chart
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+MINORS = ["1.35", "1.36", "1.37"]
+
+
+class Definitions(yaml.SafeLoader):
+    """Reads a lone = as text, as Kubernetes does."""
+
+
+Definitions.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
+
+
+def definitions() -> dict[tuple[str, str], dict]:
+    """The schemas of custom resources, by apiVersion and kind."""
+    found = {}
+    for file in (chart.TOOLS / "crds").glob("*.yaml"):
+        for each in yaml.load_all(file.read_text(), Definitions):
+            if not each or each["kind"] != "CustomResourceDefinition":
+                continue
+            spec = each["spec"]
+            for version in spec["versions"]:
+                schema = closed(version["schema"]["openAPIV3Schema"])
+                found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
+    return found
+
+
+def closed(schema: object) -> object:
+    """The schema, refusing fields that it does not know, as the API server does with --validate=strict."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shut = {key: closed(value) for key, value in schema.items()}
+    is_open = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object" and not is_open:
+        if "metadata" in schema["properties"]:
+            shut["properties"].setdefault("apiVersion", {})
+        shut["additionalProperties"] = False
+    if schema.get("x-kubernetes-int-or-string"):
+        shut.pop("type", None)
+        shut["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    shut.pop("format", None)
+    # In the words of another language's regular expressions.
+    if "(?i)" in str(schema.get("pattern")):
+        shut.pop("pattern")
+    return shut
+
+
+CUSTOM = definitions()
+
+
+def validate(each: chart.Object, minor: str) -> None:
+    """Raises, unless this version of Kubernetes takes it."""
+    custom = CUSTOM.get((each["apiVersion"], each["kind"]))
+    if custom is None:
+        kubernetes_validate.validate(each, minor, strict=True)
+        return
+    # Names and labels have no schema in a definition.
+    jsonschema.validate({**each, "metadata": {}}, custom)
+
+
+@pytest.mark.parametrize("binary", chart.HELMS, ids=["helm-3", "helm-4"])
+@pytest.mark.parametrize("case", chart.VALUES)
+def test_helm_finds_nothing_to_lint(case, binary):
+    done = chart.helm(binary, "lint", "--strict", str(chart.chart()), "--values", str(chart.VALUES[case]))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", chart.VALUES)
+def test_both_helms_render_the_same(case):
+    three, four = (chart.rendered(case, binary) for binary in chart.HELMS)
+    assert sorted(map(json.dumps, three)) == sorted(map(json.dumps, four))
+    print(f"\nobjects: {case}: {len(three)}")
+
+
+@pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize("case", chart.VALUES)
+def test_every_object_is_valid(case, minor):
+    objects = chart.rendered(case)
+    assert len(objects) >= 5
+    for each in objects:
+        validate(each, minor)
+
+
+@pytest.mark.parametrize("case", chart.VALUES)
+def test_no_object_is_there_twice(case):
+    names = [chart.name(each) for each in chart.rendered(case)]
+    assert len(names) == len(set(names))
+
+
+def test_an_api_version_that_was_removed_is_refused():
+    budget = {**chart.of("default", "PodDisruptionBudget"), "apiVersion": "policy/v1beta1"}
+    with pytest.raises(kubernetes_validate.utils.SchemaNotFoundError):
+        validate(budget, MINORS[0])
+
+
+def test_a_field_that_does_not_exist_is_refused():
+    for case, kind in [("default", "Service"), ("gateway", "GRPCRoute"), ("monitoring", "ServiceMonitor")]:
+        each = next(each for each in chart.rendered(case) if each["kind"] == kind)
+        wrong = {**each, "spec": {**each["spec"], "unknown": 1}}
+        with pytest.raises((kubernetes_validate.utils.ValidationError, jsonschema.ValidationError)):
+            validate(wrong, MINORS[-1])
+
+
+def test_kinds_of_others_are_validated_by_their_definitions():
+    kinds = {each["kind"] for case in chart.VALUES for each in chart.rendered(case)}
+    custom = {kind for _, kind in CUSTOM}
+    assert kinds & custom == {
+        "BackendTLSPolicy",
+        "Certificate",
+        "GRPCRoute",
+        "PodMonitor",
+        "PrometheusRule",
+        "ServiceMonitor",
+    }
