@@ -149,6 +149,18 @@ def test_the_network_lets_out_what_is_needed(case, ports):
     assert egress(case) == ports
 
 
+def test_a_port_is_that_of_the_host():
+    args = (
+        "--set",
+        "tracing.otlpEndpoint=http://[fd00::1]:4317",
+        "--set",
+        "access.jwt.keysUrl=https://issuer/a:9/keys",
+    )
+    (policy,) = [each for each in chart.rendered("access", chart.HELMS[1], *args) if each["kind"] == "NetworkPolicy"]
+    ports = [rule["ports"] for rule in policy["spec"]["egress"]]
+    assert ports[2:] == [[{"port": 4317}], [{"port": 443}]]
+
+
 def test_the_network_lets_in_two_ports():
     policy = chart.of("gateway", "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]

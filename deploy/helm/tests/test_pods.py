@@ -118,6 +118,13 @@ def test_probes_show_a_certificate_where_clients_must():
     assert mounts["/etc/leasehold/probe"] == "probe"
 
 
+def test_two_secrets_never_share_a_volume():
+    secrets = ("--set", "store.credentials.existingSecret=a-b", "--set", "store.deploymentKey.existingSecret=a.b")
+    deployment = chart.only(chart.rendered("default", chart.HELMS[1], *secrets), "Deployment")
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    assert len({volume["name"] for volume in volumes}) == len(volumes) == 3
+
+
 def test_times_of_probes_can_be_set():
     broker = chart.broker("probes")
     assert broker["startupProbe"]["failureThreshold"] == 100
@@ -152,7 +159,7 @@ def test_everything_can_be_added():
     spec, broker = chart.pod("extras"), chart.broker("extras")
     metadata = chart.of("extras", "Deployment")["spec"]["template"]["metadata"]
     assert broker["env"] == [{"name": "LEASEHOLD__LOG__FILTER", "value": "debug"}]
-    assert broker["envFrom"] == [{"configMapRef": {"name": "more-settings"}}]
+    assert broker["envFrom"] == [{"configMapRef": {"name": "more-settings", "optional": True}}]
     assert broker["args"] == ["serve", "--config=/etc/leasehold/config/leasehold.toml", "--wait-for-store"]
     assert {"name": "more", "mountPath": "/more"} in broker["volumeMounts"]
     assert {"name": "more", "emptyDir": {}} in spec["volumes"]

@@ -96,6 +96,8 @@ BY_CHART = [
     (f"{STORE},extraArgs={{--listen=0.0.0.0:1}}", "extraArgs has --listen=0.0.0.0:1"),
     (f"{STORE},commonLabels.team=a,podLabels.team=b", "commonLabels has team"),
     (f"{STORE},podLabels.app\\.kubernetes\\.io/name=b", "podLabels has app.kubernetes.io/name"),
+    (f"{STORE},extraEnv[0].name=A,extraEnv[1].name=A", "extraEnv has A twice"),
+    (f"{STORE},podAnnotations.checksum/config=x", "has checksum/config, by which pods are replaced"),
 ]
 
 

@@ -73,6 +73,12 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* The port of an http or https address. What looks like one in its path, or in an IPv6 address, is none. */}}
+{{- define "leasehold.portOf" -}}
+{{- $url := urlParse . }}
+{{- regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (ternary "443" "80" (eq $url.scheme "https")) }}
+{{- end }}
+
 {{/* The API's name in the cluster. */}}
 {{- define "leasehold.host" -}}
 {{ include "leasehold.fullname" . }}.{{ include "leasehold.namespace" . }}.svc

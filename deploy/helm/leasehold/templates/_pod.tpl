@@ -43,7 +43,7 @@ whose files are needed; without those, all.
 {{- $_ := set $keys .secret (append (default list (index $keys .secret)) .key) }}
 {{- end }}
 {{- range $secret, $names := $keys }}
-- name: {{ printf "secret-%s" $secret | replace "." "-" | trunc 63 | trimSuffix "-" }}
+- name: {{ include "leasehold.secretVolume" $secret }}
   secret:
     secretName: {{ $secret }}
     defaultMode: 0440
@@ -51,6 +51,13 @@ whose files are needed; without those, all.
       {{- range uniq $names }}
       - {key: {{ . | quote }}, path: {{ . | quote }}}
       {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A volume's name has no dots and is short, so two secrets could get the same one. */}}
+{{- define "leasehold.secretVolume" -}}
+{{- if and (lt (len .) 57) (not (contains "." .)) }}secret-{{ . }}
+{{- else }}secret-{{ replace "." "-" . | trunc 40 | trimSuffix "-" }}-{{ sha256sum . | trunc 8 }}
 {{- end }}
 {{- end }}
 
@@ -62,7 +69,7 @@ whose files are needed; without those, all.
 {{- $secrets := list }}
 {{- range include "leasehold.filesOf" (list (index . 0) (slice . 1)) | fromJsonArray }}{{ $secrets = append $secrets .secret }}{{ end }}
 {{- range uniq $secrets | sortAlpha }}
-- name: {{ printf "secret-%s" . | replace "." "-" | trunc 63 | trimSuffix "-" }}
+- name: {{ include "leasehold.secretVolume" . }}
   mountPath: /etc/leasehold/secrets/{{ . }}
   readOnly: true
 {{- end }}

@@ -127,7 +127,12 @@
 {{- if and (or $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled) (include "leasehold.tls" .) (not $v.metrics.serviceMonitor.tlsConfig) }}
 {{- $said = append $said "metrics.serviceMonitor.tlsConfig is missing: Prometheus must know whom to trust" }}
 {{- end }}
+{{- $names := list }}
 {{- range $v.extraEnv }}
+{{- if has .name $names }}
+{{- $said = append $said (printf "extraEnv has %s twice, which a server-side apply refuses: leave one out" .name) }}
+{{- end }}
+{{- $names = append $names .name }}
 {{- if has .name (list "LEASEHOLD__SERVER__LISTEN" "LEASEHOLD__SERVER__ADMIN_LISTEN" "LEASEHOLD__STORE__URL" "LEASEHOLD__SERVER__DRAIN_TIMEOUT") }}
 {{- $said = append $said (printf "extraEnv has %s, which goes before what the chart relies on: leave it out" .name) }}
 {{- end }}
@@ -149,6 +154,10 @@
 {{- if or (hasPrefix "app.kubernetes.io/" $key) (hasPrefix "helm.sh/" $key) }}
 {{- $said = append $said (printf "podLabels has %s, which pods have already: leave it out" $key) }}
 {{- end }}
+{{- end }}
+
+{{- if or (hasKey $v.podAnnotations "checksum/config") (hasKey $v.commonAnnotations "checksum/config") }}
+{{- $said = append $said "podAnnotations or commonAnnotations has checksum/config, by which pods are replaced when the configuration has changed: leave it out" }}
 {{- end }}
 
 {{- if $said }}
