@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Lays out the root of the image: root.sh FOLDER-WITH-THE-PROGRAMS ROOT. What stands there is all that the image has.
 set -euo pipefail
-readonly PROGRAMS="$1" ROOT="$2"
+mkdir -p "$2"/{etc/ssl/certs,usr/local/bin,usr/share/sbom,tmp}
+PROGRAMS="$(realpath "$1")" ROOT="$(realpath "$2")"
+readonly PROGRAMS ROOT
 cd "$(dirname "$0")"
 
-mkdir -p "$ROOT"/{etc/ssl/certs,usr/local/bin,usr/share/sbom,tmp}
 chmod 1777 "$ROOT/tmp"
 for program in leasehold-server leasehold; do
     install -m 0755 "$PROGRAMS/$program" "$ROOT/usr/local/bin/$program"

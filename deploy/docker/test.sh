@@ -13,6 +13,7 @@ pids=()
 tidy_up() {
     for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
     wait
+    if mountpoint -q "$ROOT"; then umount "$ROOT/proc" "$ROOT"; fi
     rm -rf "$WORK"
 }
 trap tidy_up EXIT
@@ -73,23 +74,26 @@ PYTHON
 
 echo "--- what it does"
 # As in a pod: a root that cannot be written, and a user without rights.
+mkdir "$ROOT/proc"
 mount --bind "$ROOT" "$ROOT"
+mount -t proc proc "$ROOT/proc"
 mount -o remount,bind,ro "$ROOT"
-trap 'umount "$ROOT"; tidy_up' EXIT
 in_image() { chroot --userspec=65532:65532 "$ROOT" "$@"; }
 redis-server --port "$REDIS_PORT" --bind 127.0.0.1 --save '' --maxmemory-policy noeviction >"$WORK/redis.log" &
 pids+=($!)
 readonly STORE="redis://127.0.0.1:$REDIS_PORT/0"
-in_image /usr/local/bin/leasehold-server init-store --store "$STORE" --wait-for-store
-in_image /usr/local/bin/leasehold-server serve --store "$STORE" --listen "$API" --admin-listen "$ADMIN" >"$WORK/broker.log" 2>&1 &
+until redis-cli -p "$REDIS_PORT" ping >/dev/null 2>&1; do sleep 0.1; done
+in_image /usr/local/bin/leasehold-server init-store --store "$STORE"
+# No function of the shell: the pid is to be the broker's.
+chroot --userspec=65532:65532 "$ROOT" /usr/local/bin/leasehold-server serve --store "$STORE" --listen "$API" \
+    --admin-listen "$ADMIN" >"$WORK/broker.log" 2>&1 &
 broker=$!
 pids+=("$broker")
-until grep -q "^listening on" "$WORK/broker.log"; do
+leasehold() { in_image /usr/local/bin/leasehold --endpoint "http://$API" "$@"; }
+until leasehold ping --service readiness; do
     kill -0 "$broker" 2>/dev/null || fail "$(cat "$WORK/broker.log")"
     sleep 0.1
 done
-leasehold() { in_image /usr/local/bin/leasehold --endpoint "http://$API" "$@"; }
-leasehold ping --service readiness
 lease=$(leasehold acquire smoke --no-wait --ttl 30s)
 code=0
 leasehold acquire smoke --no-wait >/dev/null 2>"$WORK/refused" || code=$?
