@@ -72,6 +72,12 @@ func (k *keeper) watchCredential(now time.Duration) {
 	})
 }
 
+// showsNewest is false if the credential was replaced: what a broker says to it says nothing of the next one.
+func (l *link) showsNewest() bool {
+	newest, err := l.brokers.source.now()
+	return err == nil && newest == l.credential
+}
+
 // credentialAccepted: the stream goes on with it.
 func (l *link) credentialAccepted() {
 	l.credential, l.showing = l.showing, ""

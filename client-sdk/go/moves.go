@@ -149,6 +149,7 @@ func (m *moves) failed(l *link, why string, isDenied bool) {
 		return
 	}
 	m.opening = nil
+	isDenied = isDenied && l.showsNewest()
 	if isDenied {
 		m.keeper.core.log().Warn("a broker does not accept the credential", "why", why)
 		m.denials++

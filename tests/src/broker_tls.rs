@@ -118,8 +118,9 @@ pub fn connections(addr: SocketAddr) -> BTreeSet<u16> {
     let open = table.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (near, far, state) = (words.next()?, words.next()?, words.next()?);
-        let is_it = port(far) == Some(addr.port()) && state == ESTABLISHED;
-        is_it.then(|| port(near)).flatten()
+        // The broker's side: that of clients may be of IPv6.
+        let is_it = port(near) == Some(addr.port()) && state == ESTABLISHED;
+        is_it.then(|| port(far)).flatten()
     });
     open.collect()
 }

@@ -173,6 +173,11 @@ impl Source {
             }
         }
     }
+
+    /// Whether this was not replaced. A file that cannot be read may be about to be.
+    pub(crate) fn is_still(&self, shown: Option<&Credential>) -> bool {
+        self.now().is_ok_and(|newest| newest.as_ref() == shown)
+    }
 }
 
 impl NotOpen {

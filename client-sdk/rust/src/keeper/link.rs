@@ -81,7 +81,9 @@ impl Link {
             let responses = connection.hold(outgoing).await;
             let responses = responses.map_err(|not_open| NotOpen {
                 why: format!("{}: {}", endpoint.name(), not_open.why),
-                ..not_open
+                // A credential that was replaced meanwhile says nothing of the next one.
+                is_denied: not_open.is_denied
+                    && brokers.source.is_still(connection.credential.as_ref()),
             })?;
             Ok(Box::new(Self {
                 connection,

@@ -96,7 +96,9 @@ export class Link {
       if (isOpen) {
         listener.broken(this);
       } else {
-        listener.failed(this, whyNot(this.endpoint, status), status.code === Code.UNAUTHENTICATED);
+        // A credential that was replaced meanwhile says nothing of the next one.
+        const isDenied = status.code === Code.UNAUTHENTICATED && this.newest() === this.credential;
+        listener.failed(this, whyNot(this.endpoint, status), isDenied);
       }
       this.client.close();
     });

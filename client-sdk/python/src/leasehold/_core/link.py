@@ -99,7 +99,8 @@ class Link:
             why = "the broker ended the stream"
         except grpc.RpcError as error:
             why = why_not(self.endpoint, error)
-            is_denied = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            # A credential that was replaced meanwhile says nothing of the next one.
+            is_denied = error.code() is grpc.StatusCode.UNAUTHENTICATED and self._newest() == self._credential
         finally:
             self._requests.put(None)
         if is_open:
@@ -172,16 +173,19 @@ class Link:
         if self._showing is not None or now < self._looked_at + LOOK_EVERY:
             return
         self._looked_at = now
-        try:
-            newest = self._source.now()
-        except InvalidCredential:
-            # A file that cannot be read may be about to be replaced.
-            return
+        newest = self._newest()
         if newest is not None and newest != self._credential:
             self._showing = newest
             call_id = self.next_call()
             refresh = pb.RefreshCredential(call_id=call_id, authorization=newest)
             self.call(About(Kind.CREDENTIAL), pb.HoldRequest(refresh_credential=refresh), call_id)
+
+    def _newest(self) -> str | None:
+        try:
+            return self._source.now()
+        except InvalidCredential:
+            # A file that cannot be read may be about to be replaced.
+            return None
 
     def shown(self, is_accepted: bool) -> None:
         """What was shown is accepted, or will be shown again."""

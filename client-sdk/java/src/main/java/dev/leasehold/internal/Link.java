@@ -25,6 +25,7 @@ import io.grpc.stub.ClientCalls;
 import io.grpc.stub.StreamObserver;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 
@@ -205,13 +206,7 @@ final class Link {
             return;
         }
         lookedAt = now;
-        String newest;
-        try {
-            newest = brokers.credential();
-        } catch (InvalidCredentialException e) {
-            // A file that cannot be read may be about to be replaced.
-            return;
-        }
+        String newest = newest();
         if (newest != null && !newest.equals(credential)) {
             showing = newest;
             long callId = nextCall();
@@ -221,6 +216,20 @@ final class Link {
                     About.credential(),
                     HoldRequest.newBuilder().setRefreshCredential(refresh).build(),
                     callId);
+        }
+    }
+
+    /** Whether it was not replaced: what a broker says to one that was says nothing of the next one. */
+    boolean showsNewest() {
+        return Objects.equals(newest(), credential);
+    }
+
+    private String newest() {
+        try {
+            return brokers.credential();
+        } catch (InvalidCredentialException e) {
+            // A file that cannot be read may be about to be replaced.
+            return null;
         }
     }
 

@@ -76,7 +76,8 @@ final class Moves {
         public void failed(Link link, String why, boolean isDenied) {
             keeper.worker.post(() -> {
                 link.shut();
-                Moves.this.failed(link, why, isDenied ? Failed.DENIED : Failed.OTHERWISE);
+                boolean isTrue = isDenied && link.showsNewest();
+                Moves.this.failed(link, why, isTrue ? Failed.DENIED : Failed.OTHERWISE);
             });
         }
 
