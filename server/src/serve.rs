@@ -299,9 +299,8 @@ fn api_router(
         let broker = Arc::new(broker.clone().into());
         routes = routes.add_service(grpc::admin_service(broker, gate.clone(), live(), http2));
     }
-    let routes = traced::traced(routes, tracing);
     let calls = counted::calls(&config.metrics);
-    Ok(server.add_routes(bounds::bounded(routes, calls)))
+    Ok(server.add_routes(bounds::bounded(routes, calls, tracing)))
 }
 
 fn admin_router(
@@ -313,8 +312,7 @@ fn admin_router(
     let (live, http2) = (config.live.subscribe(), &config.http2);
     let admin = grpc::admin_service(Arc::clone(broker), gate.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
-    let services = traced::traced(services, tracing);
-    let services = counted::counted(services, counted::calls(&config.metrics));
+    let services = counted::counted(services, counted::calls(&config.metrics), tracing);
     let services = scrape::beside(services, &config.metrics, gate, broker);
     let routes = probes::beside(services, health, gate, page);
     aging(http2).accept_http1(true).add_routes(routes)

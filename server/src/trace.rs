@@ -19,6 +19,7 @@ use opentelemetry::{
     },
 };
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use rand::Rng as _;
 
 pub use self::settings::TracingSettings;
 use crate::lock::TraceParent;
@@ -34,6 +35,8 @@ pub struct Tracing(Option<Arc<On>>);
 struct On {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
+    /// Of the calls whose callers have not decided.
+    share: f64,
 }
 
 /// The span of what is being done, if it has one. Clones are the same span; it ends with
@@ -79,8 +82,12 @@ impl Tracing {
         let Some(provider) = settings.provider()? else {
             return Ok(Self::default());
         };
-        let tracer = settings::tracer(&provider);
-        Ok(Self(Some(Arc::new(On { provider, tracer }))))
+        let on = On {
+            tracer: settings::tracer(&provider),
+            provider,
+            share: settings.sample_ratio,
+        };
+        Ok(Self(Some(Arc::new(on))))
     }
 
     /// Whether there may be spans at all.
@@ -88,11 +95,15 @@ impl Tracing {
         self.0.is_some()
     }
 
-    /// A call that this broker serves.
+    /// A call that this broker serves. Of those whose callers have not decided, a share is drawn here, before
+    /// anything is made for them: the others cost a random number.
     pub fn serve(&self, name: impl Into<Cow<'static, str>>, caller: Option<Caller>) -> Traced {
         let Some(on) = &self.0 else {
             return Traced::default();
         };
+        if caller.is_none() && !rand::thread_rng().gen_bool(on.share) {
+            return Traced::default();
+        }
         let root = Context::new().with_value(self.clone());
         let parent = match caller {
             Some(caller) => root.with_remote_span_context(caller.context()),

@@ -147,3 +147,25 @@ async fn callers_decide_and_the_share_counts_where_they_have_not() {
         "{seen:?}"
     );
 }
+
+#[tokio::test]
+async fn of_the_calls_of_nobody_a_share_is_drawn() {
+    const CALLS: usize = 400;
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let options = collector.options(redis.url(), "0.25");
+    options.init_store().await;
+    let mut broker = BrokerProcess::start(&options).await;
+    for at in 0..CALLS {
+        let request = Request::new(ask(&format!("a{at}"), 0));
+        takes(&broker, request).await.expect("it is free");
+    }
+    // It sends what it has.
+    broker.terminate();
+    assert_eq!(broker.ended().await, Some(0));
+    let seen = collector.seen();
+    let drawn = seen.iter().filter(|span| span.is_server).count();
+    // A hundred; by chance outside of it once in 10^12.
+    assert!((40..170).contains(&drawn), "{drawn} of {CALLS}");
+    let scripts = seen.iter().filter(|span| span.name == "redis acquire");
+    assert_eq!(scripts.count(), drawn, "of what is drawn, everything");
+}

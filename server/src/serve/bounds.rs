@@ -18,9 +18,10 @@ use futures::future::Either;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::service::Routes;
 
-use super::counted;
+use super::{counted, traced::traced};
 use crate::{
     metrics::{Calls, Counting},
+    trace::Tracing,
     transport::{Answer, Large, Load, Partial, Peer, Places},
 };
 
@@ -31,17 +32,18 @@ const LOOKS_MOST: usize = 256;
 /// Before each message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// The same, bounded, and counted in the same go.
-pub(super) fn bounded(routes: Routes, calls: Calls) -> Routes {
+/// The same, bounded, and counted and traced in the same go.
+pub(super) fn bounded(routes: Routes, calls: Calls, tracing: &Tracing) -> Routes {
+    let tracing = tracing.clone();
     let all = Arc::new(Places::new(LISTS_MOST, LOOKS_MOST));
     let bound = from_fn(move |request: Request, next: Next| {
-        let load = load(request.extensions());
+        let (load, tracing) = (load(request.extensions()), tracing.clone());
         match load {
-            None => Either::Left(next.run(request)),
+            None => Either::Left(async move { traced(&tracing, request, next).await }),
             Some(load) => {
                 let counting = calls.begin(request.uri().path());
                 let bounds = (load, Arc::clone(&all), counting);
-                Either::Right(bounded_call(bounds, request, next))
+                Either::Right(bounded_call(bounds, tracing, request, next))
             }
         }
     });
@@ -64,6 +66,7 @@ fn load(extensions: &Extensions) -> Option<Arc<Load>> {
 
 async fn bounded_call(
     (load, all, mut counting): (Arc<Load>, Arc<Places>, Option<Counting>),
+    tracing: Tracing,
     request: Request,
     next: Next,
 ) -> Response {
@@ -79,7 +82,7 @@ async fn bounded_call(
             partial: load.partial(),
         })
     });
-    let answer = next.run(request).await;
+    let answer = traced(&tracing, request, next).await;
     if let Some(counting) = &mut counting {
         counted::begun(counting, &answer);
     }

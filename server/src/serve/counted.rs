@@ -18,7 +18,11 @@ use prost::Message as _;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 use tonic::service::Routes;
 
-use crate::metrics::{Calls, Counting, Kind, Method, Metrics};
+use super::traced::traced;
+use crate::{
+    metrics::{Calls, Counting, Kind, Method, Metrics},
+    trace::Tracing,
+};
 
 /// A frame of a body, or that there is no more.
 type Polled = Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>>;
@@ -53,12 +57,13 @@ fn kind(method: &MethodDescriptorProto) -> Kind {
     }
 }
 
-/// The same, counted.
-pub(super) fn counted(routes: Routes, calls: Calls) -> Routes {
+/// The same, counted, and traced in the same go.
+pub(super) fn counted(routes: Routes, calls: Calls, tracing: &Tracing) -> Routes {
+    let tracing = tracing.clone();
     let count = from_fn(move |request: Request, next: Next| {
-        let counting = calls.begin(request.uri().path());
+        let (counting, tracing) = (calls.begin(request.uri().path()), tracing.clone());
         async move {
-            let answer = next.run(request).await;
+            let answer = traced(&tracing, request, next).await;
             let Some(mut counting) = counting else {
                 return answer;
             };

@@ -3,46 +3,25 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use axum::{
-    extract::Request,
-    http::HeaderMap,
-    middleware::{Next, from_fn},
-    response::Response,
-};
+use axum::{extract::Request, http::HeaderMap, middleware::Next, response::Response};
 use data_encoding::BASE64_NOPAD;
-use futures::future::Either;
 use leasehold_proto::FILE_DESCRIPTOR_SET;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
-use tonic::{Status, service::Routes};
+use tonic::Status;
 
 use crate::{
     grpc,
     lock::TraceParent,
-    trace::{Caller, Tracing},
+    trace::{Caller, Traced, Tracing},
 };
 
 /// The methods of the API by the paths of their calls.
 static METHODS: LazyLock<HashMap<String, &'static str>> = LazyLock::new(methods);
 
-/// The same, traced if anything is.
-pub(super) fn traced(routes: Routes, tracing: &Tracing) -> Routes {
-    if !tracing.is_on() {
-        return routes;
-    }
-    let tracing = tracing.clone();
-    let trace = from_fn(move |request: Request, next: Next| {
-        match METHODS.get(request.uri().path()) {
-            Some(method) => Either::Left(call(tracing.clone(), method, request, next)),
-            // Health and reflection: nobody waits for them.
-            None => Either::Right(next.run(request)),
-        }
-    });
-    routes.into_axum_router().layer(trace).into()
-}
-
-async fn call(tracing: Tracing, method: &'static str, request: Request, next: Next) -> Response {
-    let traced = grpc::traced::begin(&tracing, method, caller(request.headers()));
+/// Goes on with a call, traced if it is to be.
+pub(super) async fn traced(tracing: &Tracing, request: Request, next: Next) -> Response {
+    let traced = begin(tracing, &request);
     let answer = traced.clone().run(next.run(request)).await;
     if traced.is_recording() {
         let status = Status::from_header_map(answer.headers());
@@ -50,6 +29,17 @@ async fn call(tracing: Tracing, method: &'static str, request: Request, next: Ne
     }
     traced.end();
     answer
+}
+
+fn begin(tracing: &Tracing, request: &Request) -> Traced {
+    if !tracing.is_on() {
+        return Traced::default();
+    }
+    match METHODS.get(request.uri().path()) {
+        Some(method) => grpc::traced::begin(tracing, method, caller(request.headers())),
+        // Health and reflection: nobody waits for them.
+        None => Traced::default(),
+    }
 }
 
 /// The two ways in which callers of gRPC tell their trace; the newer one counts.

@@ -1,36 +1,30 @@
-//! Which spans are recorded: decided before anything is noted of them.
+//! Which of the spans that are begun are recorded: decided before anything is noted of them.
 
 use opentelemetry::{
     Context, KeyValue,
     trace::{Link, SpanKind, TraceContextExt as _, TraceId},
 };
-use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
+use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, ShouldSample};
 
-/// Follows the caller, or what it is linked to; decides for itself where there is neither.
+/// Follows the caller, or what it is linked to. What has neither was drawn before it was begun.
 #[derive(Debug, Clone)]
-pub(super) struct Sampling {
-    pub(super) alone: Sampler,
-}
+pub(super) struct Sampling;
 
 impl ShouldSample for Sampling {
     fn should_sample(
         &self,
         parent: Option<&Context>,
-        trace_id: TraceId,
-        name: &str,
-        kind: &SpanKind,
-        attributes: &[KeyValue],
+        _trace_id: TraceId,
+        _name: &str,
+        _kind: &SpanKind,
+        _attributes: &[KeyValue],
         links: &[Link],
     ) -> SamplingResult {
         let span = parent.map(|parent| parent.span().span_context().clone());
         let span = span.filter(|span| span.is_valid());
         let is_sampled = match &span {
             Some(span) => span.is_sampled(),
-            None if links.iter().any(|link| link.span_context.is_sampled()) => true,
-            None => {
-                let sampler = &self.alone;
-                return sampler.should_sample(parent, trace_id, name, kind, attributes, links);
-            }
+            None => links.is_empty() || links.iter().any(|link| link.span_context.is_sampled()),
         };
         SamplingResult {
             decision: match is_sampled {
@@ -55,10 +49,7 @@ mod tests {
         SpanContext::new(trace, span, flags, true, TraceState::default())
     }
 
-    fn is_sampled(ratio: f64, parent: Option<bool>, link: Option<bool>) -> bool {
-        let sampling = Sampling {
-            alone: Sampler::TraceIdRatioBased(ratio),
-        };
+    fn is_sampled(parent: Option<bool>, link: Option<bool>) -> bool {
         let root = Context::new();
         let parent = parent.map_or(root.clone(), |is| root.with_remote_span_context(span(is)));
         let links: Vec<_> = link
@@ -67,23 +58,22 @@ mod tests {
             .collect();
         let kind = SpanKind::Server;
         let trace = TraceId::from(u128::MAX);
-        let result = sampling.should_sample(Some(&parent), trace, "a", &kind, &[], &links);
+        let result = Sampling.should_sample(Some(&parent), trace, "a", &kind, &[], &links);
         result.decision == SamplingDecision::RecordAndSample
     }
 
     #[test]
-    fn callers_decide_then_what_it_came_of_then_the_share() {
-        for (ratio, parent, link, expected) in [
-            (0.0, Some(true), None, true),
-            (1.0, Some(false), None, false),
-            (1.0, Some(false), Some(true), false),
-            (0.0, None, Some(true), true),
-            (0.0, None, Some(false), false),
-            (0.0, None, None, false),
-            (1.0, None, None, true),
+    fn callers_decide_then_what_it_came_of() {
+        for (parent, link, expected) in [
+            (Some(true), None, true),
+            (Some(false), None, false),
+            (Some(false), Some(true), false),
+            (None, Some(true), true),
+            (None, Some(false), false),
+            (None, None, true),
         ] {
-            let what = format!("{ratio} {parent:?} {link:?}");
-            assert_eq!(is_sampled(ratio, parent, link), expected, "{what}");
+            let what = format!("{parent:?} {link:?}");
+            assert_eq!(is_sampled(parent, link), expected, "{what}");
         }
     }
 }

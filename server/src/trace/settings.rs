@@ -7,7 +7,7 @@ use opentelemetry_otlp::{
 };
 use opentelemetry_sdk::{
     Resource,
-    trace::{Sampler, SdkTracer, SdkTracerProvider},
+    trace::{SdkTracer, SdkTracerProvider},
 };
 use uuid::Uuid;
 
@@ -45,12 +45,9 @@ impl TracingSettings {
         }
         let exporter = exporter.build();
         let exporter = exporter.map_err(|error| format!("cannot send spans: {error}"))?;
-        let sampling = Sampling {
-            alone: Sampler::TraceIdRatioBased(self.sample_ratio),
-        };
         let provider = SdkTracerProvider::builder()
             .with_resource(resource())
-            .with_sampler(sampling)
+            .with_sampler(Sampling)
             .with_batch_exporter(Sender::new(exporter));
         Ok(Some(provider.build()))
     }

@@ -1,6 +1,6 @@
 //! Pairs over gRPC: to a broker, or to the echo.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_proto::v1::{AcquireRequest, Lease, LockTarget, Owner, ReleaseRequest};
@@ -30,18 +30,32 @@ pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
     pairs_on(addr, callers, |at| named(&lock_name(at))).await
 }
 
+/// The same, for so long.
+pub(crate) async fn pairs_for(addr: SocketAddr, callers: usize, measured: Duration) -> Sample {
+    let callers = callers_on(addr, callers, |at| named(&lock_name(at)));
+    pairs::run_for(callers, measured).await
+}
+
 /// One round of `callers` at `addr`, each on its target.
 pub(crate) async fn pairs_on(
     addr: SocketAddr,
     callers: usize,
     target: impl Fn(usize) -> LockTarget,
 ) -> Sample {
+    pairs::run(callers_on(addr, callers, target)).await
+}
+
+fn callers_on(
+    addr: SocketAddr,
+    callers: usize,
+    target: impl Fn(usize) -> LockTarget,
+) -> Vec<Caller> {
     let channels: Vec<_> = (0..CHANNELS.min(callers)).map(|_| channel(addr)).collect();
     let caller = |at: usize| Caller {
         locks: LockServiceClient::new(channels[at % channels.len()].clone()),
         target: target(at),
     };
-    pairs::run((0..callers).map(caller).collect()).await
+    (0..callers).map(caller).collect()
 }
 
 /// The lock of the caller at `at`.

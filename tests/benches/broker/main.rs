@@ -34,6 +34,7 @@ const CALLERS: [usize; 3] = [1, 64, 256];
 const PAIR_ROUNDS: usize = 5;
 /// What it costs to know who calls is less than the machine's pace changes.
 const ACCESS_ROUNDS: usize = 11;
+const METRIC_ROUNDS: usize = 60;
 const HAND_OFF_ROUNDS: usize = 3;
 const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
@@ -119,7 +120,7 @@ impl Part {
                 access::measure(rounds).await.to_string()
             }
             Self::Metrics => {
-                let rounds = if is_quick { 1 } else { 3 * PAIR_ROUNDS };
+                let rounds = if is_quick { 1 } else { METRIC_ROUNDS };
                 metrics::measure(rounds).await.to_string()
             }
         }

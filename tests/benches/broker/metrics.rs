@@ -1,6 +1,6 @@
 //! What it costs to see what a broker does: metrics, and traces with them, beside neither, in one run.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
@@ -15,6 +15,8 @@ use crate::{
 };
 
 const CALLERS: [usize; 2] = [1, 64];
+/// Short turns and many: what is looked for is smaller than what a machine that others share does in some seconds.
+const MEASURED: Duration = Duration::from_millis(500);
 
 /// What is seen of a broker, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,24 +58,28 @@ impl Site {
     }
 }
 
-/// Rounds are interleaved, and nothing is the first of all of them.
+/// Rounds are interleaved, and nothing is the first of all of them. Some processes are quicker than others of the same
+/// program for as long as they live, so each turn has its own.
 pub(crate) async fn measure(rounds: usize) -> Metrics {
     let collector = Collector::start().await;
-    let mut sites = Vec::new();
-    for seen in ALL {
-        sites.push(Site::start(seen, &collector).await);
-    }
     let mut pairs: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for _ in 0..rounds {
-        for site in &sites {
-            for callers in CALLERS {
-                let sample = grpc::pairs(site.broker.addr(), callers).await;
-                pairs.entry((callers, site.seen)).or_default().push(sample);
-            }
+    for _ in 0..rounds.div_ceil(ALL.len()) {
+        let mut sites = Vec::new();
+        for seen in ALL {
+            sites.push(Site::start(seen, &collector).await);
         }
-        sites.rotate_left(1);
+        for _ in ALL {
+            for site in &sites {
+                for callers in CALLERS {
+                    let sample = grpc::pairs_for(site.broker.addr(), callers, MEASURED).await;
+                    pairs.entry((callers, site.seen)).or_default().push(sample);
+                }
+            }
+            sites.rotate_left(1);
+        }
     }
     assert!(!collector.seen().is_empty(), "nothing was traced");
+    let rounds = rounds.next_multiple_of(ALL.len());
     Metrics { rounds, pairs }
 }
 
@@ -112,8 +118,9 @@ impl fmt::Display for Metrics {
         writeln!(f, "{}\n", machine())?;
         writeln!(
             f,
-            "Medians of {} interleaved rounds, of the ratios too; a Redis for each broker.\n",
-            self.rounds
+            "Medians of {} interleaved rounds, of the ratios too; a Redis for each broker, and new ones of both every {}.\n",
+            self.rounds,
+            ALL.len(),
         )?;
         writeln!(
             f,

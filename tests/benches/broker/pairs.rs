@@ -6,6 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 const WARM_UP: Duration = Duration::from_millis(300);
+/// How long a round is measured unless it says so itself.
 const MEASURED: Duration = Duration::from_millis(1_500);
 
 /// One caller.
@@ -39,8 +40,13 @@ impl Sample {
 
 /// Runs all callers at once, each one pair after another.
 pub(crate) async fn run<P: Pair>(callers: Vec<P>) -> Sample {
+    run_for(callers, MEASURED).await
+}
+
+/// The same, for so long.
+pub(crate) async fn run_for<P: Pair>(callers: Vec<P>, measured: Duration) -> Sample {
     let begin = Instant::now() + WARM_UP;
-    let end = begin + MEASURED;
+    let end = begin + measured;
     let mut tasks: JoinSet<_> = callers
         .into_iter()
         .map(|caller| one_caller(caller, begin, end))
@@ -49,7 +55,7 @@ pub(crate) async fn run<P: Pair>(callers: Vec<P>) -> Sample {
     while let Some(of_one) = tasks.join_next().await {
         latencies.extend(of_one.expect("a caller ends"));
     }
-    Sample::of(latencies, MEASURED)
+    Sample::of(latencies, measured)
 }
 
 async fn one_caller<P: Pair>(mut caller: P, begin: Instant, end: Instant) -> Vec<Duration> {
