@@ -18,8 +18,8 @@ use crate::{
 
 /// Nobody who is refused waits for longer, the start of the program included.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// A token's life, from its making.
-const LIFE: Duration = Duration::from_secs(5);
+/// A token's life, from its making. The first one lasts while the program starts.
+const LIFE: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Whatever a broker asks for, who has it takes a lock, keeps it beyond its time, and gives it back;
