@@ -91,6 +91,6 @@ fix: setup ## Repair what formatting and lints can repair by themselves
 	client-sdk/python/check.sh $(PYTHON_BIN) --fix
 	for client in $(CLIENTS); do client-sdk/$$client/check.sh --fix; done
 
-bench: setup ## Measure the broker beside its limits; prints tables
+bench: setup ## Measure the broker beside its limits and other systems; prints tables
 	cargo build --profile dist --workspace --bins
 	cargo bench --profile dist --workspace --bench broker

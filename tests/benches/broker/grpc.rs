@@ -13,7 +13,7 @@ use crate::pairs::{self, Pair, Sample};
 /// Connections that many callers share.
 pub(crate) const CHANNELS: usize = 4;
 
-struct Caller {
+pub(crate) struct Caller {
     locks: LockServiceClient<Channel>,
     target: LockTarget,
 }
@@ -45,7 +45,7 @@ pub(crate) async fn pairs_on(
     pairs::run(callers_on(addr, callers, target)).await
 }
 
-fn callers_on(
+pub(crate) fn callers_on(
     addr: SocketAddr,
     callers: usize,
     target: impl Fn(usize) -> LockTarget,

@@ -80,7 +80,7 @@ pub(crate) trait Waiter: Send + 'static {
 }
 
 /// By unary calls.
-struct Unary {
+pub(crate) struct Unary {
     wait: LockServiceClient<Channel>,
     give_back: LockServiceClient<Channel>,
     held: Option<Lease>,
@@ -109,9 +109,20 @@ pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
 
 /// One round of `waiters` that use unary calls.
 pub(crate) async fn unary(brokers: &[SocketAddr], waiters: usize, lock: String) -> Turns {
+    let mut waiters = unary_waiters(brokers, CHANNELS, waiters + 1);
+    let first = waiters.pop().expect("one more than wait");
+    go_round(channel(brokers[0]), lock, first, waiters).await
+}
+
+/// Those, on so many connections to each broker.
+pub(crate) fn unary_waiters(
+    brokers: &[SocketAddr],
+    connections: usize,
+    waiters: usize,
+) -> Vec<Unary> {
     let waits: Vec<_> = brokers
         .iter()
-        .flat_map(|addr| (0..CHANNELS).map(|_| channel(*addr)))
+        .flat_map(|addr| (0..connections).map(|_| channel(*addr)))
         .collect();
     // Releases go by connections of their own, so that no wait can hold them up.
     let releases: Vec<_> = brokers.iter().map(|addr| channel(*addr)).collect();
@@ -120,14 +131,7 @@ pub(crate) async fn unary(brokers: &[SocketAddr], waiters: usize, lock: String) 
         give_back: LockServiceClient::new(releases[at % releases.len()].clone()),
         held: None,
     };
-    let first = waiter(0);
-    go_round(
-        releases[0].clone(),
-        lock,
-        first,
-        (0..waiters).map(waiter).collect(),
-    )
-    .await
+    (0..waiters).map(waiter).collect()
 }
 
 /// Fills the line behind `first`, lets the lock go round, and tells the time from the sending of a

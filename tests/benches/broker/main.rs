@@ -1,7 +1,7 @@
 //! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
 //!
-//! With `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access` or `metrics` as arguments only those parts; with
-//! `--quick` less of each.
+//! With `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access`, `metrics` or `peers` as arguments only those parts; with
+//! `--quick` less of each; with `peers --write` the figures of that part go into the docs.
 //!
 //! Every part is a process of its own, as in production: this load generator, the broker (or a
 //! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
@@ -17,6 +17,7 @@ mod listing;
 mod metrics;
 mod modes;
 mod pairs;
+mod peers;
 mod report;
 mod scripts;
 mod sdk;
@@ -39,8 +40,9 @@ const HAND_OFF_ROUNDS: usize = 3;
 const MODE_ROUNDS: usize = 3;
 /// A part that takes longer hangs.
 const PART_LIMIT: Duration = Duration::from_secs(420);
+const PEERS_LIMIT: Duration = Duration::from_secs(7_200);
 /// By their names as arguments.
-const PARTS: [(&str, Part); 8] = [
+const PARTS: [(&str, Part); 9] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
@@ -49,6 +51,7 @@ const PARTS: [(&str, Part); 8] = [
     ("listing", Part::Listing),
     ("access", Part::Access),
     ("metrics", Part::Metrics),
+    ("peers", Part::Peers),
 ];
 
 /// What is measured one after the other.
@@ -70,6 +73,8 @@ enum Part {
     Access,
     /// Unary calls at brokers that count them, and that do not.
     Metrics,
+    /// Other systems that do the same.
+    Peers,
 }
 
 fn main() {
@@ -77,6 +82,10 @@ fn main() {
     let has = |argument: &str| std::env::args().any(|given| given == argument);
     if has(echo::ARGUMENT) {
         runtime.block_on(echo::serve());
+        return;
+    }
+    if has(peers::ARGUMENT) {
+        runtime.block_on(peers::run(std::env::args()));
         return;
     }
     if has(sdk::ARGUMENT) {
@@ -87,7 +96,10 @@ fn main() {
     let has_none = !PARTS.iter().any(|(name, _)| has(name));
     for (name, part) in PARTS {
         if has_none || has(name) {
-            println!("{}", runtime.block_on(limited(part.measure(is_quick))));
+            println!(
+                "{}",
+                runtime.block_on(limited(part, part.measure(is_quick)))
+            );
         }
     }
 }
@@ -119,6 +131,7 @@ impl Part {
                 let rounds = if is_quick { 1 } else { ACCESS_ROUNDS };
                 access::measure(rounds).await.to_string()
             }
+            Self::Peers => peers::part(is_quick).await,
             Self::Metrics => {
                 let rounds = if is_quick { 1 } else { METRIC_ROUNDS };
                 metrics::measure(rounds).await.to_string()
@@ -127,8 +140,10 @@ impl Part {
     }
 }
 
-async fn limited<T>(part: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PART_LIMIT, part)
+async fn limited<T>(part: Part, measured: impl Future<Output = T>) -> T {
+    let is_long = matches!(part, Part::Peers);
+    let limit = if is_long { PEERS_LIMIT } else { PART_LIMIT };
+    tokio::time::timeout(limit, measured)
         .await
         .expect("it ends")
 }

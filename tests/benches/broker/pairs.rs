@@ -38,15 +38,11 @@ impl Sample {
     }
 }
 
-/// Runs all callers at once, each one pair after another.
-pub(crate) async fn run<P: Pair>(callers: Vec<P>) -> Sample {
-    run_for(callers, MEASURED).await
-}
-
-/// The same, for so long.
-pub(crate) async fn run_for<P: Pair>(callers: Vec<P>, measured: Duration) -> Sample {
-    let begin = Instant::now() + WARM_UP;
-    let end = begin + measured;
+/// Runs all callers at once, each one pair after another; how long those took that were begun from `begin` to `end`.
+pub(crate) async fn latencies<P: Pair>(
+    callers: Vec<P>,
+    [begin, end]: [Instant; 2],
+) -> Vec<Duration> {
     let mut tasks: JoinSet<_> = callers
         .into_iter()
         .map(|caller| one_caller(caller, begin, end))
@@ -55,6 +51,18 @@ pub(crate) async fn run_for<P: Pair>(callers: Vec<P>, measured: Duration) -> Sam
     while let Some(of_one) = tasks.join_next().await {
         latencies.extend(of_one.expect("a caller ends"));
     }
+    latencies
+}
+
+/// A round of these callers.
+pub(crate) async fn run<P: Pair>(callers: Vec<P>) -> Sample {
+    run_for(callers, MEASURED).await
+}
+
+/// The same, for so long.
+pub(crate) async fn run_for<P: Pair>(callers: Vec<P>, measured: Duration) -> Sample {
+    let begin = Instant::now() + WARM_UP;
+    let latencies = latencies(callers, [begin, begin + measured]).await;
     Sample::of(latencies, measured)
 }
 

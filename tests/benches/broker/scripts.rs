@@ -29,7 +29,7 @@ pub(crate) struct Scripts {
     me: BrokerId,
 }
 
-struct Caller {
+pub(crate) struct Caller {
     scripts: Scripts,
     lock: LockKey,
 }
@@ -139,6 +139,11 @@ impl Pair for Caller {
 
 /// One round of `callers`.
 pub(crate) async fn pairs(scripts: &Scripts, callers: usize) -> Sample {
+    pairs::run(of(scripts, callers)).await
+}
+
+/// So many, each with its own lock.
+pub(crate) fn of(scripts: &Scripts, callers: usize) -> Vec<Caller> {
     let namespace = Namespace::parse("").expect("the default namespace");
     let caller = |at| {
         let name = LockName::parse(&lock_name(at)).expect("a legal name");
@@ -147,7 +152,7 @@ pub(crate) async fn pairs(scripts: &Scripts, callers: usize) -> Sample {
             lock: LockKey::new(namespace.clone(), name),
         }
     };
-    pairs::run((0..callers).map(caller).collect()).await
+    (0..callers).map(caller).collect()
 }
 
 async fn load(client: &Client, verb: Verb) -> String {

@@ -1,6 +1,6 @@
 //! The Rust client beside raw stubs, and what its guards occupy and cost, as tables.
 
-mod callers;
+pub(crate) mod callers;
 mod guards;
 mod table;
 

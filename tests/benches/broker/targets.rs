@@ -26,7 +26,7 @@ pub(crate) struct Targets {
 
 /// A process that printed where it listens.
 struct Served {
-    _process: TestProcess,
+    process: TestProcess,
     addr: SocketAddr,
     _dir: TempDir,
 }
@@ -78,6 +78,14 @@ impl Targets {
         self.echo.addr
     }
 
+    pub(crate) fn memory_pid(&self) -> u32 {
+        self.memory.process.pid()
+    }
+
+    pub(crate) fn echo_pid(&self) -> u32 {
+        self.echo.process.pid()
+    }
+
     pub(crate) fn scripts(&self) -> &Scripts {
         &self.scripts
     }
@@ -94,7 +102,7 @@ impl Served {
             .split_once(echo::LISTENING)
             .expect("the line holds its mark");
         Self {
-            _process: process,
+            process,
             addr: addr.trim().parse().expect("an address"),
             _dir: dir,
         }

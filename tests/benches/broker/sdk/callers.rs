@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// One caller.
-struct Caller {
+pub(crate) struct Caller {
     client: Client,
     lock: String,
 }
@@ -28,13 +28,18 @@ impl Pair for Caller {
 /// place in line.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
     let client = connect(addr).await;
+    let sample = pairs::run(of(&client, callers)).await;
+    client.shutdown().await;
+    sample
+}
+
+/// So many callers of one client.
+pub(crate) fn of(client: &Client, callers: usize) -> Vec<Caller> {
     let caller = |at: usize| Caller {
         client: client.clone(),
         lock: lock_name(at),
     };
-    let sample = pairs::run((0..callers).map(caller).collect()).await;
-    client.shutdown().await;
-    sample
+    (0..callers).map(caller).collect()
 }
 
 /// A client of the broker at `addr`.

@@ -14,6 +14,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::wire::request;
 
+/// What the broker tells waiters to do at least.
+pub(crate) const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 const KEPT: usize = 4;
 
 /// When heartbeats were sent, on the clock of one run.

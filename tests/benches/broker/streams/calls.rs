@@ -1,27 +1,34 @@
-//! Pairs by callers that share streams: each call is one message, told from others by its number.
+//! Callers that share streams: each call is one message, told from others by its number.
 
 use std::{net::SocketAddr, sync::Arc};
 
+use futures::stream;
 use leasehold_proto::v1::{
-    Granted, HoldAcquire, HoldRelease, HoldRequest, HoldResponse, LockTarget,
+    AcquireRequest, Granted, HoldRelease, HoldRequest, HoldResponse,
     hold_request::Message as Request, hold_response::Message as Response,
     lock_service_client::LockServiceClient,
 };
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::wire::{connection, request};
+use super::{
+    beats::{Beats, HEARTBEAT_EVERY},
+    wire::{acquire, connection, request},
+};
 use crate::{
     grpc::{CHANNELS, acquire_request, lock_name, named},
+    hand_off::{Waiter, waiting_request},
     pairs::{self, Pair, Sample},
 };
 
 /// One caller. It has one call under way at a time.
-struct Caller {
+pub(crate) struct Caller {
     outgoing: mpsc::Sender<HoldRequest>,
     answers: Answers,
-    target: LockTarget,
+    lock: String,
+    /// The lease that it holds.
+    lease_id: String,
     /// Counts up by the number of callers of the stream, so that it tells whose a call is.
     call_id: i64,
     callers: i64,
@@ -41,22 +48,20 @@ enum Answers {
 
 impl Pair for Caller {
     async fn pair(&mut self) {
-        let acquire = HoldAcquire {
-            call_id: self.next_call(),
-            request: Some(acquire_request(self.target.clone())),
-            attach_number: 1,
-            ..HoldAcquire::default()
-        };
-        let answer = self.call(Request::Acquire(acquire)).await;
-        let Response::Granted(Granted {
-            lease: Some(lease), ..
-        }) = answer
-        else {
-            panic!("nobody is in the way, but {answer:?}")
-        };
+        self.acquire(acquire_request(named(&self.lock))).await;
+        self.give_back().await;
+    }
+}
+
+impl Waiter for Caller {
+    async fn take(&mut self, lock: &str) {
+        self.acquire(waiting_request(lock)).await;
+    }
+
+    async fn give_back(&mut self) {
         let release = HoldRelease {
             call_id: self.next_call(),
-            lease_id: lease.lease_id,
+            lease_id: std::mem::take(&mut self.lease_id),
             ..HoldRelease::default()
         };
         let answer = self.call(Request::Release(release)).await;
@@ -68,6 +73,18 @@ impl Pair for Caller {
 }
 
 impl Caller {
+    async fn acquire(&mut self, request: AcquireRequest) {
+        let call_id = self.next_call();
+        let answer = self.call(acquire(call_id, request)).await;
+        let Response::Granted(Granted {
+            lease: Some(lease), ..
+        }) = answer
+        else {
+            panic!("it is granted in the end, but {answer:?}")
+        };
+        self.lease_id = lease.lease_id;
+    }
+
     fn next_call(&mut self) -> i64 {
         self.call_id += self.callers;
         self.call_id
@@ -86,29 +103,39 @@ impl Caller {
 
 /// One round of `callers` on at most [`CHANNELS`] streams, each on a connection of its own.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
+    let names: Vec<_> = (0..callers).map(lock_name).collect();
+    pairs::run(on_streams(addr, &names, CHANNELS).await).await
+}
+
+/// A caller for each lock, on so many streams, each on a connection of its own.
+pub(crate) async fn on_streams(addr: SocketAddr, names: &[String], streams: usize) -> Vec<Caller> {
     let mut all = Vec::new();
-    let streams = CHANNELS.min(callers);
+    let streams = streams.min(names.len());
     for stream in 0..streams {
-        let names = (stream..callers).step_by(streams).map(lock_name);
+        let names = names.iter().skip(stream).step_by(streams).cloned();
         all.extend(on_one_stream(addr, names.collect()).await);
     }
-    pairs::run(all).await
+    all
 }
 
 async fn on_one_stream(addr: SocketAddr, names: Vec<String>) -> Vec<Caller> {
     let (outgoing, unsent) = mpsc::channel(names.len());
     let mut locks = LockServiceClient::new(connection(addr));
-    let responses = locks.hold(ReceiverStream::new(unsent)).await;
+    let now = Instant::now();
+    let heartbeats = Beats::of_new_stream(now).every(HEARTBEAT_EVERY, now + HEARTBEAT_EVERY);
+    let all = stream::select(ReceiverStream::new(unsent), heartbeats);
+    let responses = locks.hold(all).await;
     let responses = responses.expect("a stream opens").into_inner();
     let answers = match names.len() {
         1 => vec![Answers::Own(Box::new(responses))],
         callers => routed(responses, callers),
     };
     let callers = i64::try_from(names.len()).expect("few callers");
-    let caller = |(call_id, (name, answers)): (i64, (String, _))| Caller {
+    let caller = |(call_id, (lock, answers)): (i64, (String, _))| Caller {
         outgoing: outgoing.clone(),
         answers,
-        target: named(&name),
+        lock,
+        lease_id: String::new(),
         call_id,
         callers,
     };
@@ -143,8 +170,9 @@ async fn route(mut responses: Streaming<HoldResponse>, routes: Vec<mpsc::Sender<
 /// The next message that ends a call.
 async fn next_answer(responses: &mut Streaming<HoldResponse>) -> Option<Response> {
     loop {
-        let message = responses.message().await.ok()??.message?;
-        if call_of(&message).is_some() {
+        // The echo has nothing to say to a heartbeat.
+        let message = responses.message().await.ok()??.message;
+        if let Some(message) = message.filter(|told| call_of(told).is_some()) {
             return Some(message);
         }
     }

@@ -1,10 +1,10 @@
 //! One lock that goes from hand to hand, each waiter on a stream of its own.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use futures::stream;
 use leasehold_proto::v1::{
-    Granted, HoldAcquire, HoldRelease, HoldRequest, HoldResponse, hold_request::Message as Request,
+    Granted, HoldRelease, HoldRequest, HoldResponse, hold_request::Message as Request,
     hold_response::Message as Response, lock_service_client::LockServiceClient,
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -12,17 +12,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
 
 use super::{
-    beats::Beats,
+    beats::{Beats, HEARTBEAT_EVERY},
     calls::call_of,
-    wire::{connection, request},
+    wire::{acquire, connection, request},
 };
 use crate::{
     grpc::CHANNELS,
     hand_off::{self, Turns, Waiter, waiting_request},
 };
-
-/// What the broker tells waiters to do at least.
-const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
 /// One who waits, holds, gives back and waits again.
 struct OnStream {
@@ -35,13 +32,8 @@ struct OnStream {
 impl Waiter for OnStream {
     async fn take(&mut self, lock: &str) {
         self.call_id += 1;
-        let acquire = HoldAcquire {
-            call_id: self.call_id,
-            request: Some(waiting_request(lock)),
-            attach_number: 1,
-            ..HoldAcquire::default()
-        };
-        let answer = self.call(Request::Acquire(acquire)).await;
+        let acquire = acquire(self.call_id, waiting_request(lock));
+        let answer = self.call(acquire).await;
         let Response::Granted(Granted {
             lease: Some(lease), ..
         }) = answer

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use futures::Stream;
 use http::uri::PathAndQuery;
-use leasehold_proto::v1::{HoldRequest, HoldResponse, hold_request::Message};
+use leasehold_proto::v1::{
+    AcquireRequest, HoldAcquire, HoldRequest, HoldResponse, hold_request::Message,
+};
 use tonic::{
     Request, Status, Streaming,
     client::Grpc,
@@ -53,6 +55,16 @@ pub(crate) async fn open_lean(
     let method = PathAndQuery::from_static(METHOD);
     let response = grpc.streaming(Request::new(outgoing), method, Lean).await?;
     Ok(response.into_inner())
+}
+
+/// The first attempt of a call.
+pub(crate) fn acquire(call_id: i64, request: AcquireRequest) -> Message {
+    Message::Acquire(HoldAcquire {
+        call_id,
+        request: Some(request),
+        attach_number: 1,
+        ..HoldAcquire::default()
+    })
 }
 
 /// `message` as it is sent.

@@ -1,0 +1,201 @@
+//! Leasehold beside other systems that keep locks, and beside the limits of its parts: the same scenarios, one after the
+//! other, on one machine.
+
+mod aims;
+mod driver;
+mod ours;
+mod pages;
+mod plot;
+mod systems;
+mod table;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+pub(crate) use self::ours::{ARGUMENT, run};
+use self::{
+    driver::{Peer, Run, Task, expect},
+    systems::{ALL, Sites, System},
+};
+
+/// What is looked for does not come for so long: then it does not come.
+const GRANT_LIMIT: Duration = Duration::from_secs(60);
+
+/// With this argument the figures go into the docs.
+const WRITE: &str = "--write";
+
+/// Measures, and tells.
+pub(crate) async fn part(is_quick: bool) -> String {
+    let peers = measure(if is_quick { &QUICK } else { &FULL }).await;
+    if std::env::args().any(|arg| arg == WRITE) {
+        peers.write().expect("write the page");
+    }
+    peers.to_string()
+}
+
+/// How much is measured.
+struct Extent {
+    rounds: usize,
+    callers: &'static [usize],
+    waiters: &'static [usize],
+    /// Locks that are kept.
+    kept: usize,
+    measured: Duration,
+}
+
+/// What the tables of the docs are made of; takes most of an hour.
+const FULL: Extent = Extent {
+    rounds: 3,
+    callers: &[1, 64, 256],
+    waiters: &[2, 64, 1_000, 10_000],
+    kept: 100_000,
+    measured: Duration::from_secs(3),
+};
+
+/// Shows within minutes that everything works; the figures mean little.
+const QUICK: Extent = Extent {
+    rounds: 1,
+    callers: &[64],
+    waiters: &[64],
+    kept: 1_000,
+    measured: Duration::from_secs(1),
+};
+
+/// Compilers of a virtual machine need some time before they are fast, and many callers before all of them wait.
+const WARM_UP: Duration = Duration::from_secs(3);
+const WARM_UP_MANY: Duration = Duration::from_secs(10);
+const MANY: usize = 10_000;
+const KEPT_FOR: Duration = Duration::from_secs(20);
+
+/// A run, or why there is none.
+type Ran = Result<Run, String>;
+/// By how many, and by system.
+type Rounds = BTreeMap<(usize, System), Vec<Ran>>;
+
+/// The rounds; shown, they are tables.
+pub(crate) struct Peers {
+    rounds: usize,
+    measured: Duration,
+    versions: Vec<(String, String)>,
+    pairs: Rounds,
+    hot: Rounds,
+    /// From the end of the holder to the next grant.
+    crash: BTreeMap<System, Vec<Result<Duration, String>>>,
+    idle: BTreeMap<(usize, System), Ran>,
+}
+
+/// Rounds are interleaved, so that a slow moment of the machine meets every system alike.
+async fn measure(extent: &Extent) -> Peers {
+    let sites = Sites::start().await;
+    let mut peers = Peers {
+        rounds: extent.rounds,
+        measured: extent.measured,
+        versions: sites.versions(),
+        pairs: BTreeMap::new(),
+        hot: BTreeMap::new(),
+        crash: BTreeMap::new(),
+        idle: BTreeMap::new(),
+    };
+    for round in 1..=extent.rounds {
+        for &count in extent.callers {
+            for system in ALL {
+                let ran = sites.ran(system, extent.task("pairs", count)).await;
+                progress(round, "pairs", count, system, &ran);
+                peers.pairs.entry((count, system)).or_default().push(ran);
+            }
+        }
+        for &count in extent.waiters {
+            for system in ALL.into_iter().filter(|system| system.waits()) {
+                let ran = sites.ran(system, extent.task("hot", count)).await;
+                progress(round, "hot", count, system, &ran);
+                peers.hot.entry((count, system)).or_default().push(ran);
+            }
+        }
+        for system in ALL.into_iter().filter(|system| system.dies()) {
+            let took = sites.crash(system).await;
+            eprintln!("round {round}: crash, {}: {took:?}", system.name());
+            peers.crash.entry(system).or_default().push(took);
+        }
+    }
+    for system in ALL.into_iter().filter(|system| system.keeps()) {
+        let task = Task {
+            measured: KEPT_FOR,
+            ..extent.task("idle", extent.kept)
+        };
+        let ran = sites.ran(system, task).await;
+        progress(1, "idle", extent.kept, system, &ran);
+        peers.idle.insert((extent.kept, system), ran);
+    }
+    peers
+}
+
+impl Extent {
+    fn task(&self, scenario: &'static str, count: usize) -> Task {
+        Task {
+            scenario,
+            count,
+            warm_up: if count >= MANY { WARM_UP_MANY } else { WARM_UP },
+            measured: self.measured,
+        }
+    }
+}
+
+fn progress(round: usize, scenario: &str, count: usize, system: System, ran: &Ran) {
+    let told = match ran {
+        Ok(run) => format!("{} in {:?}", run.told.done, run.window),
+        Err(why) => why.clone(),
+    };
+    eprintln!(
+        "round {round}: {scenario} of {count}, {}: {told}",
+        system.name()
+    );
+}
+
+impl Sites {
+    async fn ran(&self, system: System, task: Task) -> Ran {
+        self.clear().await;
+        let (peer, servers) = (self.peer(system), self.servers(system));
+        driver::run(peer, task, &servers, async || self.scripts(system).await).await
+    }
+
+    /// How many commands a broker has sent: each is a script.
+    async fn scripts(&self, system: System) -> u64 {
+        if !system.is_broker() {
+            return 0;
+        }
+        let told = self
+            .brokers_redis()
+            .await
+            .info("commandstats", "cmdstat_evalsha")
+            .await;
+        let told = told.unwrap_or_default();
+        let calls = told
+            .split(',')
+            .find_map(|field| field.strip_prefix("calls="));
+        calls
+            .and_then(|calls| calls.parse().ok())
+            .unwrap_or_default()
+    }
+
+    /// The holder is killed; how long until whoever waits has the lock.
+    async fn crash(&self, system: System) -> Result<Duration, String> {
+        self.clear().await;
+        let task = |scenario| Task {
+            scenario,
+            count: 1,
+            warm_up: Duration::ZERO,
+            measured: Duration::ZERO,
+        };
+        let mut holder = Peer::start(self.peer(system), task("hold"));
+        expect(&holder.line(GRANT_LIMIT).await?, "held")?;
+        let mut waiter = Peer::start(self.peer(system), task("wait"));
+        expect(&waiter.line(GRANT_LIMIT).await?, "waiting")?;
+        // Until it has asked, which it does not say.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let killed = Instant::now();
+        holder.kill().await;
+        expect(&waiter.line(GRANT_LIMIT).await?, "granted")?;
+        Ok(killed.elapsed())
+    }
+}

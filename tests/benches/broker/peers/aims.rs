@@ -1,0 +1,147 @@
+//! What the figures are to be, and whether they are.
+
+use std::fmt;
+
+use super::{
+    Peers,
+    driver::Run,
+    systems::System,
+    table::{middle, ran},
+};
+use crate::report::verdict;
+
+const CALLERS: usize = 64;
+const WAITERS: usize = 1_000;
+/// Waiters from which on the commands of a hand-off are to be as many as of any other line.
+const LINE: usize = 10;
+
+/// A ratio that is to be at least, or at most, so much.
+struct Aim {
+    what: String,
+    figure: Option<f64>,
+    is_least: bool,
+    aim: f64,
+}
+
+pub(super) fn aims(peers: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "| aim | figure | to be | |")?;
+    writeln!(f, "|---|--:|--:|---|")?;
+    let mut all = pairs(peers);
+    all.extend(hot(peers));
+    all.extend(commands(peers));
+    for aim in all {
+        let Some(figure) = aim.figure else {
+            writeln!(f, "| {} | not measured | | |", aim.what)?;
+            continue;
+        };
+        let (sign, is_met) = match aim.is_least {
+            true => ("at least", figure >= aim.aim),
+            false => ("at most", figure <= aim.aim),
+        };
+        let (what, least) = (&aim.what, aim.aim);
+        writeln!(
+            f,
+            "| {what} | {figure:.2} | {sign} {least} | {} |",
+            verdict(is_met)
+        )?;
+    }
+    writeln!(f)
+}
+
+fn pairs(peers: &Peers) -> Vec<Aim> {
+    let of = |system| {
+        let all = ran(peers.pairs.get(&(CALLERS, system))?)?;
+        Some(middle(&all, |run| peers.per_second(run)))
+    };
+    let aims = [
+        (System::Stream, System::Etcd, 5.0),
+        (System::Stream, System::Scripts, 1.0),
+        (System::Stream, System::Redlock, 1.0),
+        (System::Stream, System::Redisson, 3.0),
+        (System::Unary, System::Etcd, 4.0),
+        (System::Unary, System::Scripts, 0.7),
+        (System::MemoryStream, System::EchoStream, 0.6),
+    ];
+    let ratio = |(one, other, aim): (System, System, f64)| {
+        let figure = of(one).zip(of(other)).map(|(one, other)| one / other);
+        least(
+            format!(
+                "pairs/s, {CALLERS} callers: {} ÷ {}",
+                one.name(),
+                other.name()
+            ),
+            figure,
+            aim,
+        )
+    };
+    let mut all: Vec<_> = aims.map(ratio).into();
+    let p50 = |system| {
+        let all = ran(peers.pairs.get(&(1, system))?)?;
+        Some(middle(&all, |run| run.quantile_us(50) as f64))
+    };
+    let parts = p50(System::Echo).zip(p50(System::Scripts));
+    let figure = p50(System::Unary)
+        .zip(parts)
+        .map(|(own, (echo, scripts))| own / (echo + scripts));
+    all.push(most(
+        "p50, 1 caller: unary ÷ (echo + scripts)".to_owned(),
+        figure,
+        1.2,
+    ));
+    all
+}
+
+fn hot(peers: &Peers) -> Vec<Aim> {
+    let of = |system, of: &dyn Fn(&Run) -> f64| {
+        let all = ran(peers.hot.get(&(WAITERS, system))?)?;
+        Some(middle(&all, of))
+    };
+    let rate = |run: &Run| peers.per_second(run);
+    let mut all = Vec::new();
+    for own in [System::Stream, System::Unary] {
+        let what = |what: &str| format!("{WAITERS} waiters, {}: {what}", own.name());
+        all.push(least(what("hand-offs/s"), of(own, &rate), 10_000.0));
+        let p99 = of(own, &|run| run.quantile_us(99) as f64 / 1e3);
+        all.push(most(what("p99 ms from release to grant"), p99, 2.0));
+        all.push(least(what("Jain's index"), of(own, &Run::jain), 0.99));
+        for other in [System::Etcd, System::RedissonFair] {
+            let figure = of(own, &rate).zip(of(other, &rate));
+            let figure = figure.map(|(own, other)| own / other);
+            all.push(least(what(&format!("÷ {}", other.name())), figure, 20.0));
+        }
+    }
+    all
+}
+
+fn commands(peers: &Peers) -> Vec<Aim> {
+    let lines = peers
+        .hot
+        .iter()
+        .filter(|((count, system), _)| *count >= LINE && system.is_broker());
+    let aim = lines.map(|((count, system), rounds)| {
+        let figure = ran(rounds).map(|all| middle(&all, Run::commands_each));
+        let what = format!("commands a hand-off, {count} waiters, {}", system.name());
+        most(what, figure, 2.0)
+    });
+    aim.collect()
+}
+
+fn least(what: String, figure: Option<f64>, aim: f64) -> Aim {
+    let is_least = true;
+    Aim {
+        what,
+        figure,
+        is_least,
+        aim,
+    }
+}
+
+fn most(what: String, figure: Option<f64>, aim: f64) -> Aim {
+    let is_least = false;
+    Aim {
+        what,
+        figure,
+        is_least,
+        aim,
+    }
+}

@@ -1,0 +1,247 @@
+//! What `tests/peers/README.md` asks of a peer, for Leasehold, for its scripts alone, and for a bare echo.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use leasehold::{Client, Guard};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::driver::Measured;
+use crate::{
+    grpc::{self, CHANNELS, lock_name, named},
+    hand_off::{self, Waiter},
+    pairs::{self, Pair},
+    scripts::{self, Scripts},
+    sdk::callers,
+    streams::calls::on_streams,
+};
+
+/// The argument that makes this program a peer.
+pub(crate) const ARGUMENT: &str = "--peer";
+/// Waits that share a connection, as many as of etcd's.
+const WAITS_EACH: usize = 100;
+/// Waits that share a stream, as the clients have it.
+const ON_A_STREAM: usize = 1_000;
+/// Locks that are taken at a time to be kept.
+const AT_ONCE: usize = 64;
+const CRASH: &str = "crash";
+/// Within which a client that lives has come back.
+const GRACE: Duration = Duration::from_secs(1);
+const KEPT: usize = 20_000;
+
+/// Does what the arguments say, and ends the process.
+pub(crate) async fn run(args: impl Iterator<Item = String>) {
+    let args: Vec<_> = args.skip_while(|arg| arg != ARGUMENT).skip(1).collect();
+    let [system, endpoint, scenario, numbers @ ..] = &*args else {
+        panic!("see tests/peers/README.md, not {args:?}");
+    };
+    let numbers: Vec<u64> = numbers
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    let [count, warm_up_ms, measured_ms] = *numbers else {
+        panic!("see tests/peers/README.md, not {args:?}");
+    };
+    let count = usize::try_from(count).expect("a count");
+    let addr: SocketAddr = endpoint.parse().expect("an address");
+    let measured = Duration::from_millis(measured_ms);
+    let begin = Instant::now() + Duration::from_millis(warm_up_ms);
+    let window = [begin, begin + measured];
+    let told = match (&**scenario, &**system) {
+        ("pairs", system) => all_pairs(system, addr, count, window).await,
+        ("hot", "unary") => {
+            let connections = count.div_ceil(WAITS_EACH).max(CHANNELS);
+            hot(hand_off::unary_waiters(&[addr], connections, count), window).await
+        }
+        ("hot", "stream") => {
+            let streams = count.div_ceil(ON_A_STREAM).max(CHANNELS);
+            let names = vec![String::new(); count];
+            hot(on_streams(addr, &names, streams).await, window).await
+        }
+        ("hot", "client") => {
+            let client = callers::connect(addr).await;
+            let one = || OfClient(client.clone(), None);
+            hot((0..count).map(|_| one()).collect(), window).await
+        }
+        ("idle", "client") => idle(addr, count, measured).await,
+        ("hold" | "wait", _) => return crash(system, addr, scenario == "hold").await,
+        _ => panic!("{system} has no {scenario}"),
+    };
+    println!("{}", serde_json::to_string(&told).expect("numbers"));
+    // Whoever still waits is left where it is.
+    std::process::exit(0);
+}
+
+async fn all_pairs(system: &str, addr: SocketAddr, count: usize, window: [Instant; 2]) -> Measured {
+    let names: Vec<_> = (0..count).map(lock_name).collect();
+    match system {
+        "unary" => {
+            let callers = grpc::callers_on(addr, count, |at| named(&lock_name(at)));
+            pairs_of(callers, window).await
+        }
+        "stream" => pairs_of(on_streams(addr, &names, CHANNELS).await, window).await,
+        "client" => {
+            let client = callers::connect(addr).await;
+            pairs_of(callers::of(&client, count), window).await
+        }
+        "scripts" => {
+            let scripts = Scripts::connect(addr).await;
+            pairs_of(scripts::of(&scripts, count), window).await
+        }
+        _ => panic!("no such system: {system}"),
+    }
+}
+
+async fn pairs_of<P: Pair>(callers: Vec<P>, window: [Instant; 2]) -> Measured {
+    let (latencies, ()) = tokio::join!(pairs::latencies(callers, window), begins(window[0]));
+    Measured {
+        done: latencies.len(),
+        latencies_us: some(&latencies),
+        ..Measured::default()
+    }
+}
+
+async fn begins(begin: Instant) {
+    sleep_until(begin).await;
+    println!("begin");
+}
+
+/// Of the lock that all want.
+struct Held {
+    last: Option<usize>,
+    released: Instant,
+    latencies: Vec<Duration>,
+    counts: Vec<u64>,
+    longest: Duration,
+}
+
+/// All take and give back one lock, until the time is over.
+async fn hot<W: Waiter>(waiters: Vec<W>, [begin, end]: [Instant; 2]) -> Measured {
+    let held = Arc::new(Mutex::new(Held {
+        last: None,
+        released: begin,
+        latencies: Vec::new(),
+        counts: vec![0; waiters.len()],
+        longest: Duration::ZERO,
+    }));
+    let mut running: JoinSet<()> = JoinSet::new();
+    // What a run before has left must not be in the way.
+    let lock = format!("hot-{}", std::process::id());
+    for (at, mut waiter) in waiters.into_iter().enumerate() {
+        let (held, lock) = (Arc::clone(&held), lock.clone());
+        running.spawn(async move {
+            loop {
+                let sent = Instant::now();
+                waiter.take(&lock).await;
+                granted(&held, at, sent, [begin, end]);
+                waiter.give_back().await;
+            }
+        });
+    }
+    tokio::select! {
+        ended = running.join_next() => panic!("a caller ended: {ended:?}"),
+        () = async { begins(begin).await; sleep_until(end).await } => {}
+    }
+    let held = held.lock().unwrap_or_else(PoisonError::into_inner);
+    Measured {
+        done: held.latencies.len(),
+        latencies_us: some(&held.latencies),
+        counts: held.counts.clone(),
+        longest_wait_us: micros(held.longest),
+    }
+}
+
+fn granted(held: &Mutex<Held>, at: usize, sent: Instant, [begin, end]: [Instant; 2]) {
+    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    if now >= begin && now < end {
+        if held.last.is_some_and(|last| last != at) {
+            let latency = now - held.released;
+            held.latencies.push(latency);
+        }
+        held.counts[at] += 1;
+        held.longest = held.longest.max(now - sent);
+    }
+    held.last = Some(at);
+    held.released = Instant::now();
+}
+
+/// A caller of the Rust client.
+struct OfClient(Client, Option<Guard>);
+
+impl Waiter for OfClient {
+    async fn take(&mut self, lock: &str) {
+        let guard = self.0.lock(lock).acquire().await;
+        self.1 = Some(guard.expect("the line moves on"));
+    }
+
+    async fn give_back(&mut self) {
+        let guard = self.1.take().expect("it holds the lock");
+        guard.release().await.expect("a holder can release");
+    }
+}
+
+/// Takes locks, and keeps them.
+async fn idle(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
+    let client = callers::connect(addr).await;
+    let taken = stream::iter(0..count)
+        .map(|at| {
+            let client = client.clone();
+            async move { client.lock(format!("idle-{at}")).acquire().await }
+        })
+        .buffer_unordered(AT_ONCE);
+    let guards: Vec<_> = taken.try_collect().await.expect("all are free");
+    println!("begin");
+    sleep(measured).await;
+    Measured {
+        done: guards.iter().filter(|guard| guard.is_valid()).count(),
+        ..Measured::default()
+    }
+}
+
+async fn crash(system: &str, addr: SocketAddr, is_holder: bool) {
+    if !is_holder {
+        println!("waiting");
+    }
+    match system {
+        "unary" => {
+            let mut one = hand_off::unary_waiters(&[addr], 1, 1).pop().expect("one");
+            one.take(CRASH).await;
+            said(is_holder).await;
+        }
+        "client" => {
+            let client = callers::connect(addr).await;
+            let lock = client.lock(CRASH).disconnect_grace(GRACE);
+            let _guard = lock.acquire().await.expect("in the end");
+            said(is_holder).await;
+        }
+        _ => panic!("no such system: {system}"),
+    }
+}
+
+async fn said(is_holder: bool) {
+    if is_holder {
+        println!("held");
+        std::future::pending::<()>().await;
+    }
+    println!("granted");
+}
+
+/// At most [`KEPT`] of them, evenly chosen.
+fn some(all: &[Duration]) -> Vec<u64> {
+    let kept = all.len().min(KEPT);
+    (0..kept)
+        .map(|at| micros(all[at * all.len() / kept]))
+        .collect()
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
