@@ -10,7 +10,7 @@ const [system, endpoint, scenario, callersText, warmUpText, measuredText] = proc
 if (system !== "redlock") throw new Error(`no such system: ${system}`);
 const [host, port] = endpoint.split(":");
 const redis = new Redis({ host, port: Number(port), enableAutoPipelining: true });
-// It asks again after 200 to 400 ms, as in its documentation.
+// It asks again after 200 ms, give or take 200, as in its documentation.
 const redlock = new Redlock([redis], { retryCount: -1, retryDelay: 200, retryJitter: 200 });
 redlock.on("error", () => {});
 

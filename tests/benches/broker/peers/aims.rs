@@ -10,7 +10,7 @@ use super::{
 };
 use crate::report::verdict;
 
-const CALLERS: usize = 64;
+pub(super) const CALLERS: usize = 64;
 const WAITERS: usize = 1_000;
 /// Waiters from which on the commands of a hand-off are to be as many as of any other line.
 const LINE: usize = 10;

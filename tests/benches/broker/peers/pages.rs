@@ -6,6 +6,7 @@ use leasehold_tests::setup::workspace;
 
 use super::{
     Peers,
+    aims::CALLERS,
     plot::{Bar, chart},
     table::{middle, ran},
 };
@@ -13,7 +14,6 @@ use super::{
 const PAGE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- measured -->\n";
 const END: &str = "<!-- /measured -->\n";
-const CALLERS: usize = 64;
 
 impl Peers {
     /// The tables between the marks of the page, and the charts beside it.

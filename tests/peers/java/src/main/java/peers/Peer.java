@@ -36,7 +36,7 @@ interface Peer {
         config.setLockWatchdogTimeout(10_000);
         config.useSingleServer()
                 .setAddress("redis://" + endpoint)
-                .setConnectionPoolSize(128)
+                .setConnectionPoolSize(256)
                 .setConnectionMinimumIdleSize(64)
                 .setSubscriptionConnectionPoolSize(128)
                 .setSubscriptionsPerConnection(200);
