@@ -17,16 +17,20 @@ for line in sys.stdin:
 ')
 readonly LIST
 [[ -n "$LIST" ]]
+# At a tenth, the longest file (`suite_java`) takes less than two minutes on two cores.
+LIMIT_S=$(awk -v scale="${LEASEHOLD_TEST_SCALE:-0.1}" 'BEGIN { print 600 + int(6600 * scale) }')
+export LIMIT_S
 DIR=$(mktemp -d)
 readonly DIR
 trap 'rm -rf "$DIR"' EXIT
 
-# Prints all of it when it ends, so that two do not mix.
+# Prints all of it when it ends, so that two do not mix. What hangs is ended, and said to.
 run() {
     local code=0 began=$SECONDS
-    (cd "$3" && "$4") >"$1/$2" 2>&1 || code=$?
+    (cd "$3" && timeout --kill-after 10 "$LIMIT_S" "$4") >"$1/$2" 2>&1 || code=$?
     echo "--- $2: $((SECONDS - began)) s"
     cat "$1/$2"
+    [[ "$code" != 124 ]] || echo "$2 was not done after $LIMIT_S s and was ended: see the test it began last"
     return "$code"
 }
 export -f run

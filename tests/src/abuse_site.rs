@@ -32,9 +32,9 @@ const DURING_LEAST: Duration = Duration::from_secs(1);
 /// An abuser that was cut comes back after this.
 const BACK: Duration = Duration::from_millis(20);
 /// Two cores carry Redis, broker, abuser and bystanders: so much of a p99 is the scheduler's, which lets
-/// somebody else go first. In a build that is not optimised all that the broker does takes several times
+/// somebody else go first. In a build that is hardly optimised all that the broker does takes several times
 /// as long, the thousand calls of a flood of resets too.
-const NOISE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 3 });
+const NOISE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30 } else { 3 });
 /// Of fewer calls one stall of the machine, which hits the calls of all connections, makes the p99: the
 /// p95 is compared then.
 const MANY: usize = 4_000;
