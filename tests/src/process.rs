@@ -32,9 +32,11 @@ impl TestProcess {
         let mut process = Self::spawn(command, log);
         let stdout = process.child.stdout.take().expect("stdout is piped");
         let mut lines = BufReader::new(stdout).lines();
-        let found = tokio::time::timeout(START_LIMIT, find(&mut lines, marks)).await;
+        let mut printed = Vec::new();
+        let found = find(&mut lines, marks, &mut printed);
+        let found = tokio::time::timeout(START_LIMIT, found).await;
         let Ok(Some(found)) = found else {
-            panic!("{shown} did not print {marks:?}");
+            panic!("{shown} did not print {marks:?} but {printed:#?}");
         };
         drain(lines, append(log));
         (process, found)
@@ -161,10 +163,15 @@ fn append(log: &Path) -> File {
         .expect("open the log file")
 }
 
-async fn find(lines: &mut Lines<BufReader<ChildStdout>>, marks: &[&str]) -> Option<Vec<String>> {
+async fn find(
+    lines: &mut Lines<BufReader<ChildStdout>>,
+    marks: &[&str],
+    printed: &mut Vec<String>,
+) -> Option<Vec<String>> {
     let mut found = vec![None; marks.len()];
     while found.iter().any(Option::is_none) {
         let line = lines.next_line().await.ok()??;
+        printed.push(line.clone());
         let mut open = marks
             .iter()
             .zip(&mut found)

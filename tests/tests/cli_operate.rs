@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold_tests::{cli::Cli, golden::parsed, in_process::InProcess};
+use leasehold_tests::{
+    cli::{Cli, Running},
+    golden::parsed,
+    in_process::InProcess,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -20,9 +24,14 @@ async fn started() -> Scene {
 }
 
 impl Scene {
-    async fn acquire(&self) -> Value {
-        let args = ["acquire", "a", "--owner=worker-9"];
+    async fn acquire(&self, name: &str) -> Value {
+        let args = ["acquire", name, "--owner=worker-9"];
         parsed(&self.cli.run(&args).await)
+    }
+
+    async fn release(&self, lease: &Value) {
+        let released = self.cli.run_with(&["release"], &lease.to_string()).await;
+        assert_eq!(released.code, Some(0), "{released:?}");
     }
 
     async fn force(&self, lease_id: &str, flags: &[&str]) -> leasehold_tests::cli::Ran {
@@ -40,7 +49,7 @@ impl Scene {
 #[tokio::test]
 async fn a_lease_is_looked_at_taken_away_and_gone() {
     let scene = started().await;
-    let lease = scene.acquire().await;
+    let lease = scene.acquire("a").await;
     let id = lease["lease_id"].as_str().expect("text");
     let asked = scene.force(id, &[]).await;
     let why = "leasehold: force-release takes a lock from somebody who may be at work; \
@@ -72,7 +81,7 @@ async fn a_lease_is_looked_at_taken_away_and_gone() {
     );
     let now = parsed(&scene.force(id, &["--yes", "--unsafe-now", "-o=json"]).await);
     assert_eq!(now["is_done"], json!(true));
-    let next = scene.acquire().await;
+    let next = scene.acquire("a").await;
     let released = scene.cli.run_with(&["release"], &lease.to_string()).await;
     assert_eq!(released.code, Some(123), "{released:?}");
     let renewed = scene.cli.run_with(&["renew"], &next.to_string()).await;
@@ -87,10 +96,9 @@ async fn a_lease_is_looked_at_taken_away_and_gone() {
 #[tokio::test]
 async fn what_cannot_be_taken_away_says_why() {
     let scene = started().await;
-    let lease = scene.acquire().await;
+    let lease = scene.acquire("a").await;
     let id = lease["lease_id"].as_str().expect("text");
-    let released = scene.cli.run_with(&["release"], &lease.to_string()).await;
-    assert_eq!(released.code, Some(0), "{released:?}");
+    scene.release(&lease).await;
     let over = scene.force(id, &["--yes"]).await;
     assert_eq!((over.code, over.stdout.as_str()), (Some(123), ""));
     assert!(
@@ -132,33 +140,58 @@ async fn a_command_ends_when_its_lock_is_taken_away() {
     scene.broker.stop().await;
 }
 
+/// A `leasehold watch` that has printed something: it hears all that begins from here on.
+async fn watching(scene: &Scene, args: &[&str]) -> Running {
+    let mut watch = scene.cli.start(&[&["watch"], args].concat());
+    loop {
+        // What changes before the broker has answered a watch is not told to it.
+        let lease = scene.acquire("x-first").await;
+        scene.release(&lease).await;
+        let heard = timeout(Duration::from_millis(300), watch.line()).await;
+        if heard.is_ok() {
+            return watch;
+        }
+    }
+}
+
+/// The next line that is about the lock.
+async fn about(watch: &mut Running, name: &str) -> String {
+    loop {
+        let line = watch.line().await;
+        if line.contains(name) {
+            return line;
+        }
+    }
+}
+
 #[tokio::test]
 async fn changes_are_printed_as_they_happen() {
     let scene = started().await;
-    let mut text = scene.cli.start(&["watch"]);
-    let mut lines = scene.cli.start(&["watch", "-o=json"]);
-    let mut other = scene.cli.start(&["watch", "x"]);
-    // Whoever watches hears what begins once the broker has answered: the first one may come too soon.
-    let lease = loop {
-        let lease = scene.acquire().await;
-        let released = scene.cli.run_with(&["release"], &lease.to_string()).await;
-        assert_eq!(released.code, Some(0), "{released:?}");
-        let heard = async { (text.line().await, lines.line().await) };
-        if let Ok((heard, line)) = timeout(Duration::from_millis(300), heard).await {
-            let line: Value = serde_json::from_str(&line).expect("JSON");
-            assert_eq!(line["type"], json!("acquired"));
-            assert_eq!(line["name"], json!("a"));
-            assert!(heard.contains(" acquired default/a worker-9 "), "{heard}");
-            break line["subject"].clone();
-        }
-    };
-    assert_eq!(lease["owner"], json!("worker-9"));
-    let line: Value = serde_json::from_str(&lines.line().await).expect("JSON");
-    assert_eq!(line["type"], json!("released"));
-    assert_eq!(line["subject"]["lease_id"], lease["lease_id"]);
+    let mut text = watching(&scene, &[]).await;
+    let mut lines = watching(&scene, &["-o=json"]).await;
+    let mut other = watching(&scene, &["x"]).await;
+    let lease = scene.acquire("a").await;
+    scene.release(&lease).await;
     let named = ["acquire", "xy", "--owner=worker-9"];
     assert_eq!(scene.cli.run(&named).await.code, Some(0));
-    let heard = other.line().await;
-    assert!(heard.contains(" acquired default/xy worker-9 "), "{heard}");
+
+    for change in ["acquired", "released"] {
+        let heard = about(&mut text, "default/a ").await;
+        let told = format!(" {change} default/a worker-9 ");
+        assert!(heard.contains(&told), "{heard}");
+        let line = about(&mut lines, "\"a\"").await;
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(line["type"], json!(change));
+        assert_eq!(line["name"], json!("a"));
+        assert_eq!(line["subject"]["owner"], json!("worker-9"));
+        assert_eq!(line["subject"]["lease_id"], lease["lease_id"]);
+    }
+    loop {
+        let heard = other.line().await;
+        assert!(!heard.contains("default/a "), "{heard}");
+        if heard.contains(" acquired default/xy worker-9 ") {
+            break;
+        }
+    }
     scene.broker.stop().await;
 }
