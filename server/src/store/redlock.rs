@@ -35,7 +35,7 @@ use self::{
     nodes::Nodes,
     taken::TakeBack,
     tally::Together,
-    verdicts::Seen,
+    verdicts::{Seen, TakenBack},
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, Moved,
@@ -246,15 +246,11 @@ impl Store for RedlockStore {
         let question = Question::new(Verb::Cancel, decode::cancelled, move |preamble| {
             preamble.cancel(&key, request, by).telling()
         });
-        let settled = shared.nodes.settle(&question, verdicts::taken_back).await?;
+        let mut taken_back = TakenBack::new(shared.nodes.count());
+        shared.nodes.hear(&question, &mut taken_back).await;
+        let cancelled = taken_back.together()?;
         shared.lines.wake(lock, Duration::ZERO);
-        Ok(match settled {
-            Together::Wanted(all) => verdicts::cancelled(all, shared.nodes.count()),
-            Together::Refused(never) => match never.first() {
-                Some(never) => match *never {},
-                None => Cancelled::Unknown,
-            },
-        })
+        Ok(cancelled)
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
@@ -297,10 +293,7 @@ impl Store for RedlockStore {
             preamble.get(&key, SHOWN_MAX)
         });
         let mut seen = Seen::new(nodes.count());
-        let end = Instant::now() + WITHIN;
-        nodes
-            .gather(&mut nodes.ask(&question), &mut seen, end)
-            .await;
+        nodes.hear(&question, &mut seen).await;
         let state = seen.together()?;
         Ok(state.map(|state| self.with_waiters(lock, state)))
     }

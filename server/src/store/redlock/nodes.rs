@@ -152,9 +152,18 @@ impl Nodes {
         question: &Question<T>,
         mut tally: Tally<T, Y, N>,
     ) -> Result<Together<Y, N>, StoreError> {
-        let end = Instant::now() + WITHIN;
-        self.gather(&mut self.ask(question), &mut tally, end).await;
+        self.hear(question, &mut tally).await;
         tally.together()
+    }
+
+    /// Asks every node, and takes in what they say until it decides.
+    pub(super) async fn hear<T: Send + 'static>(
+        &self,
+        question: &Question<T>,
+        into: &mut impl Gather<T>,
+    ) {
+        let end = Instant::now() + WITHIN;
+        self.gather(&mut self.ask(question), into, end).await;
     }
 
     /// The token for a grant now, near the clocks of a quorum; `None` if no node is there.
