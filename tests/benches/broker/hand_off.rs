@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
-use leasehold_proto::v1::{AcquireRequest, GetLockRequest, Lease};
-use leasehold_tests::client::channel;
+use leasehold_proto::v1::{AcquireRequest, ErrorReason, GetLockRequest, Lease};
+use leasehold_tests::{client::channel, status::reason};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
 use crate::grpc::{CHANNELS, acquire_request, named, release};
@@ -31,6 +31,8 @@ const MEASURED: Duration = Duration::from_secs(2);
 /// Until the last who joined again stand in line.
 const SETTLE: Duration = Duration::from_millis(50);
 const WAIT_SECONDS: i64 = 120;
+/// Who is refused because too many came at once asks again then.
+pub(crate) const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// What all waiters of a round share.
 struct Round {
@@ -88,8 +90,15 @@ pub(crate) struct Unary {
 
 impl Waiter for Unary {
     async fn take(&mut self, lock: &str) {
-        let response = self.wait.acquire(waiting_request(lock)).await;
-        self.held = response.expect("the line moves on").into_inner().lease;
+        self.held = loop {
+            match self.wait.acquire(waiting_request(lock)).await {
+                Ok(response) => break response.into_inner().lease,
+                Err(status) if reason(&status) == Some(ErrorReason::Overloaded) => {
+                    sleep(AGAIN_AFTER).await;
+                }
+                Err(status) => panic!("the line moves on, but {status:?}"),
+            }
+        };
     }
 
     async fn give_back(&mut self) {

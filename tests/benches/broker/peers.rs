@@ -40,7 +40,7 @@ struct Extent {
     callers: &'static [usize],
     waiters: &'static [usize],
     /// Locks that are kept.
-    kept: usize,
+    kept: &'static [usize],
     measured: Duration,
 }
 
@@ -49,7 +49,7 @@ const FULL: Extent = Extent {
     rounds: 3,
     callers: &[1, 64, 256],
     waiters: &[2, 64, 1_000, 10_000],
-    kept: 100_000,
+    kept: &[1_000, 10_000, 100_000],
     measured: Duration::from_secs(3),
 };
 
@@ -58,7 +58,7 @@ const QUICK: Extent = Extent {
     rounds: 1,
     callers: &[64],
     waiters: &[64],
-    kept: 1_000,
+    kept: &[1_000],
     measured: Duration::from_secs(1),
 };
 
@@ -83,6 +83,8 @@ pub(crate) struct Peers {
     /// From the end of the holder to the next grant.
     crash: BTreeMap<System, Vec<Result<Duration, String>>>,
     idle: BTreeMap<(usize, System), Ran>,
+    /// Pairs beside so many locks that are kept.
+    beside: BTreeMap<usize, Ran>,
 }
 
 /// Rounds are interleaved, so that a slow moment of the machine meets every system alike.
@@ -96,6 +98,7 @@ async fn measure(extent: &Extent) -> Peers {
         hot: BTreeMap::new(),
         crash: BTreeMap::new(),
         idle: BTreeMap::new(),
+        beside: BTreeMap::new(),
     };
     for round in 1..=extent.rounds {
         for &count in extent.callers {
@@ -118,14 +121,19 @@ async fn measure(extent: &Extent) -> Peers {
             peers.crash.entry(system).or_default().push(took);
         }
     }
-    for system in ALL.into_iter().filter(|system| system.keeps()) {
-        let task = Task {
+    for &kept in extent.kept {
+        let task = |scenario| Task {
             measured: KEPT_FOR,
-            ..extent.task("idle", extent.kept)
+            ..extent.task(scenario, kept)
         };
-        let ran = sites.ran(system, task).await;
-        progress(1, "idle", extent.kept, system, &ran);
-        peers.idle.insert((extent.kept, system), ran);
+        for system in ALL.into_iter().filter(|system| system.keeps()) {
+            let ran = sites.ran(system, task("idle")).await;
+            progress(1, "idle", kept, system, &ran);
+            peers.idle.insert((kept, system), ran);
+        }
+        let ran = sites.ran(System::Client, task("beside")).await;
+        progress(1, "beside", kept, System::Client, &ran);
+        peers.beside.insert(kept, ran);
     }
     peers
 }

@@ -6,12 +6,13 @@ use super::{
     Peers,
     driver::Run,
     systems::System,
-    table::{middle, ran},
+    table::{MIB, middle, ran},
 };
 use crate::report::verdict;
 
 pub(super) const CALLERS: usize = 64;
 const WAITERS: usize = 1_000;
+const KEPT: usize = 100_000;
 /// Waiters from which on the commands of a hand-off are to be as many as of any other line.
 const LINE: usize = 10;
 
@@ -29,6 +30,7 @@ pub(super) fn aims(peers: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut all = pairs(peers);
     all.extend(hot(peers));
     all.extend(commands(peers));
+    all.extend(kept(peers));
     for aim in all {
         let Some(figure) = aim.figure else {
             writeln!(f, "| {} | not measured | | |", aim.what)?;
@@ -124,6 +126,19 @@ fn commands(peers: &Peers) -> Vec<Aim> {
         most(what, figure, 2.0)
     });
     aim.collect()
+}
+
+/// Of the broker, which is the first of the servers.
+fn kept(peers: &Peers) -> Vec<Aim> {
+    let run = peers.idle.get(&(KEPT, System::Client));
+    let run = run.and_then(|ran| ran.as_ref().ok());
+    let mib = run.map(|run| run.bytes[1] as f64 / MIB);
+    let cores = run.map(|run| run.cpu[1].as_secs_f64() / run.window.as_secs_f64());
+    let what = |what: &str| format!("{KEPT} leases kept: {what} of the broker");
+    vec![
+        most(what("MiB"), mib, 600.0),
+        most(what("cores"), cores, 1.0),
+    ]
 }
 
 fn least(what: String, figure: Option<f64>, aim: f64) -> Aim {

@@ -1,4 +1,5 @@
-//! What `tests/peers/README.md` asks of a peer, for Leasehold, for its scripts alone, and for a bare echo.
+//! What `tests/peers/README.md` asks of a peer, for Leasehold, for its scripts alone, and for a bare echo; and
+//! `beside`, pairs beside kept locks, which only Leasehold is asked for.
 
 use std::{
     net::SocketAddr,
@@ -13,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::driver::Measured;
+use super::{WARM_UP, driver::Measured};
 use crate::{
     grpc::{self, CHANNELS, lock_name, named},
     hand_off::{self, Waiter},
@@ -31,6 +32,8 @@ const WAITS_EACH: usize = 100;
 const ON_A_STREAM: usize = 1_000;
 /// Locks that are taken at a time to be kept.
 const AT_ONCE: usize = 64;
+/// Callers beside locks that are kept.
+const BESIDE: usize = 64;
 const CRASH: &str = "crash";
 /// Within which a client that lives has come back.
 const GRACE: Duration = Duration::from_secs(1);
@@ -71,6 +74,7 @@ pub(crate) async fn run(args: impl Iterator<Item = String>) {
             hot((0..count).map(|_| one()).collect(), window).await
         }
         ("idle", "client") => idle(addr, count, measured).await,
+        ("beside", "client") => beside(addr, count, measured).await,
         ("hold" | "wait", _) => return crash(system, addr, scenario == "hold").await,
         _ => panic!("{system} has no {scenario}"),
     };
@@ -190,6 +194,25 @@ impl Waiter for OfClient {
 
 /// Takes locks, and keeps them.
 async fn idle(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
+    let guards = kept(addr, count).await;
+    println!("begin");
+    sleep(measured).await;
+    Measured {
+        done: guards.iter().filter(|guard| guard.is_valid()).count(),
+        ..Measured::default()
+    }
+}
+
+/// Pairs of other callers beside locks that are kept.
+async fn beside(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
+    let guards = kept(addr, count).await;
+    let begin = Instant::now() + WARM_UP;
+    let told = all_pairs("client", addr, BESIDE, [begin, begin + measured]).await;
+    assert!(guards.iter().all(|guard| guard.is_valid()), "all were kept");
+    told
+}
+
+async fn kept(addr: SocketAddr, count: usize) -> Vec<Guard> {
     let client = callers::connect(addr).await;
     let taken = stream::iter(0..count)
         .map(|at| {
@@ -197,13 +220,7 @@ async fn idle(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
             async move { client.lock(format!("idle-{at}")).acquire().await }
         })
         .buffer_unordered(AT_ONCE);
-    let guards: Vec<_> = taken.try_collect().await.expect("all are free");
-    println!("begin");
-    sleep(measured).await;
-    Measured {
-        done: guards.iter().filter(|guard| guard.is_valid()).count(),
-        ..Measured::default()
-    }
+    taken.try_collect().await.expect("all are free")
 }
 
 async fn crash(system: &str, addr: SocketAddr, is_holder: bool) {

@@ -2,10 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use super::{Peers, Ran, aims::aims, driver::Run};
+use super::{KEPT_FOR, Peers, Ran, aims::aims, driver::Run};
 use crate::report::machine;
 
-const MIB: f64 = 1_048_576.0;
+pub(super) const MIB: f64 = 1_048_576.0;
 
 impl fmt::Display for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,6 +24,7 @@ impl fmt::Display for Peers {
         self.hot_table(f)?;
         self.crash_table(f)?;
         self.idle_table(f)?;
+        self.beside_table(f)?;
         aims(self, f)
     }
 }
@@ -127,6 +128,28 @@ impl Peers {
                         of(run.cpu[1..].iter().map(cores).collect()),
                     )?;
                 }
+            }
+        }
+        writeln!(f)
+    }
+
+    fn beside_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| locks kept beside | pairs/s of 64 callers of Leasehold's Rust client | p50 ms | p99 ms | CPU µs a pair |"
+        )?;
+        writeln!(f, "|--:|--:|--:|--:|--:|")?;
+        for (count, ran) in &self.beside {
+            match ran {
+                Err(why) => writeln!(f, "| {count} | {why} ||||")?,
+                Ok(run) => writeln!(
+                    f,
+                    "| {count} | {:.0} | {} | {} | {:.0} |",
+                    run.told.done as f64 / KEPT_FOR.as_secs_f64(),
+                    ms(run.quantile_us(50) as f64),
+                    ms(run.quantile_us(99) as f64),
+                    run.cpu_us_each(),
+                )?,
             }
         }
         writeln!(f)

@@ -4,11 +4,15 @@ use std::{net::SocketAddr, sync::Arc};
 
 use futures::stream;
 use leasehold_proto::v1::{
-    AcquireRequest, Granted, HoldRelease, HoldRequest, HoldResponse,
+    AcquireRequest, ErrorReason, Granted, HoldRelease, HoldRequest, HoldResponse,
     hold_request::Message as Request, hold_response::Message as Response,
     lock_service_client::LockServiceClient,
 };
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
@@ -18,7 +22,7 @@ use super::{
 };
 use crate::{
     grpc::{CHANNELS, acquire_request, lock_name, named},
-    hand_off::{Waiter, waiting_request},
+    hand_off::{AGAIN_AFTER, Waiter, waiting_request},
     pairs::{self, Pair, Sample},
 };
 
@@ -74,15 +78,24 @@ impl Waiter for Caller {
 
 impl Caller {
     async fn acquire(&mut self, request: AcquireRequest) {
-        let call_id = self.next_call();
-        let answer = self.call(acquire(call_id, request)).await;
-        let Response::Granted(Granted {
-            lease: Some(lease), ..
-        }) = answer
-        else {
-            panic!("it is granted in the end, but {answer:?}")
-        };
-        self.lease_id = lease.lease_id;
+        loop {
+            let call_id = self.next_call();
+            let answer = self.call(acquire(call_id, request.clone())).await;
+            if let Response::Refused(refused) = &answer
+                && refused.reason() == ErrorReason::Overloaded
+            {
+                sleep(AGAIN_AFTER).await;
+                continue;
+            }
+            let Response::Granted(Granted {
+                lease: Some(lease), ..
+            }) = answer
+            else {
+                panic!("it is granted in the end, but {answer:?}")
+            };
+            self.lease_id = lease.lease_id;
+            return;
+        }
     }
 
     fn next_call(&mut self) -> i64 {
