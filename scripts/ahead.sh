@@ -24,7 +24,7 @@ put Cargo.toml 'members = ["client-sdk/cli", "client-sdk/rust", "proto", "server
 sed -i 's/^version = .*/version = "99.0.0"/' "$copy/Cargo.toml"
 put server/Cargo.toml 'name = "leasehold-server"' $'name = "leasehold-server"\nautobins = false'
 printf '\n[[bin]]\nname = "leasehold-server-ahead"\npath = "src/main.rs"\n' >>"$copy/server/Cargo.toml"
-put server/src/store/redis/lua/prelude.lua "{ 'v', SCHEMA }" "{ 'v', SCHEMA, 'later', '1' }"
+put server/src/store/redis/lua/record.lua "{ 'v', SCHEMA }" "{ 'v', SCHEMA, 'later', '1' }"
 put server/src/store/redis/lua/tell.lua \
     "else call('PUBLISH', channel, message) end" \
     "else call('PUBLISH', channel, message) call('PUBLISH', channel, lock .. '\\n?\\nlater') end"

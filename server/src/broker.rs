@@ -4,6 +4,7 @@ mod about;
 mod call;
 mod counted;
 mod ends;
+mod heartbeats;
 mod lease;
 mod line;
 mod run_out;
@@ -16,7 +17,7 @@ pub mod watch;
 
 use std::{
     pin::pin,
-    sync::{Arc, OnceLock, atomic::AtomicI64},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -34,6 +35,7 @@ pub use self::lease::GivenBack;
 use self::{
     call::{Answer, Answered, Call},
     ends::Ends,
+    heartbeats::Heartbeats,
     stream::{StreamAge, Tell},
     undo::Undo,
     watch::Watchers,
@@ -60,8 +62,8 @@ const TURN_MAX: Duration = Duration::from_millis(50);
 struct OnStream {
     call_id: i64,
     attachment: Attachment,
-    /// The newest heartbeat that was read.
-    heartbeats: Arc<AtomicI64>,
+    /// Of its client.
+    heartbeats: Arc<Heartbeats>,
     tell: Tell,
     /// The client gives the wait up.
     give_up: CancellationToken,
@@ -356,10 +358,11 @@ struct Ears {
 impl Ears {
     fn pass_on(&self, event: Event) {
         match event {
-            Event::HandOff(lock, hand_off) => {
+            Event::HandOff(lock, hand_off, sent) => {
                 let signal = Signal::HandOff {
                     fencing_token: hand_off.fencing_token,
                     provisional: hand_off.provisional,
+                    sent,
                     told: Instant::now(),
                 };
                 self.waiters.hand_off(&lock, hand_off.request, signal);

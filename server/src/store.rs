@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use thiserror::Error;
+use tokio::time::Instant;
 
 pub use self::{
     ending::{Ending, EndingKind},
@@ -195,8 +196,8 @@ pub enum Refused {
 /// What a store tells unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A waiter of this broker was granted a lock.
-    HandOff(LockKey, HandOff),
+    /// A waiter of this broker was granted a lock, by a command that was sent then; `None`: nobody knows.
+    HandOff(LockKey, HandOff, Option<Instant>),
     /// A lease has left a stream of this broker.
     Moved(LockKey, Moved),
     /// A lease on a stream of this broker was revoked.

@@ -30,6 +30,8 @@ pub enum Signal {
         fencing_token: FencingToken,
         /// Nobody may be told before the broker has claimed it.
         provisional: bool,
+        /// When the command that made it was sent; `None`: nobody knows.
+        sent: Option<Instant>,
         /// When the broker heard of it.
         told: Instant,
     },
@@ -99,11 +101,17 @@ impl Waiters {
         }
     }
 
-    /// Tells every attempt of a request.
-    pub fn hand_off(&self, lock: &LockKey, request: RequestHash, signal: Signal) {
+    /// Tells every attempt of a request. Of several the store knows which one has the grant.
+    pub fn hand_off(&self, lock: &LockKey, request: RequestHash, mut signal: Signal) {
         let lines = self.lines();
         let calls = lines.get(lock).and_then(|line| line.calls.get(&request));
-        for call in calls.into_iter().flatten() {
+        let calls = calls.map_or(&[][..], |calls| calls);
+        if let Signal::HandOff { sent, .. } = &mut signal
+            && calls.len() > 1
+        {
+            *sent = None;
+        }
+        for call in calls {
             let _ = call.signals.try_send(signal);
         }
     }

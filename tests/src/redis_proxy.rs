@@ -30,7 +30,7 @@ struct Shared {
     cuts: watch::Sender<usize>,
     opened: watch::Sender<usize>,
     closed: watch::Sender<usize>,
-    /// By the word that a reply begins with.
+    /// By the word that the answer for a lock begins with.
     swallowed: watch::Sender<BTreeMap<String, usize>>,
 }
 
@@ -72,7 +72,7 @@ impl RedisProxy {
         self.shared.swallows.store(swallows, Ordering::Relaxed);
     }
 
-    /// How many replies that begin with this word were lost so far.
+    /// How many answers for a lock that begin with this word were lost so far.
     #[must_use]
     pub fn swallowed(&self, word: &str) -> usize {
         let swallowed = self.shared.swallowed.borrow();
@@ -149,10 +149,11 @@ async fn pass_replies(
     loop {
         let reply = reply(&mut input).await?;
         if runs_scripts.load(Ordering::Relaxed) && shared.swallows.load(Ordering::Relaxed) {
-            let word = word(&reply);
-            shared
-                .swallowed
-                .send_modify(|count| *count.entry(word).or_default() += 1);
+            shared.swallowed.send_modify(|count| {
+                for word in words(&reply) {
+                    *count.entry(word).or_default() += 1;
+                }
+            });
         } else {
             output.write_all(&reply).await?;
         }
@@ -182,12 +183,11 @@ async fn reply(input: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first word of an array; empty where there is none.
-fn word(reply: &[u8]) -> String {
+/// The first word of the array, or of each of those in it: what a script says of each lock.
+fn words(reply: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(reply);
-    let mut lines = text.split("\r\n").skip(1);
-    match (lines.next(), lines.next()) {
-        (Some(length), Some(word)) if length.starts_with('$') => word.to_owned(),
-        (_, _) => String::new(),
-    }
+    let lines: Vec<_> = text.split("\r\n").collect();
+    let begins = lines.windows(3);
+    let begins = begins.filter(|lines| lines[0].starts_with('*') && lines[1].starts_with('$'));
+    begins.map(|lines| lines[2].to_owned()).collect()
 }

@@ -110,7 +110,7 @@ async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConf
         }
     };
     assert!(
-        matches!(&told, Event::HandOff(of, _) if *of == lock),
+        matches!(&told, Event::HandOff(of, ..) if *of == lock),
         "{told:?}"
     );
     sharded

@@ -255,7 +255,7 @@ async fn leases_and_lines_go_on_while_their_slot_moves() {
         store.renewed(&leases[1]).await;
         store.store.touch(&held).await.expect("a touch");
         while let Some(event) = store.told() {
-            if let Event::HandOff(lock, hand_off) = event {
+            if let Event::HandOff(lock, hand_off, _) = event {
                 assert_eq!((&lock, hand_off.request), (&held, waiting.request));
                 return Some(boottime() - finished);
             }
@@ -340,7 +340,7 @@ async fn hand_over(stores: &mut [ClusterStore; 2], lock: &LockKey) {
     let deadline = boottime() + BEAT;
     while told == 0 || boottime() < deadline {
         match stores[1].told() {
-            Some(Event::HandOff(of, hand_off)) => {
+            Some(Event::HandOff(of, hand_off, _)) => {
                 assert_eq!((&of, hand_off.request), (lock, waiting.request));
                 told += 1;
             }

@@ -187,7 +187,8 @@ impl Broker {
     async fn told(&mut self) -> HandOff {
         loop {
             let event = timeout(TOLD_LIMIT, self.events.recv()).await;
-            if let Event::HandOff(_, hand_off) = event.expect("told in time").expect("events go on")
+            if let Event::HandOff(_, hand_off, _) =
+                event.expect("told in time").expect("events go on")
             {
                 return hand_off;
             }

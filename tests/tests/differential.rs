@@ -7,7 +7,7 @@ use leasehold_tests::{
     differential::{
         compare,
         machine::Machine,
-        mutants::{MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING},
+        mutants::{MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL},
         tally::Tally,
     },
     scale::{count, figures},
@@ -110,7 +110,12 @@ fn the_scripts_answer_like_the_specification() {
 #[test]
 fn every_mutant_is_found() {
     let (mut survivors, mut most) = (Vec::new(), 0);
-    let mutants = || MUTANTS.iter().chain(&MUTANTS_OF_REVOKING);
+    let mutants = || {
+        MUTANTS
+            .iter()
+            .chain(&MUTANTS_OF_REVOKING)
+            .chain(&MUTANTS_OF_SEVERAL)
+    };
     for mutant in mutants() {
         match found_after(mutant) {
             Some(sequences) => most = most.max(sequences),

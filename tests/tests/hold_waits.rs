@@ -95,6 +95,46 @@ async fn a_grant_counts_from_the_newest_heartbeat_before_its_command() {
     assert_eq!((granted.call_id, granted.as_of_sequence), (call, sequence));
 }
 
+/// The lock is released while its waiter's heartbeats go on; the heartbeat from which the waiter's grant
+/// counts, of those before the release and those after it.
+async fn handed_off_after(silence: Duration) -> (i64, [i64; 2]) {
+    let deployment = Deployment::start(1).await;
+    let mut holder = StreamClient::open(deployment.addrs()[0]).await;
+    let long = AcquireCall::new("a", 30 * TTL, Duration::ZERO);
+    let call = holder.acquire(&long, 1).await;
+    let held = holder.granted(call).await;
+    let mut waiter = StreamClient::open(deployment.addrs()[0]).await;
+    let call = waiter.acquire(&in_line("a"), 1).await;
+    waiter.queued(call).await;
+    let before = waiter.heartbeat().await;
+    waiter.is_read().await;
+    sleep(silence).await;
+    let redis = deployment.redis.process();
+    redis.pause().await;
+    holder.release(&held.lease_id).await;
+    holder.is_read().await;
+    let after = waiter.heartbeat().await;
+    waiter.is_read().await;
+    redis.resume();
+    let as_of = waiter.heard(|message| match message {
+        Response::Granted(granted) => Some(granted.as_of_sequence),
+        _ => None,
+    });
+    (as_of.await, [before, after])
+}
+
+#[tokio::test]
+async fn a_hand_off_counts_from_no_heartbeat_that_came_after_the_release() {
+    let (as_of, [before, _]) = handed_off_after(Duration::ZERO).await;
+    assert_eq!(as_of, before);
+}
+
+#[tokio::test]
+async fn a_hand_off_is_claimed_when_half_of_its_validity_would_be_over() {
+    let (as_of, [_, after]) = handed_off_after(TTL / 2).await;
+    assert_eq!(as_of, after);
+}
+
 #[tokio::test]
 async fn a_hand_off_counts_from_the_newest_heartbeat_also_at_the_releasing_broker() {
     let broker = InProcess::start().await;

@@ -1,7 +1,7 @@
 //! One Acquire or AcquireAll from its first command to its answer. Runs in a task of its own, or in
 //! that of its stream: the caller's future may be dropped at any moment, the grant logic may not.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
@@ -163,6 +163,7 @@ impl Call {
                 in_line: InLine::default(),
                 is_known: false,
                 joined_after: 0,
+                begun: Instant::now(),
             };
             let granted = tokio::select! {
                 biased;
@@ -195,10 +196,10 @@ impl Call {
         };
         let own: Vec<_> = taken.iter().map(|held| self.reference(held)).collect();
         let interval = Duration::from_millis(self.call.ttl.heartbeat_interval_ms());
-        let mut heard = on.heartbeats.load(Ordering::Relaxed);
+        let mut heard = on.heartbeats.newest();
         loop {
             tokio::time::sleep(interval).await;
-            let newest = on.heartbeats.load(Ordering::Relaxed);
+            let newest = on.heartbeats.newest();
             if newest == heard {
                 continue;
             }

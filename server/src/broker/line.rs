@@ -66,6 +66,7 @@ impl Broker {
             let signal = Signal::HandOff {
                 fencing_token: held.fencing_token,
                 provisional: held.provisional,
+                sent: None,
                 told: Instant::now(),
             };
             self.waiters.hand_off(lock, held.request, signal);

@@ -9,15 +9,7 @@ mod owned;
 mod time;
 mod traced;
 
-use std::{
-    collections::HashMap,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
 
 use futures::{
     future::{BoxFuture, FutureExt as _},
@@ -36,7 +28,7 @@ pub use self::{
     messages::{Asked, Ended, Extended, May, Place, Refusal, Tell, Told},
     time::StreamAge,
 };
-use super::{Broker, OnStream, ended, traced as spans};
+use super::{Broker, OnStream, ended, heartbeats::Heartbeats, traced as spans};
 use crate::{
     lock::{AcquireCall, Attachment, LeaseId, Release, ShownLease, StreamId},
     streams::News,
@@ -73,8 +65,7 @@ pub(super) struct Stream {
     id: StreamId,
     tell: Tell,
     phase: Phase,
-    /// The newest heartbeat that was read.
-    heartbeats: Arc<AtomicI64>,
+    heartbeats: Arc<Heartbeats>,
     /// Heartbeats whose sequence went back.
     went_back: u64,
     /// When the client was heard last: a heartbeat, or a call.
@@ -249,7 +240,7 @@ impl Stream {
 
     /// A heartbeat came: every lease is renewed. One that goes back is ignored.
     fn beat(&mut self, sequence: i64) {
-        if self.heartbeats.fetch_max(sequence, Ordering::Relaxed) >= sequence {
+        if !self.heartbeats.read(sequence) {
             self.went_back += 1;
             return;
         }

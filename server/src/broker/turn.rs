@@ -1,15 +1,14 @@
 //! One lock of a call, from its first command to its grant.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
 use super::{Broker, OnStream, call::Reply, standing::Standing, traced::InLine};
 use crate::{
-    lock::{Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Via},
+    lock::{
+        Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Ttl, Via,
+    },
     metrics::Timed,
     store::{Acquired, Renewed, StoreError},
     waiters::{Registration, Signal},
@@ -32,6 +31,7 @@ pub(super) struct Turn<'a> {
     pub(super) is_known: bool,
     /// The newest token of the lock when the call joined its line.
     pub(super) joined_after: u64,
+    pub(super) begun: Instant,
 }
 
 /// How the wait ended.
@@ -129,9 +129,7 @@ impl Turn<'_> {
     }
 
     fn hear(&mut self) {
-        self.as_of = self
-            .on
-            .map_or(0, |on| on.heartbeats.load(Ordering::Relaxed));
+        self.as_of = self.on.map_or(0, |on| on.heartbeats.newest());
     }
 
     async fn wait(&mut self, registration: &mut Registration, reply: &mut Reply) -> Wait {
@@ -154,8 +152,9 @@ impl Turn<'_> {
                 Signal::HandOff {
                     fencing_token,
                     provisional: false,
+                    sent,
                     told,
-                } if self.knows_its_grant() => {
+                } if self.knows_its_grant(sent) => {
                     self.timed.handed_over(told);
                     return Wait::Granted(self.granted_now(fencing_token));
                 }
@@ -242,10 +241,28 @@ impl Turn<'_> {
         )))
     }
 
-    /// The limit in use is the store's to say. On a stream validity counts from a heartbeat, so a
-    /// command must be sent after it.
-    fn knows_its_grant(&self) -> bool {
-        self.on.is_none() && !matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. })
+    /// Whether a hand-off needs no command of the call's own, of which it would be known more. The limit
+    /// in use is the store's to say. On a stream validity counts from what the client has sent before the
+    /// command that granted; if most of it is over then, a newer command is better.
+    fn knows_its_grant(&mut self, sent: Option<Instant>) -> bool {
+        if matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. }) {
+            return false;
+        }
+        let Some(on) = self.on else {
+            return true;
+        };
+        let beat = sent.and_then(|sent| Some((sent, on.heartbeats.before(sent)?)));
+        let Some((sent, beat)) = beat else {
+            return false;
+        };
+        let from = beat.read_at.unwrap_or(self.begun).max(self.begun);
+        let half = Duration::from_millis(self.granted_ttl().as_millis() / 2);
+        self.as_of = beat.sequence;
+        sent.saturating_duration_since(from) <= half
+    }
+
+    fn granted_ttl(&self) -> Ttl {
+        self.acquire.terms.cut(self.acquire.ttl)
     }
 
     fn granted_now(&self, fencing_token: FencingToken) -> Grant {
@@ -254,7 +271,7 @@ impl Turn<'_> {
         Grant {
             fencing_token,
             mode: self.acquire.mode,
-            ttl: self.acquire.terms.cut(self.acquire.ttl),
+            ttl: self.granted_ttl(),
             acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
             hold_count: 1,
             queue_length: 0,

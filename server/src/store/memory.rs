@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    fn publish<T>(&self, lock: &LockKey, outcome: &Outcome<T>) {
+    fn publish<T>(&self, lock: &LockKey, outcome: &Outcome<T>, sent: Instant) {
         if let Some(moved) = outcome.moved
             && let Some(listener) = self.listeners.get(&moved.from.stream.broker)
         {
@@ -136,7 +136,7 @@ impl State {
         }
         for hand_off in outcome.hand_offs.iter().cloned() {
             if let Some(listener) = self.listeners.get(&hand_off.broker) {
-                listener(Event::HandOff(lock.clone(), hand_off));
+                listener(Event::HandOff(lock.clone(), hand_off, Some(sent)));
             }
         }
     }
@@ -157,6 +157,7 @@ impl MemoryStore {
         lock: &LockKey,
         verb: impl FnOnce(&mut Record, &Context) -> Result<Outcome<T>, Refused>,
     ) -> Result<T, StoreError> {
+        let sent = Instant::now();
         let mut state = self.memory.state();
         let context = Context {
             now_us: self.memory.now_us(),
@@ -193,7 +194,7 @@ impl MemoryStore {
             }
         }
         let outcome = outcome?;
-        state.publish(lock, &outcome);
+        state.publish(lock, &outcome, sent);
         Ok(outcome.reply)
     }
 }

@@ -1,6 +1,7 @@
 //! The Redis store: each verb is one script, run on the one verified node that has the lock.
 
 mod answers;
+mod batches;
 pub(in crate::store) mod changes;
 mod clocks;
 mod cluster;
@@ -36,6 +37,7 @@ use std::{
 
 use async_trait::async_trait;
 use fred::types::Value;
+use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::answers::Answer;
@@ -149,12 +151,13 @@ impl RedisStore {
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
     ) -> Result<(Arc<Node>, T), StoreError> {
         let mut course = self.nodes.course(lock, verb, WITHIN);
-        let (target, answer) = loop {
+        let (target, sent, answer) = loop {
             let target = self.nodes.target(&mut course).await?;
+            let sent = Instant::now();
             let answer = self.eval(&target, verb, &command, decode);
             let answer = self.nodes.answered(&mut course, &target, answer).await?;
             if let Some(answer) = answer {
-                break (target, answer);
+                break (target, sent, answer);
             }
         };
         self.tell_ended(lock, answer.ended);
@@ -163,7 +166,7 @@ impl RedisStore {
             hand_offs,
             moved,
         } = answer.outcome.map_err(|refused| target.refused(refused))?;
-        self.publish(lock, target.node.to_be_claimed(hand_offs), moved);
+        self.publish((lock, &target.node), (hand_offs, sent), moved);
         if answer.more {
             self.look_at_more(&target, lock).await;
         }
@@ -201,11 +204,8 @@ impl RedisStore {
 
     /// Tells this broker of the leases whose time its command found to be over.
     fn tell_ended(&self, lock: &LockKey, ended: Vec<Ending>) {
-        if let Some(listener) = self.listener.get() {
-            for ending in ended {
-                listener(Event::Ended(lock.clone(), ending));
-            }
-        }
+        let ended = ended.into_iter();
+        ended.for_each(|ending| self.tell(Event::Ended(lock.clone(), ending)));
     }
 
     /// A script looks at a bounded number of waiters; this goes on where it stopped. A failure is
@@ -213,6 +213,7 @@ impl RedisStore {
     async fn look_at_more(&self, target: &Target, lock: &LockKey) {
         loop {
             let touch = |preamble: &Preamble<'_>| preamble.touch(lock);
+            let sent = Instant::now();
             let answer = self
                 .eval(target, Verb::Touch, &touch, answers::touched)
                 .await;
@@ -226,25 +227,32 @@ impl RedisStore {
                 return;
             };
             self.tell_ended(lock, ended);
-            let hand_offs = target.node.to_be_claimed(outcome.hand_offs);
-            self.publish(lock, hand_offs, None);
+            self.publish((lock, &target.node), (outcome.hand_offs, sent), None);
             if !more {
                 return;
             }
         }
     }
 
-    fn publish(&self, lock: &LockKey, hand_offs: Vec<HandOff>, moved: Option<Moved>) {
-        let Some(listener) = self.listener.get() else {
-            return;
-        };
+    fn publish(
+        &self,
+        (lock, node): (&LockKey, &Node),
+        (hand_offs, sent): (Vec<HandOff>, Instant),
+        moved: Option<Moved>,
+    ) {
         if let Some(moved) = moved.filter(|moved| moved.from.stream.broker == self.broker) {
-            listener(Event::Moved(lock.clone(), moved));
+            self.tell(Event::Moved(lock.clone(), moved));
         }
-        for hand_off in hand_offs {
+        for hand_off in node.to_be_claimed(hand_offs) {
             if hand_off.broker == self.broker {
-                listener(Event::HandOff(lock.clone(), hand_off));
+                self.tell(Event::HandOff(lock.clone(), hand_off, Some(sent)));
             }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        if let Some(listener) = self.listener.get() {
+            listener(event);
         }
     }
 }
@@ -330,9 +338,8 @@ impl Store for RedisStore {
         let revoked = revoked.await?;
         if let Some(revocation) = revoked.to_tell(revoke)
             && revocation.on.stream.broker == self.broker
-            && let Some(listener) = self.listener.get()
         {
-            listener(Event::Revoked(revoke.lock.clone(), revocation));
+            self.tell(Event::Revoked(revoke.lock.clone(), revocation));
         }
         Ok(revoked)
     }

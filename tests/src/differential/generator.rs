@@ -244,7 +244,7 @@ impl Generator {
             0..3 => call.arguments = ArgumentsHash::of(&[ARGUMENTS[1]]),
             3..5 => call.lease_id = LeaseId::parse(&id(&mut self.rng, 26)).expect("an id"),
             // The same attempt once more, or one that was cancelled before it was sent.
-            5..30 if self.reentrant && !self.leases.is_empty() => call = self.under(call),
+            5..40 if self.reentrant && !self.leases.is_empty() => call = self.under(call),
             5..9 if !self.leases.is_empty() => call = self.under(call),
             9..50 if !self.attempts.is_empty() => {
                 let newest = self.attempts.len().saturating_sub(6);

@@ -1,4 +1,5 @@
-//! Runs the steps of a sequence on the scripts, in one go.
+//! Runs the steps of a sequence on the scripts, in one go: each step for the lock and for a twin of it, which
+//! must fare the same.
 
 use std::{cell::RefCell, net::SocketAddr};
 
@@ -21,11 +22,14 @@ use super::{
 };
 
 const ERA_ID: &str = "theverifiedera";
-/// The line of the scripts that reads the clock, and the one that takes the time of the step.
+/// The line of the scripts that reads the clock, and the one that takes the time of the step: one part
+/// follows the arguments of the lock, the other those of its twin.
 const CLOCK: [&str; 2] = [
     "local t = redis.call('TIME')\n",
-    "local t = { ARGV[#ARGV - 1], ARGV[#ARGV] }\n",
+    "local t = { ARGV[3 + (#ARGV - 3) / 2], ARGV[#ARGV] }\n",
 ];
+/// What a command says before the arguments of a lock.
+const PREAMBLE: usize = 3;
 
 /// The line of the scripts that bounds the holders, and a lease's entries.
 const BOUNDS: &str = "local HOLDERS_MAX, ENTRIES_MAX = 1000, 64\n";
@@ -91,7 +95,7 @@ impl Machine {
             self.push(verb, &command, time);
         }
         self.pipeline.push(["PTTL", &key].iter());
-        self.pipeline.push(["DEL", &key].iter());
+        self.pipeline.push(["DEL", &key, &twin_of(&key)].iter());
         let mut replies = self.pipeline.replies().into_iter();
         let answers = steps.map(|step| told(step, replies.next().expect("one for each")));
         let answers = answers.collect();
@@ -144,10 +148,16 @@ impl Machine {
                 .to_string()
         };
         let mut words = vec!["EVALSHA".to_owned(), self.digests[verb as usize].clone()];
-        words.push(command.keys.len().to_string());
-        words.extend(command.keys.iter().cloned());
-        words.extend(command.args.iter().map(text));
-        words.extend(time.map(|part| part.to_string()));
+        let keys = command.keys.iter().cloned();
+        let keys: Vec<_> = keys.chain([twin_of(&command.keys[0])]).collect();
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        let (preamble, of_lock) = command.args.split_at(PREAMBLE);
+        words.extend(preamble.iter().map(text));
+        for part in time {
+            words.extend(of_lock.iter().map(text));
+            words.push(part.to_string());
+        }
         self.pipeline.push(words.iter());
     }
 
@@ -156,9 +166,20 @@ impl Machine {
     }
 }
 
+/// The key of a lock's twin.
+fn twin_of(key: &str) -> String {
+    format!("twin:{key}")
+}
+
 fn told(step: &Step, reply: Value) -> Told {
+    let failed = |why: String| (Answer::Failed(why), Vec::new());
     if let Value::String(error) = &reply {
-        return (Answer::Failed(error.to_string()), Vec::new());
+        return failed(error.to_string());
+    }
+    let twins = reply.into_array();
+    let [reply, twin] = <[Value; 2]>::try_from(twins).expect("an answer for each");
+    if reply != twin {
+        return failed(format!("the twins differ: {reply:?}, {twin:?}"));
     }
     let me = step.broker;
     match &step.verb {

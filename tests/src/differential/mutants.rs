@@ -1,6 +1,7 @@
 //! One-line mistakes in the scripts, each of which the sequences must find.
 
 pub mod revoking;
+pub mod several;
 
 /// A mistake: in every script, the text that is right and what stands there instead.
 pub struct Mutant {
@@ -20,8 +21,8 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 pub const MUTANTS: [Mutant; 74] = [
     mutant(
         "anybody releases",
-        "local h = holder_of(lease)\nif h and h.token == token and is_elsewhere",
-        "local h = holder_at(1)\ntoken = h and h.token\nif h and h.token == token and is_elsewhere",
+        "local h = holder_of(lease)\n  if h and h.token == token and is_elsewhere",
+        "local h = holder_at(1)\n  token = h and h.token\n  if h and h.token == token and is_elsewhere",
     ),
     mutant(
         "a renewal does not compare the token",
@@ -100,8 +101,8 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "the line has one place too many",
-        "queue.n >= tonumber(ARGV[11])",
-        "queue.n > tonumber(ARGV[11])",
+        "queue.n >= tonumber(queue_max)",
+        "queue.n > tonumber(queue_max)",
     ),
     mutant(
         "an unclaimed waiter is not passed over",
@@ -265,8 +266,8 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "cancelling an entry frees the lock",
-        "if h and h.entries ~= '' then\n  leave(h, e)\nelse",
-        "if false then\nelse",
+        "if h and h.entries ~= '' then\n    leave(h, e)\n  else",
+        "if false then\n  else",
     ),
     mutant(
         "a released entry leaves no tombstone",
@@ -295,7 +296,7 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "a lock that expired is added again",
-        "or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)\n  or under == ''",
+        "or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)\n    or under == ''",
         "or under == ''",
     ),
     mutant(
@@ -320,13 +321,13 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "a renewal from elsewhere extends",
-        "  if is_elsewhere(h, ARGV[7]) then\n    if next",
-        "  if false then\n    if next",
+        "    if is_elsewhere(h, via) then\n      if next",
+        "    if false then\n      if next",
     ),
     mutant(
         "a release from elsewhere counts",
-        "and is_elsewhere(h, ARGV[7]) then\n  tag",
-        "and false then\n  tag",
+        "and is_elsewhere(h, via) then\n    tag",
+        "and false then\n    tag",
     ),
     mutant(
         "a move leaves the lease where it was",
@@ -365,8 +366,8 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "a repeat moves no lease",
-        "  put_on(h, there)\n  set_attempts",
-        "  set_attempts",
+        "    put_on(h, there)\n    set_attempts",
+        "    set_attempts",
     ),
     mutant(
         "every waiter is the last in line",

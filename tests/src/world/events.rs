@@ -131,7 +131,7 @@ impl World {
         loop {
             let event = timeout(EVENT_LIMIT, events.recv()).await;
             match event.expect("told in time").expect("events go on") {
-                Event::HandOff(lock, hand_off) => {
+                Event::HandOff(lock, hand_off, _) => {
                     assert_eq!((&lock, hand_off.request), (&call.lock, call.request));
                     assert_eq!(hand_off.broker, self.broker(n));
                     return hand_off;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Duration,
 };
 
@@ -259,7 +259,7 @@ impl Stream {
         owned.is_busy = true;
         owned.unanswered = None;
         owned.slack.ask();
-        let sequence = self.heartbeats.load(Ordering::Relaxed);
+        let sequence = self.heartbeats.newest();
         let asked = owned.locks.clone();
         let (broker, stream) = (self.broker.clone(), self.id);
         self.jobs.push(Box::pin(async move {
@@ -319,7 +319,7 @@ impl Stream {
     /// tried as soon as the store refuses it.
     fn revoked(&mut self, revocation: Revocation) {
         let lease_id = revocation.lease_id;
-        let sequence = self.heartbeats.load(Ordering::Relaxed);
+        let sequence = self.heartbeats.newest();
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;
         };

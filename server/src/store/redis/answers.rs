@@ -2,7 +2,10 @@
 
 mod fields;
 
-use fred::types::Value;
+use fred::{
+    error::{Error, ErrorKind},
+    types::Value,
+};
 
 use self::fields::Fields;
 pub(super) use self::fields::attachment;
@@ -39,6 +42,31 @@ pub enum Voted {
     },
     /// The token is too far ahead of its clock.
     Ahead,
+}
+
+/// The answer for each lock of one run of a script: run.lua. What ended the run ended it for all.
+pub(super) fn of_each(answer: Result<Value, Error>, count: usize) -> Vec<Result<Value, Error>> {
+    match answer {
+        Ok(answer) if count == 1 => vec![Ok(answer)],
+        Ok(Value::Array(answers)) if answers.len() == count => {
+            answers.into_iter().map(of_one).collect()
+        }
+        Ok(_) => (0..count).map(|_| Ok(Value::Null)).collect(),
+        Err(error) => {
+            let same = || Error::new(error.kind().clone(), error.details().to_owned());
+            (0..count).map(|_| Err(same())).collect()
+        }
+    }
+}
+
+fn of_one(answer: Value) -> Result<Value, Error> {
+    if let Value::Array(fields) = &answer
+        && let [Value::String(tag), Value::String(text)] = &fields[..]
+        && &**tag == "ERROR"
+    {
+        return Err(Error::new(ErrorKind::Unknown, text.to_string()));
+    }
+    Ok(answer)
 }
 
 pub fn voted(answer: Value, me: BrokerId) -> Result<Answer<Voted>, StoreError> {

@@ -214,7 +214,7 @@ impl Router {
                 let late = |_| StoreError::NotNow("no era in time".to_owned());
                 timeout_at(until, eras.id(asked.slot)).await.map_err(late)?
             }
-            (Some(_) | None, Way::Plain | Way::Asking) => Box::default(),
+            (Some(_) | None, _) => Box::default(),
         };
         Ok(Target {
             node,

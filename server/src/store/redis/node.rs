@@ -1,5 +1,6 @@
 //! One verified Redis server process, and the scripts that run on it.
 
+mod clock;
 mod looks;
 
 use std::sync::{
@@ -8,11 +9,13 @@ use std::sync::{
 };
 
 use fred::{clients::Client, error::Error, interfaces::PubsubInterface as _, types::Value};
-use tokio::{sync::Mutex, time::Instant};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
+use self::clock::Clock;
 use super::{
+    batches::Batches,
     clocks::Reading,
     cluster::{eras::SlotEras, redirect::Redirect, shards::Shards, slot},
     complaints::Complaints,
@@ -57,7 +60,10 @@ pub(super) enum Eras {
 /// How a script is to be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
+    /// At once, after all that was sent before.
     Plain,
+    /// With others that wait, if many are under way: what is asked later may be run before it.
+    Along,
     /// On a server to which the lock's slot is on its way.
     Asking,
 }
@@ -74,6 +80,7 @@ pub(super) enum Missed {
 /// or when it turns out to be another server or another era than the verified one.
 pub struct Node {
     verified: Verified,
+    batches: Arc<Batches>,
     clock: Clock,
     /// The last quick one.
     time: StdMutex<Reading>,
@@ -89,18 +96,13 @@ pub struct Node {
     why: OnceLock<String>,
 }
 
-/// Estimates the server's clock: its last TIME plus what has passed here since.
-struct Clock {
-    origin: Instant,
-    offset_ms: AtomicU64,
-}
-
 impl Node {
     pub(super) fn new(verified: Verified) -> Self {
         Self {
             clock: Clock::starting_at(verified.time.now_ms),
             time: StdMutex::new(verified.time),
             turn: AtomicU16::new(0),
+            batches: Arc::default(),
             verified,
             reloading: Mutex::default(),
             reloads: AtomicU64::new(0),
@@ -145,12 +147,13 @@ impl Node {
         let client = &self.verified.client;
         let run = async || match way {
             Way::Plain => script.run(client, command()).await,
-            Way::Asking => script.run_asking(client, command()).await,
+            Way::Along => script.run_along(&self.batches, client, command()).await,
+            Way::Asking => Box::pin(script.run_asking(client, command())).await,
         };
         let reloads = self.reloads.load(Ordering::Acquire);
         let result = match run().await {
             Err(error) if Refusal::of(&error).then == Then::Load => {
-                match self.reload_scripts(reloads).await {
+                match Box::pin(self.reload_scripts(reloads)).await {
                     Ok(()) => run().await,
                     Err(error) => Err(error),
                 }
@@ -343,52 +346,5 @@ impl Node {
             self.reloads.fetch_add(1, Ordering::Release);
         }
         Ok(())
-    }
-}
-
-impl Clock {
-    fn starting_at(now_ms: u64) -> Self {
-        Self {
-            origin: Instant::now(),
-            offset_ms: AtomicU64::new(now_ms),
-        }
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.offset_ms.load(Ordering::Relaxed) + self.elapsed_ms()
-    }
-
-    fn now_us(&self) -> u64 {
-        let elapsed_us = u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX / 2);
-        self.offset_ms.load(Ordering::Relaxed) * 1_000 + elapsed_us
-    }
-
-    fn at_least(&self, now_ms: u64) {
-        let offset_ms = now_ms.saturating_sub(self.elapsed_ms());
-        self.offset_ms.fetch_max(offset_ms, Ordering::Relaxed);
-    }
-
-    fn set(&self, now_ms: u64) {
-        let offset_ms = now_ms.saturating_sub(self.elapsed_ms());
-        self.offset_ms.store(offset_ms, Ordering::Relaxed);
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX / 2)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_is_set_back_only_by_the_probe() {
-        let clock = Clock::starting_at(1_000_000);
-        clock.at_least(2_000_000);
-        clock.at_least(1_500_000);
-        assert!(clock.now_ms() >= 2_000_000);
-        clock.set(1_000_000);
-        assert!((1_000_000..1_100_000).contains(&clock.now_ms()));
     }
 }

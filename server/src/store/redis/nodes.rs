@@ -61,7 +61,7 @@ impl Nodes {
                 Ok(Target {
                     node: supervisor.node(left).await?,
                     slot_era: None,
-                    way: Way::Plain,
+                    way: Way::Along,
                 })
             }
             (Self::Cluster(_), None) => Err(StoreError::NotNow("no lock is named".to_owned())),

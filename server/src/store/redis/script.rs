@@ -1,6 +1,6 @@
 //! A script, run by its digest.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use fred::{
     bytes_utils::Str,
@@ -10,13 +10,14 @@ use fred::{
     types::{CustomCommand, Value},
 };
 
-use super::scripts::Command;
+use super::{batches::Batches, scripts::Command};
 
 /// A script. Servers name its SHA-1 when it is loaded.
 #[derive(Debug)]
 pub struct Script {
     name: &'static str,
     text: String,
+    takes_several: bool,
     sha: OnceLock<Str>,
 }
 
@@ -26,7 +27,17 @@ impl Script {
         Self {
             name,
             text: text.into(),
+            takes_several: false,
             sha: OnceLock::new(),
+        }
+    }
+
+    /// One that may be run for several locks at once: run.lua.
+    #[must_use]
+    pub(super) fn of_several(self) -> Self {
+        Self {
+            takes_several: true,
+            ..self
         }
     }
 
@@ -44,7 +55,21 @@ impl Script {
     /// EVALSHA; the error is the server's.
     pub(super) async fn run(&self, client: &Client, command: Command) -> Result<Value, Error> {
         let sha = self.digest(client).await?;
-        client.evalsha(sha, command.keys, command.args).await
+        evalsha(client, sha, command).await
+    }
+
+    /// `run`, together with others if many are under way.
+    pub(super) async fn run_along(
+        &self,
+        batches: &Arc<Batches>,
+        client: &Client,
+        command: Command,
+    ) -> Result<Value, Error> {
+        if !self.takes_several {
+            return self.run(client, command).await;
+        }
+        let sha = self.digest(client).await?;
+        batches.run(client, sha, command).await
     }
 
     /// `run` on a server to which the lock's slot is on its way.
@@ -82,10 +107,19 @@ impl Script {
 
     async fn digest(&self, client: &Client) -> Result<Str, Error> {
         if self.sha.get().is_none() {
-            self.load(client).await?;
+            Box::pin(self.load(client)).await?;
         }
         Ok(self.sha.get().cloned().unwrap_or_default())
     }
+}
+
+/// fred's future has 7 KB, which every future around it would have, too, and which would be copied with each.
+pub(super) fn evalsha(
+    client: &Client,
+    sha: Str,
+    Command { keys, args }: Command,
+) -> impl Future<Output = Result<Value, Error>> {
+    Box::pin(client.evalsha(sha, keys, args))
 }
 
 /// fred has no EVALSHA in pipelines.

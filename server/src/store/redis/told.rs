@@ -73,7 +73,7 @@ pub(in crate::store) fn told(
                     fencing_token: FencingToken::new(what.parse().ok()?)?,
                     provisional: true,
                 };
-                Event::HandOff(lock.clone(), hand_off)
+                Event::HandOff(lock.clone(), hand_off, None)
             }
         });
     }

@@ -141,7 +141,7 @@ impl Shared {
                 // Whoever joins knows no tokens here: only the nodes tell whether it is still its.
                 provisional: true,
             };
-            self.tell(Event::HandOff(lock.clone(), hand_off));
+            self.tell(Event::HandOff(lock.clone(), hand_off, None));
         }
     }
 

@@ -47,8 +47,8 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     mutant("looking revokes", "if force ~= '?' then", "if true then"),
     mutant(
         "a hand-off that is not claimed is taken away",
-        "if not h or h.place then\n  local tag",
-        "if not h then\n  local tag",
+        "if not h or h.place then\n    local tag",
+        "if not h then\n    local tag",
     ),
     mutant(
         "the reason is lost at the end",
@@ -72,7 +72,7 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     ),
     mutant(
         "the line does not move after a revocation",
-        "  advance()\n  if ARGV[9]",
-        "  if ARGV[9]",
+        "    advance()\n    if tells ==",
+        "    if tells ==",
     ),
 ];

@@ -1,75 +1,76 @@
 -- Acquire: grants the lock, or joins its queue, or says why not. A repeat finds what an earlier
 -- attempt got, and renews the lease.
--- ARGV 4..: lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin (0 or 1), queue cap, owner,
--- weight, limit (0: the one in use), terms ('' or
--- 'max_hold_ms,lock_delay_ms,disconnect_grace_ms,added': 0 for none, '' for no grace; added is 1 where
--- the lease is there already), under ('': makes a lease, '+': adds to one, a token: enters),
--- stream ('' or 'epoch.number'), then what makes it a vote, or ''
-local lease, request, arguments, attempt = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local wait, limit, weight, under = tonumber(ARGV[9]), tonumber(ARGV[14]), ARGV[13], ARGV[16]
-local stream = ARGV[17] == '' and '' or me .. '.' .. ARGV[17]
-if now > not_after then return { 'LATE', now } end
-local r, l, was_released, was_expired, tombstones =
-  load('r:' .. request, 'l:' .. lease, 'z:' .. lease, 'e:' .. lease, 'a')
-known['r:' .. request], known['l:' .. lease], known.a = r, l, tombstones
-expire()
-if tombstones and is_buried(attempt) then return reply('CANCELLED') end
--- what a node that restarted still knows is not a vote
-if proposed and grants_in() ~= 0 then return not_yet(grants_in()) end
-local h, place = holder_by(request), tonumber(r)
-if h then
-  local e = entry_of(h, request)
-  if h.lease ~= lease or e.arguments ~= arguments then return reply('REUSED') end
-  local there = moved_to(h.stream, stream)
-  if not there then return reply('STALE') end
-  if not announced(h) then return reply('ENDED') end
-  put_on(h, there)
-  set_attempts(h, e, attempts_add(e.attempts, attempt))
-  if proposed then raise(h, e) end
-  extend(h)
-  return granted(h)
-end
-h = holder_of(lease)
-if tombstones and is_buried(request)
-  or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)
-  or under == '' and (h or remembered(was_released, released, kept_released))
-  or under ~= '' and under ~= '+' and not h and remembered(was_released, released, kept_released) then
-  return reply('ENDED')
-end
-local w = { lease = lease, request = request, arguments = arguments, ttl = ARGV[8], since = now,
-  weight = weight, terms = ARGV[15], until_ms = now + wait, passed = 0, owner = ARGV[12],
-  stream = stream, attempts = attempt .. '@' .. me }
-if place then
-  local waits = read_waiter(place)
-  if waits.lease ~= lease or waits.arguments ~= arguments then return reply('REUSED') end
-  local there = moved_to(waits.stream, stream)
-  if not there then return reply('STALE') end
-  if wait > 0 then wait_again(place, waits, w, there) end
-  advance()
-  h = holder_by(request)
-  -- it may have been dropped from the line just now
-  return h and not h.place and granted(h) or held_or_queued(wait, changed['w:' .. place] ~= false and place or 0)
-end
-if h and not h.place and (under == '+' or under == h.token) then
-  if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
-  if other_limit(limit) then return reply('MISMATCH', limit_in_use()) end
-  local refused = enter(h, w)
-  return refused and reply(refused) or granted(h)
-end
-if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
+-- limit: 0 is the one in use. terms: '' or 'max_hold_ms,lock_delay_ms,disconnect_grace_ms,added': 0 for
+-- none, '' for no grace; added is 1 where the lease is there already. under: '' makes a lease, '+' adds
+-- to one, a token enters. stream: '' or 'epoch.number'. What follows makes it a vote, or is ''
+local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin, queue_max, owner, weight,
+  limit, terms, under, stream, ...)
+  local wait = tonumber(wait_ms)
+  limit, stream = tonumber(limit), stream == '' and '' or me .. '.' .. stream
+  propose(...)
+  if now > not_after then return { 'LATE', now } end
+  local r, l, was_released, was_expired, tombstones =
+    load('r:' .. request, 'l:' .. lease, 'z:' .. lease, 'e:' .. lease, 'a')
+  known['r:' .. request], known['l:' .. lease], known.a = r, l, tombstones
+  expire()
+  if tombstones and is_buried(attempt) then return reply('CANCELLED') end
+  -- what a node that restarted still knows is not a vote
+  if proposed and grants_in() ~= 0 then return not_yet(grants_in()) end
+  local h, place = holder_by(request), tonumber(r)
+  if h then
+    local e = entry_of(h, request)
+    if h.lease ~= lease or e.arguments ~= arguments then return reply('REUSED') end
+    local there = moved_to(h.stream, stream)
+    if not there then return reply('STALE') end
+    if not announced(h) then return reply('ENDED') end
+    put_on(h, there)
+    set_attempts(h, e, attempts_add(e.attempts, attempt))
+    if proposed then raise(h, e) end
+    extend(h)
+    return granted(h)
+  end
+  h = holder_of(lease)
+  if tombstones and is_buried(request)
+    or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)
+    or under == '' and (h or remembered(was_released, released, kept_released))
+    or under ~= '' and under ~= '+' and not h and remembered(was_released, released, kept_released) then
+    return reply('ENDED')
+  end
+  local w = { lease = lease, request = request, arguments = arguments, ttl = ttl_ms, since = now,
+    weight = weight, terms = terms, until_ms = now + wait, passed = 0, owner = owner,
+    stream = stream, attempts = attempt .. '@' .. me }
+  if place then
+    local waits = read_waiter(place)
+    if waits.lease ~= lease or waits.arguments ~= arguments then return reply('REUSED') end
+    local there = moved_to(waits.stream, stream)
+    if not there then return reply('STALE') end
+    if wait > 0 then wait_again(place, waits, w, there) end
+    advance()
+    h = holder_by(request)
+    -- it may have been dropped from the line just now
+    return h and not h.place and granted(h) or held_or_queued(wait, changed['w:' .. place] ~= false and place or 0)
+  end
+  if h and not h.place and (under == '+' or under == h.token) then
+    if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
+    if other_limit(limit) then return reply('MISMATCH', limit_in_use()) end
+    local refused = enter(h, w)
+    return refused and reply(refused) or granted(h)
+  end
+  if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 
-local closed = grants_in()
-if closed < 0 and era_id ~= '' or closed ~= 0 and not (ARGV[10] == '1' and wait > 0) then
-  return not_yet(closed)
+  local closed = grants_in()
+  if closed < 0 and era_id ~= '' or closed ~= 0 and not (rejoin == '1' and wait > 0) then
+    return not_yet(closed)
+  end
+  -- another request of the same lease may have been promised the lock
+  local blocked = closed ~= 0 or advance() or holder_of(lease)
+  local in_use = limit_in_use()
+  if in_use == 0 then holders.limit = limit end
+  if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
+  if proposed and tells == '2' then tell_me() end
+  if not blocked and fits(weight) then return proposed and against() or granted(grant(w, nil, proposed)) end
+  if wait > 0 and queue.n >= tonumber(queue_max) then return reply('FULL') end
+  if wait > 0 then join(w) end
+  if proposed and tells ~= '0' then tell_me() end
+  return held_or_queued(wait, queue.tail)
 end
--- another request of the same lease may have been promised the lock
-local blocked = closed ~= 0 or advance() or holder_of(lease)
-local in_use = limit_in_use()
-if in_use == 0 then holders.limit = limit end
-if other_limit(limit) or tonumber(weight) > holders.limit then return reply('MISMATCH', in_use) end
-if proposed and tells == '2' then tell_me() end
-if not blocked and fits(weight) then return proposed and against() or granted(grant(w, nil, proposed)) end
-if wait > 0 and queue.n >= tonumber(ARGV[11]) then return reply('FULL') end
-if wait > 0 then join(w) end
-if proposed and tells ~= '0' then tell_me() end
-return held_or_queued(wait, queue.tail)

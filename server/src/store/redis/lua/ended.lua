@@ -51,10 +51,10 @@ end
 -- Remembers an ended lease, and every eighth time forgets old ones; returns the counters.
 local function remember(kind, counters, lease, at, kept, reason)
   local first, last = string.match(counters, '^(%d+)|(%d+)$')
-  first, last = tonumber(first), last + 1
+  last, at = int(last + 1), int(at)
   changed[kind .. ':' .. lease] = last .. '|' .. at .. (reason and '|' .. reason or '')
   changed[kind .. 'q:' .. last] = lease .. '|' .. at
-  if last % 8 == 0 then first = forget(kind, first, last, kept) end
+  if last % 8 == 0 then first = forget(kind, tonumber(first), tonumber(last), kept) end
   changed[kind] = first .. '|' .. last
   return changed[kind]
 end

@@ -20,7 +20,7 @@ end
 local function grant(w, place, token)
   fence = math.max(fence + 1, now_us)
   if token then fence = token end
-  changed.f = string.format('%.0f', fence)
+  changed.f = int(fence)
   local all = holders
   local slot = all.spare ~= '' and string.match(all.spare, '%d+$')
   if slot then
@@ -29,7 +29,7 @@ local function grant(w, place, token)
     all.top = all.top + 1
   end
   local h = { slot = tonumber(slot or all.top), lease = w.lease, request = w.request,
-    arguments = w.arguments, token = changed.f, ttl = w.ttl, since = now, weight = w.weight,
+    arguments = w.arguments, token = changed.f, ttl = w.ttl, since = int(now), weight = w.weight,
     terms = w.terms, place = place, attempts = w.attempts, entries = '', stream = w.stream,
     owner = w.owner }
   local life = expiry(announced(h))

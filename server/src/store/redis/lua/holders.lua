@@ -1,6 +1,5 @@
 -- The holders: each in a slot of its own. Those above the first slot are found by index fields, so
 -- that a lock with one holder has none.
-local held = {}
 
 function holder_at(slot)
   if held[slot] ~= nil then return held[slot] end
@@ -16,8 +15,9 @@ function holder_at(slot)
 end
 
 local function write_holder(h)
-  changed['h:' .. h.slot] = table.concat({ h.lease, h.request, h.arguments, h.token, h.ttl,
-    h.since, h.expires, h.weight, h.terms, h.place or '', h.attempts, h.entries, h.stream, h.owner }, '|')
+  changed[h.slot == 1 and 'h:1' or 'h:' .. h.slot] = h.lease .. '|' .. h.request .. '|' .. h.arguments .. '|'
+    .. h.token .. '|' .. h.ttl .. '|' .. h.since .. '|' .. int(h.expires) .. '|' .. h.weight .. '|' .. h.terms .. '|'
+    .. (h.place or '') .. '|' .. h.attempts .. '|' .. h.entries .. '|' .. h.stream .. '|' .. h.owner
 end
 
 -- In the last digit of the terms: the grant was added to a lease; the lease is revoked; and that closes

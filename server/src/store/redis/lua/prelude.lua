@@ -1,5 +1,6 @@
--- Shared by all verbs: the constants, the one clock, and one lock's record, read once. SCHEMA: scripts.rs.
--- KEYS: lock, era. ARGV: broker ('…*': watch.lua), not_after_ms, era_id (in a cluster: advance.lua), …
+-- Shared by all verbs: the constants, the one clock, and what is known of the one lock. SCHEMA: scripts.rs.
+-- KEYS: lock, era, more locks (run.lua). ARGV: broker ('…*': watch.lua), not_after_ms, era_id (in a
+-- cluster: advance.lua), then what the verb takes, for each lock
 local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
 local SCAN_MAX, GRANTS_MAX, ATTEMPTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 8, 31, 1073741824
@@ -11,70 +12,18 @@ local t = redis.call('TIME')
 local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
 -- until when a lock_delay closes the lock, and the limit that SetLockLimit has set; 0 for none
-local closed_until, set_limit = 0, 0
--- what was read, and what save() will write: a value, or false where there is none. Lua writes
--- numbers below 10^14 exactly: all but tokens, which are kept as text
-local known, changed, touched_queue, more, hand_offs, events = {}, {}, false, 0, {}, {}
+local closed_until, set_limit
+-- what was read, and what save() will write: a value, or false where there is none
+local known, changed, touched_queue, more, hand_offs, events
+-- the holders that were read, by slot, and a lease that is taken off a stream (stream.lua)
+local held, moved
 local fence, holders, queue, released, expired, holder_at, note, tell_watchers
 
-local function field(name)
-  if changed[name] ~= nil then return changed[name] end
-  if known[name] == nil then known[name] = call('HGET', lock, name) end
-  return known[name]
-end
+-- Lua's own way to write a number is slow, and exact below 10^14 only: less than a token.
+local function int(number) return string.format('%d', number) end
 
-local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. what }) end
-
--- Fills what was declared above; returns the fields asked for besides.
-local function load(...)
-  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
-  if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
-  fence = tonumber(v[2] or 0)
-  known.u, known['h:1'] = v[3], v[4]
-  if v[3] then
-    local n, top, used, limit, earliest, latest, closed, set, spare =
-      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-    closed_until, set_limit = tonumber(closed), tonumber(set)
-    holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
-      earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
-  else
-    holders = { n = 0, top = 1, used = 0, limit = WHOLE, earliest = 0, latest = 0, spare = '' }
-    local h = holder_at(1)
-    if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires
-    else holders.top = 0 end
-  end
-  if v[5] then
-    local head, tail, n, until_ms, ms, heard, resume, brokers =
-      string.match(v[5], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-    queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n), until_ms = tonumber(until_ms),
-      ms = tonumber(ms), heard = tonumber(heard), resume = tonumber(resume), brokers = brokers }
-  else
-    queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
-  end
-  if holders.top > HOLDERS_MAX then unreadable('too many slots') end
-  released, expired = v[6] or '1|0', v[7] or '1|0'
-  return v[8], v[9], v[10], v[11], v[12]
-end
-
--- Writes what changed: the last step, which nothing that can fail may follow. A record without a TTL
--- gets one by the same command.
-local function save()
-  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
-  if #events > 0 then tell_watchers() end
-  if math.max(last, fence) >= 2^53 then unreadable('a number that is none') end
-  if touched_queue then
-    changed.q = queue.n > 0 and table.concat({ queue.head, queue.tail, queue.n,
-      queue.until_ms, queue.ms, queue.heard, queue.resume, queue.brokers }, '|')
-  end
-  -- a first slot alone, under the limit of exclusive and shared locks, says all by itself
-  local u = (closed_until > 0 or set_limit > 0 or (h.top > 1 or h.limit ~= WHOLE) and h.n + queue.n > 0)
-    and table.concat({ h.n, h.top, h.used, h.limit, h.earliest, h.latest, closed_until, set_limit, h.spare }, '|')
-  if u ~= known.u then changed.u = u end
-  local sets, deletes = { 'v', SCHEMA }, {}
-  for name, value in pairs(changed) do
-    if value then sets[#sets + 1], sets[#sets + 2] = name, value else deletes[#deletes + 1] = name end
-  end
-  for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
-  for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, last - now + (set_limit > 0 and SET_KEEP or KEEP))
+-- Forgets the lock before; no record was read.
+local function begin(key)
+  lock, closed_until, set_limit = key, 0, 0
+  known, changed, touched_queue, more, hand_offs, events, held, moved = {}, {}, false, 0, {}, {}, {}, ''
 end

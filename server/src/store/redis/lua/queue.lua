@@ -13,8 +13,9 @@ local function read_waiter(place)
 end
 
 local function write_waiter(place, w)
-  changed['w:' .. place] = table.concat({ w.lease, w.request, w.arguments, w.ttl,
-    w.since, w.until_ms, w.passed, w.weight, w.terms, w.slot or '', w.attempts, w.stream, w.owner }, '|')
+  changed['w:' .. place] = w.lease .. '|' .. w.request .. '|' .. w.arguments .. '|' .. w.ttl .. '|' .. w.since .. '|'
+    .. int(w.until_ms) .. '|' .. w.passed .. '|' .. w.weight .. '|' .. w.terms .. '|' .. (w.slot or '') .. '|'
+    .. w.attempts .. '|' .. w.stream .. '|' .. w.owner
 end
 
 -- The clock of silence: a gap between touches above STALL does not count.

@@ -1,45 +1,46 @@
 -- Release: gives a lease back, or one of its entries, and hands the lock to the next waiters in the
 -- same step.
--- ARGV 4..: lease, fencing_token, what ('' for all, the request of an entry, or '!': it lapses), via,
--- 1 or '': to tell brokers that want to know when the lock is free, or not
-local lease, token, what = ARGV[4], ARGV[5], ARGV[6]
-local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-known['l:' .. lease] = l
-local tag, left, reason = 'NOTFOUND', 0
-expire()
-local h = holder_of(lease)
-if h and h.token == token and is_elsewhere(h, ARGV[7]) then
-  tag = 'ELSEWHERE'
-elseif h and h.token == token and what == '!' then
-  tag, h.expires = 'NOW', now
-  end_lease(h)
-elseif h and h.token == token then
-  tag = 'NOW'
-  local e = what ~= '' and entry_of(h, what)
-  if what ~= '' then bury(what) end
-  if what ~= '' and not e then
-    tag, left = 'RELEASED', hold_count(h)
-  elseif e and h.entries ~= '' then
-    leave(h, e)
-    left = hold_count(h)
-  else
-    -- repeats of the call that made the lease are refused by the memory of released leases
-    if h.entries ~= '' or has_flag(h, ADDED) then
-      bury(h.request)
-      for other in string.gmatch(h.entries, ENTRY) do bury(other) end
+-- what: '' for all, the request of an entry, or '!': it lapses. tells: 1 or '': to tell brokers that want
+-- to know when the lock is free, or not
+local function verb(lease, token, what, via, tells)
+  local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
+  known['l:' .. lease] = l
+  local tag, left, reason = 'NOTFOUND', 0
+  expire()
+  local h = holder_of(lease)
+  if h and h.token == token and is_elsewhere(h, via) then
+    tag = 'ELSEWHERE'
+  elseif h and h.token == token and what == '!' then
+    tag, h.expires = 'NOW', now
+    end_lease(h)
+  elseif h and h.token == token then
+    tag = 'NOW'
+    local e = what ~= '' and entry_of(h, what)
+    if what ~= '' then bury(what) end
+    if what ~= '' and not e then
+      tag, left = 'RELEASED', hold_count(h)
+    elseif e and h.entries ~= '' then
+      leave(h, e)
+      left = hold_count(h)
+    else
+      -- repeats of the call that made the lease are refused by the memory of released leases
+      if h.entries ~= '' or has_flag(h, ADDED) then
+        bury(h.request)
+        for other in string.gmatch(h.entries, ENTRY) do bury(other) end
+      end
+      if has_flag(h, CLOSES) then
+        h.expires = now
+        close_after(h)
+      end
+      note('RELEASED', h)
+      free(h)
+      remember('z', released, lease, now, kept_released)
     end
-    if has_flag(h, CLOSES) then
-      h.expires = now
-      close_after(h)
-    end
-    note('RELEASED', h)
-    free(h)
-    remember('z', released, lease, now, kept_released)
+  elseif not h then
+    tag, reason = ended_tag(lease, was_released, was_expired)
   end
-elseif not h then
-  tag, reason = ended_tag(lease, was_released, was_expired)
+  advance()
+  if tells == '1' then tell_free() end
+  if next(changed) or touched_queue then save() end
+  return { tag, now, more, hand_offs, left, reason }
 end
-advance()
-if ARGV[8] == '1' then tell_free() end
-if next(changed) or touched_queue then save() end
-return { tag, now, more, hand_offs, left, reason }

@@ -1,25 +1,26 @@
 -- Renew: extends a lease, and claims a provisional hand-off. Makes no lock and shortens none.
--- ARGV 4..: lease, fencing_token, ttl_ms ('' keeps the present one), via
-local lease, token = ARGV[4], ARGV[5]
-if now > not_after then return { 'LATE', now } end
-local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-known['l:' .. lease] = l
-expire()
-local h = holder_of(lease)
-if h and h.token == token then
-  if is_elsewhere(h, ARGV[7]) then
-    if next(changed) then save() end
-    return { 'ELSEWHERE', now, more, hand_offs }
+-- ttl_ms: '' keeps the present one
+local function verb(lease, token, ttl_ms, via)
+  if now > not_after then return { 'LATE', now } end
+  local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
+  known['l:' .. lease] = l
+  expire()
+  local h = holder_of(lease)
+  if h and h.token == token then
+    if is_elsewhere(h, via) then
+      if next(changed) then save() end
+      return { 'ELSEWHERE', now, more, hand_offs }
+    end
+    local extended = extend(h, ttl_ms ~= '' and ttl_ms)
+    if extended or next(changed) then save() end
+    if not extended then
+      local tag, reason = over(h)
+      return { tag, now, more, hand_offs, reason }
+    end
+    return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }
   end
-  local extended = extend(h, ARGV[6] ~= '' and ARGV[6])
-  if extended or next(changed) then save() end
-  if not extended then
-    local tag, reason = over(h)
-    return { tag, now, more, hand_offs, reason }
-  end
-  return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }
+  local tag, reason = 'NOTFOUND'
+  if not h then tag, reason = ended_tag(lease, was_released, was_expired) end
+  if next(changed) then save() end
+  return { tag, now, more, hand_offs, reason }
 end
-local tag, reason = 'NOTFOUND'
-if not h then tag, reason = ended_tag(lease, was_released, was_expired) end
-if next(changed) then save() end
-return { tag, now, more, hand_offs, reason }

@@ -1,40 +1,42 @@
 -- Revoke: takes the lock away from a lease, which is renewed no more when its grace is over. Until it is
 -- given back or has run out the lock is held. The broker of its stream is told.
--- ARGV 4..: lease, grace_ms, lock_delay_ms ('' keeps the lease's own), how far ('': so far, '?': only says
--- what would be done, '!': the lock is free now), reason, 1 or '': as for Release
-local lease, grace, delay, force, reason = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
-if now > not_after then return { 'LATE', now } end
-local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-known['l:' .. lease] = l
-expire()
-local h = holder_of(lease)
-if not h or h.place then
-  local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
-  if next(changed) then save() end
-  return { tag, now, more, hand_offs }
-end
-local holder = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
-local waiting, on = queue.n, h.stream
-if force ~= '?' then
-  local own, terms, flags = string.match(h.terms ~= '' and h.terms or '0,0,,0', '^(%d+)(,.*,)(%d)$')
-  local left = math.max(now + grace - h.since, 1)
-  if own ~= '0' then left = math.min(left, own) end
-  if delay ~= '' then terms = string.gsub(terms, '%d+', delay, 1) end
-  flags = flags % 2 + REVOKED + ((delay ~= '' or has_flag(h, CLOSES)) and CLOSES or 0)
-  h.terms = string.format('%.0f', left) .. terms .. flags
-  changed['k:' .. lease] = reason
-  if force == '!' then
-    h.expires = now
-    end_lease(h)
-  else
-    write_holder(h)
+-- delay, in ms: '' keeps the lease's own. force: '' takes it so far, '?' only says what would be done, '!'
+-- frees the lock now. tells: as for Release
+local function verb(lease, grace_ms, delay, force, reason, tells)
+  local grace = tonumber(grace_ms)
+  if now > not_after then return { 'LATE', now } end
+  local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
+  known['l:' .. lease] = l
+  expire()
+  local h = holder_of(lease)
+  if not h or h.place then
+    local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
+    if next(changed) then save() end
+    return { tag, now, more, hand_offs }
   end
-  local broker = string.match(on, '^%w+')
-  if broker and broker ~= me then
-    tell(broker, table.concat({ lock, lease, '!' .. on .. '!' .. ARGV[5], reason }, '\n'))
+  local holder = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
+  local waiting, on = queue.n, h.stream
+  if force ~= '?' then
+    local own, terms, flags = string.match(h.terms ~= '' and h.terms or '0,0,,0', '^(%d+)(,.*,)(%d)$')
+    local left = math.max(now + grace - h.since, 1)
+    if own ~= '0' then left = math.min(left, own) end
+    if delay ~= '' then terms = string.gsub(terms, '%d+', delay, 1) end
+    flags = flags % 2 + REVOKED + ((delay ~= '' or has_flag(h, CLOSES)) and CLOSES or 0)
+    h.terms = string.format('%.0f', left) .. terms .. flags
+    changed['k:' .. lease] = reason
+    if force == '!' then
+      h.expires = now
+      end_lease(h)
+    else
+      write_holder(h)
+    end
+    local broker = string.match(on, '^%w+')
+    if broker and broker ~= me then
+      tell(broker, table.concat({ lock, lease, '!' .. on .. '!' .. grace_ms, reason }, '\n'))
+    end
+    advance()
+    if tells == '1' then tell_free() end
   end
-  advance()
-  if ARGV[9] == '1' then tell_free() end
+  if next(changed) or touched_queue then save() end
+  return { 'TAKEN', now, more, hand_offs, holder, holders.limit, waiting, on }
 end
-if next(changed) or touched_queue then save() end
-return { 'TAKEN', now, more, hand_offs, holder, holders.limit, waiting, on }

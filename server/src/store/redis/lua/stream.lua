@@ -1,7 +1,5 @@
 -- On which stream a lease or a waiter is: 'broker.epoch.number', or '' for none. The number is its
--- client's count of attachments.
--- the lease that this command takes off a stream, and where it was: 'lease.broker.epoch.number'
-local moved = ''
+-- client's count of attachments. `moved`: 'lease.broker.epoch.number', where it was.
 
 local function stream_of(attachment) return string.match(attachment, '^(.*)%.') or '' end
 

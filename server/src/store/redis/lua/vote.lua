@@ -1,9 +1,13 @@
 -- One vote of several: where several nodes keep a lock, each grants it with the token that is proposed
 -- to all of them, or says which one it would take.
--- ARGV 18..: token (0 asks for nothing new; '': this node decides alone), how far it may be from
--- this node's clock in ms, 1 to raise the token of a holder, when to tell this broker that the lock
--- is free (0: never, 1: if it is not granted now, 2: in any case)
-local proposed, apart_max, raises, tells = tonumber(ARGV[18]), ARGV[19], ARGV[20] == '1', ARGV[21]
+local proposed, apart_max, raises, tells
+
+-- Its token (0 asks for nothing new; '': this node decides alone), how far it may be from this node's
+-- clock in ms, 1 to raise the token of a holder, when to tell this broker that the lock is free (0:
+-- never, 1: if it is not granted now, 2: in any case).
+local function propose(token, apart_max_ms, is_raise, when)
+  proposed, apart_max, raises, tells = tonumber(token), apart_max_ms, is_raise == '1', when
+end
 
 -- A token must be near this node's clock: the node may have forgotten a newer one than it knows.
 local function is_behind() return proposed <= fence or proposed < now_us - apart_max * 1000 end
@@ -22,6 +26,6 @@ end
 local function raise(h, e)
   if not raises or e ~= h or h.entries ~= '' or is_behind() or is_ahead() then return end
   fence = proposed
-  changed.f = string.format('%.0f', fence)
+  changed.f = int(fence)
   h.token = changed.f
 end

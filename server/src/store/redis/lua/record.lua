@@ -1,0 +1,63 @@
+-- One lock's record: read once, and written once.
+local function field(name)
+  if changed[name] ~= nil then return changed[name] end
+  if known[name] == nil then known[name] = call('HGET', lock, name) end
+  return known[name]
+end
+
+local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. what }) end
+
+-- Fills what was declared above; returns the fields asked for besides.
+local function load(...)
+  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
+  if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
+  fence = tonumber(v[2] or 0)
+  known.u, known['h:1'] = v[3], v[4]
+  if v[3] then
+    local n, top, used, limit, earliest, latest, closed, set, spare =
+      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+    closed_until, set_limit = tonumber(closed), tonumber(set)
+    holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
+      earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
+  else
+    holders = { n = 0, top = 1, used = 0, limit = WHOLE, earliest = 0, latest = 0, spare = '' }
+    local h = holder_at(1)
+    if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires
+    else holders.top = 0 end
+  end
+  if v[5] then
+    local head, tail, n, until_ms, ms, heard, resume, brokers =
+      string.match(v[5], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+    queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n), until_ms = tonumber(until_ms),
+      ms = tonumber(ms), heard = tonumber(heard), resume = tonumber(resume), brokers = brokers }
+  else
+    queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
+  end
+  if holders.top > HOLDERS_MAX then unreadable('too many slots') end
+  released, expired = v[6] or '1|0', v[7] or '1|0'
+  return v[8], v[9], v[10], v[11], v[12]
+end
+
+-- Writes what changed: the last step, which nothing that can fail may follow. A record without a TTL
+-- gets one by the same command.
+local function save()
+  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
+  if #events > 0 then tell_watchers() end
+  if math.max(last, fence) >= 2^53 then unreadable('a number that is none') end
+  if touched_queue then
+    changed.q = queue.n > 0 and string.format('%d|%d|%d|%d|%d|%d|%d|', queue.head, queue.tail, queue.n,
+      queue.until_ms, queue.ms, queue.heard, queue.resume) .. queue.brokers
+  end
+  -- a first slot alone, under the limit of exclusive and shared locks, says all by itself
+  local u = (closed_until > 0 or set_limit > 0 or (h.top > 1 or h.limit ~= WHOLE) and h.n + queue.n > 0)
+    and string.format('%d|%d|%d|%d|%d|%d|%d|%d|', h.n, h.top, h.used, h.limit, h.earliest, h.latest,
+      closed_until, set_limit) .. h.spare
+  if u ~= known.u then changed.u = u end
+  local sets, deletes = { 'v', SCHEMA }, {}
+  for name, value in pairs(changed) do
+    if value then sets[#sets + 1], sets[#sets + 2] = name, value else deletes[#deletes + 1] = name end
+  end
+  for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
+  for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
+  call('PEXPIRE', lock, int(last - now + (set_limit > 0 and SET_KEEP or KEEP)))
+end
