@@ -89,7 +89,7 @@ pub(crate) struct Peers {
 
 /// Rounds are interleaved, so that a slow moment of the machine meets every system alike.
 async fn measure(extent: &Extent) -> Peers {
-    let sites = Sites::start().await;
+    let mut sites = Sites::start().await;
     let mut peers = Peers {
         rounds: extent.rounds,
         measured: extent.measured,
@@ -161,8 +161,8 @@ fn progress(round: usize, scenario: &str, count: usize, system: System, ran: &Ra
 }
 
 impl Sites {
-    async fn ran(&self, system: System, task: Task) -> Ran {
-        self.clear().await;
+    async fn ran(&mut self, system: System, task: Task) -> Ran {
+        self.clear(system).await;
         let (peer, servers) = (self.peer(system), self.servers(system));
         driver::run(peer, task, &servers, async || self.scripts(system).await).await
     }
@@ -187,8 +187,8 @@ impl Sites {
     }
 
     /// The holder is killed; how long until whoever waits has the lock.
-    async fn crash(&self, system: System) -> Result<Duration, String> {
-        self.clear().await;
+    async fn crash(&mut self, system: System) -> Result<Duration, String> {
+        self.clear(system).await;
         let task = |scenario| Task {
             scenario,
             count: 1,

@@ -36,6 +36,8 @@ pub(super) fn aims(peers: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             writeln!(f, "| {} | not measured | | |", aim.what)?;
             continue;
         };
+        // As it is shown.
+        let figure = (figure * 100.0).round() / 100.0;
         let (sign, is_met) = match aim.is_least {
             true => ("at least", figure >= aim.aim),
             false => ("at most", figure <= aim.aim),
@@ -65,7 +67,7 @@ fn pairs(peers: &Peers) -> Vec<Aim> {
         (System::MemoryStream, System::EchoStream, 0.6),
     ];
     let ratio = |(one, other, aim): (System, System, f64)| {
-        let figure = of(one).zip(of(other)).map(|(one, other)| one / other);
+        let figure = of(one).zip(of(other)).and_then(over);
         least(
             format!(
                 "pairs/s, {CALLERS} callers: {} ÷ {}",
@@ -107,8 +109,7 @@ fn hot(peers: &Peers) -> Vec<Aim> {
         all.push(most(what("p99 ms from release to grant"), p99, 2.0));
         all.push(least(what("Jain's index"), of(own, &Run::jain), 0.99));
         for other in [System::Etcd, System::RedissonFair] {
-            let figure = of(own, &rate).zip(of(other, &rate));
-            let figure = figure.map(|(own, other)| own / other);
+            let figure = of(own, &rate).zip(of(other, &rate)).and_then(over);
             all.push(least(what(&format!("÷ {}", other.name())), figure, 20.0));
         }
     }
@@ -139,6 +140,11 @@ fn kept(peers: &Peers) -> Vec<Aim> {
         most(what("MiB"), mib, 600.0),
         most(what("cores"), cores, 1.0),
     ]
+}
+
+/// A peer that did nothing is no measure.
+fn over((own, other): (f64, f64)) -> Option<f64> {
+    (other > 0.0).then(|| own / other)
 }
 
 fn least(what: String, figure: Option<f64>, aim: f64) -> Aim {

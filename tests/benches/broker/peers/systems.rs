@@ -1,6 +1,10 @@
 //! The systems that are compared, and the servers that they need.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
@@ -138,6 +142,13 @@ impl System {
     }
 }
 
+/// An etcd with nothing in it. Killed when dropped.
+struct Etcd {
+    process: TestProcess,
+    addr: SocketAddr,
+    _dir: TempDir,
+}
+
 /// The servers, all of them for all systems. Killed when dropped.
 pub(crate) struct Sites {
     peers: PathBuf,
@@ -145,8 +156,7 @@ pub(crate) struct Sites {
     brokers_redis: RedisServer,
     redis: RedisServer,
     targets: Targets,
-    etcd: TestProcess,
-    etcd_addr: SocketAddr,
+    etcd: Etcd,
     zookeeper: TestProcess,
     zookeeper_addr: SocketAddr,
     _dir: TempDir,
@@ -159,28 +169,7 @@ impl Sites {
         let brokers_redis = RedisServer::start().await;
         let options = BrokerOptions::on(brokers_redis.url());
         options.init_store().await;
-        let [etcd_addr, etcd_peer, zookeeper_addr] = [(); 3].map(|()| addr());
-        let mut etcd = Command::new(peers.join("bin/etcd"));
-        let (client, peer) = (format!("http://{etcd_addr}"), format!("http://{etcd_peer}"));
-        etcd.arg("--data-dir").arg(dir.path().join("etcd"));
-        etcd.args([
-            "--listen-client-urls",
-            &client,
-            "--advertise-client-urls",
-            &client,
-        ]);
-        etcd.args([
-            "--listen-peer-urls",
-            &peer,
-            "--initial-advertise-peer-urls",
-            &peer,
-        ]);
-        etcd.args([
-            "--initial-cluster",
-            &format!("default={peer}"),
-            "--log-level",
-            "error",
-        ]);
+        let zookeeper_addr = addr();
         let mut zookeeper = Command::new("java");
         zookeeper.args(["-Dzookeeper.admin.enableServer=false", "-cp"]);
         zookeeper.arg(class_path(&peers));
@@ -188,28 +177,20 @@ impl Sites {
         zookeeper
             .arg(zookeeper_addr.port().to_string())
             .arg(dir.path().join("zookeeper"));
-        let serve = |command, log: &str| {
-            let (process, _, _) = TestProcess::start_talking(command, &dir.path().join(log));
-            process
-        };
+        let (zookeeper, _, _) =
+            TestProcess::start_talking(zookeeper, &dir.path().join("zookeeper.log"));
         let sites = Self {
             broker: BrokerProcess::start(&options).await,
             brokers_redis,
             redis: RedisServer::start().await,
             targets: Targets::start().await,
-            etcd: serve(etcd, "etcd.log"),
-            etcd_addr,
-            zookeeper: serve(zookeeper, "zookeeper.log"),
+            etcd: Etcd::start(&peers).await,
+            zookeeper,
             zookeeper_addr,
             peers,
             _dir: dir,
         };
-        for addr in [etcd_addr, zookeeper_addr] {
-            until("the server listens", async || {
-                TcpStream::connect(addr).await.ok()
-            })
-            .await;
-        }
+        listens(zookeeper_addr).await;
         sites
     }
 
@@ -232,7 +213,7 @@ impl Sites {
             Server::Echo => self.targets.echo(),
             Server::BrokersRedis => self.brokers_redis.addr(),
             Server::Redis => self.redis.addr(),
-            Server::Etcd => self.etcd_addr,
+            Server::Etcd => self.etcd.addr,
             Server::ZooKeeper => self.zookeeper_addr,
         }
     }
@@ -248,7 +229,7 @@ impl Sites {
             Server::Echo => vec![self.targets.echo_pid()],
             Server::BrokersRedis => vec![self.brokers_redis.process().pid()],
             Server::Redis => vec![self.redis.process().pid()],
-            Server::Etcd => vec![self.etcd.pid()],
+            Server::Etcd => vec![self.etcd.process.pid()],
             Server::ZooKeeper => vec![self.zookeeper.pid()],
         }
     }
@@ -258,9 +239,18 @@ impl Sites {
         self.brokers_redis.connect().await
     }
 
-    /// Nothing is left of what was before.
-    pub(crate) async fn clear(&self) {
-        self.redis.connect().await.must(&["FLUSHALL"]).await;
+    /// Nothing is left of what was before. Where many who waited in etcd's line have gone at once, nobody
+    /// may ever get a lock again (<https://github.com/etcd-io/etcd/issues/13336>): its server is a new one.
+    pub(crate) async fn clear(&mut self, system: System) {
+        match system.server() {
+            Server::Etcd => self.etcd = Etcd::start(&self.peers).await,
+            Server::Redis => drop(self.redis.connect().await.must(&["FLUSHALL"]).await),
+            Server::Broker
+            | Server::Memory
+            | Server::Echo
+            | Server::BrokersRedis
+            | Server::ZooKeeper => {}
+        }
     }
 
     /// The peer, without its task.
@@ -299,6 +289,40 @@ impl Sites {
     }
 }
 
+impl Etcd {
+    async fn start(peers: &Path) -> Self {
+        let dir = TempDir::new("etcd");
+        let [addr, peer_addr] = [(); 2].map(|()| addr());
+        let (client, peer) = (format!("http://{addr}"), format!("http://{peer_addr}"));
+        let mut etcd = Command::new(peers.join("bin/etcd"));
+        etcd.arg("--data-dir").arg(dir.path().join("data"));
+        for (flag, value) in [
+            ("--listen-client-urls", &client),
+            ("--advertise-client-urls", &client),
+            ("--listen-peer-urls", &peer),
+            ("--initial-advertise-peer-urls", &peer),
+            ("--initial-cluster", &format!("default={peer}")),
+            ("--log-level", &"error".to_owned()),
+        ] {
+            etcd.args([flag, value]);
+        }
+        let (process, _, _) = TestProcess::start_talking(etcd, &dir.path().join("log"));
+        listens(addr).await;
+        Self {
+            process,
+            addr,
+            _dir: dir,
+        }
+    }
+}
+
+async fn listens(addr: SocketAddr) {
+    until("the server listens", async || {
+        TcpStream::connect(addr).await.ok()
+    })
+    .await;
+}
+
 fn own() -> Command {
     let mut own = Command::new(std::env::current_exe().expect("a program knows its path"));
     own.arg(ours::ARGUMENT);
@@ -309,7 +333,7 @@ fn addr() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }
 
-fn class_path(peers: &std::path::Path) -> String {
+fn class_path(peers: &Path) -> String {
     std::fs::read_to_string(peers.join("classpath")).expect("setup.sh writes it")
 }
 
