@@ -13,6 +13,7 @@ use leasehold_server::store::{
     redis::{init::check_store, place::Place, supervisor::NodeEvent},
 };
 use leasehold_tests::{
+    port::free_port,
     redis_node::{Broker, PROMPT, SCRIPTS, answer, command, config, ended, sentence},
     redis_server::RedisServer,
     shared_redis::address,
@@ -45,7 +46,9 @@ async fn a_replica_and_a_cluster_node_are_never_served() {
     let master = RedisServer::start().await;
     let port = master.addr().port().to_string();
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]).await;
-    let cluster = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+    let bus = free_port().to_string();
+    let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+    let cluster = RedisServer::start_with(&options).await;
     for (server, says) in [(&replica, "not a master"), (&cluster, "cluster mode")] {
         let mut config = config(server);
         config.allow_unsafe = true;

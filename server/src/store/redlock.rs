@@ -11,6 +11,7 @@ mod member;
 mod nodes;
 mod start;
 mod taken;
+mod taken_back;
 mod tally;
 mod verdicts;
 mod vote;
@@ -34,8 +35,9 @@ use self::{
     member::Question,
     nodes::Nodes,
     taken::TakeBack,
+    taken_back::TakenBack,
     tally::Together,
-    verdicts::{Seen, TakenBack},
+    verdicts::Seen,
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, Moved,
