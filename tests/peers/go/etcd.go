@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -68,8 +68,8 @@ func (l *etcdLocker) lock(ctx context.Context, name string) error {
 			l.key = answer.Key
 			return nil
 		}
-		// "too many requests": what etcd says beyond some thousands at once. Its clients try again.
-		if status.Code(err) != codes.ResourceExhausted {
+		// What etcd says beyond some thousands at once, by whichever code. Its clients try again.
+		if !strings.Contains(status.Convert(err).Message(), "too many requests") {
 			return err
 		}
 		time.Sleep(25 * time.Millisecond)

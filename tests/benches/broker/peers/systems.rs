@@ -162,12 +162,17 @@ pub(crate) struct Sites {
     _dir: TempDir,
 }
 
+/// Locks of one namespace: more than are kept.
+const QUOTA: usize = 1_000_000;
+
 impl Sites {
     pub(crate) async fn start() -> Self {
         let peers = set_up().await;
         let dir = TempDir::new("servers");
         let brokers_redis = RedisServer::start().await;
-        let options = BrokerOptions::on(brokers_redis.url());
+        let mut options = BrokerOptions::on(brokers_redis.url());
+        let quota = "LEASEHOLD__QUOTAS__LOCKS_PER_NAMESPACE".to_owned();
+        options.env.push((quota, QUOTA.to_string()));
         options.init_store().await;
         let zookeeper_addr = addr();
         let mut zookeeper = Command::new("java");
