@@ -4,6 +4,7 @@ mod credential;
 mod leases;
 mod link;
 mod moves;
+mod times;
 mod waits;
 
 use std::{collections::HashMap, time::Duration};
@@ -48,6 +49,8 @@ pub(crate) struct Keeper {
     moving: Move,
     waits: HashMap<String, Wait>,
     leases: HashMap<String, Owned>,
+    /// None of them needs anything before.
+    look_at: Duration,
     /// What was refused for now, and when to send it again.
     again: Vec<(Duration, About)>,
     /// Unary calls under way.
@@ -73,6 +76,7 @@ impl Keeper {
             moving: Move::new(at),
             waits: HashMap::new(),
             leases: HashMap::new(),
+            look_at: Duration::ZERO,
             again: Vec::new(),
             calls: FuturesUnordered::new(),
         }
@@ -198,10 +202,8 @@ impl Keeper {
 
     fn tick(&mut self) {
         let now = clock::now();
-        self.watch_validity(now);
         self.watch_waits(now);
-        self.watch_silence(now);
-        self.beat_if_due(now);
+        self.look_if_due(now);
         self.watch_credential(now);
         self.send_again(now);
         self.open_if_due(now);

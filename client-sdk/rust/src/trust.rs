@@ -69,6 +69,11 @@ impl Trust {
         self.live_ns() > 0
     }
 
+    /// When it ends, on the clock of [`clock::now`]; 0: it has been found over.
+    pub(crate) fn until(&self) -> Duration {
+        Duration::from_nanos(self.until_ns.load(Ordering::SeqCst))
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         Duration::from_nanos(self.live_ns()).saturating_sub(clock::now())
     }

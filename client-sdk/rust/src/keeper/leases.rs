@@ -64,6 +64,41 @@ impl Owned {
         self.attach_number
     }
 
+    pub(super) fn is_unborn(&self) -> bool {
+        self.unborn.is_some()
+    }
+
+    pub(super) fn is_given_back(&self) -> bool {
+        self.release.is_some()
+    }
+
+    /// When it ends by itself.
+    pub(super) fn due_at(&self) -> Duration {
+        match (&self.release, &self.unborn) {
+            (Some(release), _) => release.gone_at(),
+            (None, Some(_)) => self.granted_at + self.ttl,
+            (None, None) => self.trust.until(),
+        }
+    }
+
+    /// When it needs a heartbeat, the last one being so old.
+    pub(super) fn beat_at(&self, last: Option<Duration>) -> Duration {
+        // One that has just come here may be about to run out.
+        let Some(last) = last.filter(|last| self.came_at.is_none_or(|came_at| came_at <= *last))
+        else {
+            return Duration::ZERO;
+        };
+        let interval = self.interval.min(self.ttl / 3);
+        // One for all that were granted late: their broker is busy.
+        let is_late = self.unborn.is_some() && self.granted_at > last;
+        last + if is_late { interval / 4 } else { interval }
+    }
+
+    /// How long its broker may answer no heartbeat.
+    pub(super) fn patience(&self) -> Duration {
+        self.ttl / 4
+    }
+
     pub(super) fn unborn(self) -> Option<(Slot, Wait)> {
         Some((self.slot, *self.unborn?))
     }
@@ -93,11 +128,6 @@ impl Owned {
             wait.answer(Err(Error::LeaseLost(why)));
         }
         self.release
-    }
-
-    /// How often it needs heartbeats.
-    fn interval(&self) -> Duration {
-        self.interval.min(self.ttl / 3)
     }
 }
 
@@ -129,6 +159,7 @@ impl Keeper {
         };
         self.leases.insert(lease_id.clone(), owned);
         self.hand_out(&lease_id);
+        self.look_at_lease(&lease_id);
     }
 
     /// Hands a lease out for the first time, if half of its validity is left. Otherwise the next
@@ -172,11 +203,12 @@ impl Keeper {
         } else if owned.release.is_none() && !owned.trust.extend(sent + owned.ttl, owned.ttl) {
             self.lapse(&extended.lease_id);
         }
+        self.look_at_lease(&extended.lease_id);
     }
 
     /// Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded
     /// needs the time that is left to stop.
-    fn lapse(&mut self, lease_id: &str) {
+    pub(super) fn lapse(&mut self, lease_id: &str) {
         let Some(owned) = self.leases.remove(lease_id) else {
             return;
         };
@@ -226,6 +258,7 @@ impl Keeper {
             return self.detach(lease_id.clone());
         };
         (owned.is_here, owned.came_at) = (true, Some(clock::now()));
+        self.look_at = Duration::ZERO;
         if owned.release.is_some() {
             return self.release(lease_id);
         }
@@ -276,22 +309,8 @@ impl Keeper {
         self.acquire_under(lease_id);
     }
 
-    /// Ends what ran out.
-    pub(super) fn watch_validity(&mut self, now: Duration) {
-        let due = self.leases.iter().filter(|(_, owned)| owned.is_due(now));
-        let due: Vec<_> = due.map(|(lease_id, _)| lease_id.clone()).collect();
-        for lease_id in due {
-            match self.leases.get(&lease_id) {
-                Some(owned) if owned.release.is_some() => self.unconfirmed(&lease_id),
-                Some(owned) if owned.unborn.is_some() => self.not_born(&lease_id),
-                Some(_) => self.lapse(&lease_id),
-                None => {}
-            }
-        }
-    }
-
     /// No heartbeat has made enough of a late grant.
-    fn not_born(&mut self, lease_id: &str) {
+    pub(super) fn not_born(&mut self, lease_id: &str) {
         let Some(mut owned) = self.leases.remove(lease_id) else {
             return;
         };
@@ -325,51 +344,6 @@ impl Keeper {
         let waits: Vec<_> = self.waits.keys().cloned().collect();
         for request_id in waits {
             self.acquire(&request_id);
-        }
-    }
-
-    pub(super) fn beat_if_due(&mut self, now: Duration) {
-        let Some(link) = &mut self.link else { return };
-        let leases = self.leases.values().filter(|owned| owned.is_here);
-        let held = leases.clone().map(Owned::interval);
-        let every = held.chain(self.waits.values().map(Wait::interval)).min();
-        let Some(every) = every else { return };
-        let last = link.last_beat();
-        // A lease that has just come here may be about to run out.
-        let has_new = leases.clone().any(|owned| owned.came_at > last);
-        // One for all that were granted late: their broker is busy.
-        let is_late = |owned: &Owned| owned.unborn.is_some() && Some(owned.granted_at) > last;
-        let pause = if leases.clone().any(is_late) {
-            every / 4
-        } else {
-            every
-        };
-        if has_new || last.is_none_or(|last| now >= last + pause) {
-            link.beat();
-        }
-    }
-
-    /// A broker that answers no heartbeat for a quarter of a ttl may be gone, though its connection
-    /// seems to live.
-    pub(super) fn watch_silence(&mut self, now: Duration) {
-        let since = self.link.as_ref().and_then(|link| link.silent_since());
-        let leases = self.leases.values().filter(|owned| owned.is_here);
-        let patience = leases.map(|owned| owned.ttl / 4).min();
-        if let (Some(since), Some(patience)) = (since, patience)
-            && now > since + patience
-            && self.moving.is_settled()
-        {
-            self.leave(Duration::ZERO);
-        }
-    }
-}
-
-impl Owned {
-    fn is_due(&self, now: Duration) -> bool {
-        match (&self.release, &self.unborn) {
-            (Some(release), _) => release.is_over(now),
-            (None, Some(_)) => now > self.granted_at + self.ttl,
-            (None, None) => !self.trust.is_valid(),
         }
     }
 }

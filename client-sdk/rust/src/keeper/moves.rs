@@ -119,6 +119,7 @@ impl Keeper {
                 self.link = Some(link);
                 self.off_stream();
                 self.take_up();
+                self.look_at = Duration::ZERO;
             }
             Err(NotOpen { why, is_denied }) => {
                 if is_denied {

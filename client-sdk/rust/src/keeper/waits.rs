@@ -24,10 +24,6 @@ const REPEAT_LIMIT: Duration = Duration::from_secs(5);
 const REPEAT_PAUSE: Duration = Duration::from_millis(200);
 /// How soon another broker is tried when this one does not reach its store.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
-/// The longest pause between heartbeats while a call waits.
-const WAITING: Duration = Duration::from_secs(2);
-/// The shortest ttl that a broker grants.
-const TTL_MIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Wait {
     pub(super) call: Call,
@@ -62,12 +58,6 @@ impl Wait {
         self.attach_number
     }
 
-    /// How often heartbeats are to be sent while it waits.
-    pub(super) fn interval(&self) -> Duration {
-        let ttl = self.call.ttl.map_or(WAITING * 3, |ttl| ttl.max(TTL_MIN));
-        (ttl / 3).min(WAITING)
-    }
-
     fn is_for(&self, lease_id: &str) -> bool {
         self.under
             .as_ref()
@@ -90,6 +80,7 @@ impl Keeper {
             answer: Some(ask.answer),
             reach: (ask.orders, ask.core),
         };
+        self.look_at_wait(&wait);
         self.waits.insert(request_id.clone(), wait);
         self.acquire(&request_id);
     }

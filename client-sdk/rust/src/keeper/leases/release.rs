@@ -36,8 +36,8 @@ pub(super) struct Part {
 }
 
 impl Release {
-    pub(super) fn is_over(&self, now: Duration) -> bool {
-        now >= self.gone_at
+    pub(super) fn gone_at(&self) -> Duration {
+        self.gone_at
     }
 
     /// The stream was closed, with all that was on it, or could not be.
@@ -146,7 +146,7 @@ impl Keeper {
     }
 
     /// Nobody has confirmed a release while the lease could have lived.
-    pub(super) fn unconfirmed(&mut self, lease_id: &str) {
+    pub(in crate::keeper) fn unconfirmed(&mut self, lease_id: &str) {
         if let Some(release) = self.leases.remove(lease_id).and_then(|owned| owned.release) {
             release.answer(Err(ReleaseError::Unconfirmed));
         }
