@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{ChildStdout, Command},
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::streams::usage::{cpu_time, resident_bytes};
@@ -109,9 +109,11 @@ pub(crate) async fn run(
     let before: Vec<_> = all.iter().map(|pid| cpu_time(*pid)).collect();
     let sent = commands().await;
     let own_bytes = resident_bytes(all[0]);
-    let told = peer.line(task.measured + END_LIMIT).await?;
+    // Not when it has told: until then it goes on, and its callers leave the line.
+    sleep_until(began + task.measured).await;
+    let commands = commands().await - sent;
     let window = began.elapsed();
-    // Its entry is there until somebody asks how it ended.
+    // The entry of a peer that has ended is there until somebody asks how it did.
     let after = all.iter().map(|pid| cpu_time(*pid));
     let cpu = after
         .zip(before)
@@ -119,7 +121,7 @@ pub(crate) async fn run(
         .collect();
     let bytes = servers.iter().map(|pid| resident_bytes(*pid));
     let bytes = [own_bytes].into_iter().chain(bytes).collect();
-    let commands = commands().await - sent;
+    let told = peer.line(END_LIMIT).await?;
     let told = serde_json::from_str(&told).map_err(|error| format!("told no JSON: {error}"))?;
     Ok(Run {
         told,
