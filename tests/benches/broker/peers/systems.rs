@@ -152,6 +152,7 @@ struct Etcd {
 /// The servers, all of them for all systems. Killed when dropped.
 pub(crate) struct Sites {
     peers: PathBuf,
+    options: BrokerOptions,
     broker: BrokerProcess,
     brokers_redis: RedisServer,
     redis: RedisServer,
@@ -186,6 +187,7 @@ impl Sites {
             TestProcess::start_talking(zookeeper, &dir.path().join("zookeeper.log"));
         let sites = Self {
             broker: BrokerProcess::start(&options).await,
+            options,
             brokers_redis,
             redis: RedisServer::start().await,
             targets: Targets::start().await,
@@ -246,15 +248,13 @@ impl Sites {
 
     /// Nothing is left of what was before. Where many who waited in etcd's line have gone at once, nobody
     /// may ever get a lock again (<https://github.com/etcd-io/etcd/issues/13336>): its server is a new one.
+    /// So is the broker, which otherwise takes such callers out of their line six seconds later.
     pub(crate) async fn clear(&mut self, system: System) {
         match system.server() {
             Server::Etcd => self.etcd = Etcd::start(&self.peers).await,
             Server::Redis => drop(self.redis.connect().await.must(&["FLUSHALL"]).await),
-            Server::Broker
-            | Server::Memory
-            | Server::Echo
-            | Server::BrokersRedis
-            | Server::ZooKeeper => {}
+            Server::Broker => self.broker = BrokerProcess::start(&self.options).await,
+            Server::Memory | Server::Echo | Server::BrokersRedis | Server::ZooKeeper => {}
         }
     }
 
