@@ -115,18 +115,9 @@ impl Peers {
                 Err(why) => writeln!(f, " {why} ||||")?,
                 Ok(run) => {
                     let mib = |bytes: &u64| format!("{:.0}", *bytes as f64 / MIB);
-                    let cores = |cpu: &Duration| {
-                        format!("{:.2}", cpu.as_secs_f64() / run.window.as_secs_f64())
-                    };
-                    let of = |all: Vec<String>| all.join(" + ");
-                    writeln!(
-                        f,
-                        " {} | {} | {} | {} |",
-                        mib(&run.bytes[0]),
-                        of(run.bytes[1..].iter().map(mib).collect()),
-                        cores(&run.cpu[0]),
-                        of(run.cpu[1..].iter().map(cores).collect()),
-                    )?;
+                    let of = run.bytes[1..].iter().map(mib).collect::<Vec<_>>();
+                    let (own, of) = (mib(&run.bytes[0]), of.join(" + "));
+                    writeln!(f, " {own} | {of} | {} |", cores(run))?;
                 }
             }
         }
@@ -136,19 +127,20 @@ impl Peers {
     fn beside_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| locks kept beside | pairs/s of 64 callers of Leasehold's Rust client | p50 ms | p99 ms | CPU µs a pair |"
+            "| locks kept beside | pairs/s of 64 callers of Leasehold's Rust client | p50 ms | p99 ms | CPU µs a pair | peer's cores | servers' cores |"
         )?;
-        writeln!(f, "|--:|--:|--:|--:|--:|")?;
+        writeln!(f, "|--:|--:|--:|--:|--:|--:|--:|")?;
         for (count, ran) in &self.beside {
             match ran {
-                Err(why) => writeln!(f, "| {count} | {why} ||||")?,
+                Err(why) => writeln!(f, "| {count} | {why} ||||||")?,
                 Ok(run) => writeln!(
                     f,
-                    "| {count} | {:.0} | {} | {} | {:.0} |",
+                    "| {count} | {:.0} | {} | {} | {:.0} | {} |",
                     run.told.done as f64 / KEPT_FOR.as_secs_f64(),
                     ms(run.quantile_us(50) as f64),
                     ms(run.quantile_us(99) as f64),
                     run.cpu_us_each(),
+                    cores(run),
                 )?,
             }
         }
@@ -169,6 +161,13 @@ pub(super) fn ran(rounds: &[Ran]) -> Option<Vec<&Run>> {
 fn why_not(rounds: &[Ran]) -> &str {
     let why = rounds.iter().find_map(|ran| ran.as_ref().err());
     why.map_or("", String::as_str)
+}
+
+/// What the peer used, and each of its servers: two cells.
+fn cores(run: &Run) -> String {
+    let used = |cpu: &Duration| format!("{:.2}", cpu.as_secs_f64() / run.window.as_secs_f64());
+    let servers: Vec<_> = run.cpu[1..].iter().map(used).collect();
+    format!("{} | {}", used(&run.cpu[0]), servers.join(" + "))
 }
 
 fn each(cpu: Duration, run: &Run) -> f64 {
