@@ -54,7 +54,7 @@ use crate::{
     waiters::{Signal, Waiters},
 };
 
-const RENEWALS_AT_ONCE: usize = 256;
+const TURNS: usize = 256;
 /// What takes longer waits for a store, or for one part of it, that does not answer.
 const TURN_MAX: Duration = Duration::from_millis(50);
 
@@ -82,9 +82,9 @@ pub struct Broker {
     history: Arc<History>,
     ends: Arc<Ends>,
     metrics: Metrics,
-    /// Renewals for streams at the store at the same time: those of thousands of leases that become
-    /// due together must not hold up a call.
-    renewals: Arc<Semaphore>,
+    /// Renewals and attachments at the store at the same time: those of thousands of leases that become
+    /// due, or come, together must neither hold up a call nor wait there until they are late.
+    turns: Arc<Semaphore>,
     stream_age: StreamAge,
     /// Over how long the clients of a drain are spread; unset before.
     drained_within: Arc<OnceLock<Duration>>,
@@ -126,7 +126,7 @@ impl Broker {
             )),
             history,
             metrics,
-            renewals: Arc::new(Semaphore::new(RENEWALS_AT_ONCE)),
+            turns: Arc::new(Semaphore::new(TURNS)),
             stream_age,
             drained_within: Arc::default(),
             tasks,

@@ -223,17 +223,17 @@ impl Stream {
         }
     }
 
-    /// Has a lease renewed as soon as the store has room for one more renewal.
+    /// Has a lease renewed as soon as the store has room for one more.
     fn renew_in_turn(&mut self, lease_id: LeaseId) {
-        let renewals = Arc::clone(&self.broker.renewals);
-        if let Ok(turn) = Arc::clone(&renewals).try_acquire_owned() {
+        let turns = Arc::clone(&self.broker.turns);
+        if let Ok(turn) = Arc::clone(&turns).try_acquire_owned() {
             return self.renew(lease_id, turn);
         }
         let owned = self.leases.get_mut(&lease_id);
         if let Some(owned) = owned.filter(|owned| !owned.is_in_turn) {
             owned.is_in_turn = true;
             self.jobs.push(Box::pin(async move {
-                let turn = renewals.acquire_owned().await;
+                let turn = turns.acquire_owned().await;
                 Done::Turn { lease_id, turn }
             }));
         }
