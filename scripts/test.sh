@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # By their names: what compares times or memory with a bound that leaves no room for a neighbour.
-readonly ALONE='^(abuse_.*|chart_upgrade|cluster|cluster_eras|cluster_messages|connections|cost|differential|hold_connection|hold_crash|page_load|redis_errors_end|redlock_listing|refusals|sdk_cancelled|sdk_pause|sdk_suspend|several)$'
+readonly ALONE='^(abuse_.*|chart_upgrade|cluster|cluster_eras|cluster_messages|connections|cost|differential|hold_connection|hold_crash|hold_crowd|page_load|redis_errors_end|redlock_listing|refusals|sdk_cancelled|sdk_pause|sdk_suspend|several)$'
 
 cargo test --workspace --no-run "$@"
 LIST=$(cargo test --workspace --no-run --message-format json "$@" 2>/dev/null | python3 -c '

@@ -1,0 +1,80 @@
+//! All leases of a broker that dies come to another one at the same moment, and none is refused.
+
+use std::{net::SocketAddr, time::Duration};
+
+use leasehold_proto::v1::{Lease, hold_response::Message as Response};
+use leasehold_tests::{
+    client::AcquireCall, clock::boottime, deployment::Deployment, scale::figures,
+    stream_client::StreamClient,
+};
+use tokio::{task::JoinSet, time::timeout};
+
+/// With so many the store has more to do than it does within the 800 ms that each command has.
+const STREAMS: usize = 90;
+/// As many as a stream takes.
+const EACH: usize = 1_000;
+const TTL: Duration = Duration::from_secs(60);
+const GIVE_UP: Duration = Duration::from_secs(240);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
+    let mut deployment = Deployment::start(2).await;
+    let addrs = deployment.addrs();
+    let mut held = Vec::new();
+    for index in 0..STREAMS {
+        held.push(taken(addrs[0], index).await);
+    }
+    deployment.brokers[0].kill().await;
+
+    let begun = boottime();
+    let mut crowd: JoinSet<usize> = JoinSet::new();
+    for (_broken, leases) in held {
+        crowd.spawn(attached(addrs[1], leases));
+    }
+    let all = timeout(GIVE_UP, crowd.join_all()).await;
+    let all: usize = all.expect("all are answered").into_iter().sum();
+    figures(&format!(
+        "hold_crowd: leases={all} all_attached_and_renewed_after={}ms",
+        (boottime() - begun).as_millis()
+    ));
+    assert_eq!(all, STREAMS * EACH);
+}
+
+async fn taken(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {
+    let mut stream = StreamClient::open(broker).await;
+    for lock in 0..EACH {
+        let call = AcquireCall::new(&format!("lock-{index}-{lock}"), TTL, Duration::ZERO);
+        stream.acquire(&call, 1).await;
+    }
+    let mut leases = Vec::new();
+    while leases.len() < EACH {
+        let Response::Granted(granted) = stream.told().await else {
+            panic!("not granted");
+        };
+        leases.push(granted.lease.expect("a lease"));
+    }
+    (stream, leases)
+}
+
+/// Attaches leases and renews them; how many.
+async fn attached(broker: SocketAddr, leases: Vec<Lease>) -> usize {
+    let mut stream = StreamClient::open(broker).await;
+    for lease in &leases {
+        stream.attach(lease, 2).await;
+    }
+    for _ in &leases {
+        match stream.hear().await {
+            Some(Response::Attached(_)) => {}
+            other => panic!("{other:?} instead of an attachment"),
+        }
+    }
+    let beat = stream.heartbeat().await;
+    let mut renewed = 0;
+    while renewed < leases.len() {
+        match stream.hear().await {
+            Some(Response::Ack(ack)) if ack.sequence == beat => renewed += ack.leases.len(),
+            other => panic!("{other:?} instead of an acknowledgement"),
+        }
+    }
+    renewed
+}
