@@ -16,8 +16,8 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{answers, script::evalsha, scripts::Command};
 
-/// Runs under way at once: Redis has the next one when it is done with one. More only where each is full,
-/// so that a server far away is not waited for.
+/// Runs under way at once: Redis has the next one when it is done with one. Beside them there are more
+/// only where each is full, so that a server far away is not waited for.
 const UNDER_WAY_MAX: usize = 2;
 /// Locks of one run. Redis serves nobody else meanwhile.
 const TOGETHER_MAX: usize = 16;
@@ -28,6 +28,7 @@ pub(super) struct Batches(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
+    /// Without those that are there because they are full.
     under_way: usize,
     /// By what may be run together. None is empty.
     kinds: VecDeque<Batch>,
@@ -87,26 +88,29 @@ impl Batches {
     /// Has a call wait. A run begins if that makes a full batch, or if all have ended meanwhile.
     fn wait(self: &Arc<Self>, client: &Client, waiting: Waiting) {
         let mut queue = self.queue();
-        if queue.is_full_with(waiting) || queue.under_way < UNDER_WAY_MAX {
+        let is_full = queue.is_full_with(waiting);
+        if queue.under_way < UNDER_WAY_MAX {
             queue.under_way += 1;
-            self.go_on(&mut queue, client);
+            self.go_on(&mut queue, client, 1);
+        } else if is_full {
+            self.go_on(&mut queue, client, TOGETHER_MAX);
         }
     }
 
-    /// Has one of the runs under way go on with the next batch, if there is one.
-    fn go_on(self: &Arc<Self>, queue: &mut Queue, client: &Client) {
-        if let Some(batch) = queue.next()
+    /// Has a run of batches with at least so many go on with the next one, if there is one.
+    fn go_on(self: &Arc<Self>, queue: &mut Queue, client: &Client, least: usize) {
+        if let Some(batch) = queue.next(least)
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(Arc::clone(self).run_all(client.clone(), batch));
+            runtime.spawn(Arc::clone(self).run_all(client.clone(), batch, least));
         }
     }
 
     /// Runs a batch, and what waits by then, until that is nothing.
-    async fn run_all(self: Arc<Self>, client: Client, mut batch: Batch) {
+    async fn run_all(self: Arc<Self>, client: Client, mut batch: Batch, least: usize) {
         loop {
             run(&client, batch).await;
-            match self.queue().next() {
+            match self.queue().next(least) {
                 Some(next) => batch = next,
                 None => return,
             }
@@ -156,19 +160,18 @@ impl Queue {
         false
     }
 
-    /// What is run next; the kinds take turns. `None`: a run is over.
-    fn next(&mut self) -> Option<Batch> {
+    /// What is run next, if it is at least so many; the kinds take turns. `None`: a run is over.
+    ///
+    /// Those that take whatever there is do so while others are full, or a kind of which there are few
+    /// would wait until there are no more full ones.
+    fn next(&mut self, least: usize) -> Option<Batch> {
         for kind in &mut self.kinds {
             kind.retain(|waiting| !waiting.reply.is_closed());
         }
         self.kinds.retain(|kind| !kind.is_empty());
-        let least = match self.under_way > UNDER_WAY_MAX {
-            true => TOGETHER_MAX,
-            false => 1,
-        };
         let at = self.kinds.iter().position(|kind| kind.len() >= least);
         let Some(mut batch) = at.and_then(|at| self.kinds.remove(at)) else {
-            self.under_way -= 1;
+            self.under_way -= usize::from(least == 1);
             return None;
         };
         let rest = batch.split_off(batch.len().min(TOGETHER_MAX));
@@ -182,6 +185,6 @@ impl Queue {
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
         let mut queue = self.batches.queue();
-        self.batches.go_on(&mut queue, self.client);
+        self.batches.go_on(&mut queue, self.client, 1);
     }
 }
