@@ -1,4 +1,5 @@
-//! All leases of a broker that dies come to another one at the same moment, and none is refused.
+//! So many leases need a broker at the same moment that the store is busy for long: none is refused, and
+//! no client waits behind those of all others.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,10 +8,12 @@ use leasehold_tests::{
     client::AcquireCall, clock::boottime, deployment::Deployment, scale::figures,
     stream_client::StreamClient,
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 /// With so many the store has more to do than it does within the 800 ms that each command has.
 const STREAMS: usize = 90;
+/// Those beside a stream with one lease.
+const OTHERS: usize = 30;
 /// As many as a stream takes.
 const EACH: usize = 1_000;
 const TTL: Duration = Duration::from_secs(60);
@@ -38,6 +41,59 @@ async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
         (boottime() - begun).as_millis()
     ));
     assert_eq!(all, STREAMS * EACH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_not_served_after_all_leases_of_other_streams() {
+    let deployment = Deployment::start(1).await;
+    let broker = deployment.addrs()[0];
+    let mut alone = StreamClient::open(broker).await;
+    let call = AcquireCall::new("alone", TTL, Duration::ZERO);
+    alone.acquire(&call, 1).await;
+    assert!(matches!(alone.told().await, Response::Granted(_)));
+
+    let mut others = Vec::new();
+    for index in 0..OTHERS {
+        others.push(taken(broker, index).await);
+    }
+
+    let renewed = watch::Sender::new(0);
+    let mut crowd = JoinSet::new();
+    for (stream, _) in others {
+        crowd.spawn(beaten(stream, renewed.clone()));
+    }
+    // By then the broker has read the heartbeats of all others.
+    let all = OTHERS * EACH;
+    let mut seen = renewed.subscribe();
+    let begun = seen.wait_for(|renewed| *renewed >= all / 4).await;
+    let begun = *begun.expect("all go on");
+    let beat = alone.heartbeat().await;
+    alone.acknowledged(beat).await;
+    let answered = *renewed.borrow();
+    let call = AcquireCall::new("alone too", TTL, Duration::ZERO);
+    alone.acquire(&call, 2).await;
+    assert!(matches!(alone.told().await, Response::Granted(_)));
+    let granted = *renewed.borrow();
+
+    crowd.join_all().await;
+    assert_eq!(*renewed.borrow(), all);
+    let (before_ack, before_grant) = (answered - begun, granted - answered);
+    figures(&format!(
+        "hold_crowd: renewed_before_ack={before_ack} renewed_before_grant={before_grant} of={all}"
+    ));
+    assert!(before_ack < all / 4, "{before_ack} of {all} came first");
+    assert!(before_grant < all / 4, "{before_grant} of {all} came first");
+}
+
+/// Sends a heartbeat and counts the leases that it renews.
+async fn beaten(mut stream: StreamClient, renewed: watch::Sender<usize>) {
+    let beat = stream.heartbeat().await;
+    let mut left = EACH;
+    while left > 0 {
+        let acked = stream.acknowledged(beat).await;
+        left -= acked;
+        renewed.send_modify(|renewed| *renewed += acked);
+    }
 }
 
 async fn taken(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::{Broker, expiry, in_turn};
+use super::{Broker, expiry};
 use crate::{
     lock::{Attachment, Failed, Grant, HeldLock, LeaseRef, LockError, Release, StreamId, Ttl, Via},
     store::{Attached, Released, Renewed, StoreError},
@@ -68,9 +68,8 @@ impl Broker {
         lease: &[LeaseRef],
         to: Attachment,
     ) -> Result<Vec<HeldLock>, Failed> {
-        let turn = self.turns.acquire().await;
         let attachments = lease.iter().map(|held| self.store.attach(held, to));
-        let attachments = in_turn(turn, join_all(attachments)).await.into_iter();
+        let attachments = join_all(attachments).await.into_iter();
         kept(
             lease,
             attachments.map(|attached| match attached? {

@@ -4,12 +4,18 @@
 //! a time for each lease.
 
 mod done;
+mod due;
 mod messages;
 mod owned;
 mod time;
 mod traced;
 
-use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{
     future::{BoxFuture, FutureExt as _},
@@ -21,6 +27,7 @@ use tracing::debug;
 
 use self::{
     done::Done,
+    due::{Attach, Due},
     owned::{Owned, Todo},
     time::Silence,
 };
@@ -30,7 +37,7 @@ pub use self::{
 };
 use super::{Broker, OnStream, ended, heartbeats::Heartbeats, traced as spans};
 use crate::{
-    lock::{AcquireCall, Attachment, LeaseId, Release, ShownLease, StreamId},
+    lock::{AcquireCall, Attachment, LeaseId, Release, StreamId},
     streams::News,
     trace::Traced,
 };
@@ -87,6 +94,10 @@ pub(super) struct Stream {
     calls: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Their answers: nobody waits for them when the stream is over.
     answers: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// What waits for its turn.
+    due: VecDeque<Due>,
+    /// It waits for a turn.
+    is_in_turn: bool,
     /// Commands under way.
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Renewals that are done and not told yet.
@@ -126,6 +137,8 @@ impl Broker {
             waits: HashMap::new(),
             calls: FuturesUnordered::new(),
             answers: FuturesUnordered::new(),
+            due: VecDeque::new(),
+            is_in_turn: false,
             jobs: FuturesUnordered::new(),
             acks: Vec::new(),
             interval_ms: 0,
@@ -211,7 +224,18 @@ impl Stream {
                 lease,
                 number,
                 traced,
-            } => self.attach((call_id, traced), lease, number),
+            } => {
+                if self.admit(call_id, Some(lease.lease_id)).is_some() {
+                    spans::about(&traced, lease.locks.iter().map(|held| &held.lock));
+                    spans::lease_id(&traced, lease.lease_id);
+                    self.due_next(Due::Attach(Box::new(Attach {
+                        call_id,
+                        lease,
+                        number,
+                        traced,
+                    })));
+                }
+            }
             Asked::Release {
                 call_id,
                 lease_id,
@@ -245,14 +269,14 @@ impl Stream {
             return;
         }
         self.hear();
-        let leases: Vec<_> = self.leases.keys().copied().collect();
-        for lease_id in leases {
-            if let Some(owned) = self.leases.get_mut(&lease_id) {
-                owned.unanswered = Some(sequence);
-                owned.slack.beat(owned.ttl);
+        for (lease_id, owned) in &mut self.leases {
+            owned.unanswered = Some(sequence);
+            owned.slack.beat(owned.ttl);
+            if owned.becomes_due() {
+                self.due.push_back(Due::Renew(*lease_id));
             }
-            self.advance(lease_id);
         }
+        self.take_turns(None);
     }
 
     fn hear(&mut self) {
@@ -284,27 +308,6 @@ impl Stream {
                 result: ended(&first, answer.await),
             }
         }));
-    }
-
-    fn attach(&mut self, (call_id, traced): (i64, Traced), lease: ShownLease, number: u32) {
-        if self.admit(call_id, Some(lease.lease_id)).is_none() {
-            return;
-        }
-        let (broker, to) = (self.broker.clone(), self.attachment(number));
-        spans::about(&traced, lease.locks.iter().map(|held| &held.lock));
-        spans::lease_id(&traced, lease.lease_id);
-        let origin = traced.origin();
-        let attached = async move {
-            let result = broker.attach(&lease.locks, to).await;
-            Done::Attached {
-                call_id,
-                number,
-                lease,
-                result,
-                origin,
-            }
-        };
-        self.answers.push(Box::pin(traced.run(attached)));
     }
 
     /// Notes a call that wants one more lease, unless it is about one that is here, or refuses it.

@@ -1,6 +1,6 @@
 //! What becomes of a stream's jobs.
 
-use tokio::sync::{AcquireError, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Ended, Extended, Phase, Refusal, Silence, Stream, Told};
 use crate::{
@@ -27,11 +27,8 @@ pub(super) enum Done {
         result: Result<Vec<HeldLock>, Failed>,
         origin: Option<Box<Origin>>,
     },
-    /// A lease may be renewed now.
-    Turn {
-        lease_id: LeaseId,
-        turn: Result<OwnedSemaphorePermit, AcquireError>,
-    },
+    /// Something that is due may go to the store.
+    Turns(Option<OwnedSemaphorePermit>),
     Renewed {
         lease_id: LeaseId,
         sequence: i64,
@@ -78,11 +75,9 @@ impl Stream {
                     Err(failed) => self.refuse(call_id, failed),
                 }
             }
-            Done::Turn { lease_id, turn } => {
-                // Nobody closes the semaphore.
-                if let Ok(turn) = turn {
-                    self.turn(lease_id, turn);
-                }
+            Done::Turns(turns) => {
+                self.is_in_turn = false;
+                self.take_turns(turns);
             }
             Done::Renewed {
                 lease_id,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
-    sync::Arc,
     time::Duration,
 };
 
@@ -11,7 +10,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Done, Ended, Phase, RETRY, Refusal, Stream, Told};
+use super::{Done, Due, Ended, Phase, RETRY, Refusal, Stream, Told};
 use crate::{
     broker::in_turn,
     lock::{
@@ -46,7 +45,7 @@ pub(super) struct Owned {
     ends_at: Option<Instant>,
     pub(super) is_busy: bool,
     /// It waits for its turn to be renewed, which holds up nothing else.
-    pub(super) is_in_turn: bool,
+    pub(super) is_due: bool,
     /// How much of its validity is left when heartbeats come.
     pub(super) slack: Slack,
     /// A heartbeat that no renewal was sent after.
@@ -79,6 +78,13 @@ impl Owned {
             self.ends_at = Some(at);
         }
         is_news
+    }
+
+    /// Whether it is to wait for its turn to be renewed from now on.
+    pub(super) fn becomes_due(&mut self) -> bool {
+        let becomes = self.unanswered.is_some() && !self.is_busy && !self.is_due;
+        self.is_due |= becomes;
+        becomes
     }
 
     /// Has these places, too, and none for what it does not hold.
@@ -137,7 +143,7 @@ impl Stream {
                 is_lapsing: false,
                 ends_at: None,
                 is_busy: false,
-                is_in_turn: false,
+                is_due: false,
                 unanswered: None,
                 todo: VecDeque::new(),
                 origin: None,
@@ -216,47 +222,20 @@ impl Stream {
                 };
                 self.jobs.push(Box::pin(traced.run(released)));
             }
-            None if self.phase == Phase::Open && owned.unanswered.is_some() => {
-                self.renew_in_turn(lease_id);
+            None if self.phase == Phase::Open && owned.becomes_due() => {
+                self.due_next(Due::Renew(lease_id));
             }
             None => {}
         }
     }
 
-    /// Has a lease renewed as soon as the store has room for one more.
-    fn renew_in_turn(&mut self, lease_id: LeaseId) {
-        let turns = Arc::clone(&self.broker.turns);
-        if let Ok(turn) = Arc::clone(&turns).try_acquire_owned() {
-            return self.renew(lease_id, turn);
-        }
-        let owned = self.leases.get_mut(&lease_id);
-        if let Some(owned) = owned.filter(|owned| !owned.is_in_turn) {
-            owned.is_in_turn = true;
-            self.jobs.push(Box::pin(async move {
-                let turn = turns.acquire_owned().await;
-                Done::Turn { lease_id, turn }
-            }));
-        }
-    }
-
-    /// It is a lease's turn. If a release is under way, that is more.
-    pub(super) fn turn(&mut self, lease_id: LeaseId, turn: OwnedSemaphorePermit) {
-        let Some(owned) = self.leases.get_mut(&lease_id) else {
-            return;
-        };
-        owned.is_in_turn = false;
-        if self.phase == Phase::Open && !owned.is_busy && owned.unanswered.is_some() {
-            self.renew(lease_id, turn);
-        }
-    }
-
     /// Acknowledges the newest heartbeat that was read before the command is sent, not the one that
     /// asked for it: when there is more to renew than the store can take, that is much older.
-    fn renew(&mut self, lease_id: LeaseId, turn: OwnedSemaphorePermit) {
+    pub(super) fn renew(&mut self, lease_id: LeaseId, turn: OwnedSemaphorePermit) {
         let Some(owned) = self.leases.get_mut(&lease_id) else {
             return;
         };
-        owned.is_busy = true;
+        (owned.is_due, owned.is_busy) = (false, true);
         owned.unanswered = None;
         owned.slack.ask();
         let sequence = self.heartbeats.newest();
