@@ -270,7 +270,7 @@ func (l *leases) beatIfDue(now time.Duration) {
 		return
 	}
 	last, hasBeaten := link.lastBeatSent()
-	pause, isDue, isLate := time.Duration(0), false, false
+	pause, isSoon := time.Duration(0), false
 	note := func(interval time.Duration) {
 		if pause == 0 || interval < pause {
 			pause = interval
@@ -281,10 +281,8 @@ func (l *leases) beatIfDue(now time.Duration) {
 			continue
 		}
 		note(owned.interval())
-		// A lease that has just come here may be about to run out.
-		isDue = isDue || owned.cameAt > last
-		// One for all that were granted late: their broker is busy.
-		isLate = isLate || owned.unborn != nil && owned.grantedAt > last
+		// One soon for all that have just come here, or were granted late: their broker is busy.
+		isSoon = isSoon || owned.cameAt > last || owned.unborn != nil && owned.grantedAt > last
 	}
 	for _, wait := range l.keeper.waits.all {
 		note(wait.interval())
@@ -292,10 +290,10 @@ func (l *leases) beatIfDue(now time.Duration) {
 	if pause == 0 {
 		return
 	}
-	if isLate {
+	if isSoon {
 		pause /= 4
 	}
-	if isDue || !hasBeaten || now >= last+pause {
+	if !hasBeaten || now >= last+pause {
 		link.beat()
 	}
 }

@@ -83,15 +83,15 @@ impl Owned {
 
     /// When it needs a heartbeat, the last one being so old.
     pub(super) fn beat_at(&self, last: Option<Duration>) -> Duration {
-        // One that has just come here may be about to run out.
-        let Some(last) = last.filter(|last| self.came_at.is_none_or(|came_at| came_at <= *last))
-        else {
+        let Some(last) = last else {
             return Duration::ZERO;
         };
         let interval = self.interval.min(self.ttl / 3);
-        // One for all that were granted late: their broker is busy.
+        // One soon for all that have just come here, or were granted late: their broker is busy.
+        let has_come = self.came_at.is_some_and(|came_at| came_at > last);
         let is_late = self.unborn.is_some() && self.granted_at > last;
-        last + if is_late { interval / 4 } else { interval }
+        let is_soon = has_come || is_late;
+        last + if is_soon { interval / 4 } else { interval }
     }
 
     /// How long its broker may answer no heartbeat.

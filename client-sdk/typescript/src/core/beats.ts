@@ -10,21 +10,19 @@ export function beatIfDue(keeper: Keeper, now: number): void {
   }
   const last = link.lastBeat ?? -Infinity;
   let intervalMs = Infinity;
-  // A lease that has just come here may be about to run out.
-  let hasNew = false;
-  // One for all that were granted late: their broker is busy.
-  let isLate = false;
+  // One soon for all that have just come here, or were granted late: their broker is busy.
+  let isSoon = false;
   for (const owned of keeper.leases.all.values()) {
     if (owned.isHere) {
       intervalMs = Math.min(intervalMs, owned.intervalMs);
-      hasNew ||= owned.cameAt !== null && owned.cameAt > last;
-      isLate ||= owned.unborn !== null && owned.grantedAt > last;
+      isSoon ||= owned.cameAt !== null && owned.cameAt > last;
+      isSoon ||= owned.unborn !== null && owned.grantedAt > last;
     }
   }
   for (const wait of keeper.waits.all.values()) {
     intervalMs = Math.min(intervalMs, wait.intervalMs);
   }
-  if (intervalMs < Infinity && (hasNew || now >= last + (isLate ? intervalMs / 4 : intervalMs))) {
+  if (intervalMs < Infinity && now >= last + (isSoon ? intervalMs / 4 : intervalMs)) {
     link.beat();
   }
 }

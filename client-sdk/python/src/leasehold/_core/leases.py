@@ -281,12 +281,16 @@ class Leases:
         if not intervals:
             return
         last = link.last_beat()
-        # A lease that has just come here may be about to run out.
-        has_new = any(owned.came_at is not None and (last is None or owned.came_at > last) for owned in here)
-        # One for all that were granted late: their broker is busy.
-        is_late = any(owned.unborn is not None and (last is None or owned.granted_at > last) for owned in here)
-        pause = min(intervals) / 4 if is_late else min(intervals)
-        if has_new or last is None or now >= last + pause:
+        if last is None:
+            return link.beat()
+        # One soon for all that have just come here, or were granted late: their broker is busy.
+        is_soon = any(
+            (owned.came_at is not None and owned.came_at > last)
+            or (owned.unborn is not None and owned.granted_at > last)
+            for owned in here
+        )
+        pause = min(intervals) / 4 if is_soon else min(intervals)
+        if now >= last + pause:
             link.beat()
 
     def watch_silence(self, now: float) -> None:

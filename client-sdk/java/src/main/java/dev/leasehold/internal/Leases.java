@@ -285,14 +285,14 @@ final class Leases {
         }
         Long last = link.lastBeat();
         long pause = Times.MAX;
-        boolean hasNew = false;
-        boolean isLate = false;
+        boolean isSoon = false;
         for (Owned owned : all.values()) {
             if (owned.isHere) {
                 pause = Math.min(pause, owned.interval());
-                // A lease that has just come here may be about to run out.
-                hasNew |= owned.cameAt != null && (last == null || owned.cameAt > last);
-                isLate |= owned.unborn != null && (last == null || owned.grantedAt > last);
+                // One soon for all that have just come here, or were granted late: their broker is busy.
+                isSoon |= last != null
+                        && (owned.cameAt != null && owned.cameAt > last
+                                || owned.unborn != null && owned.grantedAt > last);
             }
         }
         for (Wait wait : keeper.waits.all()) {
@@ -301,8 +301,7 @@ final class Leases {
         if (pause == Times.MAX) {
             return;
         }
-        // One for all that were granted late: their broker is busy.
-        if (hasNew || last == null || now >= last + (isLate ? pause / 4 : pause)) {
+        if (last == null || now >= last + (isSoon ? pause / 4 : pause)) {
             link.beat();
         }
     }
