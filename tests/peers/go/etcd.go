@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/status"
 )
 
@@ -31,7 +32,10 @@ func etcd(endpoint string) opener {
 		mutex.Lock()
 		defer mutex.Unlock()
 		if clients[number] == nil {
-			client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second})
+			// It logs what it also returns, at length.
+			client, err := clientv3.New(clientv3.Config{
+				Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+			})
 			if err != nil {
 				return nil, err
 			}
