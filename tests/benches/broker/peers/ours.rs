@@ -209,7 +209,11 @@ async fn beside(addr: SocketAddr, count: usize, measured: Duration) -> Measured 
     let begin = Instant::now() + WARM_UP;
     let told = all_pairs("client", addr, BESIDE, [begin, begin + measured]).await;
     let valid = guards.iter().filter(|guard| guard.is_valid()).count();
-    assert_eq!(valid, count, "all were kept");
+    if valid < count {
+        // The table shows what it says first.
+        eprintln!("{valid} of {count} locks were kept");
+        std::process::exit(1);
+    }
     told
 }
 
