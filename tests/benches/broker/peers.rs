@@ -162,9 +162,10 @@ fn progress(round: usize, scenario: &str, count: usize, system: System, ran: &Ra
 
 impl Sites {
     async fn ran(&mut self, system: System, task: Task) -> Ran {
-        self.clear(system).await;
         let (peer, servers) = (self.peer(system), self.servers(system));
-        driver::run(peer, task, &servers, async || self.scripts(system).await).await
+        let ran = driver::run(peer, task, &servers, async || self.scripts(system).await).await;
+        self.clear(system).await;
+        ran
     }
 
     /// How many commands a broker has sent: each is a script.
@@ -188,7 +189,12 @@ impl Sites {
 
     /// The holder is killed; how long until whoever waits has the lock.
     async fn crash(&mut self, system: System) -> Result<Duration, String> {
+        let took = self.took_after_crash(system).await;
         self.clear(system).await;
+        took
+    }
+
+    async fn took_after_crash(&self, system: System) -> Result<Duration, String> {
         let task = |scenario| Task {
             scenario,
             count: 1,

@@ -246,9 +246,10 @@ impl Sites {
         self.brokers_redis.connect().await
     }
 
-    /// Nothing is left of what was before. Where many who waited in etcd's line have gone at once, nobody
-    /// may ever get a lock again (<https://github.com/etcd-io/etcd/issues/13336>): its server is a new one.
-    /// So is the broker, which otherwise takes such callers out of their line six seconds later.
+    /// Nothing is left of a run that is over. etcd's server is a new one: where many who waited in its line
+    /// have gone at once, nobody may ever get a lock again (<https://github.com/etcd-io/etcd/issues/13336>),
+    /// and 100,000 leases that nobody keeps any more take half a core for a minute. So is the broker, which
+    /// otherwise takes such callers out of their line six seconds later.
     pub(crate) async fn clear(&mut self, system: System) {
         match system.server() {
             Server::Etcd => self.etcd = Etcd::start(&self.peers).await,
