@@ -38,7 +38,8 @@ async fn run_command() -> ExitCode {
 async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     let config = Config::load(flags, dev)?;
     let signals = Signals::catch().map_err(sentence)?;
-    let reload = Reload::catch(flags, &config, telemetry::init(&config)).map_err(sentence)?;
+    let log_filter = telemetry::init(config.log_format, &config.live.borrow().log_filter);
+    let reload = Reload::catch(flags, &config, log_filter).map_err(sentence)?;
     let listeners = Listeners::bind(&config).await.map_err(sentence)?;
     listeners.announce(dev).map_err(sentence)?;
     let stop = CancellationToken::new();

@@ -5,6 +5,7 @@ mod kept;
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -12,11 +13,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
-
 use self::kept::Kept;
 use crate::{
-    config::Live,
     lock::{LeaseId, LockError, LockKey, Quota},
     metrics::HeldCount,
     pace::{Pace, Paces},
@@ -40,11 +38,15 @@ pub struct QuotaLimits {
 /// All counts of a broker. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    live: watch::Receiver<Live>,
+    limits: LimitsInUse,
     counts: Arc<Mutex<Counts>>,
     kept: Arc<Mutex<Kept>>,
     asked: Arc<AtomicU32>,
 }
+
+/// Returns the limits that apply now: they can change while the broker runs.
+#[derive(Clone)]
+struct LimitsInUse(Arc<dyn Fn() -> QuotaLimits + Send + Sync>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -69,10 +71,11 @@ pub struct Place {
 pub struct Unanswered(Arc<AtomicU32>);
 
 impl Quotas {
-    /// Nothing is counted yet.
-    pub fn new(live: watch::Receiver<Live>) -> Self {
+    /// Creates quotas without any use. `limits` is called for each acquire, so that changed limits
+    /// apply at once.
+    pub fn new(limits: impl Fn() -> QuotaLimits + Send + Sync + 'static) -> Self {
         Self {
-            live,
+            limits: LimitsInUse(Arc::new(limits)),
             counts: Arc::default(),
             kept: Arc::default(),
             asked: Arc::default(),
@@ -88,7 +91,7 @@ impl Quotas {
         caller: &Arc<str>,
         locks: impl Iterator<Item = &'a LockKey>,
     ) -> Result<Vec<Place>, LockError> {
-        let limits = self.live.borrow().quotas;
+        let limits = (self.limits.0)();
         if self.asked.load(Ordering::Relaxed) >= limits.acquires_at_once {
             return Err(LockError::Overloaded);
         }
@@ -220,6 +223,12 @@ impl Counts {
                 self.by_namespace.remove(lock.namespace());
             }
         }
+    }
+}
+
+impl fmt::Debug for LimitsInUse {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)().fmt(formatter)
     }
 }
 

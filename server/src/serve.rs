@@ -183,7 +183,8 @@ async fn serve_api(
         grace: config.http2.max_connection_age_grace,
     };
     let broker = started.get_or_init(|| {
-        let quotas = Quotas::new(config.live.subscribe());
+        let live = config.live.subscribe();
+        let quotas = Quotas::new(move || live.borrow().quotas);
         let (store, metrics) = (Arc::clone(&store), config.metrics.clone());
         Broker::observed(store, quotas, stream_age, metrics, tracing)
     });

@@ -12,7 +12,6 @@ use std::{
 use tracing_subscriber::{EnvFilter, Registry, fmt, prelude::*, reload};
 
 use self::lines::{Json, Text};
-use crate::config::Config;
 
 /// Before the directives of the configuration, which may say otherwise of the same module: rustls
 /// warns of every client that connects to an address rather than to a name.
@@ -60,16 +59,16 @@ pub fn set_filter(directives: &str) {
     }
 }
 
-/// Starts logging. Once in a process; a second call changes nothing.
-pub fn init(config: &Config) -> LogFilter {
+/// Starts logging in this format by these directives. A second call in a process changes nothing.
+pub fn init(format: LogFormat, directives: &str) -> LogFilter {
     let is_terminal = io::stderr().is_terminal();
-    let is_json = match config.log_format {
+    let is_json = match format {
         LogFormat::Auto => !is_terminal,
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
     let is_coloured = is_terminal && env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-    let (filter, handle) = reload::Layer::new(filter(&config.live.borrow().log_filter));
+    let (filter, handle) = reload::Layer::new(filter(directives));
     let lines = fmt::layer().with_writer(io::stderr);
     let lines = if is_json {
         lines.json().map_event_format(Json).boxed()

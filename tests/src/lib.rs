@@ -39,6 +39,7 @@ pub mod golden;
 pub mod guarded;
 pub mod health;
 pub mod holder;
+pub mod import_graph;
 pub mod in_process;
 pub mod key_site;
 pub mod late_store;

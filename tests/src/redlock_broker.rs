@@ -4,10 +4,9 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use leasehold_server::{
     broker::{Broker, stream::StreamAge},
-    config::Live,
     lock::{
-        Acquire, AcquireCall, ArgumentsHash, BrokerId, LeaseRef, Limits, LockKey, Mode, Owner,
-        Release, RequestId, Target, Terms, Ttl, Via,
+        Acquire, AcquireCall, ArgumentsHash, BrokerId, LeaseRef, LockKey, Mode, Owner, Release,
+        RequestId, Target, Terms, Ttl, Via,
     },
     quotas::{QuotaLimits, Quotas},
     store::{
@@ -20,7 +19,6 @@ use leasehold_server::{
         redlock::RedlockStore,
     },
 };
-use tokio::sync::watch;
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
@@ -93,7 +91,7 @@ impl RedlockBroker {
             most: DAY,
             grace: DAY,
         };
-        let quotas = Quotas::new(watch::channel(boundless()).1);
+        let quotas = Quotas::new(unlimited);
         Ok(Self {
             broker: Broker::new(Arc::clone(&store) as Arc<dyn Store>, quotas, age),
             store,
@@ -148,19 +146,14 @@ pub fn waiting(lock: &LockKey, wait: Duration) -> AcquireCall {
     }
 }
 
-/// No quota that a test could use up.
+/// Returns limits that no test reaches.
 #[must_use]
-pub fn boundless() -> Live {
-    Live {
-        limits: Limits::default(),
-        drain_timeout: Duration::ZERO,
-        log_filter: String::new(),
-        quotas: QuotaLimits {
-            locks_per_caller: u32::MAX,
-            locks_per_namespace: u32::MAX,
-            locks: u32::MAX,
-            acquires_per_second: u32::MAX,
-            acquires_at_once: u32::MAX,
-        },
+pub fn unlimited() -> QuotaLimits {
+    QuotaLimits {
+        locks_per_caller: u32::MAX,
+        locks_per_namespace: u32::MAX,
+        locks: u32::MAX,
+        acquires_per_second: u32::MAX,
+        acquires_at_once: u32::MAX,
     }
 }

@@ -43,3 +43,8 @@ pub fn duration(full: Duration, least: Duration) -> Duration {
 pub fn figures(line: &str) {
     writeln!(std::io::stderr(), "FIGURES {line}").expect("stderr is open");
 }
+
+/// Prints a line to be seen by people, past the test runner's capture, although the test passes.
+pub fn warning(line: &str) {
+    writeln!(std::io::stderr(), "WARNING {line}").expect("stderr is open");
+}

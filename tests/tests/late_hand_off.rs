@@ -16,10 +16,10 @@ use leasehold_server::{
 };
 use leasehold_tests::{
     late_store::LateStore,
-    redlock_broker::{boundless, waiting},
+    redlock_broker::{unlimited, waiting},
     world::lock_named,
 };
-use tokio::{sync::watch, task::JoinError};
+use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ async fn a_hand_off_that_was_taken_back_is_nobodys() {
         most: DAY,
         grace: DAY,
     };
-    let quotas = Quotas::new(watch::channel(boundless()).1);
+    let quotas = Quotas::new(unlimited);
     let broker = Broker::new(Arc::clone(&store) as Arc<dyn Store>, quotas, age);
     let (lock, caller) = (lock_named("default", "late"), Arc::<str>::from("caller"));
     let begin = |call: &AcquireCall| {

@@ -249,7 +249,7 @@ async fn a_panic_is_one_line() {
 fn panics_for_another_test() {
     if std::env::var_os(PANICS).is_some() {
         let config = Config::load(&Flags::default(), true).expect("the defaults are legal");
-        telemetry::init(&config);
+        telemetry::init(config.log_format, &config.live.borrow().log_filter);
         let thread = std::thread::spawn(|| panic!("boom"));
         assert!(thread.join().is_err());
     }
