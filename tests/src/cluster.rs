@@ -14,6 +14,7 @@ use std::{
 use futures::future::join_all;
 
 pub use self::{
+    faults::Writes,
     map::Seen,
     migration::Migration,
     slot::{SLOTS, slot_of, tag_in},

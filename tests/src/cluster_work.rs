@@ -18,7 +18,7 @@ use tonic::Status;
 pub use self::{stays::Stay, tally::Tally};
 use crate::{
     client::{AcquireCall, Client, Held},
-    clock::boottime,
+    clock::{boottime, boottime_of},
     status::{reason, unknown_outcome},
     witness::{Share, Visit, Witness},
 };
@@ -83,6 +83,9 @@ pub struct Attempt {
     pub ended: Duration,
     /// What.
     pub answer: Answer,
+    /// When the store granted the lock to a call that acquires: the fencing token is the store's time.
+    /// The answer to a repeat shows the grant of the first attempt.
+    pub granted: Option<Duration>,
 }
 
 /// All who work, until they are stopped.
@@ -161,15 +164,13 @@ impl Work {
         attempts.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When the lock was first granted after a moment.
+    /// When the store first granted the lock after a moment.
     #[must_use]
     pub fn granted_after(&self, lock: usize, moment: Duration) -> Option<Duration> {
         let attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        let grants = attempts.iter().filter(|attempt| {
-            let is_grant = (attempt.verb, attempt.answer) == (Verb::Acquire, Answer::Done);
-            attempt.lock == lock && is_grant && attempt.ended > moment
-        });
-        grants.map(|grant| grant.ended).min()
+        let of_lock = attempts.iter().filter(|attempt| attempt.lock == lock);
+        let grants = of_lock.filter_map(|attempt| attempt.granted);
+        grants.filter(|granted| *granted > moment).min()
     }
 
     /// Acquires with one attempt after the other until one tells how it is. `None`: not granted.
@@ -184,7 +185,8 @@ impl Work {
             let at = rand::thread_rng().gen_range(0..self.addrs.len());
             let attempt = client.acquire_at(at, call);
             let limit = call.wait + CALL_LIMIT;
-            let noted = self.noted(lock, (Verb::Acquire, patient), limit, attempt);
+            let granted = |held: &Held| Some(granted_at(held));
+            let noted = self.noted(lock, (Verb::Acquire, patient), limit, attempt, granted);
             match noted.await {
                 Ok(held) => return Some(held),
                 Err(status) if unknown_outcome(&status) && !self.stop.is_cancelled() => {
@@ -200,7 +202,7 @@ impl Work {
         loop {
             let at = rand::thread_rng().gen_range(0..self.addrs.len());
             let attempt = client.release_at(at, held);
-            let noted = self.noted(lock, (Verb::Release, false), CALL_LIMIT, attempt);
+            let noted = self.noted(lock, (Verb::Release, false), CALL_LIMIT, attempt, |_| None);
             match noted.await {
                 Err(status) if unknown_outcome(&status) && boottime() < held.valid_until() => {
                     sleep(REPEAT_PAUSE).await;
@@ -210,13 +212,14 @@ impl Work {
         }
     }
 
-    /// Notes what becomes of an attempt.
+    /// Notes what becomes of an attempt; `granted` tells when the store granted what was answered.
     async fn noted<T>(
         &self,
         lock: usize,
         (verb, patient): (Verb, bool),
         limit: Duration,
         attempt: impl Future<Output = Result<T, Status>>,
+        granted: impl FnOnce(&T) -> Option<Duration>,
     ) -> Result<T, Status> {
         let begun = boottime();
         let silent = |_| Err(Status::deadline_exceeded("no answer at all"));
@@ -229,6 +232,7 @@ impl Work {
             begun,
             ended: boottime(),
             answer: Answer::of(&result),
+            granted: result.as_ref().ok().and_then(granted),
         };
         let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         attempts.push(attempt);
@@ -246,6 +250,13 @@ impl Work {
             ended: boottime().min(held.trusted_until()),
         });
     }
+}
+
+/// When the store granted a lock, by the store's clock.
+#[must_use]
+pub fn granted_at(held: &Held) -> Duration {
+    let token = u64::try_from(held.token());
+    boottime_of(token.expect("a fencing token is positive"))
 }
 
 impl Answer {

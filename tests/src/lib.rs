@@ -22,6 +22,7 @@ pub mod client;
 pub mod clock;
 pub mod cluster;
 pub mod cluster_course;
+pub mod cluster_probe;
 pub mod cluster_site;
 pub mod cluster_store;
 pub mod cluster_work;

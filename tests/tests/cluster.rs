@@ -6,16 +6,15 @@ use std::{collections::HashMap, time::Duration};
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    client::Client,
     clock::boottime,
-    cluster::{ClusterDeployment, ClusterOptions, tag_in},
-    cluster_site::{ClusterSite, QUARANTINE, SHARDS, TTL, locks_in, quick, shard},
+    cluster::{ClusterDeployment, ClusterOptions},
+    cluster_probe::{FailOver, Openings, Probe},
+    cluster_site::{ClusterSite, QUARANTINE, SHARDS, locks_in, quick, shard},
     cluster_work::{Answer, Attempt, Lock, Stay, Verb, Work},
     load::{Kind, run_without_locks},
-    redis_connection::Reply,
     redis_server::Data,
     scale::{count, figures},
-    until::until,
     witness::Witness,
 };
 use tokio::time::sleep;
@@ -34,7 +33,6 @@ const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const PROMPT: Duration = Duration::from_secs(1);
 /// The broker answers in time, and the answer takes its time to get here.
 const SLACK: Duration = Duration::from_millis(250);
-const WRITE_EVERY: Duration = Duration::from_millis(10);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 /// The slot whose master is hit; its shard is the disturbed group.
 const SLOT: u16 = 0;
@@ -61,8 +59,12 @@ struct Turn {
     hit: Duration,
     /// When the shard had a master again.
     back: Duration,
-    /// When a lock that nobody had used before was granted.
-    resumed: Duration,
+    /// When the former master was known to grant nothing any more.
+    demoted: Duration,
+    /// Who granted a lock that nobody had used before, and when.
+    probe: Probe,
+    /// When the promoted master may first grant what callers use.
+    openings: Openings,
     /// What is to be said of it.
     effect: String,
 }
@@ -133,7 +135,7 @@ async fn survive(fault: Fault, options: ClusterOptions) {
         let mut turns = Vec::new();
         for _ in 0..count(5, 1) {
             sleep(CALM).await;
-            turns.push(lose_master(&mut site.cluster, fault, &probe).await);
+            turns.push(lose_master(&mut site.cluster, fault, &probe, &work.locks).await);
         }
         sleep(CALM).await;
         work.stop.cancel();
@@ -186,7 +188,12 @@ async fn follow(work: &Work, lock: usize) -> (usize, Option<i64>) {
     (lock, granted.map(|(_, token)| token))
 }
 
-async fn lose_master(cluster: &mut ClusterDeployment, fault: Fault, probe: &Client) -> Turn {
+async fn lose_master(
+    cluster: &mut ClusterDeployment,
+    fault: Fault,
+    client: &Client,
+    locks: &[Lock],
+) -> Turn {
     cluster.ready().await;
     let master = cluster.master_of(SLOT).await;
     let from = boottime();
@@ -197,22 +204,29 @@ async fn lose_master(cluster: &mut ClusterDeployment, fault: Fault, probe: &Clie
     }
     let hit = boottime();
     let mut effect = String::new();
+    let mut next = master;
     match fault {
-        Fault::Killed | Fault::Stopped => {
-            cluster.promoted(SLOT, master).await;
-        }
+        Fault::Killed | Fault::Stopped => next = cluster.promoted(SLOT, master).await,
         Fault::KilledAlone => {
             cluster.failed(master).await;
             sleep(DOWN).await;
             cluster.restart(master, Data::Kept).await;
         }
         Fault::Isolated => {
-            let writes = write_on(cluster, master, from);
-            (effect, _) = tokio::join!(writes, cluster.promoted(SLOT, master));
+            let writes = cluster.write_until_refused(master, SLOT);
+            let (writes, promoted) = tokio::join!(writes, cluster.promoted(SLOT, master));
+            assert!(writes.refusal.starts_with("CLUSTERDOWN"), "{writes:?}");
+            assert!(writes.taken > 0, "it took writes at first");
+            effect = format!("; {writes:?}");
+            next = promoted;
         }
     }
     let back = boottime();
-    let resumed = resumed(probe, from);
+    let fail_over = FailOver::of(cluster, master, next);
+    let name = locks_in(&shard(HIT), &format!("probe/{from:?}"), 1).remove(0);
+    // The former master goes on at the same moment, and brokers may still have the old map of the slots: either
+    // of the two may grant first.
+    let probe = fail_over.probe(client, 0, &name);
     let mended = async {
         match fault {
             Fault::Killed => cluster.restart(master, Data::Kept).await,
@@ -220,48 +234,24 @@ async fn lose_master(cluster: &mut ClusterDeployment, fault: Fault, probe: &Clie
             Fault::Stopped => cluster.server(master).process().resume(),
             Fault::Isolated => cluster.heal(),
         }
+        // A process that was killed has granted nothing since.
+        let demoted = match fault {
+            Fault::Killed | Fault::KilledAlone => hit,
+            Fault::Stopped | Fault::Isolated => cluster.demoted(master).await,
+        };
         cluster.ready().await;
+        demoted
     };
-    let (resumed, ()) = tokio::join!(resumed, mended);
+    let (probe, demoted) = tokio::join!(probe, mended);
     Turn {
         from,
         hit,
         back,
-        resumed,
+        demoted,
+        probe,
+        openings: fail_over.openings(locks, HIT).await,
         effect,
     }
-}
-
-/// When a lock of the shard is granted that nobody has used before.
-async fn resumed(probe: &Client, from: Duration) -> Duration {
-    let name = locks_in(&shard(HIT), &format!("probe/{from:?}"), 1).remove(0);
-    let call = AcquireCall::new(&name, TTL, Duration::ZERO);
-    until("grants after a fail-over", async || {
-        let held = probe.acquire_at(0, &call).await;
-        held.ok().map(|_| boottime())
-    })
-    .await
-}
-
-/// Writes to a master that is parted from the others until it refuses, and tells how long it did not.
-async fn write_on(cluster: &ClusterDeployment, master: usize, parted: Duration) -> String {
-    let mut raw = cluster.connect(master).await;
-    let (mut taken, mut last) = (0, parted);
-    let key = format!("{}elsewhere", tag_in(SLOT));
-    let refusal = until("an isolated master refuses writes in the end", async || {
-        match raw.command(&["SET", &key, "x"]).await {
-            Ok(Reply::Error(refusal)) => return Some(refusal),
-            Ok(_) => (taken, last) = (taken + 1, boottime()),
-            Err(error) => panic!("the connection ended: {error}"),
-        }
-        sleep(WRITE_EVERY).await;
-        None
-    })
-    .await;
-    assert!(refusal.starts_with("CLUSTERDOWN"), "{refusal}");
-    assert!(taken > 0, "it took writes at first");
-    let last = (last - parted).as_millis();
-    format!("; the old master took {taken} writes, the last after {last} ms, then: {refusal}")
 }
 
 fn judge_stays(fault: Fault, stays: &[Stay], rivals: &[(usize, Option<i64>)]) {
@@ -294,25 +284,26 @@ fn judge_stays(fault: Fault, stays: &[Stay], rivals: &[(usize, Option<i64>)]) {
 fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, Duration)) {
     let mut out = Duration::ZERO;
     for turn in turns {
+        turn.probe.judge(turn.hit, turn.demoted);
+        turn.openings.judge(work, turn.hit, turn.demoted);
         let after = |end: Duration| (end - turn.from).as_millis();
         let last = last_granted(work, turn);
         figures(&format!(
             "cluster {fault:?}: a master again after {} ms, grants after {} ms, of every lock in use after {} ms \
-             (Q={} ms){}",
+             (Q={} ms), of an unused lock by the former master={}{}",
             after(turn.back),
-            after(turn.resumed),
+            after(turn.probe.resumed()),
             after(last),
             QUARANTINE.as_millis(),
+            turn.probe.grants.len() - 1,
             turn.effect
         ));
-        let late = turn.resumed.max(last) - turn.back;
+        let late = turn.probe.resumed().max(last) - turn.back;
         assert!(late <= QUARANTINE + RESUMED_WITHIN, "grants after {late:?}");
-        let early = turn.resumed - turn.hit;
-        assert!(early >= QUARANTINE, "grants already after {early:?}");
-        out += turn.resumed - turn.from;
+        out += turn.probe.resumed() - turn.from;
     }
     let in_fault = |attempt: &Attempt| {
-        let mut windows = turns.iter().map(|turn| turn.from..turn.resumed);
+        let mut windows = turns.iter().map(|turn| turn.from..turn.probe.resumed());
         windows.any(|window| window.contains(&attempt.ended))
     };
     let all = work.tally(|_| true);
@@ -370,7 +361,7 @@ fn judge_alone(work: &Work, turns: &[Turn]) {
 
 /// When the last of the shard's locks that callers use was granted again.
 fn last_granted(work: &Work, turn: &Turn) -> Duration {
-    let granted = (0..HOT).map(|lock| work.granted_after(lock, turn.back));
+    let granted = (0..HOT).map(|lock| work.granted_after(lock, turn.demoted));
     let granted: Option<Vec<_>> = granted.collect();
     let granted = granted.expect("every lock is granted again");
     granted.into_iter().max().expect("there are locks")

@@ -1,9 +1,23 @@
 //! What can go wrong with the nodes of a cluster, and what the others make of it.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-use super::{ClusterDeployment, Gates, node_address};
-use crate::{redis_server::Data, until::until};
+use super::{ClusterDeployment, Gates, node_address, tag_in};
+use crate::{clock::boottime, redis_connection::Reply, redis_server::Data, until::until};
+
+/// What became of writes to a master that was parted from the others.
+#[derive(Debug)]
+pub struct Writes {
+    /// How many it took.
+    pub taken: usize,
+    /// When it took the last, from the first on.
+    pub last: Duration,
+    /// How it refused the next.
+    pub refusal: String,
+}
 
 impl ClusterDeployment {
     /// SIGKILL.
@@ -53,6 +67,16 @@ impl ClusterDeployment {
         .await;
     }
 
+    /// Returns the moment at which a former master knows that it is a replica now.
+    pub async fn demoted(&self, former: usize) -> Duration {
+        until("the former master is a replica", async || {
+            let mut raw = self.server(former).connect().await;
+            let role = raw.info("replication", "role").await;
+            (role.as_deref() == Some("slave")).then(boottime)
+        })
+        .await
+    }
+
     /// What a node says of the cluster: `ok`, or `fail`.
     pub async fn state(&self, index: usize) -> String {
         let mut raw = self.server(index).connect().await;
@@ -61,6 +85,27 @@ impl ClusterDeployment {
             .lines()
             .find_map(|line| line.strip_prefix("cluster_state:"));
         state.expect("a state").to_owned()
+    }
+
+    /// Writes to a master that is parted from the others, until it refuses.
+    pub async fn write_until_refused(&self, master: usize, slot: u16) -> Writes {
+        let mut raw = self.connect(master).await;
+        let key = format!("{}parted", tag_in(slot));
+        let (begun, mut taken, mut last) = (boottime(), 0, Duration::ZERO);
+        let refusal = until("a master that is parted refuses writes", async || {
+            match raw.command(&["SET", &key, "x"]).await {
+                Ok(Reply::Error(refusal)) => return Some(refusal),
+                Ok(_) => (taken, last) = (taken + 1, boottime() - begun),
+                Err(error) => panic!("the connection ended: {error}"),
+            }
+            None
+        })
+        .await;
+        Writes {
+            taken,
+            last,
+            refusal,
+        }
     }
 
     /// Parts a node from all others; clients reach it still.

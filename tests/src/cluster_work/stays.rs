@@ -132,7 +132,7 @@ impl Work {
         let token = held.token();
         for at in index.. {
             let attempt = client.renew_at(at, held);
-            let noted = self.noted(lock, (Verb::Renew, false), CALL_LIMIT, attempt);
+            let noted = self.noted(lock, (Verb::Renew, false), CALL_LIMIT, attempt, |_| None);
             let renewed = noted.await;
             if !held.trusted() {
                 return Err("its trust ran out".to_owned());
