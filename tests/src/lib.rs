@@ -85,6 +85,7 @@ pub mod setup;
 pub mod shared_cluster;
 pub mod shared_redis;
 pub mod shared_sentinel;
+pub mod shared_stores;
 pub mod shim;
 pub mod status;
 pub mod staying_stream;

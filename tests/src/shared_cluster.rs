@@ -1,4 +1,5 @@
-//! One Redis Cluster for all tests of a process; ended when the process ends.
+//! A Redis Cluster that tests share, apart by their key prefixes: that of the run, if the test runner
+//! started one for all processes, else one of this process, which ends with it.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -16,15 +17,16 @@ use crate::{
     binary::built,
     cluster::{SLOTS, slot_of},
     shared_redis::{MESSAGES_MAX, address},
+    shared_stores::{CLUSTER, addresses, of_the_run},
 };
 
-/// The masters, which share the slots in order, and what ends them with this process.
+/// The masters, which share the slots in order, and what ends them with this process if they are its own.
 struct Shared {
     masters: Vec<SocketAddr>,
-    _running: Child,
+    _running: Option<Child>,
 }
 
-/// The masters. Tests keep apart by their key prefixes.
+/// Returns the masters.
 #[must_use]
 pub fn shared_cluster() -> &'static [SocketAddr] {
     static SHARED: OnceLock<Shared> = OnceLock::new();
@@ -62,7 +64,14 @@ pub fn deployment_key() -> DeploymentKey {
 }
 
 fn start() -> Shared {
-    let mut running = Command::new(built("cluster_of_tests"))
+    if let Some(masters) = of_the_run(CLUSTER) {
+        return Shared {
+            masters,
+            _running: None,
+        };
+    }
+    let mut running = Command::new(built("shared_stores"))
+        .arg("cluster")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -70,10 +79,11 @@ fn start() -> Shared {
     let stdout = running.stdout.take().expect("stdout is piped");
     let mut line = String::new();
     let read = BufReader::new(stdout).read_line(&mut line);
-    read.expect("the cluster tells where it is");
-    let masters = line.split_whitespace().map(|addr| addr.parse());
+    read.expect("shared_stores prints where the cluster is");
+    let masters = line.trim().strip_prefix(CLUSTER);
+    let masters = masters.and_then(|rest| rest.strip_prefix('='));
     Shared {
-        masters: masters.collect::<Result<_, _>>().expect("addresses"),
-        _running: running,
+        masters: addresses(masters.expect("the masters")),
+        _running: Some(running),
     }
 }

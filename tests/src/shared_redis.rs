@@ -1,4 +1,5 @@
-//! One Redis for all tests of a process, or several; ended by the kernel when the process ends.
+//! A Redis that tests share, apart by their key prefixes: that of the run, if the test runner started
+//! one for all processes, else one of this process, which the kernel ends with it.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -14,21 +15,42 @@ use leasehold_server::store::redis::{
     place::{Address, Place},
 };
 
-use crate::{binary::store_command, port::free_port};
+use crate::{
+    binary::store_command,
+    port::free_port,
+    shared_stores::{NODES, REDIS, of_the_run},
+};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Room for messages costs a store 600 bytes each when it connects, and tests make many stores.
 pub(crate) const MESSAGES_MAX: usize = 1_024;
 const READY: &str = "Ready to accept connections";
 
-/// Where it listens. Tests keep apart by their key prefixes.
+/// Returns the address of a Redis that other processes may use, too.
 pub fn shared_redis() -> SocketAddr {
+    match of_the_run(REDIS) {
+        Some(addrs) => addrs[0],
+        None => own_redis(),
+    }
+}
+
+/// Returns the addresses of three servers that do not know each other and that other processes may
+/// use, too.
+pub fn shared_nodes() -> [SocketAddr; 3] {
+    match of_the_run(NODES) {
+        Some(addrs) => addrs.try_into().expect("three addresses"),
+        None => own_nodes(),
+    }
+}
+
+/// Returns the address of a Redis that only this process uses.
+pub fn own_redis() -> SocketAddr {
     static ADDR: OnceLock<SocketAddr> = OnceLock::new();
     *ADDR.get_or_init(start)
 }
 
-/// Where three that do not know each other listen.
-pub fn shared_nodes() -> [SocketAddr; 3] {
+/// Returns the addresses of three servers that do not know each other and that only this process uses.
+pub fn own_nodes() -> [SocketAddr; 3] {
     static ADDRS: OnceLock<[SocketAddr; 3]> = OnceLock::new();
     *ADDRS.get_or_init(|| [(); 3].map(|()| start()))
 }
@@ -44,12 +66,12 @@ fn start() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// How a store of its own key prefix reaches it.
+/// Returns how a store of this key prefix reaches [`own_redis`].
 pub fn redis_config(key_prefix: &str, trust_empty_store: bool) -> RedisConfig {
-    config_of(shared_redis(), key_prefix, trust_empty_store)
+    config_of(own_redis(), key_prefix, trust_empty_store)
 }
 
-/// The same of any server.
+/// Returns how a store of this key prefix reaches this server.
 pub fn config_of(addr: SocketAddr, key_prefix: &str, trust_empty_store: bool) -> RedisConfig {
     RedisConfig {
         key_prefix: key_prefix.to_owned(),

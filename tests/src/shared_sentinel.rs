@@ -1,4 +1,5 @@
-//! One Redis with Sentinel for all tests of a process; ended by the kernel when the process ends.
+//! A Redis with Sentinel that tests share, apart by their key prefixes: that of the run, if the test
+//! runner started one for all processes, else one of this process, which the kernel ends with it.
 
 use std::{
     net::SocketAddr,
@@ -15,11 +16,12 @@ use leasehold_server::store::redis::{
 use crate::{
     sentinel::{MASTER, SentinelDeployment, SentinelOptions},
     shared_redis::address,
+    shared_stores::{self, SENTINELS, of_the_run},
 };
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where it is. Tests keep apart by their key prefixes.
+/// Where it is.
 #[derive(Debug)]
 pub struct SharedSentinel {
     /// As a store's configuration has it.
@@ -28,10 +30,36 @@ pub struct SharedSentinel {
     pub master: SocketAddr,
 }
 
-/// The one of this process.
+impl SharedSentinel {
+    fn at(sentinels: Vec<SocketAddr>, master: SocketAddr) -> Self {
+        Self {
+            place: Place::Sentinel(Sentinel {
+                addresses: sentinels.into_iter().map(address).collect(),
+                master: MASTER.to_owned(),
+                login: Login::default(),
+            }),
+            master,
+        }
+    }
+}
+
+/// Returns the options of a master that stays the master.
+#[must_use]
+pub fn undisturbed() -> SentinelOptions {
+    SentinelOptions {
+        options: ["--appendonly", "no"].map(str::to_owned).to_vec(),
+        ..SentinelOptions::undisturbed()
+    }
+}
+
+/// Returns the one of the run, or else of this process.
 pub fn shared_sentinel() -> &'static SharedSentinel {
     static SHARED: OnceLock<SharedSentinel> = OnceLock::new();
     SHARED.get_or_init(|| {
+        let of_run = of_the_run(SENTINELS).zip(of_the_run(shared_stores::MASTER));
+        if let Some((sentinels, master)) = of_run {
+            return SharedSentinel::at(sentinels, master[0]);
+        }
         let (ready, is_ready) = mpsc::channel();
         // Its processes end with the thread that started them.
         thread::spawn(move || keep(&ready));
@@ -44,19 +72,8 @@ fn keep(ready: &mpsc::Sender<SharedSentinel>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().expect("start a runtime");
     runtime.block_on(async {
-        let options = SentinelOptions {
-            options: ["--appendonly", "no"].map(str::to_owned).to_vec(),
-            ..SentinelOptions::undisturbed()
-        };
-        let all = SentinelDeployment::start(options).await;
-        let shared = SharedSentinel {
-            place: Place::Sentinel(Sentinel {
-                addresses: all.sentinel_addrs().into_iter().map(address).collect(),
-                master: MASTER.to_owned(),
-                login: Login::default(),
-            }),
-            master: all.addr(0),
-        };
+        let all = SentinelDeployment::start(undisturbed()).await;
+        let shared = SharedSentinel::at(all.sentinel_addrs(), all.addr(0));
         // The receiver gave up only if the test has failed already.
         let _ = ready.send(shared);
         std::future::pending().await

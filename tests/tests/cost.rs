@@ -16,7 +16,7 @@ use leasehold_server::{
 use leasehold_tests::{
     redis_connection::RedisConnection,
     scale::figures,
-    shared_redis::{redis_config, shared_redis},
+    shared_redis::{own_redis, redis_config},
     world::{LONG_MS, TTL_MAX_MS, events, lease, lock_named, new_call, with_ttl},
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -57,7 +57,7 @@ struct Cost {
 async fn a_hand_off_costs_the_same_however_many_wait() {
     let tasks = TaskTracker::new();
     let stop = CancellationToken::new();
-    let mut redis = RedisConnection::open(shared_redis())
+    let mut redis = RedisConnection::open(own_redis())
         .await
         .expect("connect to Redis");
     let mut costs = Vec::new();

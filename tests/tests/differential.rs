@@ -11,7 +11,7 @@ use leasehold_tests::{
         tally::Tally,
     },
     scale::{count, figures},
-    shared_redis::shared_nodes,
+    shared_redis::own_nodes,
 };
 
 const SEQUENCES: usize = 100_000;
@@ -77,7 +77,7 @@ fn the_scripts_answer_like_the_specification() {
         first + sequences - 1
     ));
     let run = |thread| {
-        let mut machine = Machine::new(shared_nodes()[thread], str::to_owned);
+        let mut machine = Machine::new(own_nodes()[thread], str::to_owned);
         let mut tally = Tally::default();
         for seed in (first + thread as u64..first + sequences).step_by(THREADS) {
             if let Some(difference) = compare(seed, &mut machine, &mut tally) {
@@ -131,7 +131,7 @@ fn every_mutant_is_found() {
 
 fn found_after(mutant: &Mutant) -> Option<u64> {
     let is_edited = std::cell::Cell::new(false);
-    let mut machine = Machine::new(shared_nodes()[THREADS], |text| {
+    let mut machine = Machine::new(own_nodes()[THREADS], |text| {
         is_edited.set(is_edited.get() || text.contains(mutant.right));
         text.replace(mutant.right, mutant.wrong)
     });

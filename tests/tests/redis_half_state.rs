@@ -15,7 +15,7 @@ use leasehold_server::{
 use leasehold_tests::{
     redis_connection::RedisConnection,
     scale::figures,
-    shared_redis::{redis_config, shared_redis},
+    shared_redis::{own_redis, redis_config},
     world::{LONG_MS, TTL_MAX_MS, again, lease, lock_named, new_call, with_mode, with_ttl},
 };
 use tokio::time::{Duration, sleep};
@@ -83,7 +83,7 @@ impl Site {
             let queued = store.acquire(call).await.expect("it answers");
             assert!(matches!(queued, Acquired::Queued { .. }), "{queued:?}");
         }
-        let raw = RedisConnection::open(shared_redis()).await;
+        let raw = RedisConnection::open(own_redis()).await;
         Self {
             raw: raw.expect("connect to Redis"),
             key: format!("{prefix}{}", lock.encoded()),
