@@ -228,8 +228,10 @@ const PANICS: &str = "LEASEHOLD_TEST_PANICS";
 #[tokio::test]
 async fn a_panic_is_one_line() {
     let test = std::env::current_exe().expect("a test knows its own path");
+    let (_program, module) = module_path!().split_once("::").expect("a module");
+    let panics = format!("{module}::panics_for_another_test");
     let mut command = Command::new(test);
-    command.args(["--exact", "panics_for_another_test", "--nocapture"]);
+    command.args(["--exact", &panics, "--nocapture"]);
     command.env(PANICS, "1").env("RUST_BACKTRACE", "0");
     let output = command.output().await.expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();

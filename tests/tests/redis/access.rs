@@ -25,7 +25,7 @@ use leasehold_tests::{
 
 const TTL: Duration = Duration::from_secs(10);
 const NAME: &str = "redis.test";
-const OPERATING: &str = include_str!("../../docs/operating.md");
+const OPERATING: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md"));
 
 /// A Redis that takes TLS on a port of its own, and the files for it.
 struct Guarded {

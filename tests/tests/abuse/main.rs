@@ -1,0 +1,11 @@
+//! Clients that misbehave: floods, oversized and unfinished messages, connections that stall.
+
+mod alone {
+    mod bombs;
+    mod floods;
+    mod healthy;
+    mod resets;
+    mod slow;
+    mod streams;
+    mod windows;
+}

@@ -1,0 +1,21 @@
+//! The gRPC API on one broker or several: requests, replies, refusals, quotas, listing and watching.
+
+mod alone {
+    mod connections;
+    mod refusals;
+}
+mod loads {
+    mod idempotence;
+}
+
+mod all_or_none;
+mod beside_the_api;
+mod edge;
+mod force_release;
+mod force_release_states;
+mod listing;
+mod modes;
+mod quotas;
+mod raw_grpcurl;
+mod reentry;
+mod watching;

@@ -1,0 +1,19 @@
+//! Mutual exclusion, order and hand-off under contention and faults.
+
+mod alone {
+    mod cost;
+    mod several;
+}
+mod loads {
+    mod fifo;
+    mod mutual_exclusion;
+}
+
+mod flash_sale;
+mod keeping_place;
+mod late_hand_off;
+mod lost_lock;
+mod lottery;
+mod starvation;
+mod together;
+mod vanished;

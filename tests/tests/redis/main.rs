@@ -1,0 +1,18 @@
+//! The Redis store on one server.
+
+mod alone {
+    mod errors_end;
+}
+mod loads {
+    mod data_loss;
+}
+
+mod access;
+mod cut;
+mod era;
+mod errors;
+mod errors_text;
+mod gate;
+mod half_state;
+mod node;
+mod topology;

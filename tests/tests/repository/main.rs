@@ -1,0 +1,5 @@
+//! The repository itself: imports, form of files, and documentation that names code.
+
+mod documented_tests;
+mod test_needs;
+mod tidy;

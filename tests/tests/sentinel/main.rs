@@ -1,0 +1,8 @@
+//! Brokers on a master that Sentinel replaces.
+
+mod loads {
+    mod fail_over;
+}
+
+mod tls;
+mod topology;

@@ -1,0 +1,13 @@
+//! The behaviours that every client shares, played by the client of each language.
+
+mod loads {
+    mod java;
+    mod together;
+}
+
+mod doors;
+mod doors_tokens;
+mod go;
+mod python;
+mod rust;
+mod typescript;

@@ -1,0 +1,10 @@
+//! Metrics and traces.
+
+mod metrics;
+mod metrics_files;
+mod metrics_losses;
+mod metrics_page;
+mod traces;
+mod traces_off;
+mod traces_streams;
+mod traces_waits;
