@@ -14,7 +14,7 @@ CLIENTS    := go java typescript
 # How much of the counts and durations the tests run: 1 is all, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak check fix bench
+.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,13 +27,13 @@ dev: ## Run the broker on the embedded store; needs only cargo
 	cargo run -p leasehold-server -- dev
 
 test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
-	cargo build --workspace --bins --examples
-	scripts/ahead.sh
-	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
-	scripts/test.sh
-	deploy/helm/test.sh
-	client-sdk/python/test.sh $(PYTHON_BIN)
-	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
+	scripts/run_tests.py
+
+quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)
+	cargo fmt --all --check
+	scripts/changed_crates.sh | xargs -r cargo clippy --locked --all-targets -- -D warnings
+	cargo test --locked --profile quickstart --workspace --lib --bins
+	cargo test --locked --profile quickstart -p leasehold-tests --test conformance -- stores::memory stores::redis
 
 # LEASEHOLD_SERVER names a broker that is built already.
 test-python: setup ## Check and test the Python client alone
@@ -51,27 +51,17 @@ $(CLIENTS:%=test-%): test-%: setup
 
 test-chart: setup ## Check and test the Helm chart alone
 	deploy/helm/check.sh $(PYTHON_BIN)
-	cargo build --workspace --bins
-	deploy/helm/test.sh
-	cargo test -p leasehold-tests --test chart_upgrade
+	scripts/run_tests.py chart_upgrade chart
 
 test-image: setup ## Build the container image without a daemon, look into it, and run it
 	deploy/docker/test.sh
 
 test-cli: setup ## Run the tests of the command line alone
-	cargo build --workspace --bins
-	cargo test --workspace --bin leasehold $(patsubst tests/tests/%.rs,--test %,$(wildcard tests/tests/cli_*.rs))
+	scripts/run_tests.py cli/bin:: cli::
 
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
-	cargo build --release --workspace --bins --examples
-	scripts/ahead.sh --release
-	for client in $(CLIENTS); do client-sdk/$$client/build.sh; done
-	scripts/test.sh --release
-	export LEASEHOLD_SERVER="$(CURDIR)/target/release/leasehold-server"; \
-	deploy/helm/test.sh; \
-	client-sdk/python/test.sh $(PYTHON_BIN); \
-	for client in $(CLIENTS); do client-sdk/$$client/test.sh; done
+	scripts/run_tests.py --release
 
 check: setup ## Formatting, lints, dependencies, docs, API
 	cargo fmt --all --check

@@ -2,4 +2,5 @@
 
 mod documented_tests;
 mod test_needs;
+mod test_needs;
 mod tidy;

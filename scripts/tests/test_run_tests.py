@@ -1,0 +1,98 @@
+"""Tests of run_tests.py with small programs in the place of tests."""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import run_tests
+from run_tests import Job, Run
+
+
+class RunTests(unittest.TestCase):
+    """What a run does with jobs that pass, fail, hang and exclude each other."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        run_tests.TIMES = Path(self.folder.name) / "times"
+        self.trail = Path(self.folder.name) / "trail"
+        self.results = Path(self.folder.name) / "results"
+
+    def job(self, name, script, need="light", **options):
+        """A job that runs a line of shell."""
+        return Job(name, ["bash", "-c", script], need, f"again {name}", **options)
+
+    def traced(self, name, need):
+        """A job that writes when it begins and ends."""
+        return self.job(name, f"echo +{name} >>{self.trail}; sleep 0.2; echo -{name} >>{self.trail}", need)
+
+    def run_all(self, jobs, until=60.0):
+        """Runs jobs, and returns the exit code and the lines that were printed."""
+        run = Run()
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            run_tests.run_jobs(run, jobs, time.monotonic() + until)
+            code = run.close(self.results)
+        return code, printed.getvalue().splitlines()
+
+    def test_a_failure_stops_nothing_and_is_listed_with_its_command(self):
+        jobs = [self.job("bad", "echo why; exit 3"), self.job("good", "true"), self.job("late", "true", "alone")]
+        code, lines = self.run_all(jobs)
+        self.assertEqual((code, lines[-1]), (1, "2 passed, 1 failed"))
+        self.assertIn("why", lines)
+        self.assertEqual(lines[-4:-2], ["FAILED bad: exit code 3", "  again: again bad"])
+        results = [json.loads(line) for line in self.results.read_text().splitlines()]
+        self.assertEqual(results[-1], {"done": True})
+        self.assertEqual({line["name"]: line["ok"] for line in results[:-1]}, {"bad": False, "good": True, "late": True})
+
+    def test_a_run_without_failures_passes_and_shows_figures_only(self):
+        code, lines = self.run_all([self.job("good", "echo FIGURES 5; echo more")])
+        self.assertEqual((code, lines[-1]), (0, "1 passed, 0 failed"))
+        self.assertIn("FIGURES 5", lines)
+        self.assertNotIn("more", lines)
+
+    def test_parts_are_counted_by_their_closing_line(self):
+        script = "echo FAILED one; echo '5 passed, 2 failed'; exit 1"
+        code, lines = self.run_all([self.job("part", script, is_part=True), self.job("good", "true")])
+        self.assertEqual((code, lines[-1]), (1, "6 passed, 2 failed"))
+        self.assertIn("  again: again part one", lines)
+
+    def test_a_part_that_dies_without_a_count_is_a_failure(self):
+        code, lines = self.run_all([self.job("part", "exit 1", is_part=True)])
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed"))
+
+    def test_what_hangs_is_ended_with_all_that_it_started(self):
+        script = f"(sleep 2; echo alive >>{self.trail}) & wait"
+        began = time.monotonic()
+        code, lines = self.run_all([self.job("hangs", script, limit=0.3)])
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed"))
+        self.assertIn("FAILED hangs: not done after 0 s", lines)
+        self.assertLess(time.monotonic() - began, 2)
+        time.sleep(2.2)
+        self.assertFalse(self.trail.exists())
+
+    def test_what_was_not_begun_when_the_time_is_over_is_a_failure(self):
+        jobs = [self.job(f"hangs{number}", "sleep 60", "alone") for number in range(3)]
+        code, lines = self.run_all(jobs, until=0.3)
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 3 failed"))
+
+    def test_alone_is_alone_and_the_others_share_the_machine(self):
+        needs = ["alone", "alone", "loads", "loads", "loads", "light", "waits", "waits"]
+        self.run_all([self.traced(f"{need}{number}", need) for number, need in enumerate(needs)])
+        running, shares, together = set(), [], 0
+        for line in self.trail.read_text().split():
+            running = running | {line[1:]} if line[0] == "+" else running - {line[1:]}
+            shares.append(sum(run_tests.NEEDS[name[:-1]] for name in running))
+            together = max(together, len(running))
+        self.assertEqual(len(shares), 2 * len(needs))
+        self.assertLessEqual(max(shares), run_tests.CAPACITY)
+        self.assertGreaterEqual(together, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
