@@ -2,7 +2,7 @@
 # Builds the library and the probe; quick when nothing has changed.
 set -euo pipefail
 cd "$(dirname "$0")"
-if [[ target/probe.jsa -nt pom.xml && -z "$(find src build.sh -newer target/probe.jsa -print -quit)" ]]; then
+if [[ target/probe.jsa -nt pom.xml && -z "$(find src ../../proto/leasehold build.sh -newer target/probe.jsa -print -quit)" ]]; then
     exit 0
 fi
 ./setup.sh

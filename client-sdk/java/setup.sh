@@ -10,6 +10,9 @@ DONE="$CACHE/java-$(cat pom.xml benchmark/pom.xml setup.sh | cksum | cut -d' ' -
 readonly DONE
 readonly REPOSITORY="$HOME/.m2/repository/io/grpc"
 
+# The plugin that generates the stubs does not notice another version of the generators.
+[[ ! pom.xml -nt target ]] || rm -rf target
+
 [[ "$(javac -version 2>&1)" =~ ^javac\ ([0-9]+) ]] && ((BASH_REMATCH[1] >= 17)) || packages+=(openjdk-17-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
 provide
@@ -17,29 +20,25 @@ if [[ -e $DONE && -d $REPOSITORY ]]; then
     exit 0
 fi
 
-# A build of next to nothing fetches what every build needs, plugins and their parts included.
-nothing="$(mktemp -d)"
-trap 'rm -rf "$nothing"' EXIT
-mkdir -p "$nothing"/{benchmark,src/{main,test}/java/dev/leasehold/v1}
-cp pom.xml "$nothing"
-cp benchmark/pom.xml "$nothing/benchmark"
+# A build of a minimal project with the same pom.xml downloads everything that the real build needs: the plugins, their
+# parts, and the generators of the stubs.
+minimal="$(mktemp -d)"
+trap 'rm -rf "$minimal"' EXIT
+client="$minimal/client-sdk/java"
+mkdir -p "$client"/{benchmark,src/{main,test}/java/dev/leasehold} "$minimal/proto"
+cp pom.xml "$client"
+cp benchmark/pom.xml "$client/benchmark"
+printf 'syntax = "proto3";\npackage leasehold.v1;\noption java_package = "dev.leasehold.v1";\nmessage Nothing {}\n' \
+    >"$minimal/proto/nothing.proto"
 printf 'package dev.leasehold;\n\n/** Nothing. */\npublic final class Nothing {\n    private Nothing() {}\n}\n' \
-    >"$nothing/src/main/java/dev/leasehold/Nothing.java"
-printf 'package dev.leasehold.v1;\n\nclass Nothing {}\n' >"$nothing/src/main/java/dev/leasehold/v1/Nothing.java"
+    >"$client/src/main/java/dev/leasehold/Nothing.java"
 printf 'package dev.leasehold;\n\nimport org.junit.jupiter.api.Test;\n\nclass NothingTest {\n    @Test\n    void nothing() {}\n}\n' \
-    >"$nothing/src/test/java/dev/leasehold/NothingTest.java"
-version() {
-    sed -n "s|.*<$1.version>\(.*\)</$1.version>.*|\1|p" pom.xml
-}
+    >"$client/src/test/java/dev/leasehold/NothingTest.java"
 (
-    cd "$nothing"
+    cd "$client"
     mvn -B -ntp -q package dependency:build-classpath -Dmdep.outputFile=target/classpath >&2
     mvn -B -ntp -q spotless:apply >&2
     mvn -B -ntp -q -f benchmark/pom.xml dependency:build-classpath -Dmdep.outputFile=target/classpath >&2
 )
-for tool in "com.google.protobuf:protoc:$(version protobuf):exe:linux-x86_64" \
-    "io.grpc:protoc-gen-grpc-java:$(version grpc):exe:linux-x86_64" "com.google.protobuf:protobuf-java:$(version protobuf):jar"; do
-    mvn -B -ntp -q dependency:copy -Dartifact="$tool" -DoutputDirectory="$nothing/tools" >&2
-done
 mkdir -p "$CACHE"
 touch "$DONE"
