@@ -8,12 +8,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/provide.sh
 
-readonly BUF_VERSION=1.75.0
 readonly CARGO_DENY_VERSION=0.20.2
 readonly GRPCURL_VERSION=1.9.4
 readonly PLAYWRIGHT_VERSION=1.65.1
-readonly BUF_DIR="$CACHE/buf-$BUF_VERSION"
-readonly BUF_BIN="$BUF_DIR/node_modules/.bin"
 readonly CARGO_DENY_DIR="$CACHE/cargo-deny-$CARGO_DENY_VERSION"
 readonly GRPCURL_DIR="$CACHE/grpcurl-$GRPCURL_VERSION"
 readonly PLAYWRIGHT_DIR="$CACHE/playwright-$PLAYWRIGHT_VERSION"
@@ -38,7 +35,11 @@ tell() {
 
 case "${1:-}" in
 python) tell "What the Python client's tests need" "$PYTHON_DIR/complete" "$PYTHON_DIR" ;;
-buf) tell buf "$BUF_BIN/buf" "$BUF_BIN" ;;
+buf)
+    # The program itself: its launcher in .bin needs Node on the PATH.
+    buf=(client-sdk/typescript/node_modules/@bufbuild/buf-*/bin)
+    tell buf "${buf[0]}/buf" "$PWD/${buf[0]}"
+    ;;
 playwright) tell playwright-core "$PLAYWRIGHT" "$PLAYWRIGHT_DIR" ;;
 chromium) tell "A browser" "$CHROMIUM" "$CHROMIUM" ;;
 grpcurl) tell grpcurl "$GRPCURL_DIR/bin/grpcurl" "$GRPCURL_DIR/bin" ;;
@@ -63,13 +64,6 @@ elif ! command -v "$STORE_SERVER" >/dev/null; then
 fi
 # promtool, for the alerts.
 command -v promtool >/dev/null || packages+=(prometheus)
-if [[ ! -x "$BUF_BIN/buf" ]]; then
-    command -v npm >/dev/null || packages+=(npm)
-    steps+=("mkdir -p '$BUF_DIR'" "npm install --no-save --no-audit --no-fund --prefix '$BUF_DIR' @bufbuild/buf@$BUF_VERSION")
-elif ! command -v node >/dev/null; then
-    # buf's launcher is a node program.
-    packages+=(nodejs)
-fi
 if [[ ! -x "$CARGO_DENY_DIR/bin/cargo-deny" ]]; then
     # Not in the target folder of the project, which may be kept.
     steps+=("CARGO_TARGET_DIR='$CARGO_DENY_DIR/target' \

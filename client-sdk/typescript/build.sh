@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds the library into dist, and tests, examples and the probe into build. Quick when nothing has changed.
+# Generates the stubs, and builds the library into dist, and tests, examples and the probe into build. Quick when nothing
+# has changed.
 set -euo pipefail
 cd "$(dirname "$0")"
 ./setup.sh
 PATH="$(./setup.sh node):$PATH"
 
+if [[ ! -d src/gen || -n "$(find ../../proto/leasehold generate.sh package-lock.json -newer src/gen -print -quit)" ]]; then
+    ./generate.sh
+fi
 # What was built of sources that are gone.
 if [[ -e dist ]] && [[ -n "$(find src tests examples -newer dist -type d -print -quit)" ]]; then
     rm -rf dist build

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Generates the stubs of the API, and of the details of a refused unary call, into the sources, or with another
-# folder as argument there.
+# Generates src/gen: the stubs of the API, and of the details of a refused unary call. build.sh calls it when they are
+# missing or out of date.
 set -euo pipefail
 cd "$(dirname "$0")"
-out="${1:-src/gen}"
 protos="$PWD/../../proto"
 google="$PWD/node_modules/google-proto-files"
-buf="$(../../scripts/setup.sh buf)/buf"
+buf=node_modules/.bin/buf
 PATH="$(./setup.sh node):$PATH"
+# An interrupted run leaves no incomplete src/gen.
+out="$PWD/build/gen"
 rm -rf "$out"
 mkdir -p "$out"
-out="$(cd "$out" && pwd)"
 
 # $1: where the files are; the others: which of them.
 generate() {
@@ -32,3 +32,5 @@ mapfile -t own < <(cd "$protos" && find leasehold -name '*.proto' | sort)
 generate "$protos" "${own[@]}"
 services=none
 generate "$google" google/rpc/status.proto google/rpc/error_details.proto
+rm -rf src/gen
+mv "$out" src/gen
