@@ -1,12 +1,33 @@
-# What every setup.sh does with what it finds missing. To be sourced: it adds to `packages` (Debian's names) and
-# `steps` (commands that run after them, in order), and calls `provide`, which as root on Debian installs them, and
-# anywhere else prints one line to paste and exits 2. It never calls sudo.
+# Installs what a setup.sh finds missing. To be sourced: the script adds to `packages` (Debian's names), calls `add_step`
+# and `add_folder`, and then `provide`, which installs the packages as root on Debian, and elsewhere prints one line to
+# paste and exits 2; the steps follow in order, as any user. It never calls sudo.
+#
+# Several checkouts may share the cache: the steps run under a lock on it, and a step whose result another setup has made
+# in the meantime is left out.
 packages=()
-steps=()
+step_results=()
+step_commands=()
 
 readonly CACHE="${LEASEHOLD_CACHE:-$HOME/.cache/leasehold}"
+PREFLIGHT="$(dirname "${BASH_SOURCE[0]}")/preflight.sh"
+readonly PREFLIGHT
+readonly CACHE_GB=3
 
-# How Homebrew calls what Debian calls so.
+# Adds a step unless its result is there: the file that the command creates when everything else is done, and the command.
+add_step() {
+    if [[ ! -e "$1" ]]; then
+        step_results+=("$1")
+        step_commands+=("$2")
+    fi
+}
+
+# Adds a step that makes a folder: the folder, a file in it, and the command, which fills the folder $NEW. An interrupted
+# or failed command leaves no incomplete folder. For contents that may be moved, which virtual environments may not.
+add_folder() {
+    add_step "$1/$2" "NEW='$1.new'; rm -rf '$1.new' '$1'; mkdir -p '$1.new'; $3; mv '$1.new' '$1'"
+}
+
+# Prints Homebrew's name of a Debian package.
 brew_name() {
     case "$1" in
     redis-server) echo redis ;;
@@ -15,33 +36,76 @@ brew_name() {
     golang-go) echo go ;;
     python3-venv) echo python ;;
     openjdk-17-jdk-headless) echo openjdk@17 ;;
+    util-linux) echo flock ;;
     libc6-dev) ;;
     *) echo "$1" ;;
     esac
 }
 
-provide() {
-    if ((${#packages[@]} + ${#steps[@]} == 0)); then
-        return
-    fi
+install_packages() {
     if [[ $EUID -ne 0 || ! -f /etc/debian_version ]]; then
-        local line="" name
-        if ((${#packages[@]} > 0)) && [[ -f /etc/debian_version ]]; then
+        local line name
+        if [[ -f /etc/debian_version ]]; then
             line="sudo apt-get update && sudo apt-get install -y ${packages[*]}"
-        elif ((${#packages[@]} > 0)); then
+        else
             line="brew install"
             for name in "${packages[@]}"; do line+=" $(brew_name "$name")"; done
         fi
-        for step in "${steps[@]}"; do line+="${line:+ && }$step"; done
-        echo "Something is missing. Paste this line (or install the same another way), then try again:" >&2
+        echo "Packages are missing. Paste this line (or install them another way), then try again:" >&2
         echo "$line" >&2
         exit 2
     fi
-    if ((${#packages[@]} > 0)); then
-        apt-get update -q
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}" </dev/null
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}" </dev/null
+}
+
+run_steps() {
+    local result lock i
+    for result in "${step_results[@]}"; do
+        # Results elsewhere, as node_modules, need no cache that can be written.
+        if [[ "$result" == "$CACHE"/* ]]; then
+            "$PREFLIGHT" cache-owner "$CACHE"
+            "$PREFLIGHT" disk "$CACHE" "$CACHE_GB" LEASEHOLD_CACHE
+            break
+        fi
+    done
+    mkdir -p "$CACHE"
+    [[ -e "$CACHE/lock" ]] || touch "$CACHE/lock"
+    exec {lock}<"$CACHE/lock"
+    if ! flock --nonblock "$lock"; then
+        echo "Waiting for another setup that uses $CACHE" >&2
+        flock "$lock"
     fi
-    for step in "${steps[@]}"; do eval "$step" </dev/null; done
+    for i in "${!step_results[@]}"; do
+        if [[ ! -e "${step_results[i]}" ]]; then
+            # A process that a step leaves behind must not keep the lock.
+            (
+                exec {lock}<&-
+                step_result="${step_results[i]}"
+                trap '[[ $? == 0 ]] || explain_failure' EXIT
+                eval "${step_commands[i]}"
+            ) </dev/null
+        fi
+    done
+    exec {lock}<&-
+}
+
+explain_failure() {
+    echo "$step_result could not be made: see above; the next setup tries again" >&2
+    "$PREFLIGHT" network
+}
+
+provide() {
+    if ((${#step_results[@]} > 0)) && ! command -v flock >/dev/null; then
+        packages+=(util-linux)
+    fi
+    if ((${#packages[@]} > 0)); then
+        install_packages
+    fi
+    if ((${#step_results[@]} > 0)); then
+        run_steps
+    fi
     packages=()
-    steps=()
+    step_results=()
+    step_commands=()
 }

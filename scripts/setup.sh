@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Makes sure that what tests and checks need is there: cargo, Redis, buf, cargo-deny, Python with the tools of its
-# client, what the other clients and the chart need (their own setup.sh), promtool, grpcurl, and a browser with its driver. As root on
-# Debian it installs what is missing; anywhere else it prints a line to paste and exits 2. With the argument `cargo` it looks for cargo only; with `python`,
-# `buf`, `grpcurl` or `playwright` it installs nothing, and prints in which folder that is, or with `chromium` where the
-# browser is. It never calls sudo.
+# Makes sure that what tests need is there: cargo, Redis, Python with the tools of its client, what the other clients and
+# the chart need (their own setup.sh), promtool, grpcurl, and a browser with its driver. Packages that are missing are
+# installed as root on Debian, elsewhere it prints one line to paste and exits 2; the rest goes into the cache, as any
+# user. It never calls sudo. With an argument it does one thing instead:
+#   cargo                            looks for cargo only
+#   check                            installs what only `make check` needs
+#   python, buf, grpcurl, playwright prints in which folder that is, and installs nothing
+#   chromium                         prints where the browser is
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/provide.sh
@@ -54,6 +57,13 @@ fi
 if [[ "${1:-}" == cargo ]]; then
     exit 0
 fi
+if [[ "${1:-}" == check ]]; then
+    # Not in the target folder of the project, which may be kept.
+    add_folder "$CARGO_DENY_DIR" bin/cargo-deny "CARGO_TARGET_DIR=\"\$NEW/target\" \
+cargo install --locked --root \"\$NEW\" --version $CARGO_DENY_VERSION cargo-deny; rm -rf \"\$NEW/target\""
+    provide
+    exit 0
+fi
 
 # Sentinel and Cluster are the same program. Tests on another one name it.
 if [[ -z "${STORE_SERVER:-}" ]]; then
@@ -64,31 +74,30 @@ elif ! command -v "$STORE_SERVER" >/dev/null; then
 fi
 # promtool, for the alerts.
 command -v promtool >/dev/null || packages+=(prometheus)
-if [[ ! -x "$CARGO_DENY_DIR/bin/cargo-deny" ]]; then
-    # Not in the target folder of the project, which may be kept.
-    steps+=("CARGO_TARGET_DIR='$CARGO_DENY_DIR/target' \
-cargo install --locked --root '$CARGO_DENY_DIR' --version $CARGO_DENY_VERSION cargo-deny && rm -rf '$CARGO_DENY_DIR/target'")
-fi
 [[ -n "$CHROMIUM" ]] || packages+=(chromium-headless-shell)
 if [[ ! -e "$PLAYWRIGHT" ]]; then
     command -v npm >/dev/null || packages+=(npm)
-    steps+=("mkdir -p '$PLAYWRIGHT_DIR'" "npm install --no-save --no-audit --no-fund --prefix '$PLAYWRIGHT_DIR' playwright-core@$PLAYWRIGHT_VERSION")
+    add_folder "$PLAYWRIGHT_DIR" node_modules/playwright-core/package.json \
+        "npm install --no-save --no-audit --no-fund --prefix \"\$NEW\" playwright-core@$PLAYWRIGHT_VERSION"
 fi
+install_python_tools() {
+    python3 -c "$is_new" || { echo 'The tools of the Python client need Python 3.10 or newer' >&2; exit 2; }
+    rm -rf "$PYTHON_DIR"
+    python3 -m venv "$PYTHON_DIR"
+    "$PYTHON_DIR/bin/pip" install -q --disable-pip-version-check --no-deps -r "$PYTHON_TOOLS"
+    touch "$PYTHON_DIR/complete"
+}
 if [[ ! -e "$PYTHON_DIR/complete" ]]; then
     is_new='import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))'
     python3 -c "$is_new" 2>/dev/null || packages+=(python3-venv)
-    steps+=("{ python3 -c '$is_new' || { echo 'The tools of the Python client need Python 3.10 or newer' >&2; exit 2; }; }"
-        "rm -rf '$PYTHON_DIR'" "python3 -m venv '$PYTHON_DIR'"
-        "'$PYTHON_DIR/bin/pip' install -q --disable-pip-version-check --no-deps -r '$PYTHON_TOOLS'"
-        "touch '$PYTHON_DIR/complete'")
+    add_step "$PYTHON_DIR/complete" install_python_tools
 fi
 provide
 for client in go java typescript; do
     "client-sdk/$client/setup.sh"
 done
 deploy/helm/setup.sh
-if [[ ! -x "$GRPCURL_DIR/bin/grpcurl" ]]; then
-    go="$(client-sdk/go/setup.sh path)/go"
-    steps+=("GOBIN='$GRPCURL_DIR/bin' GOTOOLCHAIN=local '$go' install 'github.com/fullstorydev/grpcurl/cmd/grpcurl@v$GRPCURL_VERSION'")
-fi
+go="$(client-sdk/go/setup.sh path)/go"
+add_folder "$GRPCURL_DIR" bin/grpcurl \
+    "GOBIN=\"\$NEW/bin\" GOTOOLCHAIN=local '$go' install 'github.com/fullstorydev/grpcurl/cmd/grpcurl@v$GRPCURL_VERSION'"
 provide

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Makes sure that what builds, tests and checks need is there besides what scripts/setup.sh provides: Go, and the modules.
-# As root on Debian it installs what is missing; anywhere else it prints one line to paste and exits 2. With the argument
-# `path` it installs nothing, and prints the folder of the `go` to use.
+# Packages that are missing are installed as root on Debian; elsewhere it prints one line to paste and exits 2. With the
+# argument `path` it installs nothing, and prints the folder of the `go` to use.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
 
 readonly GO_NEEDED=1.26.0 GO_VERSION=1.26.8
 readonly GO_DIR="$CACHE/go-$GO_VERSION"
-MODULES="$CACHE/go-modules-$(cat go.sum tools/go.sum benchmark/go.sum | cksum | cut -d' ' -f1)"
+# Beside the modules: they may be those of another cache, or be removed.
+GO_PATH="${GOPATH:-$HOME/go}"
+MODULES="${GOMODCACHE:-${GO_PATH%%:*}/pkg/mod}/cache/leasehold-$(cat go.sum tools/go.sum benchmark/go.sum | cksum | cut -d' ' -f1)"
 readonly MODULES
 case "$(uname -m)" in
     aarch64 | arm64) arch=arm64 ;;
@@ -44,12 +46,16 @@ command -v gcc >/dev/null || packages+=(gcc libc6-dev)
 if ! go_is_new && [[ ! -x "$GO_DIR/bin/go" ]]; then
     # Any Go can fetch a newer one from the registry of modules. Files of modules are never executable.
     command -v go >/dev/null || packages+=(golang-go)
-    steps+=("(cd / && export GOTOOLCHAIN=local GOFLAGS= && go mod download $TOOLCHAIN && mkdir -p '$CACHE' \
-&& rm -rf '$GO_DIR.new' && cp -r \"\$(go env GOMODCACHE)/$TOOLCHAIN\" '$GO_DIR.new' && chmod -R u+w '$GO_DIR.new' \
-&& chmod +x '$GO_DIR.new'/bin/* '$GO_DIR.new'/pkg/tool/*/* && mv '$GO_DIR.new' '$GO_DIR')")
+    add_folder "$GO_DIR" bin/go "cd /; export GOTOOLCHAIN=local GOFLAGS=; go mod download $TOOLCHAIN; \
+cp -r \"\$(go env GOMODCACHE)/$TOOLCHAIN/.\" \"\$NEW\"; chmod -R u+w \"\$NEW\"; chmod +x \"\$NEW\"/bin/* \"\$NEW\"/pkg/tool/*/*"
 fi
-if [[ ! -e "$MODULES" ]]; then
-    steps+=("(PATH=\"$(go_path):\$PATH\" && for module in '$PWD' '$PWD/tools' '$PWD/benchmark'; do \
-(cd \"\$module\" && go mod download); done && mkdir -p '$CACHE' && touch '$MODULES')")
-fi
+download_modules() {
+    PATH="$(go_path):$PATH"
+    for module in . tools benchmark; do
+        (cd "$module" && go mod download)
+    done
+    mkdir -p "$(dirname "$MODULES")"
+    touch "$MODULES"
+}
+add_step "$MODULES" download_modules
 provide

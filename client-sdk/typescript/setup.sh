@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that Node 20.9 or newer and the packages that package-lock.json names are there, besides what
-# scripts/setup.sh provides. As root on Debian it installs what is missing; anywhere else it prints one line to paste and
-# exits 2. With the argument `node` it installs nothing, and prints the folder of the Node that is used.
+# scripts/setup.sh provides. Packages that are missing are installed as root on Debian; elsewhere it prints one line to
+# paste and exits 2. With the argument `node` it installs nothing, and prints the folder of the Node that is used.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
@@ -33,16 +33,16 @@ fi
 
 if [[ -z $node_bin ]]; then
     node_bin="$NODE_BIN"
-    steps+=("mkdir -p '$NODE_DIR'" "npm install --no-save --no-audit --no-fund --prefix '$NODE_DIR' node@$NODE_VERSION")
+    add_folder "$NODE_DIR" node_modules/node/bin/node \
+        "npm install --no-save --no-audit --no-fund --prefix \"\$NEW\" node@$NODE_VERSION"
 fi
 for folder in . benchmark; do
     # npm writes this file when it is done.
     done_file="$folder/node_modules/.package-lock.json"
-    if [[ ! -e $done_file || $folder/package-lock.json -nt $done_file ]]; then
-        steps+=("(cd '$PWD/$folder' && PATH=\"$node_bin:\$PATH\" npm ci --no-audit --no-fund)")
-    fi
+    [[ ! $folder/package-lock.json -nt $done_file ]] || rm -f "$done_file"
+    add_step "$PWD/$done_file" "cd '$folder'; PATH=\"$node_bin:\$PATH\" npm ci --no-audit --no-fund"
 done
-if ((${#steps[@]} > 0)) && ! command -v npm >/dev/null; then
+if ((${#step_results[@]} > 0)) && ! command -v npm >/dev/null; then
     packages+=(npm)
 fi
 provide

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what tests the chart is there besides what scripts/setup.sh provides: Helm 3 and 4, the schemas of custom
-# resources, and Python with a validator for those of Kubernetes. As root on Debian it installs what is missing; anywhere
-# else it prints one line to paste and exits 2. With the argument `path` it installs nothing, and prints the folder.
+# resources, and Python with a validator for those of Kubernetes. Packages that are missing are installed as root on Debian;
+# elsewhere it prints one line to paste and exits 2. With the argument `path` it installs nothing, and prints the folder.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
@@ -29,20 +29,27 @@ fi
 if [[ ! -e "$DIR/complete" ]]; then
     is_new='import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))'
     python3 -c "$is_new" 2>/dev/null || packages+=(python3-venv)
+fi
+install_tools() {
+    local go version major crd module files
     go="$(../../client-sdk/go/setup.sh path)/go"
-    steps+=("rm -rf '$DIR'" "mkdir -p '$DIR/crds'")
+    rm -rf "$DIR"
+    mkdir -p "$DIR/crds"
     for version in "$HELM_3" "$HELM_4"; do
         major="${version%%.*}"
-        steps+=("(cd / && GOBIN='$DIR/helm-$major' GOTOOLCHAIN=local '$go' install 'helm.sh/helm/v$major/cmd/helm@v$version')")
+        (cd / && GOBIN="$DIR/helm-$major" GOTOOLCHAIN=local "$go" install "helm.sh/helm/v$major/cmd/helm@v$version")
     done
     for crd in "${CRDS[@]}"; do
         read -r module files <<<"$crd"
-        # Files of modules are read-only.
-        steps+=("(cd / && export GOTOOLCHAIN=local GOFLAGS= && '$go' mod download '$module' \
-&& cp \"\$('$go' env GOMODCACHE)/$module/\"$files '$DIR/crds' && chmod -R u+w '$DIR/crds')")
+        (cd / && GOTOOLCHAIN=local GOFLAGS='' "$go" mod download "$module")
+        # The files are a pattern.
+        eval "cp \"$("$go" env GOMODCACHE)/$module/\"$files '$DIR/crds'"
     done
-    steps+=("python3 -m venv '$DIR/python'"
-        "'$DIR/python/bin/pip' install -q --disable-pip-version-check --no-deps -r '$PWD/tests/requirements.txt'"
-        "touch '$DIR/complete'")
-fi
+    # Files of modules are read-only.
+    chmod -R u+w "$DIR/crds"
+    python3 -m venv "$DIR/python"
+    "$DIR/python/bin/pip" install -q --disable-pip-version-check --no-deps -r tests/requirements.txt
+    touch "$DIR/complete"
+}
+add_step "$DIR/complete" install_tools
 provide

@@ -9,7 +9,8 @@ readonly REDIS_PY=8.1.0
 
 DIR="$CACHE/peers-$(find . -type f -not -path '*/node_modules/*' | sort | xargs cat | cksum | cut -d' ' -f1)"
 readonly DIR
-if [[ ! -e "$DIR/complete" ]]; then
+build_peers() {
+    rm -rf "$DIR"
     mkdir -p "$DIR/bin"
     (
         go_bin="$(../../client-sdk/go/setup.sh path)"
@@ -44,5 +45,7 @@ if [[ ! -e "$DIR/complete" ]]; then
         "$DIR/python/bin/python" --version | sed 's|Python|python|'
     } >"$DIR/versions"
     touch "$DIR/complete"
-fi
+}
+add_step "$DIR/complete" build_peers
+provide >&2
 echo "$DIR"
