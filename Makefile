@@ -32,7 +32,7 @@ test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)
 	cargo fmt --all --check
 	scripts/changed_crates.sh | xargs -r cargo clippy --locked --all-targets -- -D warnings
-	cargo test --locked --profile quickstart --workspace --lib --bins
+	cargo test --locked --profile quickstart --lib --bins
 	cargo test --locked --profile quickstart -p leasehold-tests --test conformance -- stores::memory stores::redis
 
 # LEASEHOLD_SERVER names a broker that is built already.
@@ -68,6 +68,7 @@ check: setup ## Formatting, lints, dependencies, docs, API
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO_DENY) --locked --workspace check bans licenses sources
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	proto/check.sh
 	$(BUF) lint proto
 	$(BUF) breaking proto --against proto/released.binpb
 	deploy/helm/check.sh $(PYTHON_BIN)

@@ -38,4 +38,4 @@ put server/src/store/redis/lua/tell.lua \
     "else call('PUBLISH', channel, message) call('PUBLISH', channel, lock .. '\\n?\\nlater') end"
 put server/src/store/redis/era.rs '"{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",' '"{SCHEMA}|{}|{}|{}|{}|{}|{}|{}|later",'
 
-CARGO_TARGET_DIR="$target" cargo build --manifest-path "$copy/Cargo.toml" --workspace --bins --examples "$@"
+CARGO_TARGET_DIR="$target" cargo build --manifest-path "$copy/Cargo.toml" --bins --examples "$@"

@@ -26,7 +26,7 @@ SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
 NEEDS, CAPACITY = {"waits": 1, "light": 2, "loads": 4, "alone": 8}, 8
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 60 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 CLIENTS = ["go", "java", "typescript"]
-PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --workspace --doc"}
+PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc"}
 PARTS |= {name: f"client-sdk/{name}/test.sh" for name in ["python", *CLIENTS]}
 CLOSING = re.compile(r"^(?:test result: .*?)?(\d+) passed[,;] (\d+) failed", re.MULTILINE)
 
@@ -99,7 +99,7 @@ class Run:
 
 def rust_tests(run: Run, profile: list[str]) -> list[Job]:
     """Builds the test programs and lists their tests."""
-    cargo = ["cargo", "test", "--workspace", "--no-run", "--no-fail-fast", *profile]
+    cargo = ["cargo", "test", "--no-run", "--no-fail-fast", *profile]
     jobs = []
     for message in map(json.loads, run.build([*cargo, "--message-format=json-render-diagnostics"]).splitlines()):
         if message["reason"] != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
@@ -175,7 +175,7 @@ def main() -> int:
     run, profile = Run(), ["--release"] if args.release else []
     built = ROOT / "target" / ("release" if args.release else "debug")
     os.environ["LEASEHOLD_SERVER"] = str(built / "leasehold-server")
-    bins = ["cargo", "build", "--workspace", "--bins", "--examples", *profile]
+    bins = ["cargo", "build", "--bins", "--examples", *profile]
     for command in [bins, ["scripts/ahead.sh", *profile], *([f"client-sdk/{client}/build.sh"] for client in CLIENTS)]:
         run.build(command)
     jobs = rust_tests(run, profile)

@@ -14,8 +14,8 @@ pub mod codec;
     reason = "generated code"
 )]
 pub mod v1 {
-    tonic::include_proto!("leasehold.v1");
+    include!("../gen/leasehold.v1.rs");
 }
 
 /// The encoded `FileDescriptorSet` of the API, for gRPC reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../gen/descriptors.binpb");

@@ -2,5 +2,4 @@
 
 mod documented_tests;
 mod test_needs;
-mod test_needs;
 mod tidy;
