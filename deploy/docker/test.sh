@@ -28,7 +28,7 @@ deploy/docker/root.sh target/dist "$WORK/context/image"
 # The last stage as it stands, with a folder in the place of the stage before it.
 sed -n '/^FROM scratch/,$p' deploy/docker/Dockerfile | sed 's/^COPY --from=build \/image \/$/COPY image \//' >"$WORK/Dockerfile"
 grep -q '^COPY image /$' "$WORK/Dockerfile" || fail "the Dockerfile has another last stage"
-build build --quiet --isolation chroot --pull-never --timestamp 0 --build-arg REVISION="$(git rev-parse HEAD)" \
+build build --quiet --isolation chroot --pull-never --timestamp 0 --build-arg VERSION=0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" \
     --file "$WORK/Dockerfile" --tag leasehold "$WORK/context" >/dev/null
 build push --quiet leasehold "oci-archive:$WORK/leasehold.tar"
 
@@ -61,6 +61,8 @@ import json, subprocess, sys
 config = json.load(open(sys.argv[1]))["OCIv1"]["config"]
 assert config["User"] == "65532:65532", config
 assert config["Entrypoint"] == ["/usr/local/bin/leasehold-server"], config
+command = ["dev", "--listen", "0.0.0.0:7070", "--admin-listen", "0.0.0.0:7071", "--insecure"]
+assert config["Cmd"] == command, config
 labels = {key.rsplit(".", 1)[1] for key in config["Labels"] if key.startswith("org.opencontainers.image.")}
 assert labels >= {"title", "description", "version", "revision", "source", "documentation", "licenses"}, labels
 sbom = {(each["name"], each["versionInfo"]) for each in json.load(open(sys.argv[2]))["packages"]}
@@ -108,4 +110,20 @@ kill -TERM "$broker"
 code=0
 wait "$broker" || code=$?
 ((code == 0)) || fail "the broker ended with $code: $(cat "$WORK/broker.log")"
+
+echo "--- what it does without arguments"
+mapfile -t command < <(python3 -c 'import json, sys
+print(*json.load(open(sys.argv[1]))["OCIv1"]["config"]["Cmd"], sep="\n")' "$WORK/inspect.json")
+chroot --userspec=65532:65532 "$ROOT" /usr/local/bin/leasehold-server "${command[@]}" >"$WORK/dev.log" 2>&1 &
+dev=$!
+pids+=("$dev")
+until in_image /usr/local/bin/leasehold ping --service readiness; do
+    kill -0 "$dev" 2>/dev/null || fail "$(cat "$WORK/dev.log")"
+    sleep 0.1
+done
+in_image /usr/local/bin/leasehold run smoke --no-wait -- /usr/local/bin/leasehold version
+kill -INT "$dev"
+code=0
+wait "$dev" || code=$?
+((code == 0)) || fail "without arguments the broker ended with $code: $(cat "$WORK/dev.log")"
 echo "test-image: passed"
