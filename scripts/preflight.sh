@@ -18,7 +18,9 @@ refuse() {
 # Prints the command that installs a package on this machine.
 installation() {
     if [[ "$1" == cargo ]]; then
-        echo "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
+        echo "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain none && . \"\$HOME/.cargo/env\""
+    elif [[ "$1" == gcc && "$OSTYPE" == darwin* ]]; then
+        echo "xcode-select --install"
     elif [[ -f /etc/debian_version ]]; then
         echo "sudo apt-get update && sudo apt-get install -y $1"
     else
