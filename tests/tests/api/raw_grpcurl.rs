@@ -1,4 +1,4 @@
-//! What docs/raw-stubs.md says of grpcurl, done with it.
+//! What README.md and docs/raw-stubs.md say of grpcurl, done with it.
 
 use std::{
     env, fs,
@@ -53,6 +53,22 @@ async fn line(with: &str, broker: SocketAddr) -> Output {
     let line = line.expect("the page has it");
     let line = line.replace("127.0.0.1:7070", &broker.to_string());
     let output = bash(&["-c", &line]).output().await;
+    output.expect("a shell that runs")
+}
+
+/// Returns the code block of README.md that calls this method, with the address of `broker`.
+fn readme_block(method: &str, broker: SocketAddr) -> String {
+    let page = fs::read_to_string(workspace().join("README.md")).expect("README.md");
+    let mut blocks = page.split("```").skip(1).step_by(2);
+    let block = blocks.find(|block| block.contains(&format!("leasehold.v1.LockService/{method}")));
+    let block = block.unwrap_or_else(|| panic!("README.md has no block with {method}"));
+    block.replace("127.0.0.1:7070", &broker.to_string())
+}
+
+/// Runs a script in `dir`, as if it was pasted.
+async fn pasted(script: &str, dir: &Path) -> Output {
+    let mut command = bash(&["-c", script]);
+    let output = command.current_dir(dir).output().await;
     output.expect("a shell that runs")
 }
 
@@ -140,6 +156,52 @@ async fn the_lines_take_a_lock_show_it_and_say_why_it_is_refused() {
     ] {
         assert!(refused.contains(said), "{said}: {refused}");
     }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_blocks_of_the_readme_acquire_and_release() {
+    let (broker, dir) = (InProcess::start().await, TempDir::new("readme"));
+    let client = Client::new("observer", &[broker.api], 0);
+    let acquired = pasted(&readme_block("Acquire", broker.api), dir.path()).await;
+    assert!(acquired.status.success(), "{}", text(&acquired.stderr));
+    let lock = client.get_lock(NAME).await.expect("an answer");
+    assert_eq!(lock.expect("a held lock").holders.len(), 1);
+    let released = pasted(&readme_block("Release", broker.api), dir.path()).await;
+    assert!(released.status.success(), "{}", text(&released.stderr));
+    let lock = client.get_lock(NAME).await.expect("an answer");
+    assert!(lock.is_none_or(|lock| lock.holders.is_empty()));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_lease_stream_of_the_readme_is_granted_and_acknowledged() {
+    let broker = InProcess::start().await;
+    let block = readme_block("Hold", broker.api);
+    let (line, messages) = block.trim_start().split_once('\n').expect("messages");
+    let mut command = bash(&["-c", line]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("a shell that runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    stdin
+        .write_all(messages.as_bytes())
+        .await
+        .expect("it reads");
+    for reply in ["\"granted\": {", "\"ack\": {"] {
+        let seen = async {
+            while let Some(line) = said.next_line().await.expect("a pipe") {
+                if line.contains(reply) {
+                    return;
+                }
+            }
+            panic!("grpcurl ended before {reply}");
+        };
+        timeout(LIMIT, seen).await.expect(reply);
+    }
+    drop(stdin);
+    let status = timeout(LIMIT, child.wait()).await.expect("it ends in time");
+    assert!(status.expect("its status").success());
     broker.stop().await;
 }
 
