@@ -26,7 +26,9 @@ dev: ## Run the broker on the embedded store; needs only cargo
 	@scripts/setup.sh cargo
 	cargo run -p leasehold-server -- dev
 
-test: setup ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
+test: ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
+	scripts/preflight.sh disk target 8 CARGO_TARGET_DIR
+	scripts/setup.sh
 	scripts/run_tests.py
 
 quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)
@@ -39,7 +41,7 @@ quick: ## Check the form, lint what has changed, run unit tests and the semantic
 test-python: setup ## Check and test the Python client alone
 	client-sdk/python/check.sh $(PYTHON_BIN)
 	[[ -n "$${LEASEHOLD_SERVER:-}" ]] || cargo build -p leasehold-server --bins
-	client-sdk/python/test.sh $(PYTHON_BIN)
+	client-sdk/python/test.sh
 
 test-go: ## Check and test the Go client alone
 test-java: ## Check and test the Java client alone
@@ -64,6 +66,8 @@ soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
 
 check: setup ## Formatting, lints, dependencies, docs, API
+	scripts/setup.sh check
+	python3 -m unittest discover -s scripts/tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO_DENY) --locked --workspace check bans licenses sources
