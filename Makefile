@@ -59,7 +59,7 @@ test-image: setup ## Build the container image without a daemon, look into it, a
 	deploy/docker/test.sh
 
 test-cli: setup ## Run the tests of the command line alone
-	scripts/run_tests.py cli/bin:: cli::
+	scripts/run_tests.py cli/lib:: cli::
 
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile

@@ -86,6 +86,7 @@ pub mod shared_cluster;
 pub mod shared_redis;
 pub mod shared_sentinel;
 pub mod shared_stores;
+pub mod shell;
 pub mod shim;
 pub mod status;
 pub mod staying_stream;

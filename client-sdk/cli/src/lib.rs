@@ -1,4 +1,5 @@
-//! The binary `leasehold`: reads the command line, does what it says, and ends with a code.
+//! The command line `leasehold`: reads the arguments, does what they say, and returns an exit code.
+//! A library, so that tests can parse the commands of the documentation.
 
 mod args;
 mod broker;
@@ -14,7 +15,7 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use tokio::runtime::Builder;
 
 use self::{
@@ -22,7 +23,15 @@ use self::{
     exit::{Failure, OWN_FAILURE},
 };
 
-fn main() -> ExitCode {
+/// Returns the parser of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command that the arguments of this process name, and returns its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

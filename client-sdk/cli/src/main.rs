@@ -1,0 +1,7 @@
+//! The binary `leasehold`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    leasehold_cli::main()
+}
