@@ -6,7 +6,9 @@ cd "$(dirname "$0")"
 source ../../scripts/provide.sh
 
 # A change of the dependencies is another file, beside Maven's own: they may be those of another cache, or be removed.
-DONE="$HOME/.m2/repository/.leasehold-$(cat pom.xml benchmark/pom.xml setup.sh | cksum | cut -d' ' -f1)"
+# Maven takes Java's home folder, which HOME does not change.
+user_home="$(java -XshowSettings:properties -version 2>&1 | sed -n 's/^ *user.home = //p' || true)"
+DONE="${user_home:-$HOME}/.m2/repository/.leasehold-$(cat pom.xml benchmark/pom.xml setup.sh | cksum | cut -d' ' -f1)"
 readonly DONE
 
 # The plugin that generates the stubs does not notice another version of the generators.
@@ -36,6 +38,7 @@ download_artifacts() {
         mvn -B -ntp -q -f benchmark/pom.xml dependency:build-classpath -Dmdep.outputFile=target/classpath >&2
     )
     rm -rf "$minimal"
+    mkdir -p "$(dirname "$DONE")"
     touch "$DONE"
 }
 add_step "$DONE" download_artifacts
