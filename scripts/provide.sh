@@ -42,43 +42,49 @@ brew_name() {
     esac
 }
 
-install_packages() {
-    if [[ $EUID -ne 0 || ! -f /etc/debian_version ]]; then
-        local line name
-        if [[ -f /etc/debian_version ]]; then
-            line="sudo apt-get update && sudo apt-get install -y ${packages[*]}"
-        else
-            line="brew install"
-            for name in "${packages[@]}"; do line+=" $(brew_name "$name")"; done
-        fi
-        echo "Packages are missing. Paste this line (or install them another way), then try again:" >&2
-        echo "$line" >&2
-        exit 2
+# Fails unless this user and machine can install packages the way provide does.
+check_packages() {
+    if [[ $EUID -eq 0 && -f /etc/debian_version ]]; then
+        return
     fi
+    local line name
+    if [[ -f /etc/debian_version ]]; then
+        line="sudo apt-get update && sudo apt-get install -y ${packages[*]}"
+    else
+        line="brew install"
+        for name in "${packages[@]}"; do line+=" $(brew_name "$name")"; done
+    fi
+    echo "Packages are missing. Paste this line (or install them another way), then try again:" >&2
+    echo "$line" >&2
+    exit 2
+}
+
+# Fails unless the cache can take what is missing. Results elsewhere, as node_modules, need no cache that can be written.
+check_cache() {
+    local result
+    for result in "${step_results[@]}"; do
+        if [[ "$result" == "$CACHE"/* ]]; then
+            "$PREFLIGHT" cache-owner "$CACHE"
+            "$PREFLIGHT" disk "$CACHE" "$CACHE_GB" LEASEHOLD_CACHE
+            return
+        fi
+    done
+}
+
+install_packages() {
     apt-get update -q
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}" </dev/null
 }
 
+explain_failure() {
+    echo "$step_result could not be made: see above; the next setup tries again" >&2
+    "$PREFLIGHT" network
+}
+
 run_steps() {
-    local result lock i
-    for result in "${step_results[@]}"; do
-        # Results elsewhere, as node_modules, need no cache that can be written.
-        if [[ "$result" == "$CACHE"/* ]]; then
-            "$PREFLIGHT" cache-owner "$CACHE"
-            "$PREFLIGHT" disk "$CACHE" "$CACHE_GB" LEASEHOLD_CACHE
-            break
-        fi
-    done
-    mkdir -p "$CACHE"
-    [[ -e "$CACHE/lock" ]] || touch "$CACHE/lock"
-    exec {lock}<"$CACHE/lock"
-    if ! flock --nonblock "$lock"; then
-        echo "Waiting for another setup that uses $CACHE" >&2
-        flock "$lock"
-    fi
+    local i
     for i in "${!step_results[@]}"; do
         if [[ ! -e "${step_results[i]}" ]]; then
-            # A process that a step leaves behind must not keep the lock.
             (
                 exec {lock}<&-
                 step_result="${step_results[i]}"
@@ -87,24 +93,27 @@ run_steps() {
             ) </dev/null
         fi
     done
-    exec {lock}<&-
-}
-
-explain_failure() {
-    echo "$step_result could not be made: see above; the next setup tries again" >&2
-    "$PREFLIGHT" network
 }
 
 provide() {
-    if ((${#step_results[@]} > 0)) && ! command -v flock >/dev/null; then
-        packages+=(util-linux)
+    if ((${#packages[@]} + ${#step_results[@]} == 0)); then
+        return
     fi
-    if ((${#packages[@]} > 0)); then
-        install_packages
+    command -v flock >/dev/null || packages+=(util-linux)
+    if ((${#packages[@]} > 0)); then check_packages; fi
+    check_cache
+    local lock
+    mkdir -p "$CACHE"
+    [[ -e "$CACHE/lock" ]] || touch "$CACHE/lock"
+    exec {lock}<"$CACHE/lock"
+    if ! flock --nonblock "$lock"; then
+        echo "Waiting for another setup that uses $CACHE" >&2
+        flock "$lock"
     fi
-    if ((${#step_results[@]} > 0)); then
-        run_steps
-    fi
+    # What a package starts, or a step leaves behind, must not keep the lock.
+    if ((${#packages[@]} > 0)); then (exec {lock}<&-; install_packages); fi
+    run_steps
+    exec {lock}<&-
     packages=()
     step_results=()
     step_commands=()
