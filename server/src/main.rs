@@ -41,7 +41,7 @@ async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     let log_filter = telemetry::init(config.log_format, &config.live.borrow().log_filter);
     let reload = Reload::catch(flags, &config, log_filter).map_err(sentence)?;
     let listeners = Listeners::bind(&config).await.map_err(sentence)?;
-    listeners.announce(dev).map_err(sentence)?;
+    listeners.announce(&config).map_err(sentence)?;
     let stop = CancellationToken::new();
     tokio::select! {
         ended = run(config, listeners, stop.clone().cancelled_owned()) => ended.map_err(sentence),

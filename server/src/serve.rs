@@ -1,5 +1,6 @@
 //! Runs a broker on sockets that the caller owns, until the caller says stop.
 
+mod banner;
 mod bounds;
 mod counted;
 mod health;

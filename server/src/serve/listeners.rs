@@ -1,4 +1,4 @@
-//! The sockets of a broker, and the lines that tell where they are.
+//! The sockets of a broker, and the lines that print their addresses.
 
 use std::{
     io::{self, Write as _},
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::net::TcpListener;
 
-use super::RunError;
+use super::{RunError, banner::banner};
 use crate::config::Config;
 
 /// The sockets of a broker, already bound.
@@ -30,19 +30,17 @@ impl Listeners {
         })
     }
 
-    /// Prints where the broker listens to stdout, and in `dev` a command to try.
+    /// Prints the addresses to stdout, which programs read, and in `dev` a banner for people.
     ///
     /// # Errors
     /// If stdout is closed.
-    pub fn announce(&self, dev: bool) -> io::Result<()> {
-        let api = self.api.local_addr()?;
+    pub fn announce(&self, config: &Config) -> io::Result<()> {
+        let (api, admin) = (self.api.local_addr()?, self.admin.local_addr()?);
         let mut out = io::stdout().lock();
         writeln!(out, "listening on {api}")?;
-        writeln!(out, "admin listening on {}", self.admin.local_addr()?)?;
-        if dev {
-            let request = r#"{"target":{"name":"demo"},"owner":{"id":"me"},"wait_timeout":"5s"}"#;
-            let method = "leasehold.v1.LockService/Acquire";
-            writeln!(out, "grpcurl -plaintext -d '{request}' {api} {method}")?;
+        writeln!(out, "admin listening on {admin}")?;
+        if config.dev {
+            writeln!(out, "{}", banner(config, api, admin))?;
         }
         out.flush()
     }

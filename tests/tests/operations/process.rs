@@ -116,26 +116,20 @@ async fn run_with(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, 
 }
 
 #[tokio::test]
-async fn dev_prints_where_it_listens_and_what_to_try() {
+async fn it_prints_its_addresses_and_ends_by_a_signal() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut dev = Dev::start(&ANY_PORTS);
         let line = dev.line().await;
         let api = line
             .strip_prefix("listening on 127.0.0.1:")
-            .expect("the first line")
-            .to_owned();
+            .expect("the first line");
         assert_ne!(api, "0");
         assert!(
             dev.line()
                 .await
                 .starts_with("admin listening on 127.0.0.1:")
         );
-        let try_it = dev.line().await;
-        assert!(try_it.starts_with("grpcurl "), "{try_it}");
-        let call = format!("127.0.0.1:{api} leasehold.v1.LockService/Acquire");
-        assert!(try_it.ends_with(&call), "{try_it}");
         dev.ends_by(signal).await;
-        assert_eq!(dev.lines.next_line().await.expect("stdout"), None);
     }
 }
 
