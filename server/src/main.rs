@@ -46,7 +46,7 @@ async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     tokio::select! {
         ended = run(config, listeners, stop.clone().cancelled_owned()) => ended.map_err(sentence),
         () = reload.follow() => unreachable!("it never ends"),
-        () = signals.second(stop) => Err(sentence("ended before the drain was complete")),
+        ended = signals.end(dev, stop) => ended.map_err(sentence),
     }
 }
 

@@ -1,7 +1,9 @@
-//! When to stop: the first signal begins an orderly stop, the second one ends the process now.
+//! When to stop: the first signal begins an orderly stop, the second one ends the process now. In `dev`, SIGINT ends it
+//! at once: nothing outlives the process, so a drain would keep nothing.
 
 use std::io;
 
+use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +12,11 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
+
+/// A second signal came during the drain.
+#[derive(Debug, Error)]
+#[error("ended before the drain was complete")]
+pub struct DrainCut;
 
 impl Signals {
     /// Catches the signals.
@@ -23,22 +30,37 @@ impl Signals {
         })
     }
 
-    /// Cancels `stop` at the first signal and ends at the second.
-    pub async fn second(mut self, stop: CancellationToken) {
-        let name = self.next().await;
+    /// Cancels `stop` at the first signal, and returns when the process is to end at once.
+    ///
+    /// # Errors
+    /// If a second signal is the reason.
+    pub async fn end(mut self, dev: bool, stop: CancellationToken) -> Result<(), DrainCut> {
+        let first = self.next().await;
+        if dev && first == SignalKind::interrupt() {
+            return Ok(());
+        }
         tracing::info!(
-            signal = name,
+            signal = name(first),
             "stopping; a second signal ends the process now"
         );
         stop.cancel();
-        let name = self.next().await;
-        tracing::warn!(signal = name, "second signal: ending now");
+        let second = self.next().await;
+        tracing::warn!(signal = name(second), "second signal: ending now");
+        Err(DrainCut)
     }
 
-    async fn next(&mut self) -> &'static str {
+    async fn next(&mut self) -> SignalKind {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
         }
+    }
+}
+
+fn name(signal: SignalKind) -> &'static str {
+    if signal == SignalKind::interrupt() {
+        "SIGINT"
+    } else {
+        "SIGTERM"
     }
 }

@@ -1,12 +1,23 @@
-//! `leasehold-server dev` as its user meets it: the banner, and the command in it.
+//! `leasehold-server dev` as its user meets it: the banner, the command in it, and Ctrl-C.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use leasehold_tests::{
     binary::{leasehold, leasehold_server},
     cli::{Cli, Running, attentive},
 };
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use rustix::process::Signal;
+use tokio::{
+    io::AsyncWriteExt as _,
+    process::Command,
+    time::{Instant, timeout},
+};
+
+/// A drain with a holder that stays takes `server.drain_timeout`, ten times as long.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A broker, and what its banner says.
 struct Dev {
@@ -107,4 +118,21 @@ async fn the_command_of_the_banner_takes_the_lock_twice_in_turn() {
         let ended = second.ended().await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_dev_at_once_with_a_holder_and_a_waiter() {
+    let dev = Dev::start(&above_target()).await;
+    let cli = Cli::at(&dev.api);
+    let mut holder = cli.start(&["run", "demo", "--", "cat"]);
+    echoes(&mut holder).await;
+    let mut waiter = cli.start(&["run", "demo", "--", "true"]);
+    let said = waiter.said().await;
+    assert!(said.starts_with("leasehold: waiting for demo"), "{said}");
+    let started = Instant::now();
+    dev.process.signal(Signal::INT);
+    let ended = timeout(AT_ONCE, dev.process.ended()).await;
+    let ended = ended.unwrap_or_else(|_| panic!("it runs after {:?}", started.elapsed()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(!ended.stderr.contains("draining"), "{}", ended.stderr);
 }
