@@ -23,8 +23,7 @@ setup: ## Install what tests and checks need (as root on Debian), or say how
 	@scripts/setup.sh
 
 dev: ## Run the broker on the embedded store; needs only cargo
-	@scripts/setup.sh cargo
-	cargo run -p leasehold-server -- dev
+	@exec scripts/dev.sh
 
 test: ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	scripts/preflight.sh disk target 8 CARGO_TARGET_DIR
@@ -67,7 +66,7 @@ soak: setup ## Run all tests in full, in the release profile
 
 check: setup ## Formatting, lints, dependencies, docs, API
 	scripts/setup.sh check
-	python3 -m unittest discover -s scripts/tests
+	python3 -m unittest discover --start-directory scripts/tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO_DENY) --locked --workspace check bans licenses sources

@@ -3,7 +3,6 @@
 # the chart need (their own setup.sh), promtool, grpcurl, and a browser with its driver. Packages that are missing are
 # installed as root on Debian, elsewhere it prints one line to paste and exits 2; the rest goes into the cache, as any
 # user. It never calls sudo. With an argument it does one thing instead:
-#   cargo                            looks for cargo only
 #   check                            installs what only `make check` needs
 #   python, buf, grpcurl, playwright prints in which folder that is, and installs nothing
 #   chromium                         prints where the browser is
@@ -48,15 +47,7 @@ chromium) tell "A browser" "$CHROMIUM" "$CHROMIUM" ;;
 grpcurl) tell grpcurl "$GRPCURL_DIR/bin/grpcurl" "$GRPCURL_DIR/bin" ;;
 esac
 
-rust_version="$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)"
-if ! command -v cargo >/dev/null; then
-    echo "cargo is missing: Leasehold needs Rust $rust_version. Install it with" >&2
-    echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --default-toolchain $rust_version" >&2
-    exit 2
-fi
-if [[ "${1:-}" == cargo ]]; then
-    exit 0
-fi
+scripts/preflight.sh tool cargo
 if [[ "${1:-}" == check ]]; then
     # Not in the target folder of the project, which may be kept.
     add_folder "$CARGO_DENY_DIR" bin/cargo-deny "CARGO_TARGET_DIR=\"\$NEW/target\" \
