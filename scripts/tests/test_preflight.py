@@ -1,4 +1,4 @@
-"""Tests of scripts/preflight.sh: each check passes where nothing is missing, and otherwise names the problem and its fix."""
+"""Tests of scripts/preflight.sh: each check passes, or names the problem and its fix."""
 
 import os
 import shutil
