@@ -9,6 +9,7 @@ mod loads {
 
 mod configuration;
 mod configuration_shown;
+mod dev;
 mod drain;
 mod health;
 mod log_lines;
