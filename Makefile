@@ -28,6 +28,7 @@ dev: ## Run the broker on the embedded store; needs only cargo
 test: ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	scripts/preflight.sh disk target 8 CARGO_TARGET_DIR
 	scripts/setup.sh
+	scripts/preflight.sh crates leasehold-server leasehold-cli leasehold-tests
 	scripts/run_tests.py
 
 quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)

@@ -3,7 +3,6 @@
 #   preflight.sh tool NAME [PACKAGE]         a program on the PATH; PACKAGE is its Debian package, if named otherwise
 #   preflight.sh disk PATH GB [VARIABLE]     free space for PATH, which may not exist yet; VARIABLE moves it elsewhere
 #   preflight.sh port NUMBER                 nothing listens on that port of this machine
-#   preflight.sh network [URL]               the host of URL answers; by default that of the crate index
 #   preflight.sh crates PACKAGE...           the crates that packages are built from; downloads what is missing
 #   preflight.sh cache-owner PATH            PATH, if it exists, belongs to the current user
 # If the check fails, it prints one sentence and the line that fixes the problem, and exits 2.
@@ -58,13 +57,6 @@ check_port() {
     refuse "port $port is in use; find the process with:" "sudo lsof -nP -iTCP:$port -sTCP:LISTEN"
 }
 
-check_network() {
-    local url="${1:-https://index.crates.io/config.json}"
-    check_tool curl
-    curl --silent --output /dev/null --max-time 10 "$url" ||
-        refuse "$url does not answer, and something must be downloaded; see why with:" "curl --verbose --head $url"
-}
-
 # Cargo itself asks, so that its mirrors and proxies count.
 check_crates() {
     local packages=() name errors
@@ -92,7 +84,6 @@ case "$check" in
 tool) check_tool "$@" ;;
 disk) check_disk "$@" ;;
 port) check_port "$@" ;;
-network) check_network "$@" ;;
 crates) check_crates "$@" ;;
 cache-owner) check_cache_owner "$@" ;;
 *)

@@ -77,8 +77,8 @@ install_packages() {
 }
 
 explain_failure() {
-    echo "$step_result could not be made: see above; the next setup tries again" >&2
-    "$PREFLIGHT" network
+    echo "$step_result could not be made, see above; if a download failed, connect to the network and run:" >&2
+    echo "  make setup" >&2
 }
 
 run_steps() {

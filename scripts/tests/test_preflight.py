@@ -55,17 +55,6 @@ class Preflight(unittest.TestCase):
             self.refuses(f"^port {port} is in use", "kill|lsof", "port", port)
         self.passes("port", port)
 
-    def test_network(self) -> None:
-        self.refuses("does not answer", "curl", "network", "http://127.0.0.1:1/")
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-            asked = subprocess.Popen([BASH, SCRIPT, "network", url])
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1024)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            self.assertEqual(asked.wait(), 0)
-
     def test_crates(self) -> None:
         self.passes("crates", "leasehold-server", **CLOSED_PROXY)
         with tempfile.TemporaryDirectory() as empty:
