@@ -1,11 +1,9 @@
 //! The gRPC API on one broker or several: requests, replies, refusals, quotas, listing and watching.
 
-mod alone {
-    mod connections;
-    mod refusals;
-}
 mod loads {
+    mod connections;
     mod idempotence;
+    mod refusals;
 }
 
 mod all_or_none;

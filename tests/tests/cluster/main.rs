@@ -1,13 +1,13 @@
 //! Brokers on a Redis Cluster.
 
 mod alone {
-    mod eras;
     mod lost_master;
-    mod messages;
 }
 mod loads {
     mod changes;
+    mod eras;
     mod hand_off;
+    mod messages;
     mod repeats;
     mod stalled;
 }

@@ -1,6 +1,6 @@
 //! The semantics of locks on every store, and the scripts against the specification.
 
-mod alone {
+mod loads {
     mod differential;
 }
 

@@ -1,14 +1,12 @@
 //! Mutual exclusion, order and hand-off under contention and faults.
 
-mod alone {
-    mod cost;
-    mod several;
-}
 mod loads {
     mod fifo;
     mod mutual_exclusion;
+    mod several;
 }
 
+mod cost;
 mod flash_sale;
 mod keeping_place;
 mod late_hand_off;

@@ -1,11 +1,11 @@
 //! Lease streams.
 
 mod alone {
-    mod connection;
     mod crash;
     mod crowd;
 }
 mod loads {
+    mod connection;
     mod faults;
     mod killed;
     mod several;

@@ -1,10 +1,8 @@
 //! The Redis store on one server.
 
-mod alone {
-    mod errors_end;
-}
 mod loads {
     mod data_loss;
+    mod errors_end;
 }
 
 mod access;

@@ -1,11 +1,9 @@
 //! Exclusive locks on a quorum of independent Redis servers.
 
-mod alone {
-    mod listing;
-}
 mod loads {
     mod contention;
     mod faults;
+    mod listing;
 }
 
 mod api;

@@ -181,7 +181,9 @@ fn large_files_and_functions_are_listed() {
             warning(&format!("{name} has {lines} lines"));
         }
         for (number, line) in text.lines().enumerate() {
-            if line.contains(LONG_FUNCTION) && !line.contains("const ") {
+            let of_function =
+                line.trim_start().starts_with(LONG_FUNCTION) || line.contains("#[expect");
+            if line.contains(LONG_FUNCTION) && of_function && !name.starts_with("proto/") {
                 warning(&format!(
                     "{name}:{} is a function over 100 lines",
                     number + 1

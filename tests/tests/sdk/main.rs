@@ -1,12 +1,10 @@
 //! The Rust client.
 
-mod alone {
+mod loads {
     mod cancelled;
     mod pause;
-    mod suspend;
-}
-mod loads {
     mod rolling;
+    mod suspend;
     mod swallowed;
 }
 

@@ -1,12 +1,12 @@
 //! The behaviours that every client shares, played by the client of each language.
 
 mod loads {
+    mod doors;
+    mod doors_tokens;
     mod java;
     mod together;
 }
 
-mod doors;
-mod doors_tokens;
 mod go;
 mod python;
 mod rust;

@@ -13,7 +13,7 @@ fn every_scenario_is_in_its_lists() {
     let read = |path: &Path| fs::read_to_string(path).expect("a readable file");
     let lists = read(&source.join("suite.rs"));
     let (all, of_two) = lists.split_once("play_together").expect("two lists");
-    let apart = read(&tests.join("tests/suite/doors_tokens.rs"));
+    let apart = read(&tests.join("tests/suite/loads/doors_tokens.rs"));
     let (mut scenarios, mut missing) = (0, Vec::new());
     for file in fs::read_dir(source.join("suite")).expect("a directory") {
         let text = read(&file.expect("an entry").path());

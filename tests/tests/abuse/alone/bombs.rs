@@ -124,6 +124,7 @@ impl Bomb {
     }
 }
 
+/// Runs alone: it measures memory of the broker, and calls of others beside oversized messages.
 #[tokio::test]
 async fn bombs_are_refused_one_by_one() {
     let mut site = Site::start(BrokerOptions::default(), None).await;
@@ -135,6 +136,7 @@ async fn bombs_are_refused_one_by_one() {
     site.end().await;
 }
 
+/// Runs alone: it measures memory of the broker while messages stay unfinished.
 #[tokio::test]
 async fn messages_that_never_end_take_little_room() {
     const STREAMS: u32 = 1_000;

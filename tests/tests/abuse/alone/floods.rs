@@ -74,6 +74,7 @@ const IDLE: [Flood; 9] = [
     },
 ];
 
+/// Runs alone: it measures latency of other clients during floods of frames.
 #[tokio::test]
 async fn floods_of_frames_that_ask_for_nothing_are_cut() {
     suffer(&IDLE, BrokerOptions::default()).await;

@@ -30,6 +30,7 @@ const STREAM_EVERY: usize = 5;
 const BROKEN_EVERY: usize = 10;
 const TTL: Duration = Duration::from_secs(10);
 
+/// Runs alone: it measures lease cycles on one connection, at the pace of the whole machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_lease_cycles_need_one_connection() {
     let redis = RedisServer::start().await;

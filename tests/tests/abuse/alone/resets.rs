@@ -46,6 +46,7 @@ const RESETS: [Flood; 4] = [
     },
 ];
 
+/// Runs alone: it measures latency of other clients during floods of resets.
 #[tokio::test]
 async fn floods_of_resets_are_cut() {
     suffer(&RESETS, BrokerOptions::default()).await;

@@ -87,6 +87,7 @@ async fn drips(mut tcp: TcpStream) -> bool {
     false
 }
 
+/// Runs alone: it measures when thousands of silent connections are closed.
 #[tokio::test]
 async fn idle_connections_are_cut() {
     let mut site = Site::start(options(BrokerOptions::default(), PLACES), None).await;
@@ -131,6 +132,7 @@ async fn idle_connections_are_cut() {
     site.end().await;
 }
 
+/// Runs alone: it measures when thousands of silent TLS connections are closed.
 #[tokio::test]
 async fn idle_connections_with_tls_are_cut() {
     let tls = BrokerTls::create(false);
@@ -168,6 +170,7 @@ async fn idle_connections_with_tls_are_cut() {
     site.end().await;
 }
 
+/// Runs alone: it measures the slowest TLS handshake beside unfinished ones.
 #[tokio::test]
 async fn half_a_handshake_keeps_nobody_out() {
     const MOST: usize = 100;

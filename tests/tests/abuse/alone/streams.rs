@@ -60,6 +60,7 @@ const STREAMS: [Flood; 7] = [
     },
 ];
 
+/// Runs alone: it measures latency of other clients during floods on a stream.
 #[tokio::test]
 async fn floods_on_a_stream_are_cut() {
     suffer(&STREAMS, BrokerOptions::default()).await;

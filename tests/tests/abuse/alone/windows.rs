@@ -156,6 +156,7 @@ async fn unread_bytes(wide: &Opening) -> Attempt {
     }
 }
 
+/// Runs alone: it measures memory of the broker for replies that nobody reads.
 #[tokio::test]
 async fn who_does_not_read_is_cut_and_costs_little() {
     let mut site = site().await;

@@ -69,11 +69,13 @@ struct Turn {
     effect: String,
 }
 
+/// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_and_other_shards_notice_nothing() {
     survive(Fault::Killed, quick()).await;
 }
 
+/// Runs alone: it measures grants per second, and how soon calls without a master fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shard_without_a_replica_waits_for_its_master() {
     let alone = ClusterOptions {
@@ -83,11 +85,13 @@ async fn a_shard_without_a_replica_waits_for_its_master() {
     survive(Fault::KilledAlone, alone).await;
 }
 
+/// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_master_is_replaced_and_wakes_up_as_nobody() {
     survive(Fault::Stopped, quick()).await;
 }
 
+/// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_isolated_master_gives_no_lock_twice() {
     let gated = ClusterOptions {
@@ -97,6 +101,7 @@ async fn an_isolated_master_gives_no_lock_twice() {
     survive(Fault::Isolated, gated).await;
 }
 
+/// Runs alone: it measures overlaps within a second, at the pace of the other cases.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_clients_without_locks_overlap() {
     let witness = std::sync::Arc::new(Witness::new(SHARDS * HOT));

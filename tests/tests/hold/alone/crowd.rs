@@ -19,6 +19,7 @@ const EACH: usize = 1_000;
 const TTL: Duration = Duration::from_secs(60);
 const GIVE_UP: Duration = Duration::from_secs(240);
 
+/// Runs alone: it measures 90,000 attachments within the validity of their leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
     let mut deployment = Deployment::start(2).await;
@@ -43,6 +44,7 @@ async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
     assert_eq!(all, STREAMS * EACH);
 }
 
+/// Runs alone: it measures the order of renewals while the store is saturated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_not_served_after_all_leases_of_other_streams() {
     let deployment = Deployment::start(1).await;

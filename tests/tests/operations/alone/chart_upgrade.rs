@@ -39,6 +39,7 @@ fn render(case: &str, redis: &RedisServer) -> Rendered {
     Rendered::from_values(case, &set)
 }
 
+/// Runs alone: it measures calls and renewals of hundreds of programs during upgrades.
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrading_costs_nobody_anything() {
     let redis = RedisServer::start().await;
@@ -135,6 +136,7 @@ fn place_of(ip: Ipv4Addr) -> usize {
     at.expect("one of ours")
 }
 
+/// Runs alone: it measures the answers to probes within their time limits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_stands_still_fails_its_liveness_probe() {
     let redis = RedisServer::start().await;

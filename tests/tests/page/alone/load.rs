@@ -78,6 +78,7 @@ async fn paint(admin: SocketAddr) {
     }
 }
 
+/// Runs alone: it measures times and memory of pages with many locks.
 #[tokio::test]
 async fn many_locks_and_long_lines_are_shown_soon() {
     let site = Deployment::start(1).await;
