@@ -70,7 +70,7 @@ class Run:
         counts = CLOSING.findall(text) if job.is_part else [] if why else [(1, 0)]
         failed = max(sum(int(count) for _, count in counts), 1 if why else 0)
         self.passed += sum(int(count) for count, _ in counts)
-        names = re.findall(r"^FAILED (\S.*)$", text, re.MULTILINE) if job.is_part else []
+        names = re.findall(r"^FAILED (\S.*)$", text, re.MULTILINE)[-failed:] if job.is_part and failed else []
         for name in names + [""] * (failed - len(names)):
             self.fail(f"{job.name} {name}".strip(), why, f"{job.repeat} {shlex.quote(name) if name else ''}".strip())
         for line in text.splitlines():
