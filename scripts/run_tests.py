@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = ROOT / "target/test-times.json"  # what each test took in the last run
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
-# What a test needs of the machine, in shares, and how many shares there are.
-NEEDS, CAPACITY = {"waits": 1, "light": 2, "loads": 4, "alone": 8}, 8
+# What a test takes of the places for tests that wait, and of those for tests that work: there are 8 and 4.
+NEEDS, PLACES = {"waits": (1, 0), "light": (0, 1), "loads": (0, 2), "alone": (8, 4)}, (8, 4)
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 60 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 CLIENTS = ["go", "java", "typescript"]
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc"}
@@ -73,9 +73,8 @@ class Run:
         names = re.findall(r"^FAILED (\S.*)$", text, re.MULTILINE)[-failed:] if job.is_part and failed else []
         for name in names + [""] * (failed - len(names)):
             self.fail(f"{job.name} {name}".strip(), why, f"{job.repeat} {shlex.quote(name) if name else ''}".strip())
-        for line in text.splitlines():
-            if failed or line.startswith(("FIGURES ", "WARNING ")):
-                print(line, flush=True)
+        shown = [line for line in text.splitlines() if failed or line.startswith(("FIGURES ", "WARNING "))]
+        print("".join(line + "\n" for line in shown), end="", flush=True)
         self.ended.append({"name": job.name, "ok": not failed, "seconds": round(seconds, 2), "cpu": round(cpu, 2)})
 
     def build(self, command: list[str]) -> str:
@@ -122,8 +121,9 @@ def run_jobs(run: Run, jobs: list[Job], until: float) -> None:
     running, total, told = [], len(jobs), time.monotonic()
     try:
         while jobs or running:
-            free = CAPACITY - sum(NEEDS[job.need] for job in running)
-            if fitting := next((job for job in jobs if NEEDS[job.need] <= free), None):
+            taken = [sum(NEEDS[job.need][kind] for job in running) for kind in (0, 1)]
+            fit = [need for need, size in NEEDS.items() if all(map(int.__le__, map(sum, zip(taken, size)), PLACES))]
+            if fitting := next((job for job in jobs if job.need in fit), None) if fit else None:
                 jobs.remove(fitting)
                 running.append(fitting)
                 fitting.start()

@@ -3,17 +3,19 @@
 mod loads {
     mod connections;
     mod idempotence;
-    mod refusals;
+}
+mod waits {
+    mod force_release_states;
+    mod quotas;
+    mod watching;
 }
 
 mod all_or_none;
 mod beside_the_api;
 mod edge;
 mod force_release;
-mod force_release_states;
 mod listing;
 mod modes;
-mod quotas;
 mod raw_grpcurl;
 mod reentry;
-mod watching;
+mod refusals;

@@ -3,11 +3,13 @@
 mod loads {
     mod run_faults;
 }
+mod waits {
+    mod doors;
+    mod lease;
+}
 
 mod commands;
-mod doors;
 mod errors;
-mod lease;
 mod operate;
 mod run;
 mod run_ends;

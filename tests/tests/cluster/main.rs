@@ -11,6 +11,9 @@ mod loads {
     mod repeats;
     mod stalled;
 }
+mod waits {
+    mod topology;
+}
 
 mod access;
 mod checks;
@@ -21,4 +24,3 @@ mod migration;
 mod names;
 mod store;
 mod tls;
-mod topology;

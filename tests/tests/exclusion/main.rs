@@ -5,13 +5,15 @@ mod loads {
     mod mutual_exclusion;
     mod several;
 }
+mod waits {
+    mod lost_lock;
+    mod vanished;
+}
 
 mod cost;
 mod flash_sale;
 mod keeping_place;
 mod late_hand_off;
-mod lost_lock;
 mod lottery;
 mod starvation;
 mod together;
-mod vanished;

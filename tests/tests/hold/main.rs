@@ -5,16 +5,18 @@ mod alone {
     mod crowd;
 }
 mod loads {
-    mod connection;
     mod faults;
     mod killed;
     mod several;
 }
+mod waits {
+    mod hand_off;
+    mod moved;
+    mod store_down;
+    mod swallowed;
+    mod waits;
+}
 
+mod connection;
 mod drain;
-mod hand_off;
-mod moved;
-mod store_down;
 mod stream;
-mod swallowed;
-mod waits;

@@ -2,15 +2,17 @@
 
 mod loads {
     mod data_loss;
-    mod errors_end;
+}
+mod waits {
+    mod errors;
+    mod gate;
 }
 
 mod access;
 mod cut;
 mod era;
-mod errors;
+mod errors_end;
 mod errors_text;
-mod gate;
 mod half_state;
 mod node;
 mod topology;

@@ -3,13 +3,15 @@
 mod loads {
     mod contention;
     mod faults;
-    mod listing;
+}
+mod waits {
+    mod clocks;
+    mod losses;
+    mod lost_nodes;
+    mod tokens;
 }
 
 mod api;
-mod clocks;
 mod copies;
 mod line;
-mod losses;
-mod lost_nodes;
-mod tokens;
+mod listing;

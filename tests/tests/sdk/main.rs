@@ -2,16 +2,18 @@
 
 mod loads {
     mod cancelled;
-    mod pause;
     mod rolling;
-    mod suspend;
     mod swallowed;
 }
+mod waits {
+    mod beats;
+    mod losses;
+    mod pause;
+    mod suspend;
+}
 
-mod beats;
 mod calls;
 mod credentials;
 mod kinds;
-mod losses;
 mod tls;
 mod trace;

@@ -3,6 +3,8 @@
 mod loads {
     mod fail_over;
 }
+mod waits {
+    mod topology;
+}
 
 mod tls;
-mod topology;

@@ -3,11 +3,13 @@
 mod loads {
     mod doors;
     mod doors_tokens;
-    mod java;
     mod together;
 }
+mod waits {
+    mod go;
+    mod rust;
+    mod typescript;
+}
 
-mod go;
+mod java;
 mod python;
-mod rust;
-mod typescript;

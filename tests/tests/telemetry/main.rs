@@ -1,8 +1,11 @@
 //! Metrics and traces.
 
+mod waits {
+    mod metrics_losses;
+}
+
 mod metrics;
 mod metrics_files;
-mod metrics_losses;
 mod metrics_page;
 mod traces;
 mod traces_off;
