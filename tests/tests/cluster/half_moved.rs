@@ -353,8 +353,8 @@ fn judge(work: &Work, what: &str, course: &Course, kept: &[Stay]) {
 fn waits_out_the_quarantine(work: &Work, course: &Course, groups: &[usize]) {
     let open = course.settled + QUARANTINE - ROUNDED_OFF;
     let too_soon = work.tally(|attempt| {
-        let is_new = attempt.begun > course.settled && attempt.ended < open;
-        groups.contains(&attempt.group) && is_new
+        let in_quarantine = |granted| granted > course.settled && granted < open;
+        groups.contains(&attempt.group) && attempt.granted.is_some_and(in_quarantine)
     });
     assert_eq!(too_soon.grants(), 0, "{too_soon}");
 }

@@ -269,9 +269,8 @@ fn judge_slot(work: &Work, slot: &Slot, moved: &Moved, (holder, line): &Line) {
         before = *granted;
     }
     let too_soon = work.tally(|attempt| {
-        let is_grant = (attempt.verb, attempt.answer) == (Verb::Acquire, Answer::Done);
-        let new = attempt.begun > moved.known && attempt.ended < open;
-        attempt.group == slot.group && is_grant && new
+        let in_quarantine = |granted| granted > moved.known && granted < open;
+        attempt.group == slot.group && attempt.granted.is_some_and(in_quarantine)
     });
     assert_eq!(too_soon.grants(), 0, "grants before the quarantine is over");
     let late = resumed.max(last) - moved.known;

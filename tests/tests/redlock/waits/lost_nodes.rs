@@ -17,6 +17,7 @@ use leasehold_tests::{
     redlock_broker::{PROMPT, Q, RedlockBroker, TTL_MS, call, waiting},
     scale::{count, figures},
     status::reason,
+    time_left::expiry,
     world::{lock_named, new_call, with_mode, with_ttl},
 };
 use tokio::time::{Instant, sleep};
@@ -145,15 +146,15 @@ async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() 
         assert!(is_unavailable(&refused), "{refused:?}");
         longest = longest.max(took);
     }
-    nodes.restart(2, Data::Lost).await;
     let restarted = Instant::now();
+    nodes.restart(2, Data::Lost).await;
     let after_restart = granted_again(&broker, Q + BACK).await;
     figures(&format!(
         "redlock: without a quorum the longest call took {longest:?}; granted {back:?} after three \
          stopped nodes went on, {after_restart:?} after one of three lost nodes came back empty"
     ));
     assert!(longest < PROMPT, "{longest:?}");
-    assert!(restarted.elapsed() + Duration::from_millis(500) > Q);
+    assert!(restarted.elapsed() >= Q);
 }
 
 #[tokio::test]
@@ -162,47 +163,42 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
     let broker = nodes.broker().await;
     // The lock is held at nodes 0, 1 and 2 only.
     nodes.pause([3, 4]).await;
+    let asked = Instant::now();
+    let ttl = Duration::from_secs(2);
     let held = broker.granted(&with_ttl(call(&lock("held")), 2_000)).await;
-    let granted = Instant::now();
-    nodes.restart(0, Data::Lost).await;
     let restarted = Instant::now();
+    nodes.restart(0, Data::Lost).await;
     nodes.resume([3, 4]);
     let mut tried = 0;
-    // A try goes on for half a second, and must have ended when the lease may.
-    while granted.elapsed() < Duration::from_millis(1_900) {
+    while asked.elapsed() < ttl {
         let strangers: Vec<_> = (0..STRANGERS).map(|_| call(&held.lock)).collect();
-        let refused = join_all(strangers.iter().map(|stranger| broker.timed(stranger)));
-        for (refused, _) in refused.await {
-            assert!(!matches!(refused, Ok(Acquired::Granted(_))), "{refused:?}");
+        let answers = join_all(strangers.iter().map(|stranger| broker.timed(stranger)));
+        for (answer, _) in answers.await {
+            // A try that began within the ttl may end when the lease is over.
+            let is_over = asked.elapsed() >= expiry(ttl);
+            let is_granted = matches!(answer, Ok(Acquired::Granted(_)));
+            assert!(is_over || !is_granted, "{answer:?}");
             tried += 1;
         }
-        assert_eq!(nodes.held_at(0, &held.lock).await, None);
     }
     let mut others = 0;
-    while restarted.elapsed() < Q - Duration::from_millis(300) {
+    let first = loop {
         let other = call(&lock(&format!("other {others}")));
         broker.granted(&other).await;
-        assert_eq!(nodes.held_at(0, &other.lock).await, None);
-        others += 1;
-        sleep(Duration::from_millis(10)).await;
-    }
-    let start = Instant::now();
-    loop {
-        let other = call(&lock(&format!("late {others}")));
-        broker.granted(&other).await;
-        others += 1;
+        // The fifth server's copy of the command is under way.
         sleep(Duration::from_millis(20)).await;
         if nodes.held_at(0, &other.lock).await.is_some() {
-            break;
+            break restarted.elapsed();
         }
-        assert!(start.elapsed() < BACK, "it votes again");
-    }
+        others += 1;
+        assert!(restarted.elapsed() < Q + BACK, "it votes again");
+    };
     figures(&format!(
         "redlock: {tried} calls refused beside a lease whose third node came back empty; {others} \
-         granted without it, and its first vote came after {:?}",
-        restarted.elapsed()
+         granted without it, and its first vote came after {first:?}",
     ));
     assert!(tried > 0 && others > 0);
+    assert!(first >= Q, "{first:?}");
 }
 
 #[tokio::test]
