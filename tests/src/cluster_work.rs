@@ -183,10 +183,9 @@ impl Work {
     ) -> Option<Held> {
         loop {
             let at = rand::thread_rng().gen_range(0..self.addrs.len());
-            let attempt = client.acquire_at(at, call);
-            let limit = call.wait + CALL_LIMIT;
+            let attempt = within(call.wait + CALL_LIMIT, client.acquire_at(at, call));
             let granted = |held: &Held| Some(granted_at(held));
-            let noted = self.noted(lock, (Verb::Acquire, patient), limit, attempt, granted);
+            let noted = self.noted(lock, (Verb::Acquire, patient), attempt, granted);
             match noted.await {
                 Ok(held) => return Some(held),
                 Err(status) if unknown_outcome(&status) && !self.stop.is_cancelled() => {
@@ -201,8 +200,8 @@ impl Work {
     async fn give_back(&self, client: &Client, lock: usize, held: &Held) {
         loop {
             let at = rand::thread_rng().gen_range(0..self.addrs.len());
-            let attempt = client.release_at(at, held);
-            let noted = self.noted(lock, (Verb::Release, false), CALL_LIMIT, attempt, |_| None);
+            let attempt = within(CALL_LIMIT, client.release_at(at, held));
+            let noted = self.noted(lock, (Verb::Release, false), attempt, |_| None);
             match noted.await {
                 Err(status) if unknown_outcome(&status) && boottime() < held.valid_until() => {
                     sleep(REPEAT_PAUSE).await;
@@ -217,13 +216,11 @@ impl Work {
         &self,
         lock: usize,
         (verb, patient): (Verb, bool),
-        limit: Duration,
         attempt: impl Future<Output = Result<T, Status>>,
         granted: impl FnOnce(&T) -> Option<Duration>,
     ) -> Result<T, Status> {
         let begun = boottime();
-        let silent = |_| Err(Status::deadline_exceeded("no answer at all"));
-        let result = timeout(limit, attempt).await.unwrap_or_else(silent);
+        let result = attempt.await;
         let attempt = Attempt {
             lock,
             group: self.locks[lock].group,
@@ -252,7 +249,16 @@ impl Work {
     }
 }
 
-/// When the store granted a lock, by the store's clock.
+/// Waits so long for the answer to an attempt.
+async fn within<T>(
+    limit: Duration,
+    attempt: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let silent = |_| Err(Status::deadline_exceeded("no answer at all"));
+    timeout(limit, attempt).await.unwrap_or_else(silent)
+}
+
+/// Returns when the store granted a lock, by the store's clock.
 #[must_use]
 pub fn granted_at(held: &Held) -> Duration {
     let token = u64::try_from(held.token());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{CALL_LIMIT, REPEAT_PAUSE, Verb, WORK, Work};
+use super::{CALL_LIMIT, REPEAT_PAUSE, Verb, WORK, Work, within};
 use crate::{
     client::{AcquireCall, Client, Held},
     clock::boottime,
@@ -131,8 +131,8 @@ impl Work {
     ) -> Result<(), String> {
         let token = held.token();
         for at in index.. {
-            let attempt = client.renew_at(at, held);
-            let noted = self.noted(lock, (Verb::Renew, false), CALL_LIMIT, attempt, |_| None);
+            let attempt = within(CALL_LIMIT, client.renew_at(at, held));
+            let noted = self.noted(lock, (Verb::Renew, false), attempt, |_| None);
             let renewed = noted.await;
             if !held.trusted() {
                 return Err("its trust ran out".to_owned());
