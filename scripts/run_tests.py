@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = ROOT / "target/test-times.json"  # what each test took in the last run
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
-# What a test takes of the places for tests that wait, and of those for tests that work: there are 8 and 4.
-NEEDS, PLACES = {"waits": (1, 0), "light": (0, 1), "loads": (0, 2), "alone": (8, 4)}, (8, 4)
+# What a test takes of the places for tests that wait, and of those for tests that work: there are 8 and 6.
+NEEDS, PLACES = {"waits": (1, 0), "light": (0, 1), "part": (0, 2), "loads": (0, 3), "alone": (8, 6)}, (8, 6)
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 60 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 CLIENTS = ["go", "java", "typescript"]
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc"}
@@ -40,7 +40,6 @@ class Job:
     need: str
     repeat: str
     limit: float = TEST_LIMIT
-    is_part: bool = False
 
     def start(self) -> None:
         """Starts the process in a process group of its own."""
@@ -67,10 +66,10 @@ class Run:
         job.output.close()
         why = "" if code == 0 else f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
         why = f"not done after {job.limit:.0f} s" if seconds > job.limit else why
-        counts = CLOSING.findall(text) if job.is_part else [] if why else [(1, 0)]
+        counts = CLOSING.findall(text) if job.need == "part" else [] if why else [(1, 0)]
         failed = max(sum(int(count) for _, count in counts), 1 if why else 0)
         self.passed += sum(int(count) for count, _ in counts)
-        names = re.findall(r"^FAILED (\S.*)$", text, re.MULTILINE)[-failed:] if job.is_part and failed else []
+        names = re.findall(r"^FAILED (\S.*)$", text, re.MULTILINE)[-failed:] if job.need == "part" and failed else []
         for name in names + [""] * (failed - len(names)):
             self.fail(f"{job.name} {name}".strip(), why, f"{job.repeat} {shlex.quote(name) if name else ''}".strip())
         shown = [line for line in text.splitlines() if failed or line.startswith(("FIGURES ", "WARNING "))]
@@ -117,7 +116,7 @@ def rust_tests(run: Run, profile: list[str]) -> list[Job]:
 def run_jobs(run: Run, jobs: list[Job], until: float) -> None:
     """Runs the jobs, as many side by side as fit; the longest first, and those that run alone at the end."""
     known = json.loads(TIMES.read_text()) if TIMES.is_file() else {}
-    jobs = sorted(jobs, key=lambda job: (job.need == "alone", not job.is_part, -known.get(job.name, 0)))
+    jobs = sorted(jobs, key=lambda job: (job.need == "alone", job.need != "part", -known.get(job.name, 0)))
     running, total, told = [], len(jobs), time.monotonic()
     try:
         while jobs or running:
@@ -187,7 +186,7 @@ def main() -> int:
         print("\n".join(f"{job.need:6} {job.name}" for job in jobs))
         return 0
     parts = [name for name in PARTS if name in args.names or not (args.names or args.rust)]
-    jobs += [Job(name, shlex.split(PARTS[name]), "loads", PARTS[name], PART_LIMIT, is_part=True) for name in parts]
+    jobs += [Job(name, shlex.split(PARTS[name]), "part", PARTS[name], PART_LIMIT) for name in parts]
     if not jobs:
         sys.exit("No test has such a name; list them with: scripts/run_tests.py --list")
     stores = share_stores(built / "shared_stores") if len(jobs) > 20 else None

@@ -58,14 +58,14 @@ class RunTests(unittest.TestCase):
 
     def test_parts_are_counted_by_their_closing_line(self):
         script = "echo FAILED by the runner itself; echo FAILED one; echo FAILED two; echo '5 passed, 2 failed'; exit 1"
-        code, lines = self.run_all([self.job("part", script, is_part=True), self.job("good", "true")])
+        code, lines = self.run_all([self.job("part", script, "part"), self.job("good", "true")])
         self.assertEqual((code, lines[-1]), (1, "6 passed, 2 failed"))
         self.assertEqual(
             [line for line in lines if "again:" in line], ["  again: again part one", "  again: again part two"]
         )
 
     def test_a_part_that_dies_without_a_count_is_a_failure(self):
-        code, lines = self.run_all([self.job("part", "exit 1", is_part=True)])
+        code, lines = self.run_all([self.job("part", "exit 1", "part")])
         self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed"))
 
     def test_what_hangs_is_ended_with_all_that_it_started(self):
