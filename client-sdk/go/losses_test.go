@@ -143,12 +143,15 @@ func TestAPartWhoseReleaseHasNoAnswerIsReleasedElsewhere(t *testing.T) {
 		t.Run(part, func(t *testing.T) {
 			t.Parallel()
 			brokers := twoBrokers(t)
-			proxy := startProxy(t, brokers[0])
-			client := clientOf(t, proxy.URL()+","+brokers[1].URL())
+			// The other broker is out of reach at first, so that the client is connected through this proxy.
+			proxy, other := startProxy(t, brokers[0]), startProxy(t, brokers[1])
+			other.Refuse(true)
+			client := clientOf(t, proxy.URL()+","+other.URL())
 			lease := lock(t, client, "a", leasehold.WithTTL(shortTTL))
 			added := lock(t, client, part, leasehold.WithUnder(lease))
 			before := proxy.Lost()
 			proxy.Swallow(testbed.ToClient)
+			other.Refuse(false)
 			released := make(chan error, 1)
 			go func() { released <- added.Release(t.Context()) }()
 			proxy.WaitLost(before)
