@@ -39,7 +39,7 @@ const BEFORE_A_PROGRAM: [&str; 15] = [
     "{", "}",
 ];
 /// Flags of other programs that the documentation names on their own.
-const FLAGS_OF_OTHERS: [&str; 3] = ["--fix", "--quick", "--set"];
+const FLAGS_OF_OTHERS: [&str; 5] = ["--busy", "--fix", "--list", "--quick", "--set"];
 /// Entry points of images in `compose.yaml` other than Leasehold's.
 const OTHER_IMAGES: [&str; 1] = ["valkey-server"];
 /// Errors of the parser about commands that are right but incomplete.
