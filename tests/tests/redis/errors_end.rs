@@ -148,12 +148,13 @@ async fn an_era_that_somebody_overwrote_is_a_loss_of_data() {
         let refusals = answers.map(|answer| told(&answer.expect_err("no era, no grant")));
         internal += refusals.filter(|refusal| *refusal == INTERNAL).count();
     }
-    assert!(internal > 0, "the scripts have seen it first");
     assert_eq!(site.logged("is lost: its era was overwritten"), 1);
     assert_told(site.acquires(&locks).await, UNAVAILABLE);
+    // On a busy machine the broker's own check of the server can come before the first call. Only if a
+    // script has read the key is that logged, once for all of them.
     assert_eq!(
         site.logged("of others under a key of the brokers: WRONG"),
-        1
+        usize::from(internal > 0)
     );
     let cured = Instant::now();
     site.raw.must(&["DEL", "lh:era"]).await;
