@@ -31,6 +31,8 @@ test: ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	scripts/preflight.sh crates leasehold-server leasehold-cli leasehold-tests
 	scripts/run_tests.py
 
+# What an edit changes is compiled incrementally, which the profile does not do for a first build.
+quick: export CARGO_INCREMENTAL = 1
 quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)
 	cargo fmt --all --check
 	scripts/changed_crates.sh | xargs -r cargo clippy --locked --all-targets -- -D warnings
