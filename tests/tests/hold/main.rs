@@ -14,7 +14,7 @@ mod waits {
     mod moved;
     mod store_down;
     mod swallowed;
-    mod waits;
+    mod waiting;
 }
 
 mod connection;
