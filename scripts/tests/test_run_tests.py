@@ -93,7 +93,7 @@ class RunTests(unittest.TestCase):
                 self.assertLessEqual(sum(run_tests.NEEDS[name[:-1]][kind] for name in running), places)
             together.append(sorted(name[:-1] for name in running))
         self.assertEqual(len(together), 2 * len(needs))
-        self.assertIn(["loads", "loads", "waits", "waits"], together)
+        self.assertIn(["light", "loads", "loads", "waits", "waits"], together)
         self.assertEqual(together[-4:], [["alone"], [], ["alone"], []])
 
 

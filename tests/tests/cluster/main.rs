@@ -6,10 +6,13 @@ mod alone {
 mod loads {
     mod changes;
     mod eras;
+    mod half_moved;
     mod hand_off;
     mod messages;
+    mod migration;
     mod repeats;
     mod stalled;
+    mod store;
 }
 mod waits {
     mod topology;
@@ -18,9 +21,6 @@ mod waits {
 mod access;
 mod checks;
 mod gate;
-mod half_moved;
 mod listing;
-mod migration;
 mod names;
-mod store;
 mod tls;

@@ -5,11 +5,9 @@ mod loads {
     mod doors_tokens;
     mod together;
 }
-mod waits {
-    mod go;
-    mod rust;
-    mod typescript;
-}
 
+mod go;
 mod java;
 mod python;
+mod rust;
+mod typescript;
