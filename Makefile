@@ -35,7 +35,7 @@ test: ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 quick: export CARGO_INCREMENTAL = 1
 quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)
 	cargo fmt --all --check
-	scripts/changed_crates.sh | xargs -r cargo clippy --locked --all-targets -- -D warnings
+	changed="$$(scripts/changed_crates.sh)"; [[ -z "$$changed" ]] || cargo clippy --locked --all-targets $$changed -- -D warnings
 	cargo test --locked --profile quickstart --lib --bins
 	cargo test --locked --profile quickstart -p leasehold-tests --test conformance -- stores::memory stores::redis
 
