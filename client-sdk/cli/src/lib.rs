@@ -35,7 +35,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Nothing is left to say to whoever closed the terminal.
+            // Printing fails only if the terminal is closed.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { OWN_FAILURE } else { 0 });
         }
