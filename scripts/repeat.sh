@@ -14,7 +14,7 @@ fail() {
 
 [[ $# -ge 2 && "$2" =~ ^[1-9][0-9]*$ && $# -le 3 && "${3:---busy}" == --busy ]] || fail "$USAGE"
 readonly TEST=$1 TIMES=$2 BUSY=${3:-}
-[[ "$TEST" == all ]] && NAMES=(--rust ${BUSY:+--side-by-side}) || NAMES=(--exact "$TEST")
+[[ "$TEST" == all ]] && NAMES=(--rust ${BUSY:+--busy}) || NAMES=(--exact "$TEST")
 
 # Results count for this code only, for what is not committed, too.
 KEY=$({

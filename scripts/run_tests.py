@@ -7,6 +7,7 @@ lists each one with the command that repeats it alone, and the last line is `N p
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -19,15 +20,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from cpu_pressure import CpuPressure
+
 ROOT = Path(__file__).resolve().parents[1]
-TIMES = ROOT / "target/test-times.json"  # what each test took in the last run
+TIMES, RESULTS = ROOT / "target/test-times.json", ROOT / "target/test-results.jsonl"  # of all runs, and of the last
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
-# What a test takes of the places for tests that wait, and of those for tests that work: there are 5 of each.
-NEEDS, PLACES = {"waits": (1, 0), "light": (0, 1), "part": (0, 2), "loads": (0, 2), "alone": (5, 5)}, (5, 5)
+# What a job takes of the places, what it adds to the pressure at first, and its seconds if not known.
+NEEDS = {"waits": (1, 0.05, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
+PLACES, PRESSURE = 16, 0.75  # a job starts in a free place, if threads wait for a processor in less of the time
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 60 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
-CLIENTS = ["go", "java", "typescript"]
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc"}
-PARTS |= {name: f"client-sdk/{name}/test.sh" for name in ["python", *CLIENTS]}
+PARTS |= {client: f"client-sdk/{client}/test.sh" for client in ["python", "go", "java", "typescript"]}
 CLOSING = re.compile(r"^(?:test result: .*?)?(\d+) passed[,;] (\d+) failed", re.MULTILINE)
 
 
@@ -76,36 +79,33 @@ class Run:
         print("".join(line + "\n" for line in shown), end="", flush=True)
         self.ended.append({"name": job.name, "ok": not failed, "seconds": round(seconds, 2), "cpu": round(cpu, 2)})
 
-    def build(self, command: list[str]) -> str:
-        """Runs a command that builds, and returns its output. If it fails, that is a failure among the others."""
-        built = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        if built.returncode:
-            self.fail(shlex.join(command), f"exit code {built.returncode}", shlex.join(command))
-        return built.stdout
+    def prepare(self, command: list[str]) -> str:
+        """Runs a command that prepares, and returns its output. If it fails, that is a failure among the others."""
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            self.fail(shlex.join(command), f"exit code {done.returncode}", shlex.join(command))
+        return done.stdout
 
-    def close(self, results: Path | None) -> int:
+    def close(self, results: Path) -> int:
         """Prints the slowest tests, all failures and the closing line."""
         print(f"\nThe slowest of {time.monotonic() - self.began:.0f} s, with their CPU time:")
         for test in sorted(self.ended, key=lambda test: -test["seconds"])[:10]:
             print(f"  {test['seconds']:6.1f} s {test['cpu']:6.1f} s  {test['name']}")
-        print("\n" + "\n\n".join(self.failures))
-        if results:
-            results.write_text("".join(json.dumps(line) + "\n" for line in [*self.ended, {"done": True}]))
-        print(f"\n{self.passed} passed, {len(self.failures)} failed", flush=True)
+        results.write_text("".join(json.dumps(line) + "\n" for line in [*self.ended, {"done": True}]))
+        print("\n" + "\n\n".join([*self.failures, f"{self.passed} passed, {len(self.failures)} failed"]), flush=True)
         return 1 if self.failures else 0
 
 
 def rust_tests(run: Run, profile: list[str]) -> list[Job]:
     """Builds the test programs and lists their tests."""
-    cargo = ["cargo", "test", "--no-run", "--no-fail-fast", *profile]
-    jobs = []
-    for message in map(json.loads, run.build([*cargo, "--message-format=json-render-diagnostics"]).splitlines()):
+    jobs, cargo = [], ["cargo", "test", "--no-run", "--no-fail-fast", *profile]
+    for message in map(json.loads, run.prepare([*cargo, "--message-format=json-render-diagnostics"]).splitlines()):
         if message["reason"] != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
             continue
         folder, target = Path(message["manifest_path"]).parent, message["target"]
         program = target["name"] if target["kind"] == ["test"] else f"{folder.name}/{target['kind'][0]}"
-        listed = subprocess.run([message["executable"], "--list", "--format=terse"], stdout=subprocess.PIPE, text=True)
-        for path in [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]:
+        listed = run.prepare([message["executable"], "--list", "--format=terse"])
+        for path in [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]:
             name, first = f"{program}::{path}", path.split("::")[0]
             command = ["env", "-C", str(folder), message["executable"], "--exact", path, "--nocapture"]
             again = shlex.join(["scripts/run_tests.py", *profile, "--exact", name])
@@ -114,21 +114,21 @@ def rust_tests(run: Run, profile: list[str]) -> list[Job]:
 
 
 def run_jobs(run: Run, jobs: list[Job], until: float) -> None:
-    """Runs the jobs, as many side by side as fit; the longest first, and those that run alone at the end."""
+    """Runs the jobs, as many side by side as the machine can take; the longest first, and those that run alone last."""
     known = json.loads(TIMES.read_text()) if TIMES.is_file() else {}
-    jobs = sorted(jobs, key=lambda job: (job.need == "alone", job.need != "part", -known.get(job.name, 0)))
-    running, total, told = [], len(jobs), time.monotonic()
+    jobs = sorted(jobs, key=lambda job: (job.need == "alone", -known.get(job.name, NEEDS[job.need][2])))
+    running, total, told, pressure = [], len(jobs), time.monotonic(), CpuPressure()
     try:
         while jobs or running:
-            taken = [sum(NEEDS[job.need][kind] for job in running) for kind in (0, 1)]
-            fit = [need for need, size in NEEDS.items() if all(map(int.__le__, map(sum, zip(taken, size)), PLACES))]
-            if fitting := next((job for job in jobs if job.need in fit), None) if fit else None:
-                jobs.remove(fitting)
-                running.append(fitting)
+            free = PLACES - sum(NEEDS[job.need][0] for job in running)
+            fitting = next((job for job in jobs if NEEDS[job.need][0] <= free), None)
+            if fitting and (not running or pressure.average < PRESSURE):
+                running.append(jobs.pop(jobs.index(fitting)))
                 fitting.start()
-                continue
-            time.sleep(0.005)
+                pressure.expect(NEEDS[fitting.need][1])
+            time.sleep(0.02)
             now = time.monotonic()
+            pressure.measure()
             for job in list(running):
                 pid, status, usage = os.wait4(job.process.pid, os.WNOHANG)
                 if pid:
@@ -142,7 +142,7 @@ def run_jobs(run: Run, jobs: list[Job], until: float) -> None:
                 run.fail(job.name, "not begun: the time of the whole run is over", job.repeat)
             if now > told + 10:
                 told, done = now, f"{total - len(jobs) - len(running)} of {total} done, {len(run.failures)} failed"
-                print(f"[{done}]", *[job.name for job in running[:3]], flush=True)
+                print(f"[{done}, pressure {pressure.average:.0%}]", *[job.name for job in running[:3]], flush=True)
     finally:
         for job in running:
             os.killpg(job.process.pid, signal.SIGKILL)
@@ -154,9 +154,7 @@ def share_stores(program: Path) -> subprocess.Popen:
     stores = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for line in iter(stores.stdout.readline, "ready\n"):
         name, separator, value = line.strip().partition("=")
-        if not separator:
-            sys.exit("The stores of the tests did not start: see above")
-        os.environ[name] = value
+        os.environ[name] = value if separator else sys.exit("The stores of the tests did not start: see above")
     return stores
 
 
@@ -164,24 +162,23 @@ def main() -> int:
     """Builds and runs what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a part, or something in the names of Rust tests")
-    parser.add_argument("--exact", action="store_true", help="names are whole names of Rust tests")
-    parser.add_argument("--rust", action="store_true", help="leave the parts out")
-    parser.add_argument("--release", action="store_true", help="build in the release profile")
-    parser.add_argument("--side-by-side", action="store_true", help="leave out what needs the machine alone")
-    parser.add_argument("--list", action="store_true", help="print the names of the Rust tests and what they need")
-    parser.add_argument("--results", type=Path, help="write a JSON line for each test to this file")
+    options = {"exact": "names are whole names of Rust tests", "rust": "leave the parts out"}
+    options |= {"release": "build in the release profile", "list": "print the names and needs of the Rust tests"}
+    options |= {"busy": "two busy loops run meanwhile: leave out what needs the machine alone"}
+    for option, effect in options.items():
+        parser.add_argument(f"--{option}", action="store_true", help=effect)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where a JSON line for each test is written")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the jobs end, too
     run, profile = Run(), ["--release"] if args.release else []
     built = ROOT / "target" / ("release" if args.release else "debug")
     os.environ["LEASEHOLD_SERVER"] = str(built / "leasehold-server")
-    bins = ["cargo", "build", "--bins", "--examples", *profile]
-    for command in [bins, ["scripts/ahead.sh", *profile], *([f"client-sdk/{client}/build.sh"] for client in CLIENTS)]:
-        run.build(command)
+    builds = [["cargo", "build", "--bins", "--examples", *profile], ["scripts/ahead.sh", *profile]]
+    for command in [*builds, *([f"client-sdk/{client}/build.sh"] for client in ["go", "java", "typescript"])]:
+        run.prepare(command)
     jobs = rust_tests(run, profile)
-    if args.names:
-        is_wanted = str.__eq__ if args.exact else str.__contains__
-        jobs = [job for job in jobs if any(is_wanted(job.name, name) for name in args.names if name not in PARTS)]
-    jobs = [job for job in jobs if not (args.side_by_side and job.need == "alone")]
+    is_named, names = str.__eq__ if args.exact else str.__contains__, [name for name in args.names if name not in PARTS]
+    jobs = [job for job in jobs if not args.names or any(is_named(job.name, name) for name in names)]
     if args.list:
         print("\n".join(f"{job.need:6} {job.name}" for job in jobs))
         return 0
@@ -189,9 +186,13 @@ def main() -> int:
     jobs += [Job(name, shlex.split(PARTS[name]), "part", PARTS[name], PART_LIMIT) for name in parts]
     if not jobs:
         sys.exit("No test has such a name; list them with: scripts/run_tests.py --list")
-    stores = share_stores(built / "shared_stores") if len(jobs) > 20 else None
-    run_jobs(run, jobs, run.began + RUN_LIMIT)
-    del stores
+    _stores = share_stores(built / "shared_stores") if len(jobs) > 20 else None
+    alone = [job for job in jobs if job.need == "alone" and not args.busy]
+    with Path(tempfile.gettempdir(), f"leasehold-tests-{os.getuid()}.lock").open("w") as lock:
+        for some, kind in (([job for job in jobs if job.need != "alone"], fcntl.LOCK_SH), (alone, fcntl.LOCK_EX)):
+            print(f"{len(some)} tests begin as soon as the tests of other checkouts allow", flush=True)
+            fcntl.flock(lock, kind)
+            run_jobs(run, some, run.began + RUN_LIMIT)
     return run.close(args.results)
 
 

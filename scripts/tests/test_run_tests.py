@@ -83,18 +83,30 @@ class RunTests(unittest.TestCase):
         code, lines = self.run_all(jobs, until=0.3)
         self.assertEqual((code, lines[-1]), (1, "0 passed, 3 failed"))
 
-    def test_alone_is_alone_and_the_others_share_the_machine(self):
-        needs = ["alone", "alone", "loads", "loads", "loads", "light", "waits", "waits"]
-        self.run_all([self.traced(f"{need}{number}", need) for number, need in enumerate(needs)])
+    def together(self, needs, pressure):
+        """Runs a job for each need, and returns the needs of the running jobs after each start and end."""
+        before, run_tests.PRESSURE = run_tests.PRESSURE, pressure
+        try:
+            self.run_all([self.traced(f"{need}{number}", need) for number, need in enumerate(needs)])
+        finally:
+            run_tests.PRESSURE = before
         running, together = set(), []
         for line in self.trail.read_text().split():
             running = running | {line[1:]} if line[0] == "+" else running - {line[1:]}
-            for kind, places in enumerate(run_tests.PLACES):
-                self.assertLessEqual(sum(run_tests.NEEDS[name[:-1]][kind] for name in running), places)
+            self.assertLessEqual(sum(run_tests.NEEDS[name[:-1]][0] for name in running), run_tests.PLACES)
             together.append(sorted(name[:-1] for name in running))
         self.assertEqual(len(together), 2 * len(needs))
-        self.assertIn(["light", "loads", "loads", "waits", "waits"], together)
+        return together
+
+    def test_alone_is_alone_and_the_others_share_the_machine(self):
+        needs = ["alone", "alone", "loads", "loads", "loads", "loads", "part", "part", "light", "waits"]
+        together = self.together(needs, 1000)
+        self.assertIn(["light", "loads", "loads", "part"], together)
         self.assertEqual(together[-4:], [["alone"], [], ["alone"], []])
+
+    def test_nothing_starts_beside_others_while_the_processors_are_busy(self):
+        together = self.together(["loads", "light", "waits"], -1000)
+        self.assertEqual(max(map(len, together)), 1)
 
 
 if __name__ == "__main__":
