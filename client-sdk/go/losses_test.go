@@ -147,7 +147,8 @@ func TestAPartWhoseReleaseHasNoAnswerIsReleasedElsewhere(t *testing.T) {
 			proxy, other := startProxy(t, brokers[0]), startProxy(t, brokers[1])
 			other.Refuse(true)
 			client := clientOf(t, proxy.URL()+","+other.URL())
-			lease := lock(t, client, "a", leasehold.WithTTL(shortTTL))
+			// Long enough for the move to the other broker on a busy machine.
+			lease := lock(t, client, "a", leasehold.WithTTL(2*shortTTL))
 			added := lock(t, client, part, leasehold.WithUnder(lease))
 			before := proxy.Lost()
 			proxy.Swallow(testbed.ToClient)
@@ -158,7 +159,7 @@ func TestAPartWhoseReleaseHasNoAnswerIsReleasedElsewhere(t *testing.T) {
 			proxy.Refuse(true)
 			proxy.Cut()
 			ok(t, <-released)
-			time.Sleep(expiry)
+			time.Sleep(2 * expiry)
 			is(t, lease.IsValid(), "%v", lease)
 			takes(t, client, "b")
 			release(t, lease)

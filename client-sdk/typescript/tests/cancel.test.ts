@@ -60,11 +60,12 @@ test("a grant that is not handed out yet is given back when its call is cancelle
   const proxy = await Proxy.start(t, broker.addr);
   const [client, other] = [clientOf(t, proxy.url), clientOf(t, broker.url)];
   await client.connect();
-  proxy.delayMs = 1_200;
+  // No answer comes before half of the validity has passed, so the client has the grant and does not hand it out.
+  proxy.delayMs = 2_200;
   const controller = new AbortController();
-  const call = client.acquire("a", { ttlMs: 2_000, signal: controller.signal });
+  const call = client.acquire("a", { ttlMs: 4_000, signal: controller.signal });
   await until(async () => (await other.get("a")) !== null);
-  await sleep(1_250);
+  await sleep(2_250);
   controller.abort();
   await assert.rejects(call, { name: "AbortError" });
   proxy.delayMs = 0;
