@@ -5,6 +5,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+/// Maximum by which the clock of a probe may be behind: a language without a call for CLOCK_BOOTTIME reads
+/// `/proc/uptime`, which shows hundredths of a second.
+pub const CLOCK_STEP: Duration = Duration::from_millis(10);
+
 /// An acquire that a probe is told to do.
 #[derive(Debug, Clone)]
 pub struct Ask {
