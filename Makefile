@@ -55,7 +55,7 @@ $(CLIENTS:%=test-%): test-%: setup
 
 test-chart: setup ## Check and test the Helm chart alone
 	deploy/helm/check.sh $(PYTHON_BIN)
-	scripts/run_tests.py chart_upgrade chart
+	scripts/run_tests.py operations::loads::chart_upgrade operations::waits::liveness chart
 
 test-image: setup ## Build the container image without a daemon, look into it, and run it
 	deploy/docker/test.sh

@@ -1,10 +1,10 @@
 //! Lease streams.
 
 mod alone {
-    mod crash;
     mod crowd;
 }
 mod loads {
+    mod crash;
     mod faults;
     mod killed;
     mod several;

@@ -1,10 +1,11 @@
 //! The broker as operators run it: configuration, logs, health, reload, drain, upgrades.
 
-mod alone {
-    mod chart_upgrade;
-}
 mod loads {
+    mod chart_upgrade;
     mod rolling;
+}
+mod waits {
+    mod liveness;
 }
 
 mod configuration;

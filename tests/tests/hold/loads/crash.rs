@@ -32,7 +32,6 @@ const WAITING_CLIENTS: usize = 10;
 /// How long the holders work on after the crash.
 const WORK: Duration = Duration::from_secs(3);
 
-/// Runs alone: it measures how soon all leases are attached to another broker.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_lease_is_lost_with_its_broker() {
     let mut deployment = Deployment::start(2).await;
@@ -84,7 +83,6 @@ async fn no_lease_is_lost_with_its_broker() {
     }
 }
 
-/// Runs alone: it measures how soon all waiters are back in their queues.
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_keep_their_order_when_a_broker_dies() {
     let mut deployment = Deployment::start(2).await;

@@ -13,7 +13,6 @@ use leasehold_tests::{
     redis_server::RedisServer,
     scale::{count, figures},
     time_left::spread,
-    until::until,
 };
 use serde_json::json;
 use tokio::time::sleep;
@@ -39,7 +38,6 @@ fn render(case: &str, redis: &RedisServer) -> Rendered {
     Rendered::from_values(case, &set)
 }
 
-/// Runs alone: it measures calls and renewals of hundreds of programs during upgrades.
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrading_costs_nobody_anything() {
     let redis = RedisServer::start().await;
@@ -134,25 +132,4 @@ async fn added(
 fn place_of(ip: Ipv4Addr) -> usize {
     let at = places().into_iter().position(|place| place == ip);
     at.expect("one of ours")
-}
-
-/// Runs alone: it measures the answers to probes within their time limits.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_stands_still_fails_its_liveness_probe() {
-    let redis = RedisServer::start().await;
-    let rendered = render("default", &redis);
-    rendered.run_job("-init-store").await;
-    let pod = Pod::start(&rendered, Ipv4Addr::new(127, 78, 0, 1)).await;
-    assert!(pod.is_well("livenessProbe").await);
-    pod.broker().pause().await;
-    let (threshold, _) = pod.patience("livenessProbe");
-    for _ in 0..threshold {
-        assert!(!pod.is_well("livenessProbe").await);
-    }
-    pod.broker().resume();
-    until("it ticks again", async || {
-        pod.is_well("livenessProbe").await.then_some(())
-    })
-    .await;
-    pod.stop().await;
 }
