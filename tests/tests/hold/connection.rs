@@ -34,9 +34,6 @@ const GIVE_UP: Duration = Duration::from_secs(240);
 /// One in so many cycles has a stream of its own.
 const OWN_STREAM: usize = 5;
 
-/// A run on its own keeps two cores busy.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 /// One connection to a broker, through a proxy that sees its frames.
 struct Line {
     channel: Channel,
@@ -79,7 +76,6 @@ async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
     const WORKERS: usize = 10;
     /// Streams that are closed and not ended yet.
     const CLOSING: usize = 200;
-    let _alone = ONE_AT_A_TIME.lock().await;
     let line = Line::start().await;
     let cycles = count(10_000, 1_000) / WORKERS;
     let stop = CancellationToken::new();
@@ -206,7 +202,6 @@ async fn a_connection_full_of_waits_still_releases() {
     const UNARY_WAITS: usize = 700;
     const BUSY: usize = 10;
     const STEP: usize = 90;
-    let _alone = ONE_AT_A_TIME.lock().await;
     let line = Line::start().await;
     let owner = Client::new("owner", &[line.broker()], 0);
     for busy in 0..BUSY {
@@ -305,7 +300,6 @@ async fn done(stream: &mut StreamClient, call: i64) {
 async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
     const STREAMS: usize = 5;
     const STOPPED: Duration = Duration::from_secs(10);
-    let _alone = ONE_AT_A_TIME.lock().await;
     let line = Line::start().await;
     let each = count(1_000, 100);
     let back = watch::Sender::new(None);

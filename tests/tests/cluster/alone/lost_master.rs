@@ -38,9 +38,6 @@ const BLIND_CHECK: Duration = Duration::from_secs(1);
 const SLOT: u16 = 0;
 const HIT: usize = 0;
 
-/// A case on its own keeps two cores busy: side by side, calls would be late.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Killed,
@@ -110,7 +107,6 @@ async fn the_same_clients_without_locks_overlap() {
 }
 
 async fn survive(fault: Fault, options: ClusterOptions) {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::start(options, BROKERS).await;
     let addrs = site.addrs();
     let groups: Vec<_> = (0..SHARDS).map(Group::of).collect();

@@ -36,12 +36,8 @@ const OTHERS: usize = 0;
 const IN_SLOT: usize = 1;
 const BESIDE: usize = 2;
 
-/// A case on its own keeps two cores busy: side by side, calls would be late.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_moves_to_a_master_that_nobody_knew() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), 2).await;
     let work = Work::new(locks(), &site.addrs());
     let replica = site.cluster.replicas_of(0).await[0];
@@ -79,7 +75,6 @@ async fn a_slot_moves_to_a_master_that_nobody_knew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_fail_over_loses_no_lease() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), 2).await;
     let work = Work::new(locks(), &site.addrs());
     let moves = async {
@@ -112,7 +107,6 @@ async fn a_planned_fail_over_loses_no_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::start(quick(), 2).await;
     let work = Work::new(locks(), &site.addrs());
     let moves = async {
@@ -154,7 +148,6 @@ async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_nobody_serves_costs_no_other() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), 2).await;
     let work = Work::new(locks(), &site.addrs());
     let slot = SLOT.to_string();
@@ -197,7 +190,6 @@ async fn a_slot_that_nobody_serves_costs_no_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_starts_while_a_slot_is_half_moved_serves_both_halves() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::start(ClusterOptions::default(), 1).await;
     let client = Client::new("holder", &site.addrs(), 0);
     let names = locks_in_each(&[SLOT], "half", 4).remove(0);
@@ -234,7 +226,6 @@ async fn a_broker_that_starts_while_a_slot_is_half_moved_serves_both_halves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_starts_while_a_shard_is_dead_serves_the_others() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let alone = ClusterOptions {
         replicas: 0,
         ..quick()

@@ -35,12 +35,8 @@ const HOT: usize = 3;
 const AT_ONCE: Duration = Duration::from_secs(2);
 const LARGER_TTL_MS: u64 = 8_000;
 
-/// A case on its own keeps two cores busy: side by side, calls would be late.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prepared_cluster_grants_at_once_in_every_slot() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), 1).await;
     let client = Client::new("first", &site.addrs(), 0);
     let (names, began) = (sample("first"), boottime());
@@ -71,7 +67,6 @@ async fn a_prepared_cluster_grants_at_once_in_every_slot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_nobody_prepared_waits_once_for_all_slots() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::unprepared(ClusterOptions::default()).await;
     let began = boottime();
     site.add_brokers(1).await;
@@ -125,7 +120,6 @@ async fn a_cluster_that_nobody_prepared_waits_once_for_all_slots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flushed_master_grants_nothing_for_a_while_and_the_others_go_on() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), 2).await;
     let locks = (0..SHARDS).flat_map(|group| {
         let names = locks_in(&shard(group), "load", HOT + 1).into_iter();
@@ -193,7 +187,6 @@ async fn a_flushed_master_grants_nothing_for_a_while_and_the_others_go_on() {
 /// still or at the moment when it wakes, although their configuration names it and it takes itself for a master.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_wakes_after_the_quarantine_grants_nothing() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::start(quick(), 2).await;
     let master = site.cluster.master_of(*shard(0).start()).await;
     assert!(master < SHARDS, "brokers are configured with it");
@@ -261,7 +254,6 @@ async fn a_master_that_wakes_after_the_quarantine_grants_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_with_a_larger_ttl_raises_all_eras() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::start(ClusterOptions::default(), 1).await;
     let before = eras(&site.cluster).await;
     let mut larger = site.options.clone();

@@ -29,9 +29,6 @@ const OF_OTHERS: usize = 6;
 /// A subscription in a slot counts for 10 s.
 const SUBSCRIBED_AGAIN: Duration = Duration::from_secs(10);
 
-/// A case on its own keeps two cores busy: side by side, calls would be late.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Killed,
@@ -55,14 +52,12 @@ enum Told {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_go_on_in_the_order_of_their_lines() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = ClusterSite::start(ClusterOptions::default(), BROKERS).await;
     go_on(&site, Told::Publish).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_go_on_by_sharded_channels_wherever_their_slots_go() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::unprepared(quick()).await;
     let sharded = ["LEASEHOLD__STORE__SHARDED_PUBSUB", "true"].map(str::to_owned);
     site.options.env.push(sharded.into());
@@ -163,7 +158,6 @@ async fn a_master_that_stands_still_holds_up_no_hand_off_of_others() {
 
 /// One master after the other, while the locks of all others go on in their lines.
 async fn lose_masters(fault: Fault) {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut site = ClusterSite::start(quick(), BROKERS).await;
     let client = Client::new("waiter", &site.addrs(), 0);
     for victim in 0..count(SHARDS, 1) {

@@ -38,9 +38,6 @@ const PROXIED: usize = 0;
 const OTHER: usize = 1;
 const DIRECT: usize = 2;
 
-/// A case on its own keeps two cores busy: side by side, calls would be late.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 struct Run {
     site: ClusterSite,
     proxy: Proxy,
@@ -49,7 +46,6 @@ struct Run {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_after_its_slot_moved_finds_what_the_first_copy_got() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let run = Run::start().await;
     let rounds = count(20, 2);
     for _ in 0..rounds {
@@ -64,7 +60,6 @@ async fn a_repeat_after_its_slot_moved_finds_what_the_first_copy_got() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_given_up_while_its_slot_moves_leaves_nothing() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let run = Run::start().await;
     let mut slowest = Duration::ZERO;
     let rounds = count(20, 2);

@@ -38,12 +38,8 @@ const WAIT: Duration = Duration::from_secs(60);
 /// After which a call that was given up is undone.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A case on its own keeps two cores busy: side by side, calls would be late.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_of_a_master_that_stands_still_hold_up_no_renewal_of_others() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = site().await;
     let broker = site.brokers[0].addr();
     let streams = count(4, 2);
@@ -85,7 +81,6 @@ async fn leases_of_a_master_that_stands_still_hold_up_no_renewal_of_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_master_that_stands_still_hold_up_no_undo_of_others() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let site = site().await;
     let client = Client::new("caller", &site.addrs(), 0);
     let elsewhere = locks_in(&shard(HIT + 1), "elsewhere", 1).remove(0);

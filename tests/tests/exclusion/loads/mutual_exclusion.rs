@@ -22,9 +22,6 @@ const FULL: Duration = Duration::from_secs(60);
 const ROTATION: Duration = Duration::from_secs(13);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 
-/// A run on its own keeps two cores busy.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_overlaps_under_faults() {
     survive("mutual_exclusion", |_| Kind::Exclusive).await;
@@ -40,7 +37,6 @@ fn every_kind(lock: usize) -> Kind {
 }
 
 async fn survive(name: &str, kind_of: KindOf) {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut deployment = Deployment::start(BROKERS).await;
     let proxies = Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
     let endpoints: Vec<_> = proxies.iter().map(Proxy::addr).collect();
@@ -76,7 +72,6 @@ async fn survive(name: &str, kind_of: KindOf) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_referee_sees_overlaps_without_locks() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let kinds: [(&str, KindOf); 2] = [
         ("mutual_exclusion", |_| Kind::Exclusive),
         ("shared_and_permits", every_kind),

@@ -42,9 +42,6 @@ const WORK: Duration = Duration::from_millis(1);
 const OVERSTAY: Duration = Duration::from_secs(3);
 const OVERSTAY_ONE_IN: u32 = 400;
 
-/// A run on its own keeps two cores busy.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 /// Clients at work, each with a stream of its own.
 #[derive(Debug)]
 struct Crowd(Vec<Holder>);
@@ -76,7 +73,6 @@ impl Clients for Crowd {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_overlaps_on_streams_under_faults() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut deployment = Deployment::start(BROKERS).await;
     let proxies = Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
     let endpoints: Vec<_> = proxies.iter().map(Proxy::addr).collect();
@@ -150,7 +146,6 @@ async fn nobody_overlaps_on_streams_under_faults() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_referee_sees_overlaps_without_locks() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let witness = Arc::new(Witness::new(LOCKS));
     run_without_locks(CLIENTS, &witness, |_| Kind::Exclusive, BLIND_CHECK).await;
     let verdict = witness.verdict();

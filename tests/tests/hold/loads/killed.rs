@@ -26,9 +26,6 @@ const SOON: Duration = Duration::from_millis(200);
 /// Processes at the same time.
 const ROUND: usize = 10;
 
-/// Runs at the same time would measure each other.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 /// One holder killed, and what became of its lock.
 #[derive(Debug)]
 struct Kill {
@@ -90,7 +87,6 @@ async fn a_killed_holder_without_disconnect_grace_is_followed_at_once() {
 }
 
 async fn kill_all(name: &str, disconnect_grace: Option<Duration>) -> Vec<Kill> {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let deployment = Deployment::start(2).await;
     let total = count(200, 20);
     let mut kills: Vec<Kill> = Vec::new();

@@ -25,9 +25,6 @@ const BEAT: Duration = Duration::from_millis(200);
 /// How late a grant or a message may be.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Runs at the same time would measure each other.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 /// A lease of two locks, of which the second has a waiter, and is about to lose the first.
 struct Pair<'a> {
     deployment: &'a Deployment,
@@ -139,7 +136,6 @@ async fn the_rest_of_a_lease_that_lost_a_holder_runs_out() {
 }
 
 async fn run_out(name: &str, forget: &[&str]) {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let deployment = Deployment::start(2).await;
     let losses = (0..count(20, 5)).map(async |index| {
         let mut pair = Pair::take(&deployment, index).await;
@@ -170,7 +166,6 @@ async fn run_out(name: &str, forget: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rest_of_a_lease_that_lost_a_lock_is_free_when_it_is_released() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let deployment = Deployment::start(2).await;
     let after = (0..count(20, 5)).map(async |index| {
         let mut pair = Pair::take(&deployment, index).await;

@@ -39,9 +39,6 @@ const RIVAL_PAUSE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_millis(400);
 
-/// A case on its own keeps two cores busy: side by side, holders would miss their renewals.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[derive(Debug, Clone, Copy)]
 enum Loss {
     Flush,
@@ -76,7 +73,6 @@ async fn a_restart_from_an_old_snapshot_gives_no_lock_twice() {
 }
 
 async fn survive(loss: Loss) {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let mut deployment = deployment().await;
     let endpoints = deployment.addrs().repeat(CONNECTIONS);
     let client = Client::new("holder", &endpoints, 0);

@@ -43,9 +43,6 @@ const ROUND: usize = 10;
 const LONG_TTL: Duration = Duration::from_millis(4_500);
 const DELAY: Duration = Duration::from_millis(2_100);
 
-/// Runs at the same time would measure each other.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 type Turn = AbortOnDropHandle<(Result<Guard, Error>, Duration)>;
 
 /// One broker, and clients that nothing is wrong with.
@@ -78,7 +75,6 @@ struct Next {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let total = count(100, 10);
     let scene = Scene::start(total).await;
     let mut losses = Vec::new();
@@ -120,7 +116,6 @@ async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_brokers_word_comes_too_late() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let total = count(20, 6);
     let scene = Scene::start(total).await;
     let rounds = (0..total).map(|index| scene.wait_for_word(index));
@@ -137,7 +132,6 @@ async fn the_brokers_word_comes_too_late() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn validity_counts_from_the_sending_of_a_heartbeat() {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let total = count(20, 6);
     let scene = Scene::start(total).await;
     let by_receipt = Witness::new(total);

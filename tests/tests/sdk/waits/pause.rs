@@ -36,9 +36,6 @@ const ROUND: usize = 10;
 const WORKING: usize = 4;
 const WORK: Duration = Duration::from_millis(2);
 
-/// Runs at the same time would measure each other.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 /// One holder stopped, and what it did when it went on.
 #[derive(Debug)]
 struct Pause {
@@ -198,7 +195,6 @@ fn accepted_stale(pauses: &[Pause]) -> usize {
 }
 
 async fn pause_all(name: &str, careless: bool, total: usize) -> (Vec<Pause>, Arc<Witness>) {
-    let _alone = ONE_AT_A_TIME.lock().await;
     let deployment = Deployment::start(2).await;
     let witness = Arc::new(Witness::new(total));
     let mut others = Vec::new();
