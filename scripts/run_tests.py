@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -37,7 +38,6 @@ CLOSING = re.compile(r"^(?:test result: .*?)?(\d+) passed[,;] (\d+) failed", re.
 @dataclass
 class Job:
     """A process whose exit code, or for a part whose closing line, says what passed and failed."""
-
     name: str
     command: list[str]
     need: str
@@ -53,7 +53,6 @@ class Job:
 
 class Run:
     """The results of a run."""
-
     def __init__(self):
         self.passed, self.failures, self.ended, self.began = 0, [], [], time.monotonic()
 
@@ -170,6 +169,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where a JSON line for each test is written")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the jobs end, too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)  # for crowds
     run, profile = Run(), ["--release"] if args.release else []
     built = ROOT / "target" / ("release" if args.release else "debug")
     os.environ["LEASEHOLD_SERVER"] = str(built / "leasehold-server")
