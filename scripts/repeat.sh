@@ -30,13 +30,14 @@ is_done() {
 }
 
 LOOPS=()
-end_loops() {
-    if [[ ${#LOOPS[@]} != 0 ]]; then
-        kill "${LOOPS[@]}" || true
-        wait "${LOOPS[@]}" || true
+RUNNER=()
+end_started() {
+    if [[ ${#LOOPS[@]} != 0 || ${#RUNNER[@]} != 0 ]]; then
+        kill "${LOOPS[@]}" "${RUNNER[@]}" || true
+        wait "${LOOPS[@]}" "${RUNNER[@]}" || true
     fi
 }
-trap end_loops EXIT
+trap end_started EXIT
 trap 'exit 130' INT TERM
 if [[ "$BUSY" ]]; then
     for _ in 1 2; do
@@ -53,7 +54,11 @@ for ((run = 1; run <= TIMES; run++)); do
     fi
     rm -f "$results"
     code=0
-    scripts/run_tests.py --results "$results" "${NAMES[@]}" >"$STATE/run-$run.log" 2>&1 </dev/null || code=$?
+    # In the background, so that a signal to this script ends the run, too.
+    scripts/run_tests.py --results "$results" "${NAMES[@]}" >"$STATE/run-$run.log" 2>&1 </dev/null &
+    RUNNER=($!)
+    wait $! || code=$?
+    RUNNER=()
     is_done "$results" || fail "run $run did not end (exit code $code): see $STATE/run-$run.log"
     if [[ "$code" != 0 ]] && ! grep -q '"ok": false' "$results"; then
         rm "$results"

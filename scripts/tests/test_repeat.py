@@ -144,6 +144,14 @@ class RepeatTests(unittest.TestCase):
         for pid in loops:
             self.assertFalse(Path(f"/proc/{pid}").exists(), "a busy loop is left")
 
+    def test_the_runner_ends_with_it(self):
+        process = self.start("program::good", "1", plan="hang")
+        self.wait_for_calls(1)
+        (runner,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.terminate()
+        process.communicate(timeout=20)
+        self.assertFalse(Path(f"/proc/{runner}").exists(), "the runner is left")
+
     def test_wrong_arguments_are_refused(self):
         for args in [(), ("all",), ("all", "0"), ("all", "x"), ("all", "1", "--other"), ("all", "1", "--busy", "x")]:
             code, lines = self.repeat(*args)
