@@ -129,7 +129,7 @@ async fn in_order(page: &Page, visitor: &Visitor, search: &Search) -> Result<Mad
     Ok((listed.locks, told, next))
 }
 
-/// The first by a key, smallest first, among as many as can be looked at in a moment.
+/// The first by a key and then by name, smallest first, among as many as can be looked at in a moment.
 async fn sorted<K: Ord>(
     page: &Page,
     visitor: &Visitor,
@@ -166,7 +166,7 @@ async fn first<K: Ord>(
             .await?;
         looked += listed.locks.len();
         found.extend(listed.locks);
-        found.sort_by_key(&key);
+        sort(&mut found, &key);
         found.truncate(rows);
         from = listed.next_page_token;
         let is_all = from.is_empty();
@@ -259,6 +259,19 @@ pub(super) fn mode(target: &pb::LockTarget) -> String {
     }
 }
 
+/// Sorts by a key, and by name where it is equal: the store has no order, and pages of it come in any.
+fn sort<K: Ord>(locks: &mut [pb::Lock], key: impl Fn(&pb::Lock) -> K) {
+    locks.sort_by(|one, other| {
+        let by_name = || name_of(one).cmp(&name_of(other));
+        key(one).cmp(&key(other)).then_with(by_name)
+    });
+}
+
+fn name_of(lock: &pb::Lock) -> Option<(&str, &str)> {
+    let target = lock.target.as_ref()?;
+    Some((&target.namespace, &target.name))
+}
+
 /// Since when the first holder has it; the end of time where that is not shown.
 fn since_ms(lock: &pb::Lock) -> u64 {
     let since = lock
@@ -267,4 +280,28 @@ fn since_ms(lock: &pb::Lock) -> u64 {
         .filter_map(|holder| holder.since_time.as_ref());
     let since = since.map(|at| ms_of(at.seconds, at.nanos)).min();
     since.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_of_the_same_age_are_sorted_by_name() {
+        let lock = |name: &str, seconds| pb::Lock {
+            target: Some(pb::LockTarget {
+                name: name.to_owned(),
+                ..Default::default()
+            }),
+            holders: vec![pb::Holder {
+                since_time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let mut locks = [lock("c", 2), lock("b", 2), lock("d", 1), lock("a", 3)];
+        sort(&mut locks, since_ms);
+        let names = locks.map(|lock| lock.target.expect("a target").name);
+        assert_eq!(names, ["d", "b", "c", "a"]);
+    }
 }
