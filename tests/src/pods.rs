@@ -24,6 +24,13 @@ use crate::{
 const CONFIG: &str = "/etc/leasehold/config";
 const RUN_LIMIT: Duration = Duration::from_secs(30);
 
+/// Returns the loopback address of a pod. Other processes have others, as the same test of a second checkout.
+#[must_use]
+pub fn address(pod: u8) -> Ipv4Addr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 0x40 | (high & 0x3f), low, pod)
+}
+
 /// What Helm makes of the chart and some values.
 #[derive(Debug)]
 pub struct Rendered(Vec<Value>);

@@ -9,7 +9,7 @@ use leasehold_tests::{
     bustle::{Bustle, PROGRAMS},
     clock::boottime,
     faults::Window,
-    pods::{Pod, Rendered},
+    pods::{Pod, Rendered, address},
     redis_server::RedisServer,
     scale::{count, figures},
     time_left::spread,
@@ -25,7 +25,7 @@ const CALM: Duration = Duration::from_secs(2);
 
 /// One place more than there are replicas, for the pod that comes before one leaves.
 fn places() -> VecDeque<Ipv4Addr> {
-    (1..=4).map(|pod| Ipv4Addr::new(127, 77, 0, pod)).collect()
+    (1..=4).map(address).collect()
 }
 
 fn render(case: &str, redis: &RedisServer) -> Rendered {

@@ -1,9 +1,7 @@
 //! Kubernetes restarts a broker that stands still: the liveness probe of the chart fails as often as its threshold says.
 
-use std::net::Ipv4Addr;
-
 use leasehold_tests::{
-    pods::{Pod, Rendered},
+    pods::{Pod, Rendered, address},
     redis_server::RedisServer,
     until::until,
 };
@@ -14,7 +12,7 @@ async fn a_broker_that_stands_still_fails_its_liveness_probe() {
     let set = [format!("store.url={}", redis.url())];
     let rendered = Rendered::from_values("default", &set);
     rendered.run_job("-init-store").await;
-    let pod = Pod::start(&rendered, Ipv4Addr::new(127, 78, 0, 1)).await;
+    let pod = Pod::start(&rendered, address(1)).await;
     assert!(pod.is_well("livenessProbe").await);
     pod.broker().pause().await;
     let (threshold, _) = pod.patience("livenessProbe");
