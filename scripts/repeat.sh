@@ -54,8 +54,10 @@ for ((run = 1; run <= TIMES; run++)); do
     fi
     rm -f "$results"
     code=0
-    # In the background, so that a signal to this script ends the run, too.
-    scripts/run_tests.py --results "$results" "${NAMES[@]}" >"$STATE/run-$run.log" 2>&1 </dev/null &
+    # In the background, so that a signal to this script ends the run, too. Bash would let it ignore Ctrl-C, and the
+    # programs that it tests would inherit that.
+    env --default-signal=INT scripts/run_tests.py --results "$results" "${NAMES[@]}" \
+        >"$STATE/run-$run.log" 2>&1 </dev/null &
     RUNNER=($!)
     wait $! || code=$?
     RUNNER=()

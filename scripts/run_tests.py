@@ -137,8 +137,7 @@ def run_jobs(run: Run, jobs: list[Job], until: float) -> None:
                 elif now > min(until, job.began + job.limit):
                     os.killpg(job.process.pid, signal.SIGKILL)
             while now > until and jobs:
-                job = jobs.pop()
-                run.fail(job.name, "not begun: the time of the whole run is over", job.repeat)
+                run.fail((late := jobs.pop()).name, "not begun: the time of the whole run is over", late.repeat)
             if now > told + 10:
                 told, done = now, f"{total - len(jobs) - len(running)} of {total} done, {len(run.failures)} failed"
                 print(f"[{done}, pressure {pressure.average:.0%}]", *[job.name for job in running[:3]], flush=True)
@@ -187,9 +186,10 @@ def main() -> int:
     if not jobs:
         sys.exit("No test has such a name; list them with: scripts/run_tests.py --list")
     _stores = share_stores(built / "shared_stores") if len(jobs) > 20 else None
-    alone = [job for job in jobs if job.need == "alone" and not args.busy]
+    alone = [job for job in jobs if job.need == "alone"]
+    phases = [([job for job in jobs if job not in alone], fcntl.LOCK_SH), ([] if args.busy else alone, fcntl.LOCK_EX)]
     with Path(tempfile.gettempdir(), f"leasehold-tests-{os.getuid()}.lock").open("w") as lock:
-        for some, kind in (([job for job in jobs if job.need != "alone"], fcntl.LOCK_SH), (alone, fcntl.LOCK_EX)):
+        for some, kind in [phase for phase in phases if phase[0]]:
             print(f"{len(some)} tests begin as soon as the tests of other checkouts allow", flush=True)
             fcntl.flock(lock, kind)
             run_jobs(run, some, run.began + RUN_LIMIT)
