@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMES, RESULTS = ROOT / "target/test-times.json", ROOT / "target/test-results.jsonl"  # of all runs, and of the last
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
 # What a job takes of the places, what it adds to the pressure at first, and its seconds if not known.
-NEEDS = {"waits": (1, 0.05, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
+NEEDS = {"waits": (1, 0.2, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
 PLACES, PRESSURE = 16, 0.75  # a job starts in a free place, if threads wait for a processor in less of the time
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 60 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc"}

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::process::Command;
+use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::binary::leasehold_server;
+use crate::health;
 use crate::port::free_port;
 use crate::process::TestProcess;
 use crate::temp_dir::TempDir;
@@ -102,11 +104,15 @@ impl BrokerProcess {
         }
     }
 
-    /// Starts `count`.
+    /// Starts `count` and waits until all of them serve: a broker that loses its store earlier than that
+    /// ends instead of waiting for the store to come back.
     pub async fn start_many(options: &BrokerOptions, count: usize) -> Vec<Self> {
         let mut brokers = Vec::new();
         for _ in 0..count {
             brokers.push(Self::start(options).await);
+        }
+        for broker in &brokers {
+            health::awaits(broker.admin(), "", ServingStatus::Serving).await;
         }
         brokers
     }
