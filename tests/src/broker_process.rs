@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::process::Command;
-use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::binary::leasehold_server;
-use crate::health;
 use crate::port::free_port;
 use crate::process::TestProcess;
 use crate::temp_dir::TempDir;
+use crate::until::until;
 
 /// The prefix of every key of the brokers under test.
 pub const KEY_PREFIX: &str = "lh:";
 
 const API: &str = "listening on ";
 const ADMIN: &str = "admin listening on ";
+/// In a log of text, and of JSON.
+const SERVES: [&str; 2] = ["leasehold_server::serve: serving", "\"serving\""];
 const RUN_LIMIT: Duration = Duration::from_secs(30);
 
 /// How to start brokers: on which store, and what differs from the defaults.
@@ -112,7 +113,12 @@ impl BrokerProcess {
             brokers.push(Self::start(options).await);
         }
         for broker in &brokers {
-            health::awaits(broker.admin(), "", ServingStatus::Serving).await;
+            until("it logs that it serves", async || {
+                let log = broker.log();
+                let serves = SERVES.iter().any(|line| log.contains(line));
+                serves.then_some(())
+            })
+            .await;
         }
         brokers
     }

@@ -150,11 +150,12 @@ async fn an_era_that_somebody_overwrote_is_a_loss_of_data() {
     }
     assert_eq!(site.logged("is lost: its era was overwritten"), 1);
     assert_told(site.acquires(&locks).await, UNAVAILABLE);
-    // On a busy machine the broker's own check of the server can come before the first call. Only if a
-    // script has read the key is that logged, once for all of them.
-    assert_eq!(
-        site.logged("of others under a key of the brokers: WRONG"),
-        usize::from(internal > 0)
+    // On a busy machine the broker's own check of the server can come before the first call, and a call
+    // can be told of the loss although its script has read the key. It is logged once for all scripts.
+    let logged = site.logged("of others under a key of the brokers: WRONG");
+    assert!(
+        logged <= 1 && (logged == 1 || internal == 0),
+        "{logged} {internal}"
     );
     let cured = Instant::now();
     site.raw.must(&["DEL", "lh:era"]).await;
