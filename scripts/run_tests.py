@@ -28,7 +28,7 @@ TIMES, RESULTS = ROOT / "target/test-times.json", ROOT / "target/test-results.js
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
 # What a job takes of the places, what it adds to the pressure at first, and its seconds if not known.
 NEEDS = {"waits": (1, 0.2, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
-PLACES, PRESSURE = 16, 0.75  # a job starts in a free place, if threads wait for a processor in less of the time
+PLACES, PRESSURE, BUSY_PLACES = 16, 0.75, 10  # a free place is taken at less pressure; beside busy loops, at any
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 60 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc"}
 PARTS |= {client: f"client-sdk/{client}/test.sh" for client in ["python", "go", "java", "typescript"]}
@@ -47,8 +47,8 @@ class Job:
     def start(self) -> None:
         """Starts the process in a process group of its own."""
         self.began, self.output = time.monotonic(), tempfile.TemporaryFile("w+", errors="replace")
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT}
-        self.process = subprocess.Popen(self.command, cwd=ROOT, start_new_session=True, **pipes)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT, "cwd": ROOT}
+        self.process = subprocess.Popen(self.command, start_new_session=True, **pipes)
 
 
 class Run:
@@ -112,16 +112,16 @@ def rust_tests(run: Run, profile: list[str]) -> list[Job]:
     return jobs
 
 
-def run_jobs(run: Run, jobs: list[Job], until: float) -> None:
+def run_jobs(run: Run, jobs: list[Job], until: float, is_busy: bool = False) -> None:
     """Runs the jobs, as many side by side as the machine can take; the longest first, and those that run alone last."""
     known = json.loads(TIMES.read_text()) if TIMES.is_file() else {}
     jobs = sorted(jobs, key=lambda job: (job.need == "alone", -known.get(job.name, NEEDS[job.need][2])))
     running, total, told, pressure = [], len(jobs), time.monotonic(), CpuPressure()
     try:
         while jobs or running:
-            free = PLACES - sum(NEEDS[job.need][0] for job in running)
+            free = (BUSY_PLACES if is_busy else PLACES) - sum(NEEDS[job.need][0] for job in running)
             fitting = next((job for job in jobs if NEEDS[job.need][0] <= free), None)
-            if fitting and (not running or pressure.average < PRESSURE):
+            if fitting and (is_busy or not running or pressure.average < PRESSURE):
                 running.append(jobs.pop(jobs.index(fitting)))
                 fitting.start()
                 pressure.expect(NEEDS[fitting.need][1])
@@ -192,7 +192,7 @@ def main() -> int:
         for some, kind in [phase for phase in phases if phase[0]]:
             print(f"{len(some)} tests begin as soon as the tests of other checkouts allow", flush=True)
             fcntl.flock(lock, kind)
-            run_jobs(run, some, run.began + RUN_LIMIT)
+            run_jobs(run, some, run.began + RUN_LIMIT, args.busy)
     return run.close(args.results)
 
 

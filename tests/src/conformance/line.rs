@@ -1,11 +1,14 @@
 //! The line before a lock: its order, its end and its limit.
 
+use futures::stream::{StreamExt as _, iter};
 use leasehold_server::{
     lock::{Acquire, CLAIM_MS, WAITERS_MAX, expiry_ms},
     store::{Acquired, Cancelled},
 };
 
 use crate::world::{SLACK_MS, TTL_MS, World, assert_left, only};
+
+const AT_ONCE: usize = 64;
 
 pub async fn waiters_of_all_brokers_stand_in_one_line(world: &World) {
     let mut lease = world.held_by(0).await;
@@ -122,9 +125,9 @@ pub async fn t37_the_line_has_an_end_and_a_full_one_refuses(world: &World) {
     let lease = world.held_by(0).await;
     let first = world.waiting();
     world.queued(1, &first).await;
-    for _ in 1..WAITERS_MAX {
-        world.queued(1, &world.waiting()).await;
-    }
+    let others: Vec<_> = (1..WAITERS_MAX).map(|_| world.waiting()).collect();
+    let joined = iter(&others).map(|waiter| world.queued(1, waiter));
+    joined.buffer_unordered(AT_ONCE).count().await;
     let refused = world.waiting();
     assert_eq!(world.acquire(1, &refused).await, Acquired::QueueFull);
     assert_eq!(

@@ -5,7 +5,9 @@ use leasehold_server::{
     store::{Cancelled, Checked, Renewed},
 };
 
-use crate::world::{SLACK_MS, TTL_MS, World, again, assert_left, lease, only, with_mode, with_ttl};
+use crate::world::{
+    SLACK_MS, TTL_MAX_MS, TTL_MS, World, again, assert_left, lease, only, with_mode, with_ttl,
+};
 
 fn reader(world: &World) -> Acquire {
     with_mode(world.call(), Mode::Shared)
@@ -236,7 +238,8 @@ pub async fn a_thousand_hold_and_the_next_waits(world: &World) {
 pub async fn each_of_hundreds_of_tokens_is_live_until_its_release(world: &World) {
     let mut leases = Vec::new();
     for _ in 0..300 {
-        leases.push(world.granted(0, &reader(world)).await);
+        let call = with_ttl(reader(world), TTL_MAX_MS);
+        leases.push(world.granted(0, &call).await);
     }
     world.release(0, &leases[150]).await;
     for (index, lease) in leases.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicI64, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -28,6 +29,9 @@ use crate::{redis_connection::RedisConnection, shared_cluster::master_of};
 
 /// Keys of tests outlive them no longer.
 const KEPT_S: &str = "600";
+const LISTED: usize = 100;
+/// Between two looks at whether a store is served.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The skew of all brokers, and where it was written.
 pub(super) struct Skew {
@@ -98,12 +102,27 @@ impl Skewed {
             let stop = self.stop.clone();
             let store = RedisStore::start(config, self.broker, scripts, &self.tasks, stop).await;
             let store = store.expect("a cluster that can keep locks");
+            while !is_served(&store).await {
+                tokio::time::sleep(PAUSE).await;
+            }
             if let Some(listener) = self.listener.get() {
                 store.listen(Arc::clone(listener));
             }
             store
         };
         self.connected.get_or_init(start).await
+    }
+}
+
+/// Whether each master answers: a list asks all of them.
+async fn is_served(store: &RedisStore) -> bool {
+    let mut from = None;
+    loop {
+        match store.list(&Filter::default(), from.as_ref(), LISTED).await {
+            Ok(Listed::Step { next: None, .. }) => return true,
+            Ok(Listed::Step { next, .. }) => from = next,
+            Ok(_) | Err(_) => return false,
+        }
     }
 }
 
