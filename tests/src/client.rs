@@ -27,7 +27,7 @@ use crate::status::{transport_error, unknown_outcome};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_millis(500);
-const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(3);
+const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 const REPEAT_LIMIT: Duration = Duration::from_secs(10);
 const REPEAT_PAUSE: Duration = Duration::from_millis(50);

@@ -22,15 +22,17 @@ use leasehold_server::{
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
-use tokio::sync::{Mutex, OnceCell};
+use tokio::{
+    sync::{Mutex, OnceCell},
+    time::sleep,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{redis_connection::RedisConnection, shared_cluster::master_of};
 
 /// Keys of tests outlive them no longer.
 const KEPT_S: &str = "600";
-const LISTED: usize = 100;
-/// Between two looks at whether a store is served.
+/// Until a master is asked again with which the broker, just started, has no connection yet.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The skew of all brokers, and where it was written.
@@ -102,9 +104,6 @@ impl Skewed {
             let stop = self.stop.clone();
             let store = RedisStore::start(config, self.broker, scripts, &self.tasks, stop).await;
             let store = store.expect("a cluster that can keep locks");
-            while !is_served(&store).await {
-                tokio::time::sleep(PAUSE).await;
-            }
             if let Some(listener) = self.listener.get() {
                 store.listen(Arc::clone(listener));
             }
@@ -114,22 +113,15 @@ impl Skewed {
     }
 }
 
-/// Whether each master answers: a list asks all of them.
-async fn is_served(store: &RedisStore) -> bool {
-    let mut from = None;
-    loop {
-        match store.list(&Filter::default(), from.as_ref(), LISTED).await {
-            Ok(Listed::Step { next: None, .. }) => return true,
-            Ok(Listed::Step { next, .. }) => from = next,
-            Ok(_) | Err(_) => return false,
-        }
-    }
-}
-
 #[async_trait]
 impl Store for Skewed {
     async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
-        self.at(&acquire.lock).await.acquire(acquire).await
+        loop {
+            match self.at(&acquire.lock).await.acquire(acquire).await {
+                Err(StoreError::NotNow(_)) => sleep(PAUSE).await,
+                answer => return answer,
+            }
+        }
     }
 
     async fn renew(
@@ -193,7 +185,12 @@ impl Store for Skewed {
         most: usize,
     ) -> Result<Listed, StoreError> {
         self.skew.write_all().await;
-        self.connected().await.list(filter, from, most).await
+        loop {
+            match self.connected().await.list(filter, from, most).await {
+                Ok(Listed::Missing { .. }) => sleep(PAUSE).await,
+                answer => return answer,
+            }
+        }
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
