@@ -181,16 +181,20 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
             tried += 1;
         }
     }
-    let mut others = 0;
+    let (mut others, mut refused) = (0, 0);
     let first = loop {
-        let other = call(&lock(&format!("other {others}")));
-        broker.granted(&other).await;
+        let other = call(&lock(&format!("other {}", others + refused)));
+        let (answer, _) = broker.timed(&other).await;
         // The fifth server's copy of the command is under way.
         sleep(Duration::from_millis(20)).await;
         if nodes.held_at(0, &other.lock).await.is_some() {
             break restarted.elapsed();
         }
-        others += 1;
+        match answer {
+            Ok(Acquired::Granted(_)) => others += 1,
+            // On a busy machine two of the other four may answer too late for a quorum.
+            _ => refused += 1,
+        }
         assert!(restarted.elapsed() < Q + BACK, "it votes again");
     };
     figures(&format!(
