@@ -56,6 +56,8 @@ class Preflight(unittest.TestCase):
         self.passes("port", port)
 
     def test_crates(self) -> None:
+        # On a fresh machine nothing has downloaded them yet.
+        subprocess.run(["cargo", "fetch", "--locked", "--quiet"], cwd=SCRIPT.parent, check=True)
         self.passes("crates", "leasehold-server", **CLOSED_PROXY)
         with tempfile.TemporaryDirectory() as empty:
             where = CLOSED_PROXY | {"CARGO_HOME": empty}
