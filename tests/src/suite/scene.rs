@@ -188,6 +188,21 @@ impl Scene {
         renewed.await;
     }
 
+    /// Waits until a lock's lease has expired, which nobody may renew meanwhile; when that was seen.
+    pub async fn expired(&self, lock: &str) -> Duration {
+        let Some(last) = self.look(lock).await else {
+            return boottime();
+        };
+        let expired = until("expired", async || {
+            let Some(now) = self.look(lock).await else {
+                return Some(boottime());
+            };
+            assert!(now.earliest <= last.latest + STEP, "renewed: {now:?}");
+            None
+        });
+        expired.await
+    }
+
     /// Waits for something, and watches meanwhile until when the store holds a lock for whom.
     pub async fn watched<T>(
         &self,
