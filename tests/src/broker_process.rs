@@ -105,12 +105,15 @@ impl BrokerProcess {
         }
     }
 
-    /// Starts `count` and waits until all of them serve: a broker that loses its store earlier than that
-    /// ends instead of waiting for the store to come back.
+    /// Starts `count` and waits until all of them serve. On a busy machine their store may not answer in
+    /// time at first, for which they wait, too.
     pub async fn start_many(options: &BrokerOptions, count: usize) -> Vec<Self> {
+        let mut options = options.clone();
+        let waits = ("LEASEHOLD__STORE__WAIT_FOR_STORE", "true");
+        options.env.push((waits.0.to_owned(), waits.1.to_owned()));
         let mut brokers = Vec::new();
         for _ in 0..count {
-            brokers.push(Self::start(options).await);
+            brokers.push(Self::start(&options).await);
         }
         for broker in &brokers {
             until("it logs that it serves", async || {
