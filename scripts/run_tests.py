@@ -47,8 +47,8 @@ class Job:
     def start(self) -> None:
         """Starts the process in a process group of its own."""
         self.began, self.output = time.monotonic(), tempfile.TemporaryFile("w+", errors="replace")
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT, "cwd": ROOT}
-        self.process = subprocess.Popen(self.command, start_new_session=True, **pipes)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(self.command, cwd=ROOT, start_new_session=True, **pipes)
 
 
 class Run:

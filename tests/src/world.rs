@@ -349,9 +349,9 @@ pub fn assert_left(left_ms: u64, set_ms: u64) {
     let took = BEGUN
         .get()
         .map_or(Duration::ZERO, |begun| boottime() - *begun);
-    let most_ms = set_ms.saturating_sub(took.as_millis() as u64 + ROUNDED_MS);
+    let least_ms = set_ms.saturating_sub(took.as_millis() as u64 + ROUNDED_MS);
     assert!(
-        (most_ms..=set_ms).contains(&left_ms),
+        (least_ms..=set_ms).contains(&left_ms),
         "{left_ms} ms left of {set_ms} ms, {took:?} after the beginning"
     );
 }

@@ -147,7 +147,7 @@ pub async fn an_unsafe_revocation_frees_the_lock_now(world: &World) {
     let next = world.granted(0, &world.call()).await;
     assert!(next.fencing_token > held.fencing_token);
     assert_eq!(world.renew(0, &held).await, refused());
-    // Before the release: a server that is late may hear of that first, and calls the lease released.
+    // Before the release: a slow server could execute the release first, and then report the lease as released.
     assert_eq!(asked(world, 1, &unsafely(&held)).await, Revoked::Already);
     assert_eq!(world.release(0, &held).await, gone());
     world.renewed(0, &next).await;

@@ -32,7 +32,7 @@ use crate::{redis_connection::RedisConnection, shared_cluster::master_of};
 
 /// Keys of tests outlive them no longer.
 const KEPT_S: &str = "600";
-/// Until a master is asked again with which the broker, just started, has no connection yet.
+/// How long a store that has just started waits before it asks a master to which it has no connection again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The skew of all brokers, and where it was written.

@@ -126,8 +126,8 @@ async fn a_lock_granted_after_the_broker_gave_up_is_given_back() {
     panic!("in none of {ROUNDS} rounds was a lock granted after its caller had got an error");
 }
 
-/// Has Redis grant a lock, and keep every reply back until the broker has given the call up; whether it
-/// came so. Redis may read its commands in another order, and the broker may send the call later.
+/// Makes Redis grant a lock and hold every reply back until the broker has given the call up. Returns whether
+/// that happened: Redis may read the two commands in the other order, or the broker may send the call late.
 async fn granted_too_late(deployment: &Deployment, client: &Client, lock: &str) -> bool {
     const BUSY: &str =
         "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end
