@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Builds everything and runs the tests of all languages, side by side as far as their needs allow.
 
-A Rust test runs in a process of its own and is called PROGRAM::PATH. The first part of PATH says what it needs (NEEDS).
-The tests of the clients and of the chart (PARTS) run beside the Rust tests. A failure does not stop the others: the end
-lists each one with the command that repeats it alone, and the last line is `N passed, N failed`.
+A Rust test is called PROGRAM::PATH and is a process of its own. The first part of PATH says what it needs (NEEDS). No
+failure stops the others: the end lists each one with its panic and the command that repeats it alone.
 """
 
 import argparse
@@ -68,6 +67,7 @@ class Run:
         job.output.close()
         why = "" if code == 0 else f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
         why = f"not done after {job.limit:.0f} s" if seconds > job.limit else why
+        why = ": ".join([why, *re.findall(r"panicked at (.*\n.{,500})", text)[:1]]) if why else ""
         counts = CLOSING.findall(text) if job.need == "part" else [] if why else [(1, 0)]
         failed = max(sum(int(count) for _, count in counts), 1 if why else 0)
         self.passed += sum(int(count) for count, _ in counts)

@@ -50,6 +50,11 @@ class RunTests(unittest.TestCase):
         self.assertEqual(results[-1], {"done": True})
         self.assertEqual({line["name"]: line["ok"] for line in results[:-1]}, {"bad": False, "good": True, "late": True})
 
+    def test_a_failure_is_listed_with_its_first_panic(self):
+        script = "echo \"thread 'a' (7) panicked at a.rs:3:5:\nnot seven\"; echo log; exit 101"
+        _, lines = self.run_all([self.job("bad", script)])
+        self.assertEqual(lines[-5:-3], ["FAILED bad: exit code 101: a.rs:3:5:", "not seven"])
+
     def test_a_run_without_failures_passes_and_shows_figures_only(self):
         code, lines = self.run_all([self.job("good", "echo FIGURES 5; echo more")])
         self.assertEqual((code, lines[-1]), (0, "1 passed, 0 failed"))

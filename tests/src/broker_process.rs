@@ -91,18 +91,10 @@ pub struct BrokerProcess {
 }
 
 impl BrokerProcess {
-    /// Starts one and waits until it listens.
+    /// Starts one on a free port, and waits until it serves.
     pub async fn start(options: &BrokerOptions) -> Self {
-        let dir = TempDir::new("broker");
-        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let (process, admin) = launch(options, addr, &dir).await;
-        Self {
-            process,
-            options: options.clone(),
-            addr,
-            admin,
-            dir,
-        }
+        let mut one = Self::start_many(options, 1).await;
+        one.pop().expect("one was started")
     }
 
     /// Starts `count` and waits until all of them serve. On a busy machine their store may not answer in
@@ -113,7 +105,7 @@ impl BrokerProcess {
         options.env.push((waits.0.to_owned(), waits.1.to_owned()));
         let mut brokers = Vec::new();
         for _ in 0..count {
-            brokers.push(Self::start(&options).await);
+            brokers.push(Self::launch(&options).await);
         }
         for broker in &brokers {
             until("it logs that it serves", async || {
@@ -124,6 +116,20 @@ impl BrokerProcess {
             .await;
         }
         brokers
+    }
+
+    /// Starts one on a free port, and waits until it listens: it may not have reached its store.
+    pub async fn launch(options: &BrokerOptions) -> Self {
+        let dir = TempDir::new("broker");
+        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let (process, admin) = launch(options, addr, &dir).await;
+        Self {
+            process,
+            options: options.clone(),
+            addr,
+            admin,
+            dir,
+        }
     }
 
     /// Where its API listens.

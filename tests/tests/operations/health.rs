@@ -102,7 +102,7 @@ async fn a_broker_without_its_store_lives_and_is_not_ready() {
     redis.kill().await;
     let wait = ("LEASEHOLD__STORE__WAIT_FOR_STORE", "true");
     options.env.push((wait.0.to_owned(), wait.1.to_owned()));
-    let mut broker = BrokerProcess::start(&options).await;
+    let mut broker = BrokerProcess::launch(&options).await;
     assert_eq!(get(broker.admin(), "/livez").await, ok());
     assert_eq!(get(broker.admin(), "/readyz").await, not_ready("starting"));
     for address in [broker.addr(), broker.admin()] {
@@ -168,7 +168,7 @@ async fn a_start_is_ended_at_once() {
     };
     let silent = BrokerOptions::on(format!("redis://{addr}/0"));
     for options in [waits, silent, named] {
-        let mut broker = BrokerProcess::start(&options).await;
+        let mut broker = BrokerProcess::launch(&options).await;
         until("the process is alive", async || {
             (get(broker.admin(), "/livez").await == ok()).then_some(())
         })

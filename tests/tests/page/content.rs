@@ -305,7 +305,7 @@ async fn without_its_store_the_page_says_so() {
     redis.kill().await;
     let wait = ("LEASEHOLD__STORE__WAIT_FOR_STORE", "true");
     options.env.push((wait.0.to_owned(), wait.1.to_owned()));
-    let broker = BrokerProcess::start(&options).await;
+    let broker = BrokerProcess::launch(&options).await;
     let looker = Looker::new(broker.admin());
     for page in ["/locks", "/lock?name=a"] {
         let reply = looker.get(page).await;
