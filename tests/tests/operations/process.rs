@@ -144,6 +144,18 @@ async fn a_busy_port_is_named() {
 }
 
 #[tokio::test]
+async fn dev_serves_no_shared_store() {
+    let url = "redis://127.0.0.1:6379/0";
+    let (code, _, of_flag) = run(&["dev", "--store", url]).await;
+    assert_eq!(code, Some(1), "{of_flag}");
+    let (code, _, of_environment) = run_with(&["dev"], &[("LEASEHOLD__STORE__URL", url)]).await;
+    assert_eq!(code, Some(1), "{of_environment}");
+    for told in [of_flag, of_environment] {
+        assert!(told.contains("run `serve` for this store"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn check_config_names_every_problem_and_no_secret() {
     let dir = TempDir::new("config");
     let file = dir.path().join("leasehold.toml");
