@@ -14,7 +14,7 @@ use leasehold_tests::{
     client::{AcquireCall, Client, Held},
     clock::boottime,
     cluster::{ClusterDeployment, ClusterOptions},
-    cluster_site::{ClusterSite, SHARDS, TTL, locks_in_each, shard},
+    cluster_site::{ClusterSite, SHARDS, locks_in_each, shard},
     proxy::{Mode, Proxy},
     scale::{count, figures},
     status::{reason, transport_error},
@@ -26,10 +26,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 const LOCKS: usize = 8;
-/// What nobody repeats is undone a second later; what is not undone ends by itself after five.
+/// What is not undone ends by itself only then.
+const TTL: Duration = Duration::from_secs(20);
+/// What nobody repeats is undone a second later.
 const UNDONE_AFTER: Duration = Duration::from_secs(1);
 const UNDONE: Duration = Duration::from_millis(1_500);
-const UNDONE_LIMIT: Duration = Duration::from_secs(4);
+const UNDONE_LIMIT: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(30);
 
 /// The first broker behind a proxy, the second one, and the first without the proxy: endpoints of
@@ -76,7 +78,13 @@ async fn a_call_given_up_while_its_slot_moves_leaves_nothing() {
 
 impl Run {
     async fn start() -> Self {
-        let site = ClusterSite::start(ClusterOptions::default(), 2).await;
+        let mut site = ClusterSite::unprepared(ClusterOptions::default()).await;
+        let ttl_max = ("LEASEHOLD__LIMITS__TTL_MAX", "20s");
+        site.options
+            .env
+            .push((ttl_max.0.to_owned(), ttl_max.1.to_owned()));
+        site.options.init_store().await;
+        site.add_brokers(2).await;
         let addrs = site.addrs();
         let proxy = Proxy::start(addrs[0]).await;
         let client = Client::new("careful", &[proxy.addr(), addrs[1], addrs[0]], DIRECT);
