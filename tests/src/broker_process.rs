@@ -111,6 +111,7 @@ impl BrokerProcess {
             until("it logs that it serves", async || {
                 let log = broker.log();
                 let serves = SERVES.iter().any(|line| log.contains(line));
+                assert!(serves || broker.process.state() != 'Z', "it ended: {log}");
                 serves.then_some(())
             })
             .await;

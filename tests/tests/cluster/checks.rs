@@ -62,7 +62,7 @@ async fn settings_that_cost_availability_are_reported() {
         lines.any(|line| line.contains("cluster-require-full-coverage") && line.contains(&addr))
     };
     assert!(names_it(&told), "{told}");
-    let broker = BrokerProcess::start(&site.options).await;
+    let broker = BrokerProcess::launch(&site.options).await;
     until("a broker says so", async || {
         names_it(&broker.log()).then_some(())
     })
