@@ -108,6 +108,14 @@ impl Config {
         let metrics = key("metrics.enabled", about).or("true");
         let live = Live::read(reader);
         let bounds = StoreSettings::bounds(reader, &live.limits);
+        let store = StoreSettings::read(reader, dev, bounds);
+        let is_shared = !matches!(store, StoreSettings::Memory { .. });
+        let is_reachable = |address: SocketAddr| !address.ip().is_loopback();
+        if dev && is_shared && [listen, admin_listen].into_iter().any(is_reachable) {
+            let why =
+                "is not for a `dev` that other machines can reach: run `serve` for this store";
+            reader.problem("store.url", why);
+        }
         Self {
             dev,
             listen,
@@ -123,7 +131,7 @@ impl Config {
             live: watch::Sender::new(live),
             metrics: Metrics::when(reader.read(metrics, switch())),
             http2: Http2::read(reader),
-            store: StoreSettings::read(reader, dev, bounds),
+            store,
             tracing: traces::read(reader),
             settings: Settings::default(),
             warnings: Vec::new(),

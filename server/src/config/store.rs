@@ -120,11 +120,6 @@ impl StoreSettings {
         let wait_for_store = on(reader, "store.wait_for_store", about);
         let about = "Serve a Redis that may lose locks: evicting, too old, or a replica";
         let allow_unsafe = on(reader, "store.allow_unsafe_redis", about);
-        if dev && !matches!(settings, Self::Memory { .. }) {
-            let why =
-                "is not for `dev`, which keeps its locks in memory: run `serve` for this store";
-            reader.problem("store.url", why);
-        }
         if let Self::Redlock { .. } = settings {
             fits_redlock(reader, trust_empty_store, wait_replicas);
         }
