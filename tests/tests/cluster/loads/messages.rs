@@ -20,6 +20,7 @@ use leasehold_tests::{
 use tokio::time::{sleep, timeout};
 
 const MESSAGES: usize = 20;
+const ROUNDS_MAX: usize = 5;
 const TOLD_LIMIT: Duration = Duration::from_secs(5);
 /// What comes twice comes within this time.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -32,8 +33,7 @@ const SOON: Duration = Duration::from_millis(100);
 async fn each_message_is_told_once() {
     let mut cluster = ClusterDeployment::start(quick()).await;
     let mut store = listening(&cluster).await;
-    let all = tell_all(&cluster, &store, "before").await;
-    assert_eq!(heard(&mut store, all.len()).await, all, "each once");
+    tells_each_once(&cluster, &mut store, "before").await;
 
     let lost = 0;
     cluster.kill(lost).await;
@@ -45,8 +45,7 @@ async fn each_message_is_told_once() {
     until_listening(&cluster).await;
     sleep(QUIET).await;
     while store.told().is_some() {}
-    let all = tell_all(&cluster, &store, "after").await;
-    assert_eq!(heard(&mut store, all.len()).await, all, "each once");
+    tells_each_once(&cluster, &mut store, "after").await;
     figures(&format!(
         "cluster_messages: {MESSAGES} messages from each of {} nodes, each told once, also after a master had died \
          (its successor told of itself after {took:?})",
@@ -72,7 +71,12 @@ async fn no_message_is_dropped_by_all_while_a_slot_moves_or_its_master_is_gone()
     }
     let others = [first.to_string(), second.to_string()];
     let told = heard(&mut store, others.len()).await;
-    assert_eq!(told, BTreeSet::from(others), "its master's node would tell");
+    assert_eq!(told.twice, None);
+    assert_eq!(
+        told.locks,
+        BTreeSet::from(others),
+        "its master's node would tell"
+    );
     for lock in [&late, &first] {
         let mut migration = cluster.begin_migration(slot_of_lock(lock), 2).await;
         migration.move_all().await;
@@ -96,8 +100,7 @@ async fn no_message_is_dropped_by_all_while_a_slot_moves_or_its_master_is_gone()
 
     sleep(QUIET).await;
     while store.told().is_some() {}
-    let all = tell_all(&cluster, &store, "moved").await;
-    assert_eq!(heard(&mut store, all.len()).await, all, "each once");
+    tells_each_once(&cluster, &mut store, "moved").await;
 
     cluster.kill(0).await;
     let lost = lock_of(0, "lost");
@@ -167,20 +170,56 @@ async fn tell(cluster: &ClusterDeployment, store: &ClusterStore, at: usize, lock
     raw.must(&["PUBLISH", &channel, &message]).await;
 }
 
-/// The locks that a broker is told of, so many at least, and all that come soon after.
-async fn heard(store: &mut ClusterStore, count: usize) -> BTreeSet<String> {
-    let mut heard = BTreeSet::new();
+/// What a broker was told.
+#[derive(Debug, Default)]
+struct Heard {
+    locks: BTreeSet<String>,
+    /// A lock of which it was told again.
+    twice: Option<LockKey>,
+    /// A node has come back, which others have stood in for.
+    has_node_come_back: bool,
+}
+
+/// From every node, and each once. On a busy machine a node may end because its server has not answered in
+/// time; until it is back the others tell of its locks, and then everything is told anew.
+async fn tells_each_once(cluster: &ClusterDeployment, store: &mut ClusterStore, what: &str) {
+    for round in 0..ROUNDS_MAX {
+        let all = tell_all(cluster, store, &format!("{what}-{round}")).await;
+        let mut told = heard(store, all.len()).await;
+        assert_eq!(told.locks, all);
+        let Some(twice) = told.twice.take() else {
+            return;
+        };
+        if !told.has_node_come_back {
+            let back = store.event().await;
+            assert_eq!(
+                back,
+                Event::Resync,
+                "told twice, and no node had ended: {twice}"
+            );
+        }
+        sleep(QUIET).await;
+        while store.told().is_some() {}
+    }
+    panic!("nodes end all the time");
+}
+
+/// What a broker is told, so many locks at least, and all that comes soon after.
+async fn heard(store: &mut ClusterStore, count: usize) -> Heard {
+    let mut heard = Heard::default();
     loop {
-        let patience = if heard.len() < count {
+        let patience = if heard.locks.len() < count {
             TOLD_LIMIT
         } else {
             SETTLED
         };
         match timeout(patience, store.event()).await {
             Ok(Event::Rejoin(lock)) => {
-                assert!(heard.insert(lock.to_string()), "told twice: {lock}");
+                if !heard.locks.insert(lock.to_string()) {
+                    heard.twice = Some(lock);
+                }
             }
-            Ok(Event::Resync) => {}
+            Ok(Event::Resync) => heard.has_node_come_back = true,
             Ok(event) => panic!("nobody told {event:?}"),
             Err(_) => return heard,
         }
