@@ -120,8 +120,17 @@ async fn no_message_is_dropped_by_all_while_a_slot_moves_or_its_master_is_gone()
 async fn listening(cluster: &ClusterDeployment) -> ClusterStore {
     let mut config = config(cluster);
     config.trust_empty_store = true;
-    let store = ClusterStore::start(config).await;
+    let mut store = ClusterStore::start(config).await;
     until_listening(cluster).await;
+    // A node listens before it serves; until then the others tell of its locks, too.
+    for master in 0..SHARDS {
+        let lock = lock_of(master, "first");
+        until("every master serves", async || {
+            store.store.get(&lock).await.ok()
+        })
+        .await;
+    }
+    while store.told().is_some() {}
     store
 }
 
