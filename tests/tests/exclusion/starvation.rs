@@ -49,9 +49,11 @@ async fn a_writer_gets_in_within_one_readers_hold() {
     while readers.inside.load(Ordering::Relaxed) < READERS / 2 {
         sleep(HOLD / 8).await;
     }
-    let alone = readers.empty.load(Ordering::Relaxed);
+    let seen = || [&readers.empty, &readers.visits].map(|count| count.load(Ordering::Relaxed));
+    let [empty_before, visits_before] = seen();
     sleep(5 * HOLD).await;
-    let empty = readers.empty.load(Ordering::Relaxed) - alone;
+    let [empty, visits] = seen();
+    let (empty, visits) = (empty - empty_before, visits - visits_before);
     let writer = client.named("writer", 1);
     let (mut waits, mut beside) = (Vec::new(), 0);
     for _ in 0..count(50, 5) {
@@ -73,7 +75,11 @@ async fn a_writer_gets_in_within_one_readers_hold() {
         waits.len(),
         longest.as_millis()
     ));
-    assert_eq!(empty, 0, "without a writer the readers overlap for ever");
+    // On a busy machine all may be on their way at the same time, once in a while.
+    assert!(
+        empty * 20 <= visits,
+        "without a writer the readers overlap: {empty} of {visits} left nobody behind"
+    );
     assert_eq!(beside, 0, "a writer is alone");
     assert!(*longest < HOLD + SLACK, "{longest:?}");
 }
