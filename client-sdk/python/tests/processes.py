@@ -16,6 +16,9 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
 _START_LIMIT = 20.0
+#: An empty store of another kind may have lost leases, and grants nothing at first. On a busy machine it may not answer
+#: in time, at which a broker ends that does not wait for it.
+_PATIENT = ("--trust-empty-store", "--wait-for-store")
 _API = re.compile(r"^listening on (\S+)")
 _REDIS_READY = "Ready to accept connections"
 
@@ -112,8 +115,7 @@ class Broker:
         self.process = self._start()
 
     def _start(self) -> Process:
-        # An empty store of another kind may have lost leases, and grants nothing at first.
-        how = ["dev"] if self._store == "memory" else ["serve", "--store", self._store, "--trust-empty-store"]
+        how = ["dev"] if self._store == "memory" else ["serve", "--store", self._store, *_PATIENT]
         command = [server_binary(), *how, "--listen", self.addr, "--admin-listen", "127.0.0.1:0", "--log", "off"]
         process = Process(command)
         process.line(_API)

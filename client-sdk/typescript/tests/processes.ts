@@ -16,6 +16,11 @@ import { fileURLToPath } from "node:url";
 /** The folder of this package. */
 export const HOME = fileURLToPath(new URL("../..", import.meta.url));
 const START_LIMIT_MS = 20_000;
+/**
+ * An empty store of another kind may have lost leases, and grants nothing at first. On a busy machine it may not answer
+ * in time, at which a broker ends that does not wait for it.
+ */
+const PATIENT = ["--trust-empty-store", "--wait-for-store"];
 
 /** A port that nobody listens on. */
 export async function freePort(): Promise<number> {
@@ -177,8 +182,7 @@ export class Broker {
 }
 
 async function begin(store: string, port: number): Promise<Program> {
-  // An empty store of another kind may have lost leases, and grants nothing at first.
-  const how = store === "memory" ? ["dev"] : ["serve", "--store", store, "--trust-empty-store"];
+  const how = store === "memory" ? ["dev"] : ["serve", "--store", store, ...PATIENT];
   const where = ["--listen", `127.0.0.1:${String(port)}`, "--admin-listen", "127.0.0.1:0", "--log", "off"];
   const program = new Program([serverBinary(), ...how, ...where]);
   await program.line(/^listening on /);

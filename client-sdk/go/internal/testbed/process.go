@@ -165,8 +165,9 @@ func StartBroker(store string) (*Broker, error) {
 func (b *Broker) start() error {
 	args := []string{"dev"}
 	if b.store != "" {
-		// An empty store of another kind may have lost leases, and grants nothing at first.
-		args = []string{"serve", "--store", b.store, "--trust-empty-store"}
+		// An empty store of another kind may have lost leases, and grants nothing at first. On a busy machine it may
+		// not answer in time, at which a broker ends that does not wait for it.
+		args = []string{"serve", "--store", b.store, "--trust-empty-store", "--wait-for-store"}
 	}
 	binary, err := serverBinary()
 	if err != nil {
