@@ -63,7 +63,7 @@ class Run:
     def end(self, job: Job, code: int, cpu: float) -> None:
         """Judges a job that has ended, and prints its output if it has failed."""
         job.output.seek(0)
-        seconds, text = time.monotonic() - job.began, job.output.read()
+        seconds, text = time.monotonic() - job.began, re.sub(r"\x1b\[[0-9;]*m", "", job.output.read())  # no colours
         job.output.close()
         why = "" if code == 0 else f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
         why = f"not done after {job.limit:.0f} s" if seconds > job.limit else why

@@ -62,7 +62,8 @@ class RunTests(unittest.TestCase):
         self.assertNotIn("more", lines)
 
     def test_parts_are_counted_by_their_closing_line(self):
-        script = "echo FAILED by the runner itself; echo FAILED one; echo FAILED two; echo '5 passed, 2 failed'; exit 1"
+        two = "printf '\\033[0mFAILED two\\n'"
+        script = f"echo FAILED by the runner itself; echo FAILED one; {two}; echo '5 passed, 2 failed'; exit 1"
         code, lines = self.run_all([self.job("part", script, "part"), self.job("good", "true")])
         self.assertEqual((code, lines[-1]), (1, "6 passed, 2 failed"))
         self.assertEqual(
