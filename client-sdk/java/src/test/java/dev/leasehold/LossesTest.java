@@ -25,6 +25,7 @@ class LossesTest {
     private static final Duration TTL = Duration.ofSeconds(2);
     /** Where another broker is to be found in time, on a busy machine, too. */
     private static final Duration LONG_TTL = Duration.ofSeconds(5);
+
     private static final Duration MARGIN = Duration.ofMillis(500);
     /** When the store gives the lock to somebody else, and a little later. */
     private static long pastExpiryMillis(Duration ttl) {

@@ -21,8 +21,8 @@ public final class Broker implements AutoCloseable {
 
     /** On a Redis. */
     public static Broker start(Redis redis) throws InterruptedException {
-        // An empty store may have lost leases, and grants nothing at first. On a busy machine it may not answer in time,
-        // at which a broker ends that does not wait for it.
+        // An empty store may have lost leases, and grants nothing at first. On a busy machine it may not answer in
+        // time, at which a broker ends that does not wait for it.
         return new Broker(List.of("serve", "--store", redis.url(), "--trust-empty-store", "--wait-for-store"));
     }
 
