@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds everything and runs the tests of all languages, side by side as far as their needs allow.
 
-A Rust test is called PROGRAM::PATH and is a process of its own. The first part of PATH says what it needs (NEEDS). No
-failure stops the others: the end lists each one with its panic and the command that repeats it alone.
+Each Rust test runs in its own process. Its name is PROGRAM::PATH, and the first part of PATH declares what it needs (see
+NEEDS). A failure does not stop the others. The end lists each failure with its panic and the command that repeats it.
 """
 
 import argparse

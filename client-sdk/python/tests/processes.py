@@ -16,8 +16,8 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
 _START_LIMIT = 20.0
-#: An empty store of another kind may have lost leases, and grants nothing at first. On a busy machine it may not answer
-#: in time, at which a broker ends that does not wait for it.
+#: An empty store of another kind may have lost leases, so the broker would grant nothing at first. A broker that does
+#: not wait for its store ends if the store does not answer in time, as it may on a busy machine.
 _PATIENT = ("--trust-empty-store", "--wait-for-store")
 _API = re.compile(r"^listening on (\S+)")
 _REDIS_READY = "Ready to accept connections"

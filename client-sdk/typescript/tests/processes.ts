@@ -17,8 +17,8 @@ import { fileURLToPath } from "node:url";
 export const HOME = fileURLToPath(new URL("../..", import.meta.url));
 const START_LIMIT_MS = 20_000;
 /**
- * An empty store of another kind may have lost leases, and grants nothing at first. On a busy machine it may not answer
- * in time, at which a broker ends that does not wait for it.
+ * An empty store of another kind may have lost leases, so the broker would grant nothing at first. A broker that does
+ * not wait for its store ends if the store does not answer in time, as it may on a busy machine.
  */
 const PATIENT = ["--trust-empty-store", "--wait-for-store"];
 

@@ -317,7 +317,7 @@ async fn a_held_lock_tells_who_is_in_the_way() {
     broker.stop().await;
 }
 
-/// On a busy machine an answer may come too late for the client, which then says so itself.
+/// On a busy machine an answer may arrive after the deadline. The client then reports the deadline itself.
 #[tokio::test]
 async fn a_wait_ends_before_the_deadline_of_the_call() {
     const DEADLINE: Duration = Duration::from_millis(600);

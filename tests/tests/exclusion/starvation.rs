@@ -75,7 +75,7 @@ async fn a_writer_gets_in_within_one_readers_hold() {
         waits.len(),
         longest.as_millis()
     ));
-    // On a busy machine all may be on their way at the same time, once in a while.
+    // On a busy machine all readers may occasionally be between two holds at the same time.
     assert!(
         empty * 20 <= visits,
         "without a writer the readers overlap: {empty} of {visits} left nobody behind"

@@ -165,8 +165,9 @@ func StartBroker(store string) (*Broker, error) {
 func (b *Broker) start() error {
 	args := []string{"dev"}
 	if b.store != "" {
-		// An empty store of another kind may have lost leases, and grants nothing at first. On a busy machine it may
-		// not answer in time, at which a broker ends that does not wait for it.
+		// An empty store of another kind may have lost leases, so the broker would grant nothing at first. A
+		// broker that does not wait for its store ends if the store does not answer in time, as it may on a busy
+		// machine.
 		args = []string{"serve", "--store", b.store, "--trust-empty-store", "--wait-for-store"}
 	}
 	binary, err := serverBinary()

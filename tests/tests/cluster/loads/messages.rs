@@ -185,12 +185,13 @@ struct Heard {
     locks: BTreeSet<String>,
     /// A lock of which it was told again.
     twice: Option<LockKey>,
-    /// A node has come back, which others have stood in for.
+    /// A node has reconnected, so that others may have told of its locks before.
     has_node_come_back: bool,
 }
 
-/// From every node, and each once. On a busy machine a node may end because its server has not answered in
-/// time; until it is back the others tell of its locks, and then everything is told anew.
+/// Publishes messages from every node and asserts that each one is told exactly once. On a busy machine a node may
+/// end because its server does not answer in time. Until it is back, all other nodes tell of its locks, so a round
+/// in which that happened is repeated.
 async fn tells_each_once(cluster: &ClusterDeployment, store: &mut ClusterStore, what: &str) {
     for round in 0..ROUNDS_MAX {
         let all = tell_all(cluster, store, &format!("{what}-{round}")).await;
@@ -213,7 +214,7 @@ async fn tells_each_once(cluster: &ClusterDeployment, store: &mut ClusterStore, 
     panic!("nodes end all the time");
 }
 
-/// What a broker is told, so many locks at least, and all that comes soon after.
+/// Collects what the broker is told: at least `count` locks, and whatever follows within a second.
 async fn heard(store: &mut ClusterStore, count: usize) -> Heard {
     let mut heard = Heard::default();
     loop {

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 const LOCKS: usize = 8;
-/// What is not undone ends by itself only then.
+/// Longer than any wait for an undo: a lease that is not undone must not expire meanwhile.
 const TTL: Duration = Duration::from_secs(20);
 /// What nobody repeats is undone a second later.
 const UNDONE_AFTER: Duration = Duration::from_secs(1);

@@ -73,7 +73,7 @@ async fn leases_survive_a_store_that_stops_for_a_moment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_survive_a_store_that_stops_for_half_their_time() {
-    // A sixth of the ttl is left when the store is back, at worst.
+    // In the worst case a sixth of the ttl is left when the store answers again.
     let outcome = stop(2 * TTL, TTL).await;
     assert_eq!((outcome.alive, outcome.over), (LEASES, 0));
 }

@@ -21,8 +21,8 @@ public final class Broker implements AutoCloseable {
 
     /** On a Redis. */
     public static Broker start(Redis redis) throws InterruptedException {
-        // An empty store may have lost leases, and grants nothing at first. On a busy machine it may not answer in
-        // time, at which a broker ends that does not wait for it.
+        // An empty store of another kind may have lost leases, so the broker would grant nothing at first. A broker
+        // that does not wait for its store ends if the store does not answer in time, as it may on a busy machine.
         return new Broker(List.of("serve", "--store", redis.url(), "--trust-empty-store", "--wait-for-store"));
     }
 
