@@ -23,7 +23,8 @@ from pathlib import Path
 from cpu_pressure import CpuPressure
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMES, RESULTS = ROOT / "target/test-times.json", ROOT / "target/test-results.jsonl"  # of all runs, and of the last
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+TIMES, RESULTS = TARGET / "test-times.json", TARGET / "test-results.jsonl"  # of all runs, and of the last
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
 # What a job takes of the places, what it adds to the pressure at first, and its seconds if not known.
 NEEDS = {"waits": (1, 0.2, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
@@ -64,7 +65,6 @@ class Run:
         """Judges a job that has ended, and prints its output if it has failed."""
         job.output.seek(0)
         seconds, text = time.monotonic() - job.began, re.sub(r"\x1b\[[0-9;]*m", "", job.output.read())  # no colours
-        job.output.close()
         why = "" if code == 0 else f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
         why = f"not done after {job.limit:.0f} s" if seconds > job.limit else why
         why = ": ".join([why, *re.findall(r"panicked at (.*\n.{,500})", text)[:1]]) if why else ""
@@ -170,7 +170,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the jobs end, too
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)  # for crowds
     run, profile = Run(), ["--release"] if args.release else []
-    built = ROOT / "target" / ("release" if args.release else "debug")
+    built = TARGET / ("release" if args.release else "debug")
     os.environ["LEASEHOLD_SERVER"] = str(built / "leasehold-server")
     builds = [["cargo", "build", "--bins", "--examples", *profile], ["scripts/ahead.sh", *profile]]
     for command in [*builds, *([f"client-sdk/{client}/build.sh"] for client in ["go", "java", "typescript"])]:

@@ -24,7 +24,7 @@ fail() {
 
 cargo build --locked --profile dist --package leasehold-server --package leasehold-cli --bins
 mkdir -p "$WORK/context/image"
-deploy/docker/root.sh target/dist "$WORK/context/image"
+deploy/docker/root.sh "${CARGO_TARGET_DIR:-target}/dist" "$WORK/context/image"
 # The last stage as it stands, with a folder in the place of the stage before it.
 sed -n '/^FROM scratch/,$p' deploy/docker/Dockerfile | sed 's/^COPY --from=build \/image \/$/COPY image \//' >"$WORK/Dockerfile"
 grep -q '^COPY image /$' "$WORK/Dockerfile" || fail "the Dockerfile has another last stage"

@@ -10,7 +10,7 @@ reports="$root/target/reports/helm"
 trap 'exec "$root/scripts/count_tests.py" $? "$reports"' EXIT
 rm -rf "$reports"
 CHART_TOOLS="$(../setup.sh path)"
-export CHART_TOOLS LEASEHOLD_SERVER="${LEASEHOLD_SERVER:-$root/target/debug/leasehold-server}"
+export CHART_TOOLS LEASEHOLD_SERVER="${LEASEHOLD_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/leasehold-server}"
 
 # Each process renders what it needs once.
 "$CHART_TOOLS/python/bin/pytest" -q -n 2 --dist loadfile -p no:cacheprovider \

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -60,6 +62,14 @@ class RunTests(unittest.TestCase):
         self.assertEqual((code, lines[-1]), (0, "1 passed, 0 failed"))
         self.assertIn("FIGURES 5", lines)
         self.assertNotIn("more", lines)
+
+    def test_results_and_programs_are_where_cargo_builds(self):
+        show = [sys.executable, "-c", "import run_tests; print(run_tests.TARGET, run_tests.RESULTS.parent)"]
+        scripts = Path(run_tests.__file__).parent
+        for chosen, target in [({}, scripts.parent / "target"), ({"CARGO_TARGET_DIR": "/far/away"}, "/far/away")]:
+            others = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
+            shown = subprocess.run(show, cwd=scripts, env=others | chosen, capture_output=True, text=True, check=True)
+            self.assertEqual(shown.stdout, f"{target} {target}\n")
 
     def test_parts_are_counted_by_their_closing_line(self):
         two = "printf '\\033[0mFAILED two\\n'"

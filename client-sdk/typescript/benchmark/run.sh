@@ -5,6 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")"
 ../build.sh
 PATH="$(../setup.sh node):$PATH"
-export LEASEHOLD_SERVER="${LEASEHOLD_SERVER:-$PWD/../../../target/release/leasehold-server}"
+export LEASEHOLD_SERVER="${LEASEHOLD_SERVER:-${CARGO_TARGET_DIR:-$PWD/../../../target}/release/leasehold-server}"
 ../node_modules/.bin/tsc -p .
 exec node build/benchmark/run.js "$@"
