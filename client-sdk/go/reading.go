@@ -19,6 +19,7 @@ import (
 var refusals = map[pb.ErrorReason]error{
 	pb.ErrorReason_ERROR_REASON_LOCK_HELD:            ErrHeld,
 	pb.ErrorReason_ERROR_REASON_WAIT_TIMEOUT:         ErrWaitTimeout,
+	pb.ErrorReason_ERROR_REASON_STILL_QUEUED:         ErrWaitTimeout,
 	pb.ErrorReason_ERROR_REASON_LIMIT_MISMATCH:       ErrLimitMismatch,
 	pb.ErrorReason_ERROR_REASON_UPGRADE_DENIED:       ErrUpgradeDenied,
 	pb.ErrorReason_ERROR_REASON_INVALID_FIELD:        ErrInvalid,
@@ -32,6 +33,7 @@ var refusals = map[pb.ErrorReason]error{
 	pb.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:    ErrUnavailable,
 	pb.ErrorReason_ERROR_REASON_DRAINING:             ErrUnavailable,
 	pb.ErrorReason_ERROR_REASON_OVERLOADED:           ErrUnavailable,
+	pb.ErrorReason_ERROR_REASON_TOO_MANY_ATTEMPTS:    ErrUnavailable,
 	pb.ErrorReason_ERROR_REASON_STORE_RECOVERING:     ErrStoreRecovering,
 	pb.ErrorReason_ERROR_REASON_INTERNAL:             ErrInternal,
 }

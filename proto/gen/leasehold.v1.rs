@@ -231,7 +231,7 @@ pub enum ErrorReason {
     Unspecified = 0,
     /// ABORTED. Held by someone else and the caller would not wait.
     LockHeld = 1,
-    /// ABORTED. wait_timeout passed; the caller is out of the queue for certain.
+    /// ABORTED. wait_timeout passed; the call is out of the queue for certain.
     WaitTimeout = 2,
     /// ABORTED. The lease expired.
     LeaseExpired = 3,
@@ -283,6 +283,13 @@ pub enum ErrorReason {
     /// RESOURCE_EXHAUSTED. The store has no memory for another holder or waiter.
     /// Leases are renewed, attached and released all the same.
     StoreFull = 26,
+    /// UNAVAILABLE. The call already waits in 8 attempts, the maximum. Repeat it
+    /// later with the same request_id.
+    TooManyAttempts = 27,
+    /// ABORTED. wait_timeout of this attempt passed, but another attempt of the
+    /// same call is still in the queue or has been granted the lock. Repeat the
+    /// call with the same request_id to learn which.
+    StillQueued = 28,
 }
 impl ErrorReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -318,6 +325,8 @@ impl ErrorReason {
             Self::Internal => "ERROR_REASON_INTERNAL",
             Self::StaleAttach => "ERROR_REASON_STALE_ATTACH",
             Self::StoreFull => "ERROR_REASON_STORE_FULL",
+            Self::TooManyAttempts => "ERROR_REASON_TOO_MANY_ATTEMPTS",
+            Self::StillQueued => "ERROR_REASON_STILL_QUEUED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -350,6 +359,8 @@ impl ErrorReason {
             "ERROR_REASON_INTERNAL" => Some(Self::Internal),
             "ERROR_REASON_STALE_ATTACH" => Some(Self::StaleAttach),
             "ERROR_REASON_STORE_FULL" => Some(Self::StoreFull),
+            "ERROR_REASON_TOO_MANY_ATTEMPTS" => Some(Self::TooManyAttempts),
+            "ERROR_REASON_STILL_QUEUED" => Some(Self::StillQueued),
             _ => None,
         }
     }
@@ -383,7 +394,10 @@ pub struct AcquireRequest {
     /// hold count rises, the fencing token stays. SHARED under EXCLUSIVE is one
     /// more entry; releasing the last exclusive entry is then the downgrade. A
     /// lease that is on a stream is changed only on that stream. Waiting for a
-    /// second lock while holding a first can deadlock; AcquireAll cannot.
+    /// second lock while holding a first can deadlock; AcquireAll cannot. The
+    /// response is authoritative only for the locks of its own request. If calls
+    /// under one lease overlap, it may omit grants of other calls: keep the
+    /// grants you already have.
     #[prost(message, optional, tag = "6")]
     pub under: ::core::option::Option<Lease>,
     /// The longest the lock may be held in all, however often it is renewed: the
@@ -845,7 +859,10 @@ pub struct CheckFencingTokenRequest {
 }
 /// Response of CheckFencingToken: a live lease holds the lock with this token.
 /// Otherwise ABORTED/STALE_TOKEN; LEASE_NOT_FOUND if nothing is known of the
-/// lock. A check at one moment, not a fence.
+/// lock. A check at one moment, not a fence. After the store has lost data, or
+/// after a promotion, a token that would be live is refused with
+/// UNAVAILABLE/STORE_RECOVERING and retry_after, because its lease may have
+/// ended before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckFencingTokenResponse {
     /// Time left on the lease behind the token.

@@ -18,7 +18,8 @@ pub enum Error {
     /// Somebody else holds the lock, and the call did not wait.
     #[error("{0}")]
     Held(Busy),
-    /// The wait is over; the call has left the line for certain.
+    /// The wait timed out. The call has left the queue, unless another attempt of it is still queued or has
+    /// been granted the lock (`STILL_QUEUED`).
     #[error("{0}")]
     WaitTimeout(Busy),
     /// The lease given to [`Lock::under`](crate::Lock::under) is over.
@@ -144,6 +145,13 @@ pub enum LostReason {
     /// A reason that this client does not know.
     #[error("{0}")]
     Other(String),
+}
+
+impl LostReason {
+    /// Whether the store keeps the lock for the lease for a while, so that it is worth giving back.
+    pub(crate) fn leaves_the_lock(&self) -> bool {
+        matches!(self, Self::Revoked(_) | Self::MaxHold)
+    }
 }
 
 /// Why a release did not go as hoped. The guard is gone in any case.

@@ -32,7 +32,7 @@ pub(crate) fn refused(refused: &pb::Refused) -> Error {
     };
     match refused.reason() {
         Reason::LockHeld => Error::Held(busy()),
-        Reason::WaitTimeout => Error::WaitTimeout(busy()),
+        Reason::WaitTimeout | Reason::StillQueued => Error::WaitTimeout(busy()),
         reason @ (Reason::LeaseExpired
         | Reason::LeaseRevoked
         | Reason::LeaseNotFound
@@ -46,9 +46,10 @@ pub(crate) fn refused(refused: &pb::Refused) -> Error {
         Reason::UnsupportedByStore => Error::UnsupportedByStore(refusal),
         Reason::Unauthenticated => Error::Unauthenticated(refusal),
         Reason::PermissionDenied => Error::PermissionDenied(refusal),
-        Reason::StoreUnavailable | Reason::Draining | Reason::Overloaded => {
-            Error::Unavailable(refusal)
-        }
+        Reason::StoreUnavailable
+        | Reason::Draining
+        | Reason::Overloaded
+        | Reason::TooManyAttempts => Error::Unavailable(refusal),
         Reason::StoreRecovering => Error::StoreRecovering(refusal),
         Reason::Internal => Error::Internal(refusal),
         Reason::Unspecified

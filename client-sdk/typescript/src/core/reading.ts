@@ -18,6 +18,7 @@ import type { LockName } from "../target.js";
 const CODES: Partial<Record<ErrorReason, string>> = {
   [ErrorReason.LOCK_HELD]: "Held",
   [ErrorReason.WAIT_TIMEOUT]: "WaitTimeout",
+  [ErrorReason.STILL_QUEUED]: "WaitTimeout",
   [ErrorReason.LIMIT_MISMATCH]: "LimitMismatch",
   [ErrorReason.UPGRADE_DENIED]: "UpgradeDenied",
   [ErrorReason.INVALID_FIELD]: "Invalid",
@@ -31,6 +32,7 @@ const CODES: Partial<Record<ErrorReason, string>> = {
   [ErrorReason.STORE_UNAVAILABLE]: "Unavailable",
   [ErrorReason.DRAINING]: "Unavailable",
   [ErrorReason.OVERLOADED]: "Unavailable",
+  [ErrorReason.TOO_MANY_ATTEMPTS]: "Unavailable",
   [ErrorReason.STORE_RECOVERING]: "StoreRecovering",
   [ErrorReason.INTERNAL]: "Internal",
 };

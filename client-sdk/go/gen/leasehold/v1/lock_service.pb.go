@@ -49,7 +49,10 @@ type AcquireRequest struct {
 	// hold count rises, the fencing token stays. SHARED under EXCLUSIVE is one
 	// more entry; releasing the last exclusive entry is then the downgrade. A
 	// lease that is on a stream is changed only on that stream. Waiting for a
-	// second lock while holding a first can deadlock; AcquireAll cannot.
+	// second lock while holding a first can deadlock; AcquireAll cannot. The
+	// response is authoritative only for the locks of its own request. If calls
+	// under one lease overlap, it may omit grants of other calls: keep the
+	// grants you already have.
 	Under *Lease `protobuf:"bytes,6,opt,name=under,proto3" json:"under,omitempty"`
 	// The longest the lock may be held in all, however often it is renewed: the
 	// validity that the broker announces ends there. Unset: no limit but the
@@ -2328,7 +2331,10 @@ func (x *CheckFencingTokenRequest) GetFencingToken() int64 {
 
 // Response of CheckFencingToken: a live lease holds the lock with this token.
 // Otherwise ABORTED/STALE_TOKEN; LEASE_NOT_FOUND if nothing is known of the
-// lock. A check at one moment, not a fence.
+// lock. A check at one moment, not a fence. After the store has lost data, or
+// after a promotion, a token that would be live is refused with
+// UNAVAILABLE/STORE_RECOVERING and retry_after, because its lease may have
+// ended before.
 type CheckFencingTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time left on the lease behind the token.

@@ -164,7 +164,7 @@ const (
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
 	// ABORTED. Held by someone else and the caller would not wait.
 	ErrorReason_ERROR_REASON_LOCK_HELD ErrorReason = 1
-	// ABORTED. wait_timeout passed; the caller is out of the queue for certain.
+	// ABORTED. wait_timeout passed; the call is out of the queue for certain.
 	ErrorReason_ERROR_REASON_WAIT_TIMEOUT ErrorReason = 2
 	// ABORTED. The lease expired.
 	ErrorReason_ERROR_REASON_LEASE_EXPIRED ErrorReason = 3
@@ -216,6 +216,13 @@ const (
 	// RESOURCE_EXHAUSTED. The store has no memory for another holder or waiter.
 	// Leases are renewed, attached and released all the same.
 	ErrorReason_ERROR_REASON_STORE_FULL ErrorReason = 26
+	// UNAVAILABLE. The call already waits in 8 attempts, the maximum. Repeat it
+	// later with the same request_id.
+	ErrorReason_ERROR_REASON_TOO_MANY_ATTEMPTS ErrorReason = 27
+	// ABORTED. wait_timeout of this attempt passed, but another attempt of the
+	// same call is still in the queue or has been granted the lock. Repeat the
+	// call with the same request_id to learn which.
+	ErrorReason_ERROR_REASON_STILL_QUEUED ErrorReason = 28
 )
 
 // Enum value maps for ErrorReason.
@@ -248,6 +255,8 @@ var (
 		24: "ERROR_REASON_INTERNAL",
 		25: "ERROR_REASON_STALE_ATTACH",
 		26: "ERROR_REASON_STORE_FULL",
+		27: "ERROR_REASON_TOO_MANY_ATTEMPTS",
+		28: "ERROR_REASON_STILL_QUEUED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -277,6 +286,8 @@ var (
 		"ERROR_REASON_INTERNAL":             24,
 		"ERROR_REASON_STALE_ATTACH":         25,
 		"ERROR_REASON_STORE_FULL":           26,
+		"ERROR_REASON_TOO_MANY_ATTEMPTS":    27,
+		"ERROR_REASON_STILL_QUEUED":         28,
 	}
 )
 
@@ -906,7 +917,7 @@ const file_leasehold_v1_types_proto_rawDesc = "" +
 	"\x1bLEASE_END_REASON_STORE_LOST\x10\x04\x12\x1d\n" +
 	"\x19LEASE_END_REASON_MAX_HOLD\x10\x05\x12\x1a\n" +
 	"\x16LEASE_END_REASON_MOVED\x10\x06\x12'\n" +
-	"#LEASE_END_REASON_CREDENTIAL_EXPIRED\x10\a*\xe9\x06\n" +
+	"#LEASE_END_REASON_CREDENTIAL_EXPIRED\x10\a*\xac\a\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ERROR_REASON_LOCK_HELD\x10\x01\x12\x1d\n" +
@@ -935,7 +946,9 @@ const file_leasehold_v1_types_proto_rawDesc = "" +
 	"\x17ERROR_REASON_OVERLOADED\x10\x17\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\x18\x12\x1d\n" +
 	"\x19ERROR_REASON_STALE_ATTACH\x10\x19\x12\x1b\n" +
-	"\x17ERROR_REASON_STORE_FULL\x10\x1aBP\n" +
+	"\x17ERROR_REASON_STORE_FULL\x10\x1a\x12\"\n" +
+	"\x1eERROR_REASON_TOO_MANY_ATTEMPTS\x10\x1b\x12\x1d\n" +
+	"\x19ERROR_REASON_STILL_QUEUED\x10\x1cBP\n" +
 	"\x10dev.leasehold.v1B\n" +
 	"TypesProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3"
 

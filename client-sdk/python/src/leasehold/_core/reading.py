@@ -30,6 +30,7 @@ _SIMPLE: dict[int, Callable[[str, float | None], errors.AcquireError]] = {
     pb.ERROR_REASON_STORE_UNAVAILABLE: errors.Unavailable,
     pb.ERROR_REASON_DRAINING: errors.Unavailable,
     pb.ERROR_REASON_OVERLOADED: errors.Unavailable,
+    pb.ERROR_REASON_TOO_MANY_ATTEMPTS: errors.Unavailable,
     pb.ERROR_REASON_STORE_RECOVERING: errors.StoreRecovering,
     pb.ERROR_REASON_INTERNAL: errors.Internal,
 }
@@ -94,7 +95,7 @@ def refused(said: hold.Refused) -> errors.AcquireError:
     retry_after = seconds(said.retry_after) if said.HasField("retry_after") else None
     if said.reason == pb.ERROR_REASON_LOCK_HELD:
         return errors.Held(_busy(said, retry_after))
-    if said.reason == pb.ERROR_REASON_WAIT_TIMEOUT:
+    if said.reason in (pb.ERROR_REASON_WAIT_TIMEOUT, pb.ERROR_REASON_STILL_QUEUED):
         return errors.WaitTimeout(_busy(said, retry_after))
     if said.reason in _LOST:
         return errors.LeaseLost(lost(said))

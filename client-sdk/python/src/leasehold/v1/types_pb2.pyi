@@ -55,6 +55,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_STALE_ATTACH: _ClassVar[ErrorReason]
     ERROR_REASON_STORE_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_MANY_ATTEMPTS: _ClassVar[ErrorReason]
+    ERROR_REASON_STILL_QUEUED: _ClassVar[ErrorReason]
 LOCK_MODE_UNSPECIFIED: LockMode
 LOCK_MODE_EXCLUSIVE: LockMode
 LOCK_MODE_SHARED: LockMode
@@ -94,6 +96,8 @@ ERROR_REASON_OVERLOADED: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_STALE_ATTACH: ErrorReason
 ERROR_REASON_STORE_FULL: ErrorReason
+ERROR_REASON_TOO_MANY_ATTEMPTS: ErrorReason
+ERROR_REASON_STILL_QUEUED: ErrorReason
 
 class LockRef(_message.Message):
     __slots__ = ("namespace", "name")

@@ -85,7 +85,7 @@ final class Reading {
                 Contention busy = contention(said);
                 yield new HeldException(message, holders(busy.getHoldersList()), busy.getQueueLength(), after);
             }
-            case ERROR_REASON_WAIT_TIMEOUT -> {
+            case ERROR_REASON_WAIT_TIMEOUT, ERROR_REASON_STILL_QUEUED -> {
                 Contention busy = contention(said);
                 yield new WaitTimeoutException(message, holders(busy.getHoldersList()), busy.getQueueLength(), after);
             }
@@ -103,8 +103,10 @@ final class Reading {
             case ERROR_REASON_UNSUPPORTED_BY_STORE -> new UnsupportedByStoreException(message, after);
             case ERROR_REASON_UNAUTHENTICATED -> new UnauthenticatedException(message, after);
             case ERROR_REASON_PERMISSION_DENIED -> new PermissionDeniedException(message, after);
-            case ERROR_REASON_STORE_UNAVAILABLE, ERROR_REASON_DRAINING, ERROR_REASON_OVERLOADED ->
-                new UnavailableException(message, after);
+            case ERROR_REASON_STORE_UNAVAILABLE,
+                    ERROR_REASON_DRAINING,
+                    ERROR_REASON_OVERLOADED,
+                    ERROR_REASON_TOO_MANY_ATTEMPTS -> new UnavailableException(message, after);
             case ERROR_REASON_STORE_RECOVERING -> new StoreRecoveringException(message, after);
             case ERROR_REASON_INTERNAL -> new InternalException(message, after);
             default -> new OtherException(message, after);
