@@ -54,7 +54,12 @@ pub(crate) fn of_signal(signal: i32) -> u8 {
 
 /// The code for what a broker says.
 pub(crate) fn of_reason(reason: Option<Reason>) -> u8 {
-    const BUSY: [Reason; 3] = [Reason::LockHeld, Reason::WaitTimeout, Reason::QueueFull];
+    const BUSY: [Reason; 4] = [
+        Reason::LockHeld,
+        Reason::WaitTimeout,
+        Reason::StillQueued,
+        Reason::QueueFull,
+    ];
     const OVER: [Reason; 5] = [
         Reason::LeaseExpired,
         Reason::LeaseRevoked,

@@ -89,8 +89,8 @@ impl Guard {
     /// itself took.
     ///
     /// # Errors
-    /// [`ReleaseError::Lost`] if the lock was lost before: then there was nothing to give back, and
-    /// what it guarded may have overlapped with another holder's work.
+    /// [`ReleaseError::Lost`] if the lock was lost before: what it guarded may have
+    /// overlapped with another holder's work.
     ///
     /// # Cancel safety
     /// The lock is given back even if the future is dropped.

@@ -28,7 +28,7 @@ use crate::{
     client::SHUTDOWN_LIMIT,
     clock,
     endpoint::{NotOpen, SharedBrokers},
-    error::{Error, Holder, LostReason, Refusal, holder, refused, status, time},
+    error::{Error, Holder, Refusal, holder, refused, status, time},
     order::Order,
 };
 
@@ -49,6 +49,8 @@ pub(crate) struct Keeper {
     moving: Move,
     waits: HashMap<String, Wait>,
     leases: HashMap<String, Owned>,
+    /// Leases that are lost, and whose guards have not ended yet.
+    lost: HashMap<String, Owned>,
     /// None of them needs anything before.
     look_at: Duration,
     /// What was refused for now, and when to send it again.
@@ -76,6 +78,7 @@ impl Keeper {
             moving: Move::new(at),
             waits: HashMap::new(),
             leases: HashMap::new(),
+            lost: HashMap::new(),
             look_at: Duration::ZERO,
             again: Vec::new(),
             calls: FuturesUnordered::new(),
@@ -235,12 +238,11 @@ impl Keeper {
         for (_, mut wait) in self.waits.drain() {
             wait.answer(Err(Error::Closed));
         }
+        self.give_back_all_lost().await;
         let leases = self.leases.drain();
-        let releases: Vec<_> = leases
-            .filter_map(|(_, owned)| owned.over(LostReason::Closed))
-            .collect();
+        let releases: Vec<_> = leases.filter_map(|(_, owned)| owned.closed()).collect();
         let is_closed = match self.link.take() {
-            Some(link) => timeout(SHUTDOWN_LIMIT, link.close()).await.is_ok(),
+            Some(link) => timeout(SHUTDOWN_LIMIT / 2, link.close()).await.is_ok(),
             None => false,
         };
         for release in releases {

@@ -44,8 +44,7 @@ pub(crate) async fn acquire(args: Acquire, reach: &Reach) -> Result<u8, Failure>
         match ask(&broker, take, &settings, left.min(WAIT_MAX)).await {
             Ok(lease) => break fresh(&broker, lease, sent).await?,
             Err(status) => {
-                let is_over = broker::reason(&status) == Some(ErrorReason::WaitTimeout);
-                if !is_over || until.is_some_and(|until| Instant::now() >= until) {
+                if !timed_out(&status) || until.is_some_and(|until| Instant::now() >= until) {
                     return Err(obtain::not_obtained(take, refused(&broker, take, &status)));
                 }
             }
@@ -158,9 +157,17 @@ fn refused(broker: &Broker, take: &Take, status: &Status) -> Failure {
     let waiting = u32::try_from(contention.queue_length).unwrap_or_default();
     let next = obtain::hint(take, "acquire");
     let text = broker::in_the_way(&take.name, &holders, waiting, &next);
-    let over = broker::reason(status) == Some(ErrorReason::WaitTimeout) && !take.no_wait;
+    let over = timed_out(status) && !take.no_wait;
     let before = if over { "the wait is over: " } else { "" };
     Failure::new(NOT_OBTAINED, format!("{before}{text}"))
+}
+
+/// Returns whether the wait of the call is over.
+fn timed_out(status: &Status) -> bool {
+    matches!(
+        broker::reason(status),
+        Some(ErrorReason::WaitTimeout | ErrorReason::StillQueued)
+    )
 }
 
 /// As [`broker::held_by`] says it.

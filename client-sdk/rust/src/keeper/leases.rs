@@ -5,8 +5,8 @@ mod release;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use leasehold_proto::v1::{
-    AttachLease, DetachLease, HeartbeatAck, Lease, LeaseAttached, LeaseEndReason, LeaseEnded,
-    LeaseExtended, Refused, hold_request::Message as Request,
+    AttachLease, DetachLease, Grant, HeartbeatAck, Lease, LeaseAttached, LeaseEndReason,
+    LeaseEnded, LeaseExtended, Refused, hold_request::Message as Request,
 };
 use tracing::warn;
 
@@ -104,31 +104,59 @@ impl Owned {
     }
 
     /// A guard for what a call has added to the lease.
-    pub(super) fn enter(&mut self, lease: Lease, call: &Call, reach: (Orders, Arc<Core>)) -> Guard {
+    pub(super) fn enter(
+        &mut self,
+        answer: Lease,
+        call: &Call,
+        reach: (Orders, Arc<Core>),
+    ) -> Guard {
         self.guards += 1;
-        self.lease = lease;
+        self.merge(answer, call);
         self.guard(call, reach)
     }
 
+    /// Merges the grants of the call's own locks; the answer may omit grants added by other calls.
+    fn merge(&mut self, mut answer: Lease, call: &Call) {
+        answer.grants.retain(|grant| is_asked(call, grant));
+        let others = self.lease.grants.drain(..);
+        answer
+            .grants
+            .extend(others.filter(|grant| !is_asked(call, grant)));
+        self.lease = answer;
+    }
+
     fn guard(&self, call: &Call, reach: (Orders, Arc<Core>)) -> Guard {
-        let asked: Vec<_> = call.targets.iter().map(lock).collect();
-        let grants = self.lease.grants.iter().filter(|grant| {
-            let target = grant.target.as_ref();
-            target.is_some_and(|target| asked.contains(&lock(target)))
-        });
+        let grants = self.lease.grants.iter();
+        let grants = grants.filter(|grant| is_asked(call, grant));
         let (grants, trust) = (grants.cloned().collect(), Arc::clone(&self.trust));
         let request_id = call.request_id.clone();
         Guard::new(&self.lease.lease_id, grants, request_id, trust, reach)
     }
 
-    /// It is over. A release of it that nobody has answered is left.
-    pub(super) fn over(self, why: LostReason) -> Option<Release> {
+    /// It is over. Whether nobody had it yet.
+    fn over(&mut self, why: LostReason) -> bool {
         self.trust.end(why.clone());
-        if let Some(mut wait) = self.unborn {
+        // Whoever waits for an answer hears of the loss by that.
+        self.parts.clear();
+        let unborn = self.unborn.take();
+        let is_unborn = unborn.is_some();
+        if let Some(mut wait) = unborn {
             wait.answer(Err(Error::LeaseLost(why)));
         }
+        is_unborn
+    }
+
+    /// The client closes: it is over. A release of it that nobody has answered is left.
+    pub(super) fn closed(mut self) -> Option<Release> {
+        self.over(LostReason::Closed);
         self.release
     }
+}
+
+fn is_asked(call: &Call, grant: &Grant) -> bool {
+    let granted = grant.target.as_ref().map(lock);
+    let mut asked = call.targets.iter().map(lock);
+    granted.is_some_and(|granted| asked.any(|asked| asked == granted))
 }
 
 impl Keeper {
@@ -206,18 +234,19 @@ impl Keeper {
         self.look_at_lease(&extended.lease_id);
     }
 
-    /// Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded
-    /// needs the time that is left to stop.
+    /// Stops renewing a lease whose validity has passed. The lock is released only after the guarded work has
+    /// stopped; see [`Self::keep_lost`].
     pub(super) fn lapse(&mut self, lease_id: &str) {
-        let Some(owned) = self.leases.remove(lease_id) else {
+        let Some(mut owned) = self.leases.remove(lease_id) else {
             return;
         };
         warn!(lease_id, "a lock is lost: no renewal was confirmed in time");
         if owned.is_here {
             self.detach(lease_id.to_owned());
         }
-        owned.over(LostReason::Expired);
+        let is_unborn = owned.over(LostReason::Expired);
         self.acquire_under(lease_id);
+        self.keep_lost(lease_id, owned, is_unborn);
     }
 
     pub(super) fn detach(&mut self, lease_id: String) {
@@ -305,8 +334,22 @@ impl Keeper {
             return release.lost(why);
         }
         warn!(lease_id, %why, "a lock is lost");
-        owned.over(why);
+        let is_to_be_given_back = why.leaves_the_lock();
+        let is_unborn = owned.over(why);
         self.acquire_under(lease_id);
+        if is_to_be_given_back {
+            self.keep_lost(lease_id, owned, is_unborn);
+        }
+    }
+
+    /// The store keeps the lock of a lease that is lost until nobody can trust it. It is given back when what it
+    /// guarded has stopped.
+    fn keep_lost(&mut self, lease_id: &str, mut owned: Owned, is_unborn: bool) {
+        owned.is_here = false;
+        self.lost.insert(lease_id.to_owned(), owned);
+        if is_unborn {
+            self.give_back_lost(lease_id);
+        }
     }
 
     /// No heartbeat has made enough of a late grant.

@@ -92,7 +92,8 @@ impl Keeper {
         };
         let mut under = None;
         if let Some(held) = &wait.under {
-            let Some(owned) = self.leases.get(held.lease_id()) else {
+            let owned = self.leases.get(held.lease_id());
+            let Some(owned) = owned.filter(|owned| !owned.is_given_back()) else {
                 let why = held.lost_reason().unwrap_or(LostReason::Released);
                 wait.answer(Err(Error::LeaseLost(why)));
                 self.waits.remove(request_id);

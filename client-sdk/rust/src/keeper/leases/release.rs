@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use futures::stream::StreamExt as _;
 use leasehold_proto::v1::{
     HoldRelease, LockRef, Refused, ReleaseRequest, hold_request::Message as Request,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 use tonic::Status;
 
 use super::{Keeper, Owned};
 use crate::{
+    client::SHUTDOWN_LIMIT,
     clock,
     error::{Error, LostReason, Refusal, ReleaseError, is_open, refused, status},
     keeper::{Done, link::About, moves::jittered},
@@ -71,7 +73,7 @@ impl Keeper {
     ) {
         // Without a lease it was lost before; the guard knows why.
         let Some(owned) = self.leases.get_mut(lease_id) else {
-            return;
+            return self.give_back_lost(lease_id);
         };
         owned.guards -= 1;
         if let Some(release) = &mut owned.release {
@@ -91,6 +93,48 @@ impl Keeper {
             gone_at: clock::now().max(owned.valid_until) + owned.ttl / 2,
         });
         self.release(lease_id);
+    }
+
+    /// Drops one guard of a lost lease. After the last one, releases the lease at the broker so that the next
+    /// waiter need not wait for its expiry.
+    pub(in crate::keeper) fn give_back_lost(&mut self, lease_id: &str) {
+        let Some(mut owned) = self.lost.remove(lease_id) else {
+            return;
+        };
+        owned.guards -= 1;
+        if owned.guards > 0 {
+            self.lost.insert(lease_id.to_owned(), owned);
+            return;
+        }
+        owned.release = Some(Release {
+            answers: Vec::new(),
+            gone_at: clock::now().max(owned.valid_until) + owned.ttl / 2,
+        });
+        self.leases.insert(lease_id.to_owned(), owned);
+        self.look_at_lease(lease_id);
+        self.release(lease_id);
+    }
+
+    /// The client closes, and what it did under leases that are lost is over.
+    pub(in crate::keeper) async fn give_back_all_lost(&mut self) {
+        let lost: Vec<_> = self.lost.keys().cloned().collect();
+        for lease_id in lost {
+            if let Some(owned) = self.lost.get_mut(&lease_id) {
+                owned.guards = 1;
+            }
+            self.give_back_lost(&lease_id);
+        }
+        let all_answered = async {
+            while self.leases.values().any(Owned::is_released_by_itself)
+                && let Some(done) = self.calls.next().await
+            {
+                if let Done::Released(lease_id, result) = done {
+                    self.released(&lease_id, result);
+                }
+            }
+        };
+        // What is not answered in time ends by itself.
+        let _ = timeout(SHUTDOWN_LIMIT / 2, all_answered).await;
     }
 
     /// Sends a release: on the stream, or by itself for a lease that was on another one.
@@ -205,6 +249,11 @@ impl Keeper {
 }
 
 impl Owned {
+    /// Whether it is given back by a call of its own, since it is on no stream of the client.
+    fn is_released_by_itself(&self) -> bool {
+        self.release.is_some() && !self.is_here
+    }
+
     /// One lock of a part is done; whether there is another one.
     fn part_released(&mut self, part: u64, hold_count: i32) -> bool {
         let Some(entry) = self.parts.get_mut(&part).map(|part| &mut part.entry) else {
