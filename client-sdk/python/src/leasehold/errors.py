@@ -130,7 +130,11 @@ class Held(_BusyError):
 
 
 class WaitTimeout(_BusyError):
-    """The wait is over; the call has left the line for certain."""
+    """The wait timed out.
+
+    The call has left the queue, unless another attempt of it is still queued or has been granted the lock
+    (STILL_QUEUED).
+    """
 
 
 class LeaseLost(AcquireError):

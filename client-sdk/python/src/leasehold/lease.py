@@ -40,8 +40,8 @@ class Lease(LeaseView):
         """Gives the lock back and waits until the broker has confirmed it. Safe to repeat. For a lease that was
         made ``under`` another one, and for that one, this gives back only what the call itself took.
 
-        Raises LeaseLost if the lock was lost before: then there was nothing to give back, and what it guarded may
-        have overlapped with another holder's work. Unconfirmed: no broker could be reached meanwhile.
+        Raises LeaseLost if the lock was lost before: what it guarded may have overlapped with another holder's
+        work. Unconfirmed: no broker could be reached meanwhile.
         """
         if self.grip.is_foreign:
             raise Forked

@@ -36,6 +36,8 @@ class Keeper:
         self._again: list[tuple[float, About]] = []
         self._closed: Callable[[], None] | None = None
         self._close_by = 0.0
+        self._close_link_by = 0.0
+        self._is_link_closed = False
         self._is_over = False
         self.moves.leave(0.0)
 
@@ -138,6 +140,7 @@ class Keeper:
     def tick(self, now: float) -> None:
         """Looks at the time."""
         if self._closed is not None:
+            self.close_link()
             if now >= self._close_by:
                 self._end()
             return
@@ -168,6 +171,7 @@ class Keeper:
     def close(self, by: float, done: Callable[[], None]) -> None:
         """Gives everything back, until then, and ends."""
         self._is_over = True
+        self.releases.give_back_all_lost()
         for wait in list(self.waits.all.values()):
             wait.answer(Closed())
         self.waits.all.clear()
@@ -175,9 +179,20 @@ class Keeper:
             self.leases.close(lease_id, Loss(LostReason.CLOSED))
         self.moves.stop()
         self._closed, self._close_by = done, by
+        self._close_link_by = (clock.now() + by) / 2
         if self.link is None:
             return self._end()
-        self.link.close()
+        self.close_link()
+
+    def close_link(self) -> None:
+        """Closes the stream of a keeper that is closing.
+
+        Once no unary release is under way, or after half of the shutdown time.
+        """
+        is_due = self.releases.alone == 0 or clock.now() >= self._close_link_by
+        if self._closed is not None and self.link is not None and not self._is_link_closed and is_due:
+            self._is_link_closed = True
+            self.link.close()
 
     def broken(self, link: Link) -> None:
         """A stream is gone."""

@@ -62,6 +62,15 @@ class Owned:
             return now > self.granted_at + self.ttl
         return not self.trust.is_valid()
 
+    def merge(self, answer: types.Lease, call: Call) -> None:
+        """Merges the grants of the call's own locks; the answer may omit grants added by other calls."""
+        asked = call.locks()
+        others = [grant for grant in self.lease.grants if lock_of(grant.target) not in asked]
+        own = [grant for grant in answer.grants if lock_of(grant.target) in asked]
+        del answer.grants[:]
+        answer.grants.extend(others + own)
+        self.lease = answer
+
     def drop_grant(self, gone: LockName) -> None:
         """It has that lock no more."""
         kept = [grant for grant in self.lease.grants if lock_of(grant.target) != gone]
@@ -82,6 +91,8 @@ class Leases:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self.all: dict[str, Owned] = {}
+        #: Those that are lost, and whose grips have not been given back yet.
+        self.lost: dict[str, Owned] = {}
 
     def own(self, lease: types.Lease, wait: Wait, sent: float) -> None:
         """Takes on the lease that was granted to a call, with validity since that moment."""
@@ -96,7 +107,7 @@ class Leases:
             self._detach(lease.lease_id)
             return None
         owned.grips += 1
-        owned.lease = lease
+        owned.merge(lease, wait.call)
         return self._grip(owned, owned.trust, wait.call)
 
     def cancel_unborn(self, request_id: str) -> None:
@@ -108,7 +119,7 @@ class Leases:
                 self._keeper.releases.give_back(lease_id, entry, None)
 
     def _grip(self, owned: Owned, trust: Trust, call: Call) -> Grip:
-        asked = {lock_of(target) for target in call.targets}
+        asked = call.locks()
         grants = [(lock_of(grant.target), grant.fencing_token) for grant in owned.lease.grants]
         tokens = [(lock, token) for lock, token in grants if lock in asked]
         alive = self._keeper.core.handle()
@@ -147,8 +158,8 @@ class Leases:
             self._lapse(extended.lease_id)
 
     def _lapse(self, lease_id: str) -> None:
-        # Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded
-        # needs the time that is left to stop.
+        # Stops renewing a lease whose validity has passed. The lock is released only after the guarded work has
+        # stopped; see _keep_lost.
         owned = self.all.pop(lease_id, None)
         if owned is None:
             return
@@ -158,6 +169,7 @@ class Leases:
         owned.over(Loss(LostReason.EXPIRED))
         self._end_parts(owned)
         self._keeper.waits.send_under(lease_id)
+        self._keep_lost(lease_id, owned)
 
     def _detach(self, lease_id: str) -> None:
         link = self._keeper.link
@@ -216,6 +228,16 @@ class Leases:
         owned.over(loss)
         self._end_parts(owned)
         self._keeper.waits.send_under(lease_id)
+        if loss.reason in (LostReason.REVOKED, LostReason.MAX_HOLD):
+            self._keep_lost(lease_id, owned)
+
+    def _keep_lost(self, lease_id: str, owned: Owned) -> None:
+        # The store keeps the lock until nobody can trust the lease. It is given back when what it guarded has stopped.
+        is_held = owned.trust is not None
+        owned.is_here, owned.unborn = False, None
+        self.lost[lease_id] = owned
+        if not is_held:
+            self._keeper.releases.give_back_lost(lease_id)
 
     def close(self, lease_id: str, loss: Loss) -> None:
         """The client is shut down."""
@@ -234,6 +256,7 @@ class Leases:
         loss = owned.trust.loss() if owned.trust is not None else None
         for part in owned.parts.values():
             part.end(LeaseLost(loss or Loss(LostReason.EXPIRED)))
+        owned.parts.clear()
 
     def watch_validity(self, now: float) -> None:
         """Ends what ran out."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable, Optional, Protocol, Union
 
 from leasehold._core.reading import duration
 from leasehold.errors import Error, Holder
-from leasehold.target import LockName
+from leasehold.target import LockName, lock_of
 from leasehold.v1 import lock_service_pb2 as pb
 from leasehold.v1 import types_pb2 as types
 
@@ -56,6 +56,10 @@ class Call:
     disconnect_grace: float | None = None
     #: The caller's trace context, if it has one.
     traceparent: str = ""
+
+    def locks(self) -> set[LockName]:
+        """The locks of its targets."""
+        return {lock_of(target) for target in self.targets}
 
     def message(self, wait: float, under: types.Lease | None) -> Acquire:
         """The call with so much time left to wait, under this lease."""

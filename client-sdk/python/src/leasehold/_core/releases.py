@@ -65,6 +65,8 @@ class Releases:
         self._last_part = 0
         #: Who waits for a release while the client is shut down.
         self.closing: list[Answer] = []
+        #: Number of unary releases under way.
+        self.alone = 0
 
     def give_back(self, lease_id: str, entry: Entry, answer: Answer | None) -> None:
         """A grip gives back what it has."""
@@ -73,7 +75,7 @@ class Releases:
             # It was lost before; whoever asks knows why.
             if answer is not None:
                 answer(LeaseLost(Loss(LostReason.CLOSED)))
-            return
+            return self.give_back_lost(lease_id)
         owned.grips -= 1
         answers = [] if answer is None else [answer]
         if owned.release is not None:
@@ -92,6 +94,28 @@ class Releases:
         owned.release = Release(parts + answers, gone_at)
         self.send(lease_id)
 
+    def give_back_lost(self, lease_id: str) -> None:
+        """Drops one grip of a lost lease.
+
+        After the last one, releases the lease at the broker so that the next waiter need not wait for its expiry.
+        """
+        leases = self._keeper.leases
+        owned = leases.lost.get(lease_id)
+        if owned is None:
+            return
+        owned.grips -= 1
+        if owned.grips > 0:
+            return
+        owned.release = Release([], max(clock.now(), owned.valid_until) + owned.ttl / 2)
+        leases.all[lease_id] = leases.lost.pop(lease_id)
+        self.send(lease_id)
+
+    def give_back_all_lost(self) -> None:
+        """The client is shut down, and what it did under leases that are lost is over."""
+        for lease_id, owned in list(self._keeper.leases.lost.items()):
+            owned.grips = 1
+            self.give_back_lost(lease_id)
+
     def send(self, lease_id: str) -> None:
         """Sends a release: on the stream, or by itself for a lease that was on another one."""
         link, owned = self._keeper.link, self._keeper.leases.all.get(lease_id)
@@ -104,11 +128,17 @@ class Releases:
         done = self._keeper.later(self._released_alone, lease_id)
         try:
             link.release(pb.ReleaseRequest(lease=owned.lease), done)
+            self.alone += 1
         except ValueError:
             # The channel was closed a moment ago; the next stream takes the release up.
             log.debug("the stream broke before a release")
 
     def _released_alone(self, lease_id: str, call: Any) -> None:
+        self.alone -= 1
+        self._judge_alone(lease_id, call)
+        self._keeper.close_link()
+
+    def _judge_alone(self, lease_id: str, call: Any) -> None:
         error = call.exception() if not call.cancelled() else None
         if isinstance(error, grpc.RpcError):
             return self.refused(lease_id, reading.status(error))
