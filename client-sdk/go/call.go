@@ -33,6 +33,15 @@ type call struct {
 	traceparent string
 }
 
+// locks are those that it asks for.
+func (c *call) locks() map[lockName]bool {
+	locks := map[lockName]bool{}
+	for _, target := range c.targets {
+		locks[lockOf(target.GetNamespace(), target.GetName())] = true
+	}
+	return locks
+}
+
 // ask is one acquire on its way, between its caller and the keeper.
 type ask struct {
 	call  call

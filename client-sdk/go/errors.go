@@ -14,7 +14,8 @@ import (
 var (
 	// ErrHeld: somebody else holds the lock, and the call did not wait.
 	ErrHeld = errors.New("the lock is held")
-	// ErrWaitTimeout: the wait is over; the call has left the line for certain.
+	// ErrWaitTimeout: the wait timed out. The call has left the queue, unless another attempt of it is still queued or
+	// has been granted the lock (STILL_QUEUED).
 	ErrWaitTimeout = errors.New("the wait is over")
 	// ErrLeaseLost: the lock was lost; see [LeaseLostError]. From an acquire: the lease given to WithUnder is over.
 	ErrLeaseLost = errors.New("the lock was lost")

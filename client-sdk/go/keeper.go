@@ -18,10 +18,12 @@ type keeper struct {
 	leases   leases
 	releases releases
 	// again is what was refused for now, and when to send it again.
-	again   []putOff
-	isOver  bool
-	closed  func(isClosed bool)
-	closeBy time.Duration
+	again        []putOff
+	isOver       bool
+	closed       func(isClosed bool)
+	closeBy      time.Duration
+	closeLinkBy  time.Duration
+	isLinkClosed bool
 }
 
 type putOff struct {
@@ -33,7 +35,7 @@ func newKeeper(core *core) *keeper {
 	k := &keeper{core: core}
 	k.moves = newMoves(k)
 	k.waits = waits{keeper: k, all: map[string]*wait{}}
-	k.leases = leases{keeper: k, all: map[string]*owned{}}
+	k.leases = leases{keeper: k, all: map[string]*owned{}, lost: map[string]*owned{}}
 	k.releases = releases{keeper: k}
 	k.moves.leave(0)
 	return k
@@ -117,6 +119,7 @@ func (k *keeper) refused(said *pb.Refused) {
 // tick looks at the time.
 func (k *keeper) tick(now time.Duration) {
 	if k.closed != nil {
+		k.closeLink()
 		if now >= k.closeBy {
 			k.end(false)
 		}
@@ -185,6 +188,7 @@ func (k *keeper) sendAgain(now time.Duration) {
 func (k *keeper) close(by time.Duration, done func(isClosed bool)) {
 	k.isOver = true
 	isEmpty := k.load() == 0
+	k.releases.giveBackAllLost()
 	for _, wait := range k.waits.all {
 		wait.tell(answer{err: failed(ErrClosed, "")})
 	}
@@ -193,12 +197,23 @@ func (k *keeper) close(by time.Duration, done func(isClosed bool)) {
 		k.leases.close(leaseID)
 	}
 	k.moves.stop()
-	k.closed, k.closeBy = done, by
+	now := clock.Now()
+	k.closed, k.closeBy, k.closeLinkBy = done, by, now+(by-now)/2
 	if k.link == nil {
 		k.end(isEmpty)
 		return
 	}
-	k.link.close()
+	k.closeLink()
+}
+
+// closeLink closes the stream once the keeper is closing and no unary release is under way, or after half of the
+// shutdown time.
+func (k *keeper) closeLink() {
+	isDue := k.releases.alone == 0 || clock.Now() >= k.closeLinkBy
+	if k.closed != nil && k.link != nil && !k.isLinkClosed && isDue {
+		k.isLinkClosed = true
+		k.link.close()
+	}
 }
 
 // broken notes that a stream is gone.

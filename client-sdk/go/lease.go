@@ -116,8 +116,8 @@ func (l *Lease) Context() context.Context { return l.ctx }
 // The lock is given back also if ctx has ended or ends meanwhile; only the confirmation is not waited for then, and
 // the error is that of ctx. So `defer lease.Release(ctx)` always releases.
 //
-// It fails with a [*LeaseLostError] if the lock was lost before: then there was nothing to give back, and what it
-// guarded may have overlapped with another holder's work. With [ErrUnconfirmed] if no broker could be reached.
+// It fails with a [*LeaseLostError] if the lock was lost before: what it guarded may have overlapped with another
+// holder's work. With [ErrUnconfirmed] if no broker could be reached.
 func (l *Lease) Release(ctx context.Context) error {
 	core := l.grip.keeper.core
 	// From here on whoever releases is told of a loss, and nobody else.

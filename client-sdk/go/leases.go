@@ -16,6 +16,8 @@ const repeatPause = 100 * time.Millisecond
 type leases struct {
 	keeper *keeper
 	all    map[string]*owned
+	// lost are those whose grips have not been given back yet.
+	lost map[string]*owned
 }
 
 // own takes on the lease that was granted to a call, with validity since that moment.
@@ -39,7 +41,7 @@ func (l *leases) enter(lease *pb.Lease, wait *wait) {
 		return
 	}
 	owned.grips++
-	owned.lease = lease
+	owned.merge(lease, &wait.call)
 	wait.tell(answer{grip: l.grip(owned, &wait.call)})
 }
 
@@ -59,10 +61,7 @@ func (l *leases) giveBackUnborn(owned *owned) {
 }
 
 func (l *leases) grip(owned *owned, call *call) *grip {
-	asked := map[lockName]bool{}
-	for _, target := range call.targets {
-		asked[lockOf(target.GetNamespace(), target.GetName())] = true
-	}
+	asked := call.locks()
 	var locks []held
 	for _, grant := range owned.lease.GetGrants() {
 		if lock := lockOfGrant(grant); asked[lock] {
@@ -111,8 +110,8 @@ func (l *leases) extended(sent time.Duration, said *pb.LeaseExtended) {
 	}
 }
 
-// lapse: nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded needs the time
-// that is left to stop.
+// lapse stops renewing a lease whose validity has passed. The lock is released only after the guarded work has
+// stopped; see keepLost.
 func (l *leases) lapse(owned *owned) {
 	delete(l.all, owned.id())
 	l.keeper.core.log().Warn("lock lost: no renewal was confirmed in time", "lease_id", owned.id(), "locks", owned.names())
@@ -120,6 +119,7 @@ func (l *leases) lapse(owned *owned) {
 		l.detach(owned.id())
 	}
 	l.over(owned, &LeaseLostError{Reason: LostExpired})
+	l.keepLost(owned)
 }
 
 // over: nobody may rely on it any more.
@@ -128,7 +128,25 @@ func (l *leases) over(owned *owned, loss *LeaseLostError) {
 	for _, part := range owned.parts {
 		part.answer <- owned.trust.loss()
 	}
+	clear(owned.parts)
 	l.keeper.waits.sendUnder(owned.id())
+}
+
+// keepLost: the store keeps the lock of a lost lease until nobody can trust it. It is given back when what it guarded
+// has stopped.
+func (l *leases) keepLost(owned *owned) {
+	now := clock.Now()
+	for leaseID, one := range l.lost {
+		if now > one.validUntil+one.ttl/2 {
+			delete(l.lost, leaseID)
+		}
+	}
+	isHeld := owned.trust != nil
+	owned.isHere, owned.unborn = false, nil
+	l.lost[owned.id()] = owned
+	if !isHeld {
+		l.keeper.releases.giveBackLost(owned.id())
+	}
 }
 
 func (l *leases) detach(leaseID string) {
@@ -201,6 +219,9 @@ func (l *leases) lose(leaseID string, loss *LeaseLostError) {
 	}
 	l.keeper.core.log().Warn("lock lost", "lease_id", leaseID, "locks", owned.names(), "why", loss.Error())
 	l.over(owned, loss)
+	if loss.Reason == LostRevoked || loss.Reason == LostMaxHold {
+		l.keepLost(owned)
+	}
 }
 
 // close: the client is closed.

@@ -67,14 +67,32 @@ func (o *owned) isDue(now time.Duration) bool {
 	return o.trust.loss() != nil
 }
 
+// merge merges the grants of the call's own locks; the answer may omit grants added by other calls.
+func (o *owned) merge(said *pb.Lease, call *call) {
+	asked := call.locks()
+	grants := slices.DeleteFunc(slices.Clone(o.lease.GetGrants()), func(grant *pb.Grant) bool {
+		return asked[lockOfGrant(grant)]
+	})
+	for _, grant := range said.GetGrants() {
+		if asked[lockOfGrant(grant)] {
+			grants = append(grants, grant)
+		}
+	}
+	o.lease = withGrants(said, grants)
+}
+
 // drop: it has that lock no more.
 func (o *owned) drop(gone lockName) {
 	grants := slices.DeleteFunc(slices.Clone(o.lease.GetGrants()), func(grant *pb.Grant) bool {
 		return lockOfGrant(grant) == gone
 	})
-	o.lease = &pb.Lease{
-		LeaseId: o.lease.LeaseId, LeaseToken: o.lease.LeaseToken, Grants: grants,
-		Ttl: o.lease.Ttl, HeartbeatInterval: o.lease.HeartbeatInterval, ExpireTime: o.lease.ExpireTime,
+	o.lease = withGrants(o.lease, grants)
+}
+
+func withGrants(lease *pb.Lease, grants []*pb.Grant) *pb.Lease {
+	return &pb.Lease{
+		LeaseId: lease.LeaseId, LeaseToken: lease.LeaseToken, Grants: grants,
+		Ttl: lease.Ttl, HeartbeatInterval: lease.HeartbeatInterval, ExpireTime: lease.ExpireTime,
 	}
 }
 

@@ -44,6 +44,8 @@ type releases struct {
 	keeper *keeper
 	// closing are who waits for a release while the client is closed.
 	closing []chan<- error
+	// alone is the number of unary releases under way.
+	alone int
 }
 
 // giveBack: a grip gives back what it has.
@@ -52,6 +54,7 @@ func (r *releases) giveBack(g *grip, done chan<- error) {
 	if owned == nil {
 		// It was lost before; whoever asks knows why.
 		done <- &LeaseLostError{Reason: LostClosed}
+		r.giveBackLost(g.leaseID)
 		return
 	}
 	owned.grips--
@@ -84,6 +87,32 @@ func (r *releases) giveBack(g *grip, done chan<- error) {
 	r.send(g.leaseID)
 }
 
+// giveBackLost drops one grip of a lost lease. After the last one, it releases the lease at the broker so that the next
+// waiter need not wait for its expiry.
+func (r *releases) giveBackLost(leaseID string) {
+	lost := r.keeper.leases.lost
+	owned := lost[leaseID]
+	if owned == nil {
+		return
+	}
+	if owned.grips--; owned.grips > 0 {
+		return
+	}
+	delete(lost, leaseID)
+	owned.release = &release{goneAt: max(clock.Now(), owned.validUntil) + owned.ttl/2}
+	r.keeper.leases.all[leaseID] = owned
+	r.keeper.core.watch()
+	r.send(leaseID)
+}
+
+// giveBackAllLost: the client is closed, and what it did under leases that are lost is over.
+func (r *releases) giveBackAllLost() {
+	for leaseID, owned := range r.keeper.leases.lost {
+		owned.grips = 1
+		r.giveBackLost(leaseID)
+	}
+}
+
 func newPart(g *grip, done chan<- error) *part {
 	p := &part{requestID: g.requestID, answer: done}
 	for _, held := range g.locks {
@@ -105,15 +134,18 @@ func (r *releases) send(leaseID string) {
 		return
 	}
 	lease := owned.lease
+	r.alone++
 	go func() {
 		err := link.release(lease)
 		r.keeper.core.mu.Lock()
 		defer r.keeper.core.mu.Unlock()
+		r.alone--
 		if err == nil {
 			r.released(leaseID)
-			return
+		} else {
+			r.refused(leaseID, statusOf(err))
 		}
-		r.refused(leaseID, statusOf(err))
+		r.keeper.closeLink()
 	}()
 }
 

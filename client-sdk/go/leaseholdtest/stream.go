@@ -235,6 +235,7 @@ func (s *stream) release(said *pb.HoldRelease) {
 	locks := &s.broker.locks
 	lease := locks.leases[said.GetLeaseId()]
 	if lease == nil {
+		s.heard(said.GetLeaseId())
 		s.refused(said.GetCallId(), refusal(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, "no such lease"))
 		return
 	}
@@ -248,11 +249,16 @@ func (s *stream) release(said *pb.HoldRelease) {
 	locks.settle()
 }
 
-func (s *stream) detach(said *pb.DetachLease) {
-	if told := s.told[said.GetLeaseId()]; told != nil {
-		delete(s.told, said.GetLeaseId())
+// heard: the client knows that a lease is over.
+func (s *stream) heard(leaseID string) {
+	if told := s.told[leaseID]; told != nil {
+		delete(s.told, leaseID)
 		close(told)
 	}
+}
+
+func (s *stream) detach(said *pb.DetachLease) {
+	s.heard(said.GetLeaseId())
 	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Done{Done: &pb.Done{CallId: said.GetCallId()}}})
 }
 
