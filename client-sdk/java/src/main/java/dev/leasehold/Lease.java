@@ -180,8 +180,8 @@ public final class Lease implements AutoCloseable {
      * <p>If the thread is interrupted it does not wait: the lock is given back all the same, and the thread stays
      * interrupted.
      *
-     * @throws LeaseLostException if the lock was lost before: then there was nothing to give back, and what it guarded
-     *     may have overlapped with another holder's work
+     * @throws LeaseLostException if the lock was lost before: what it guarded may have overlapped with another holder's
+     *     work
      * @throws dev.leasehold.error.UnconfirmedException if no broker could be reached meanwhile
      */
     @Override

@@ -4,7 +4,10 @@ import dev.leasehold.Holder;
 import java.time.Duration;
 import java.util.List;
 
-/** The wait is over; the call has left the line for certain. */
+/**
+ * The wait timed out. The call has left the queue, unless another attempt of it is still queued or has been granted the
+ * lock (STILL_QUEUED).
+ */
 public final class WaitTimeoutException extends BusyException {
     /**
      * Who was in the way.

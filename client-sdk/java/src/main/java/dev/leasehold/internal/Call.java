@@ -9,6 +9,8 @@ import dev.leasehold.v1.HoldRequest;
 import dev.leasehold.v1.Lease;
 import dev.leasehold.v1.LockTarget;
 import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
 
 /** What is asked for; the same however often it is sent. */
 public final class Call {
@@ -40,6 +42,11 @@ public final class Call {
 
     public List<LockTarget> targets() {
         return targets;
+    }
+
+    /** The locks of its targets. */
+    Set<LockName> locks() {
+        return targets.stream().map(LockName::of).collect(Collectors.toUnmodifiableSet());
     }
 
     /** The call with so much time left to wait, under this lease unless that is null. */

@@ -33,6 +33,8 @@ final class Keeper implements Orders {
     private List<Again> again = new ArrayList<>();
     private Runnable closed;
     private long closeBy;
+    private long closeLinkBy;
+    private boolean isLinkClosed;
     private boolean isOver;
 
     Keeper(Worker worker, Brokers brokers) {
@@ -163,6 +165,7 @@ final class Keeper implements Orders {
     /** Looks at the time. */
     void tick(long now) {
         if (closed != null) {
+            closeLink();
             if (now >= closeBy) {
                 end(false);
             }
@@ -218,9 +221,23 @@ final class Keeper implements Orders {
         moves.stop();
         closed = done;
         closeBy = by;
+        long now = worker.now();
+        closeLinkBy = now + (by - now) / 2;
         if (link == null) {
             end(false);
         } else {
+            closeLink();
+        }
+    }
+
+    /**
+     * Closes the stream once the keeper is closing and no unary release is under way, or after half of the shutdown
+     * time.
+     */
+    void closeLink() {
+        boolean isDue = !releases.isAlone() || worker.now() >= closeLinkBy;
+        if (closed != null && link != null && !isLinkClosed && isDue) {
+            isLinkClosed = true;
             link.close();
         }
     }

@@ -19,7 +19,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.stream.Collectors;
 
 /** The leases of one stream, by their ids: kept by heartbeats, trusted no longer than was confirmed. */
 final class Leases {
@@ -28,6 +27,8 @@ final class Leases {
 
     private final Keeper keeper;
     private final Map<String, Owned> all = new LinkedHashMap<>();
+    /** Those that are lost, and whose grips have not been given back yet. */
+    private final Map<String, Owned> lost = new LinkedHashMap<>();
 
     Leases(Keeper keeper) {
         this.keeper = keeper;
@@ -63,7 +64,7 @@ final class Leases {
             wait.failed(new LeaseLostException(new Loss(LostReason.EXPIRED)));
             return;
         }
-        owned.enlarge(lease);
+        owned.enlarge(lease, wait.call());
         wait.granted(grip(owned, wait.call()));
     }
 
@@ -78,7 +79,7 @@ final class Leases {
     }
 
     private Grip grip(Owned owned, Call call) {
-        Set<LockName> asked = call.targets().stream().map(LockName::of).collect(Collectors.toSet());
+        Set<LockName> asked = call.locks();
         List<Grip.Token> tokens = owned.lease().getGrantsList().stream()
                 .map(grant -> new Grip.Token(LockName.of(grant.getTarget()), grant.getFencingToken()))
                 .filter(token -> asked.contains(token.lock()))
@@ -120,9 +121,11 @@ final class Leases {
         }
     }
 
+    /**
+     * Stops renewing a lease whose validity has passed. The lock is released only after the guarded work has stopped;
+     * see {@link #keepLost}.
+     */
     private void lapse(String leaseId) {
-        // Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded needs the time
-        // that is left to stop.
         Owned owned = all.remove(leaseId);
         if (owned == null) {
             return;
@@ -133,6 +136,37 @@ final class Leases {
         }
         owned.over(new Loss(LostReason.EXPIRED));
         keeper.waits.sendUnder(leaseId);
+        keepLost(leaseId, owned);
+    }
+
+    private void keepLost(String leaseId, Owned owned) {
+        // The store keeps the lock until nobody can trust the lease. It is given back when what it guarded has stopped.
+        long now = keeper.worker.now();
+        lost.values().removeIf(one -> now > one.validUntil + one.ttl / 2);
+        boolean isHeld = owned.trust != null;
+        owned.isHere = false;
+        owned.unborn = null;
+        lost.put(leaseId, owned);
+        if (!isHeld) {
+            giveBackLost(leaseId);
+        }
+    }
+
+    /**
+     * Drops one grip of a lost lease. After the last one, releases the lease at the broker so that the next waiter need
+     * not wait for its expiry.
+     */
+    void giveBackLost(String leaseId) {
+        Owned owned = lost.get(leaseId);
+        if (owned == null) {
+            return;
+        }
+        owned.grips--;
+        if (owned.grips == 0) {
+            lost.remove(leaseId);
+            all.put(leaseId, owned);
+            keeper.releases.giveBackAll(owned, null);
+        }
     }
 
     private void detach(String leaseId) {
@@ -220,10 +254,17 @@ final class Leases {
         LOG.log(Level.WARNING, "lock lost: lease {0}: {1}", leaseId, loss);
         owned.over(loss);
         keeper.waits.sendUnder(leaseId);
+        if (loss.reason() == LostReason.REVOKED || loss.reason() == LostReason.MAX_HOLD) {
+            keepLost(leaseId, owned);
+        }
     }
 
     /** The client is shut down. */
     void close(Loss loss) {
+        for (Map.Entry<String, Owned> one : List.copyOf(lost.entrySet())) {
+            one.getValue().grips = 1;
+            giveBackLost(one.getKey());
+        }
         for (Owned owned : all.values()) {
             if (owned.unborn != null) {
                 owned.unborn.failed(new ClosedException());

@@ -312,14 +312,20 @@ final class Link {
     private <T, R> void unary(MethodDescriptor<T, R> method, T request, BiConsumer<R, Throwable> done) {
         CallOptions options = CallOptions.DEFAULT.withDeadlineAfter(CALL_LIMIT_SECONDS, TimeUnit.SECONDS);
         ClientCalls.asyncUnaryCall(channel.newCall(method, options), request, new StreamObserver<R>() {
+            private boolean isTold;
+
             @Override
             public void onNext(R response) {
+                isTold = true;
                 done.accept(response, null);
             }
 
             @Override
             public void onError(Throwable error) {
-                done.accept(null, error);
+                // A connection may break after the response.
+                if (!isTold) {
+                    done.accept(null, error);
+                }
             }
 
             @Override

@@ -7,6 +7,8 @@ import dev.leasehold.v1.Lease;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.stream.Stream;
 
 /** A lease of a stream, or on its way to the next one. */
 final class Owned {
@@ -45,16 +47,20 @@ final class Owned {
         return lease;
     }
 
-    /** It has one more lock, or has entered one once more. */
-    void enlarge(Lease larger) {
-        lease = larger;
+    /** Merges the grants of the call's own locks; the answer may omit grants added by other calls. */
+    void enlarge(Lease answer, Call call) {
+        Set<LockName> asked = call.locks();
+        Stream<Grant> others = lease.getGrantsList().stream().filter(grant -> !asked.contains(lockOf(grant)));
+        Stream<Grant> own = answer.getGrantsList().stream().filter(grant -> asked.contains(lockOf(grant)));
+        List<Grant> all = Stream.concat(others, own).toList();
+        lease = answer.toBuilder().clearGrants().addAllGrants(all).build();
         grips++;
     }
 
     /** It has that lock no more. */
     void dropGrant(LockName gone) {
         List<Grant> kept = lease.getGrantsList().stream()
-                .filter(grant -> !LockName.of(grant.getTarget()).equals(gone))
+                .filter(grant -> !lockOf(grant).equals(gone))
                 .toList();
         lease = lease.toBuilder().clearGrants().addAllGrants(kept).build();
     }
@@ -85,5 +91,10 @@ final class Owned {
         }
         Loss first = trust == null ? loss : trust.loss();
         parts.values().forEach(part -> part.lost(first));
+        parts.clear();
+    }
+
+    private static LockName lockOf(Grant grant) {
+        return LockName.of(grant.getTarget());
     }
 }

@@ -20,6 +20,8 @@ final class Releases {
 
     private final Keeper keeper;
     private long lastPart;
+    /** Number of unary releases under way. */
+    private int alone;
     /** Who waits for a release while the client is shut down. */
     private final List<CompletableFuture<Void>> closing = new ArrayList<>();
 
@@ -35,6 +37,7 @@ final class Releases {
             // It was lost before.
             Loss loss = grip.trust().loss();
             answer.completeExceptionally(new LeaseLostException(loss == null ? new Loss(LostReason.CLOSED) : loss));
+            keeper.leases.giveBackLost(grip.leaseId());
             return;
         }
         if (owned.release != null) {
@@ -88,6 +91,7 @@ final class Releases {
             // By itself, for a lease that was on another stream.
             ReleaseRequest request =
                     ReleaseRequest.newBuilder().setLease(owned.lease()).build();
+            alone++;
             link.release(request, (response, error) -> keeper.worker.post(() -> releasedAlone(leaseId, error)));
         }
     }
@@ -112,11 +116,18 @@ final class Releases {
     }
 
     private void releasedAlone(String leaseId, Throwable error) {
+        alone--;
         if (error == null) {
             released(leaseId);
         } else {
             refused(leaseId, Reading.status(error));
         }
+        keeper.closeLink();
+    }
+
+    /** Whether releases are under way that the end of the stream would cut. */
+    boolean isAlone() {
+        return alone > 0;
     }
 
     /** A release is confirmed. */
