@@ -83,7 +83,10 @@ export class HeldError extends AcquireError {
   readonly code = "Held";
 }
 
-/** The wait is over; the call has left the line for certain. */
+/**
+ * The wait timed out. The call has left the queue, unless another attempt of it is still queued or has been granted the
+ * lock (STILL_QUEUED).
+ */
 export class WaitTimeoutError extends AcquireError {
   readonly code = "WaitTimeout";
 }

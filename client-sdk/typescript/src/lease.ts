@@ -93,8 +93,8 @@ export class Lease implements AsyncDisposable {
    * Gives the lock back, and resolves when the broker has confirmed it. Safe to repeat. For a lease that was taken
    * `under` another one, and for that one, this gives back only what the call itself took.
    *
-   * Rejects with LeaseLostError if the lock was lost before: then there was nothing to give back, and what it guarded
-   * may have overlapped with another holder's work. With UnconfirmedError if no broker could be reached meanwhile.
+   * Rejects with LeaseLostError if the lock was lost before: what it guarded may have overlapped with another
+   * holder's work. With UnconfirmedError if no broker could be reached meanwhile.
    */
   async release(): Promise<void> {
     const loss = this.#grip.loss();

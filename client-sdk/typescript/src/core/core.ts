@@ -90,7 +90,7 @@ export class Core {
 
   /** Gives back what one acquire has got. */
   release(leaseId: string, entry: Entry, reply: Reply): void {
-    const keeper = this.keeperOf(leaseId);
+    const keeper = this.keepers.find(({ leases }) => leases.all.has(leaseId) || leases.lost.has(leaseId));
     if (keeper === undefined) {
       // It was lost before; whoever asks knows why.
       reply({ kind: "failed", failure: lostFailure({ reason: "Closed", message: "" }) });

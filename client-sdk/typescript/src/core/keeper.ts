@@ -28,6 +28,8 @@ export class Keeper {
   /** Told at the end; null: it is not being closed. */
   private closed: (() => void) | null = null;
   private closeBy = 0;
+  private closeLinkBy = 0;
+  private isLinkClosed = false;
 
   constructor(readonly core: Core) {
     this.clock = core.clock;
@@ -130,6 +132,7 @@ export class Keeper {
   /** Looks at the time. */
   tick(now: number): void {
     if (this.closed !== null) {
+      this.closeLink();
       if (now >= this.closeBy) {
         this.end(false);
       }
@@ -166,6 +169,7 @@ export class Keeper {
   /** Gives everything back, until then, and ends. */
   close(by: number, done: () => void): void {
     this.waits.close(failure("Closed", ""));
+    this.releases.giveBackAllLost();
     for (const [leaseId, owned] of [...this.leases.all]) {
       this.leases.close(leaseId, owned);
     }
@@ -173,9 +177,21 @@ export class Keeper {
     this.moves.stop();
     this.closed = done;
     this.closeBy = by;
+    this.closeLinkBy = (this.clock.now() + by) / 2;
     if (this.link === null) {
       this.end(false);
     } else {
+      this.closeLink();
+    }
+  }
+
+  /**
+   * Closes the stream once the keeper is closing and no unary release is under way, or after half of the shutdown time.
+   */
+  closeLink(): void {
+    const isDue = this.releases.alone === 0 || this.clock.now() >= this.closeLinkBy;
+    if (this.closed !== null && this.link !== null && !this.isLinkClosed && isDue) {
+      this.isLinkClosed = true;
       this.link.close();
     }
   }

@@ -66,6 +66,13 @@ export class Owned {
     return this.trust === null ? latest > this.grantedAt + this.ttlMs : !this.trust.isValid(latest);
   }
 
+  /** Merges the grants of the call's own locks; the answer may omit grants added by other calls. */
+  merge(answer: WireLease, call: Call): void {
+    const others = this.lease.grants.filter((grant) => !isAsked(call, wireLock(grant.target)));
+    const own = answer.grants.filter((grant) => isAsked(call, wireLock(grant.target)));
+    this.lease = { ...answer, grants: [...others, ...own] };
+  }
+
   /** It has that lock no more. */
   dropGrant(gone: LockName): void {
     const grants = this.lease.grants.filter((grant) => !isSameLock(wireLock(grant.target), gone));
@@ -76,6 +83,8 @@ export class Owned {
 /** The leases of one stream, by their ids. */
 export class Leases {
   readonly all = new Map<string, Owned>();
+  /** Those that are lost, and that somebody has not given back yet. */
+  readonly lost = new Map<string, Owned>();
 
   constructor(private readonly keeper: Keeper) {}
 
@@ -96,7 +105,7 @@ export class Leases {
       return;
     }
     owned.grips += 1;
-    owned.lease = lease;
+    owned.merge(lease, wait.ask.call);
     wait.answer(granted(owned, owned.trust, wait.ask.call));
   }
 
@@ -148,8 +157,8 @@ export class Leases {
   }
 
   /**
-   * Nobody may trust it any more, so it is renewed no more. It is not given back: what it guarded needs the time that
-   * is left to stop.
+   * Stops renewing a lease whose validity has passed. The lock is released only after the guarded work has stopped; see
+   * `keepLost`.
    */
   private lapse(leaseId: string): void {
     const owned = this.all.get(leaseId);
@@ -159,6 +168,26 @@ export class Leases {
         this.detach(leaseId);
       }
       this.over(leaseId, owned, EXPIRED);
+      this.keepLost(leaseId, owned);
+    }
+  }
+
+  /**
+   * The store keeps the lock of a lost lease until nobody can trust it. It is given back when what it guarded has
+   * stopped.
+   */
+  private keepLost(leaseId: string, owned: Owned): void {
+    const now = this.keeper.clock.now();
+    for (const [id, one] of this.lost) {
+      if (now > one.validUntil + one.ttlMs / 2) {
+        this.lost.delete(id);
+      }
+    }
+    owned.isHere = false;
+    owned.unborn = null;
+    this.lost.set(leaseId, owned);
+    if (owned.trust === null) {
+      this.keeper.releases.giveBackLost(leaseId);
     }
   }
 
@@ -237,8 +266,11 @@ export class Leases {
     this.all.delete(leaseId);
     if (owned.release !== null) {
       owned.release.lost(loss);
-    } else {
-      this.over(leaseId, owned, loss);
+      return;
+    }
+    this.over(leaseId, owned, loss);
+    if (loss.reason === "Revoked" || loss.reason === "MaxHold") {
+      this.keepLost(leaseId, owned);
     }
   }
 
@@ -261,6 +293,7 @@ export class Leases {
     for (const part of owned.parts.values()) {
       part.answer(lostFailure(loss));
     }
+    owned.parts.clear();
     this.keeper.waits.sendUnder(leaseId);
   }
 
@@ -319,12 +352,15 @@ export class Leases {
   }
 }
 
+function isAsked(call: Call, lock: LockName): boolean {
+  return call.targets.some((target) => isSameLock(lockOf(target), lock));
+}
+
 /** What a call has got of a lease. */
 function granted(owned: Owned, trust: Trust, call: Call): Answer {
-  const asked = call.targets.map(lockOf);
   const tokens = owned.lease.grants
     .map((grant) => ({ lock: wireLock(grant.target), fencingToken: grant.fencingToken }))
-    .filter((token) => asked.some((lock) => isSameLock(lock, token.lock)));
+    .filter((token) => isAsked(call, token.lock));
   const { leaseId } = owned.lease;
   return { kind: "granted", granted: { leaseId, tokens, trust: trust.shared, ttlMs: owned.ttlMs } };
 }

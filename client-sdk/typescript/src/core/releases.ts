@@ -51,6 +51,8 @@ export class Releases {
   private lastPart = 0;
   /** Who waits for a release while the client is shut down. */
   closing: Released[] = [];
+  /** Number of unary releases under way. */
+  alone = 0;
 
   constructor(private readonly keeper: Keeper) {}
 
@@ -61,6 +63,7 @@ export class Releases {
     if (owned === undefined) {
       // It was lost before; whoever asks knows why.
       released(lostFailure({ reason: "Closed", message: "" }));
+      this.giveBackLost(leaseId);
       return;
     }
     owned.grips -= 1;
@@ -83,6 +86,34 @@ export class Releases {
     this.send(leaseId);
   }
 
+  /**
+   * Drops one grip of a lost lease. After the last one, releases the lease at the broker so that the next waiter need
+   * not wait for its expiry.
+   */
+  giveBackLost(leaseId: string): void {
+    const { all, lost } = this.keeper.leases;
+    const owned = lost.get(leaseId);
+    if (owned === undefined) {
+      return;
+    }
+    owned.grips -= 1;
+    if (owned.grips > 0) {
+      return;
+    }
+    lost.delete(leaseId);
+    all.set(leaseId, owned);
+    owned.release = new Release([], Math.max(this.keeper.clock.now(), owned.validUntil) + owned.ttlMs / 2);
+    this.send(leaseId);
+  }
+
+  /** The client is shut down, and what it did under leases that are lost is over. */
+  giveBackAllLost(): void {
+    for (const [leaseId, owned] of [...this.keeper.leases.lost]) {
+      owned.grips = 1;
+      this.giveBackLost(leaseId);
+    }
+  }
+
   /** Sends a release: on the stream, or by itself for a lease that was on another one. */
   send(leaseId: string): void {
     const { link } = this.keeper;
@@ -97,12 +128,15 @@ export class Releases {
       }));
       return;
     }
+    this.alone += 1;
     const done = this.keeper.core.guarded((error: ServiceError | null) => {
+      this.alone -= 1;
       if (error === null) {
         this.released(leaseId);
       } else {
         this.refused(leaseId, statusOf(error));
       }
+      this.keeper.closeLink();
     });
     link.release({ lease: owned.lease, requestId: "" }, done);
   }
