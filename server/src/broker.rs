@@ -33,7 +33,7 @@ use tracing::error;
 
 pub use self::lease::GivenBack;
 use self::{
-    call::{Answer, Answered, Call},
+    call::{Answer, Answered, Call, Offer},
     ends::Ends,
     heartbeats::Heartbeats,
     stream::{StreamAge, Tell},
@@ -55,6 +55,7 @@ use crate::{
 };
 
 const TURNS: usize = 256;
+const TOUCHES: usize = 64;
 /// What takes longer waits for a store, or for one part of it, that does not answer.
 const TURN_MAX: Duration = Duration::from_millis(50);
 
@@ -85,6 +86,8 @@ pub struct Broker {
     /// Renewals and attachments at the store at the same time: those of thousands of leases that become
     /// due, or come, together must neither hold up a call nor wait there until they are late.
     turns: Arc<Semaphore>,
+    /// Touches of locks at the store at the same time: after a fail-over all lines are touched together.
+    touches: Arc<Semaphore>,
     stream_age: StreamAge,
     /// Over how long the clients of a drain are spread; unset before.
     drained_within: Arc<OnceLock<Duration>>,
@@ -127,6 +130,7 @@ impl Broker {
             history,
             metrics,
             turns: Arc::new(Semaphore::new(TURNS)),
+            touches: Arc::new(Semaphore::new(TOUCHES)),
             stream_age,
             drained_within: Arc::default(),
             tasks,
@@ -152,15 +156,21 @@ impl Broker {
     /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
     /// call has come again by then.
     pub async fn acquire(&self, caller: &Arc<str>, call: AcquireCall) -> Result<Lease, Failed> {
+        let delivery = self.offer(caller, call).await?;
+        let lease = delivery.lease().clone();
+        delivery.done();
+        Ok(lease)
+    }
+
+    /// The same, for a caller that may be gone before it has heard of its lease.
+    pub async fn offer(&self, caller: &Arc<str>, call: AcquireCall) -> Result<Delivery, Failed> {
         let first = call.first().clone();
         let (run, answer) = self.begin(caller, call, None);
         self.tasks.spawn(run);
-        let (lease, mut places) = ended(&first, answer.await)?.accept();
-        self.count_held(&mut places, &lease.locks);
-        let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
-        self.quotas
-            .keep(lease.lease_id, places, expiry(ttl_ms.min().unwrap_or(0)));
-        Ok(lease)
+        Ok(Delivery {
+            offer: ended(&first, answer.await)?,
+            broker: self.clone(),
+        })
     }
 
     /// A call, to be run to its end by whoever takes it, and its answer. The call goes on, and undoes
@@ -346,6 +356,31 @@ fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
     })
 }
 
+/// A lease on its way to a caller. Dropped before it is [done](Self::done), what the call took is given back a
+/// moment later, unless the same call has come again by then.
+pub struct Delivery {
+    offer: Offer,
+    broker: Broker,
+}
+
+impl Delivery {
+    /// The lease.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        self.offer.lease()
+    }
+
+    /// The answer was sent.
+    pub fn done(self) {
+        let Self { offer, broker } = self;
+        let (lease, mut places) = offer.accept();
+        broker.count_held(&mut places, &lease.locks);
+        let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
+        let ttl_ms = ttl_ms.min().unwrap_or(0);
+        broker.quotas.keep(lease.lease_id, places, expiry(ttl_ms));
+    }
+}
+
 /// Who hears what the store tells unasked.
 struct Ears {
     waiters: Arc<Waiters>,
@@ -373,6 +408,7 @@ impl Ears {
             Event::Changed(lock, changes) => self.watchers.changed(&lock, changes),
             Event::Rejoin(lock) => self.waiters.rejoin(&lock),
             Event::Replaced => self.metrics.failed_over(),
+            Event::Broken(assumption) => self.metrics.broken(assumption),
             Event::Resync => {
                 self.metrics.resynchronised();
                 self.waiters.touch_all();

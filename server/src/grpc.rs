@@ -3,6 +3,7 @@
 mod admin;
 mod admit;
 mod decode;
+mod delivery;
 mod desk;
 mod encode;
 mod hold;
@@ -32,12 +33,15 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-pub use self::desk::{Desk, Refusal, Visitor};
 pub(crate) use self::operator::Operator;
 use self::{admit::Asking, status::Refused, waits::Waits};
+pub use self::{
+    delivery::OnDelivery,
+    desk::{Desk, Refusal, Visitor},
+};
 use crate::{
     access::Gate,
-    broker::{Broker, traced as spans},
+    broker::{Broker, Delivery, traced as spans},
     config::{Http2, Live},
     lock::{AcquireCall, Lease, LeaseRef, LockError, Via},
     trace::{Traced, Tracing},
@@ -136,14 +140,14 @@ impl Locks {
         mut call: AcquireCall,
         asking: &Asking,
         (wait_max_ms, peer): (u64, Option<SocketAddr>),
-    ) -> Result<Lease, Status> {
+    ) -> Result<Delivery, Status> {
         call.wait_ms = call.wait_ms.min(wait_max_ms);
         let _wait = match call.wait_ms {
             0 => None,
             _ => self.waits.begin(peer)?,
         };
-        let lease = self.broker.acquire(&asking.caller.name, call).await;
-        Ok(lease.map_err(|failed| asking.veiled(failed))?)
+        let delivery = self.broker.offer(&asking.caller.name, call).await;
+        Ok(delivery.map_err(|failed| asking.veiled(failed))?)
     }
 }
 
@@ -159,9 +163,9 @@ impl LockService for Locks {
         let from = (timeout::wait_max_ms(request.metadata()), address(&request));
         let call = decode::acquire(request.into_inner(), &asking);
         let call = call.inspect_err(|refused| self.not_begun(refused))?;
-        let lease = self.take(call, &asking, from).await?;
-        let lease = Some(encode::lease(&lease));
-        Ok(Response::new(AcquireResponse { lease }))
+        let delivery = self.take(call, &asking, from).await?;
+        let lease = Some(encode::lease(delivery.lease()));
+        Ok(OnDelivery::with(AcquireResponse { lease }, delivery))
     }
 
     async fn acquire_all(
@@ -172,9 +176,9 @@ impl LockService for Locks {
         let from = (timeout::wait_max_ms(request.metadata()), address(&request));
         let call = decode::acquire_all(request.into_inner(), &asking);
         let call = call.inspect_err(|refused| self.not_begun(refused))?;
-        let lease = self.take(call, &asking, from).await?;
-        let lease = Some(encode::lease(&lease));
-        Ok(Response::new(AcquireAllResponse { lease }))
+        let delivery = self.take(call, &asking, from).await?;
+        let lease = Some(encode::lease(delivery.lease()));
+        Ok(OnDelivery::with(AcquireAllResponse { lease }, delivery))
     }
 
     async fn release(

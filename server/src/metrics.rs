@@ -27,7 +27,7 @@ pub use self::{
     store::Measured,
 };
 use self::{calls::GrpcFamilies, labels::Labels, namespaces::Namespaces, standing::Gauges};
-use crate::{history::End, lock::LockError};
+use crate::{history::End, lock::LockError, store::Assumption};
 
 /// What a histogram's family makes new ones with.
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
@@ -115,6 +115,13 @@ impl Metrics {
     pub fn failed_over(&self) {
         if let Some(all) = &self.0 {
             all.store.failovers.inc();
+        }
+    }
+
+    /// A server of the store violated an assumption of the guarantees.
+    pub fn broken(&self, assumption: Assumption) {
+        if let Some(all) = &self.0 {
+            all.store.broken(assumption).inc();
         }
     }
 

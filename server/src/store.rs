@@ -18,7 +18,8 @@ pub use self::{
     ending::{Ending, EndingKind},
     listing::{Cursor, Listed, Scan},
     replies::{
-        Acquired, Attached, Cancelled, Checked, LimitSet, Released, Renewed, Revoked, Touched,
+        Acquired, Attached, Cancelled, Checked, EraId, LimitSet, Released, Renewed, Revoked,
+        Touched,
     },
     watch::{Change, ChangeKind, WATCHED_MS},
 };
@@ -74,7 +75,8 @@ pub trait Store: Send + Sync + 'static {
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError>;
 
     /// Fixes the limit of a semaphore, whatever its callers say, until a day after its last use.
-    /// Waiters that can never fit leave the line; brokers are told with [`Event::Rejoin`].
+    /// After a decrease the brokers of waiters receive [`Event::Rejoin`]; a waiter that needs more than the
+    /// limit is rejected when it asks again or reaches the head of the queue.
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError>;
 
     /// Takes a lock away from a lease of somebody else. The stream that the lease is on is told with
@@ -210,8 +212,19 @@ pub enum Event {
     Rejoin(LockKey),
     /// Another server process keeps the locks than before.
     Replaced,
+    /// A server violated an assumption of the guarantees. Its era is not used again.
+    Broken(Assumption),
     /// Messages may have been lost: touch every lock that has waiters here.
     Resync,
+}
+
+/// What the guarantees assume of a server, and brokers watch: docs/guarantees.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assumption {
+    /// A3: its clock is not stepped.
+    Clock,
+    /// A5: it evicts nothing.
+    NoEviction,
 }
 
 /// Why a store did not answer.

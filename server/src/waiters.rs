@@ -11,7 +11,10 @@ use tokio::{
     time::Instant,
 };
 
-use crate::lock::{AttemptId, FencingToken, LockKey, LockState, RequestHash};
+use crate::{
+    lock::{Acquire, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash},
+    store::EraId,
+};
 
 /// Signals that a call may fall behind; a lost one is found again by touch.
 const SIGNALS_MAX: usize = 8;
@@ -52,6 +55,8 @@ struct Line {
     /// When to touch the lock next; `None` while nobody is known to be queued.
     touch_at: Option<Instant>,
     changed: Arc<Notify>,
+    /// The era of the store in which the calls are in line.
+    era: Option<EraId>,
     looked_at: Option<Instant>,
     look: watch::Sender<Look>,
 }
@@ -59,6 +64,7 @@ struct Line {
 #[derive(Debug)]
 struct WaitingCall {
     attempt: AttemptId,
+    lease_id: LeaseId,
     signals: mpsc::Sender<Signal>,
 }
 
@@ -74,15 +80,12 @@ pub struct Registration {
 
 impl Waiters {
     /// Registers a call *before* the store is asked, so that no grant finds nobody at home.
-    pub fn register(
-        self: &Arc<Self>,
-        lock: &LockKey,
-        request: RequestHash,
-        attempt: AttemptId,
-    ) -> Registration {
+    pub fn register(self: &Arc<Self>, acquire: &Acquire) -> Registration {
+        let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
         let (sender, signals) = mpsc::channel(SIGNALS_MAX);
         let call = WaitingCall {
             attempt,
+            lease_id: acquire.lease_id,
             signals: sender,
         };
         self.lines()
@@ -119,10 +122,37 @@ impl Waiters {
     /// Tells every call of a lock to ask the store again.
     pub fn rejoin(&self, lock: &LockKey) {
         if let Some(line) = self.lines().get(lock) {
-            for call in line.calls.values().flatten() {
+            line.rejoin();
+        }
+    }
+
+    /// Tells the calls of a lease that has got the lock to ask the store again: they enter it.
+    pub fn may_enter(&self, lock: &LockKey, lease_id: LeaseId) {
+        if let Some(line) = self.lines().get(lock) {
+            let calls = line.calls.values().flatten();
+            for call in calls.filter(|call| call.lease_id == lease_id) {
                 let _ = call.signals.try_send(Signal::Rejoin);
             }
         }
+    }
+
+    /// Takes note of the era in which the store was asked for the lock. In another one than before the store
+    /// may have lost places: every call of the lock is told to ask again.
+    pub fn in_era(&self, lock: &LockKey, era: Option<EraId>) {
+        let mut lines = self.lines();
+        let (Some(line), Some(era)) = (lines.get_mut(lock), era) else {
+            return;
+        };
+        let is_new = line.era.as_ref() != Some(&era);
+        let before = is_new.then(|| line.era.replace(era)).flatten();
+        if before.is_some() {
+            line.rejoin();
+        }
+    }
+
+    /// How many locks have waiters here.
+    pub fn lines_kept(&self) -> usize {
+        self.lines().len()
     }
 
     /// Wants the lock touched at `at`, or earlier. True if nobody looks after the line yet: the
@@ -153,8 +183,9 @@ impl Waiters {
 
     /// Waits until the lock is to be touched, and sets the time after that to `next`. False when
     /// nobody waits any more; the line is then looked after by nobody.
-    pub async fn touch_due(&self, lock: &LockKey, next: impl Fn(Instant) -> Instant) -> bool {
+    pub async fn touch_due(&self, lock: &LockKey, next: impl Fn() -> Instant) -> bool {
         loop {
+            let after = next();
             let (at, changed) = {
                 let mut lines = self.lines();
                 let Some(line) = lines.get_mut(lock) else {
@@ -166,7 +197,7 @@ impl Waiters {
                 };
                 let now = Instant::now();
                 if at <= now {
-                    line.touch_at = Some(next(now));
+                    line.touch_at = Some(after);
                     return true;
                 }
                 (at, Arc::clone(&line.changed))
@@ -202,6 +233,14 @@ impl Waiters {
 
     fn lines(&self) -> MutexGuard<'_, HashMap<LockKey, Line>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn rejoin(&self) {
+        for call in self.calls.values().flatten() {
+            let _ = call.signals.try_send(Signal::Rejoin);
+        }
     }
 }
 

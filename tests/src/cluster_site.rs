@@ -12,11 +12,11 @@ use crate::{
 
 /// The longest validity that these brokers grant: it outlasts a fail-over.
 pub const TTL: Duration = Duration::from_secs(4);
-/// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s.
+/// E(ttl_max) + lock_delay_max + former_master_max + 1 s.
 pub const QUARANTINE: Duration = Duration::from_millis(5_050 + 2_000 + 1_000);
 /// How many masters there are, and into how many parts the slots fall.
 pub const SHARDS: usize = 3;
-/// An isolated master goes on taking writes for less than twice as long: `replica_lag_max`.
+/// An isolated master goes on taking writes for less than twice as long: `former_master_max`.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_000);
 const KEY_BYTES: usize = 32;
 
@@ -107,7 +107,7 @@ pub fn options_on(url: String, key: Option<&KeyFile>) -> BrokerOptions {
     let bounds = [
         ("LIMITS__TTL_MAX", "4s"),
         ("LIMITS__LOCK_DELAY_MAX", "0s"),
-        ("STORE__REPLICA_LAG_MAX", "2s"),
+        ("STORE__FORMER_MASTER_MAX", "2s"),
     ];
     let bounds = bounds.map(|(key, value)| (key, value.to_owned()));
     let key = key.map(|key| key.path().display().to_string());

@@ -29,7 +29,7 @@ use crate::{
 pub const PREFIX: &str = "lh:";
 /// The longest ttl, and that of every lease.
 pub const TTL_MS: u64 = 2_000;
-/// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s.
+/// E(ttl_max) + lock_delay_max + former_master_max + 1 s.
 pub const QUARANTINE: Duration = Duration::from_millis(2_650 + 2_000 + 1_000);
 /// What a call takes at most.
 pub const PROMPT: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub fn config(cluster: &ClusterDeployment) -> RedisConfig {
         bounds: EraBounds {
             ttl_max_ms: TTL_MS,
             lock_delay_max_ms: 0,
-            replica_lag_max_ms: 2_000,
+            former_master_max_ms: 2_000,
         },
         ..RedisConfig::at(Place::Cluster(seeds.collect()))
     }

@@ -30,6 +30,13 @@ pub async fn watch(listener: SocketAddr, name: &str) -> Streaming<HealthCheckRes
     watch.expect("health answers").into_inner()
 }
 
+/// Returns after a broker has read what came before: it answers for health without its store.
+pub async fn has_read(listener: SocketAddr) {
+    for _ in 0..3 {
+        check(listener, "").await.expect("it answers");
+    }
+}
+
 /// Waits until health says `wanted`.
 pub async fn awaits(listener: SocketAddr, name: &str, wanted: ServingStatus) {
     let mut watch = watch(listener, name).await;

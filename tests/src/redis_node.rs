@@ -109,7 +109,7 @@ pub fn config(server: &RedisServer) -> RedisConfig {
         bounds: EraBounds {
             ttl_max_ms: 10_000,
             lock_delay_max_ms: 1_000,
-            replica_lag_max_ms: 0,
+            former_master_max_ms: 0,
         },
         trust_empty_store: true,
         ..RedisConfig::at(Place::Server(address(server.addr())))

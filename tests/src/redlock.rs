@@ -83,7 +83,7 @@ impl RedlockDeployment {
         let all = [
             ("LIMITS__TTL_MAX", ttl_max),
             ("LIMITS__LOCK_DELAY_MAX", "0s"),
-            ("STORE__REPLICA_LAG_MAX", "0s"),
+            ("STORE__FORMER_MASTER_MAX", "0s"),
             ("STORE__DEPLOYMENT_KEY_FILE", file),
         ];
         let env = |(key, value): (&str, &str)| (format!("LEASEHOLD__{key}"), value.to_owned());

@@ -64,7 +64,7 @@ impl RedlockDeployment {
             bounds: EraBounds {
                 ttl_max_ms: TTL_MAX_MS,
                 lock_delay_max_ms: 0,
-                replica_lag_max_ms: 0,
+                former_master_max_ms: 0,
             },
             ..config_of(addr, KEY_PREFIX, true)
         };

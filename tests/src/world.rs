@@ -253,6 +253,12 @@ impl World {
         released.await.expect("release")
     }
 
+    /// Releases the lock from a lease that may have others.
+    pub async fn release_lock(&self, n: usize, lease: &LeaseRef) -> Released {
+        let released = self.store(n).release(lease, Release::Lock, Via::Anywhere);
+        released.await.expect("release")
+    }
+
     /// Releases the entry of this call.
     pub async fn leave(&self, n: usize, lease: &LeaseRef, entry: &Acquire) -> Released {
         let entry = Release::Entry(entry.request);

@@ -177,7 +177,7 @@ impl Call {
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    if !error.is_open() || !turn.is_known {
+                    if !turn.is_known {
                         sent.pop();
                     }
                     return Err(Failed { lock, error });

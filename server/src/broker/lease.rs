@@ -124,6 +124,11 @@ impl Broker {
             let lock = held.lock.clone();
             failed.push(Failed { lock, error });
         }
+        // A lock of the lease that the store does not know counts as released: it was released earlier, or
+        // the store lost it.
+        if release == Release::All && failed.len() < lease.len() {
+            failed.retain(|failed| failed.error != LockError::LeaseNotFound);
+        }
         // While something could not be reached, the call is worth repeating.
         let failed = failed
             .into_iter()

@@ -5,19 +5,23 @@ use std::time::Duration;
 use rand::Rng as _;
 use tokio::time::Instant;
 
-use super::Broker;
+use super::{Broker, in_turn};
 use crate::{lock::LockKey, store::Touched, waiters::Signal};
 
 /// Shorter than the store's expiry of the shortest lease, so that every expiry of a holder is known
 /// before it comes.
 const TOUCH_INTERVAL: Duration = Duration::from_millis(1_000);
+/// More lines than this in a second are touched less often each, at the most in this interval: after 6 s
+/// without a touch the store takes the broker for silent.
+const TOUCHES_PER_S: f64 = 5_000.0;
+const TOUCH_INTERVAL_MAX: Duration = Duration::from_millis(4_000);
 /// The store's clock and ours tick apart: look just after the event.
 const AFTER_EVENT: Duration = Duration::from_millis(5);
 
 impl Broker {
     /// Says when the lock may become free by itself, and has its line looked after from now on.
     pub(super) fn expect(&self, lock: &LockKey, next_event_ms: u64) {
-        if self.waiters.touch_by(lock, touch_at(next_event_ms)) {
+        if self.waiters.touch_by(lock, self.touch_at(next_event_ms)) {
             self.tasks.spawn(self.clone().keep_line(lock.clone()));
         }
     }
@@ -45,16 +49,15 @@ impl Broker {
         }
     }
 
-    /// Runs while calls wait for the lock.
+    /// Runs while calls wait for the lock, also during a drain: those on streams wait on until their
+    /// clients have moved.
     async fn keep_line(self, lock: LockKey) {
-        loop {
-            let due = self.waiters.touch_due(&lock, |_| touch_at(0));
-            tokio::select! {
-                due = due => if !due { return },
-                () = self.draining.cancelled() => return,
-            }
+        while self.waiters.touch_due(&lock, || self.touch_at(0)).await {
+            let Ok(turn) = self.touches.acquire().await else {
+                return;
+            };
             // A failed touch is repaired by the next; the store's own log tells of the failure.
-            if let Ok(touched) = self.store.touch(&lock).await {
+            if let Ok(touched) = in_turn(turn, self.store.touch(&lock)).await {
                 self.pass_on(&lock, &touched);
                 self.look(&lock).await;
             }
@@ -74,18 +77,40 @@ impl Broker {
         if touched.rejoin {
             self.waiters.rejoin(lock);
         }
-        self.waiters.touch_by(lock, touch_at(touched.next_event_ms));
+        self.waiters.in_era(lock, touched.era.clone());
+        self.waiters
+            .touch_by(lock, self.touch_at(touched.next_event_ms));
+    }
+
+    /// At the event, or after the interval give or take a fifth, whichever is first.
+    fn touch_at(&self, next_event_ms: u64) -> Instant {
+        let interval = touch_interval(self.waiters.lines_kept());
+        let interval = interval.mul_f64(rand::thread_rng().gen_range(0.8..1.2));
+        let event = Duration::from_millis(next_event_ms) + AFTER_EVENT;
+        Instant::now()
+            + if next_event_ms == 0 {
+                interval
+            } else {
+                interval.min(event)
+            }
     }
 }
 
-/// At the event, or after the interval give or take a fifth, whichever is first.
-fn touch_at(next_event_ms: u64) -> Instant {
-    let interval = TOUCH_INTERVAL.mul_f64(rand::thread_rng().gen_range(0.8..1.2));
-    let event = Duration::from_millis(next_event_ms) + AFTER_EVENT;
-    Instant::now()
-        + if next_event_ms == 0 {
-            interval
-        } else {
-            interval.min(event)
-        }
+fn touch_interval(lines: usize) -> Duration {
+    let lines = u32::try_from(lines).unwrap_or(u32::MAX);
+    let by_rate = Duration::from_secs_f64(f64::from(lines) / TOUCHES_PER_S);
+    by_rate.clamp(TOUCH_INTERVAL, TOUCH_INTERVAL_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_lines_are_touched_less_often_but_often_enough() {
+        let seconds = |lines| touch_interval(lines).as_secs_f64();
+        assert_eq!([0, 5_000, 10_000].map(seconds), [1.0, 1.0, 2.0]);
+        // Give or take a fifth, that is within the 6 s of a silent broker.
+        assert_eq!(seconds(1_000_000), 4.0);
+    }
 }

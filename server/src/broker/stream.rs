@@ -243,7 +243,11 @@ impl Stream {
                 entry,
             } => {
                 let call_id = Some(call_id);
-                let what = entry.map_or(Release::All, Release::Entry);
+                let what = match (&lock, entry) {
+                    (None, _) => Release::All,
+                    (Some(_), None) => Release::Lock,
+                    (Some(_), Some(entry)) => Release::Entry(entry),
+                };
                 let todo = Todo::Release {
                     call_id,
                     lock,

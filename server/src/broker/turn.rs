@@ -7,10 +7,11 @@ use tokio::time::Instant;
 use super::{Broker, OnStream, call::Reply, standing::Standing, traced::InLine};
 use crate::{
     lock::{
-        Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Ttl, Via,
+        Acquire, Contention, FencingToken, Grant, HELD_SHOWN, LeaseRef, LockError, Mode, Ttl,
+        Under, Via,
     },
     metrics::Timed,
-    store::{Acquired, Renewed, StoreError},
+    store::{Acquired, Cancelled, Renewed, StoreError},
     waiters::{Registration, Signal},
 };
 
@@ -27,7 +28,7 @@ pub(super) struct Turn<'a> {
     pub(super) standing: Option<Standing>,
     /// Its wait, for whoever follows the call.
     pub(super) in_line: InLine,
-    /// The store may know of the call.
+    /// The store may hold this attempt, so that it is to be taken back if the call fails.
     pub(super) is_known: bool,
     /// The newest token of the lock when the call joined its line.
     pub(super) joined_after: u64,
@@ -55,6 +56,10 @@ impl Turn<'_> {
             _ => self.wait_in_line(reply).await,
         };
         self.in_line.end(&grant);
+        if self.acquire.under != Under::NewLease && matches!(grant, Ok(Some(_))) {
+            let Acquire { lock, lease_id, .. } = &self.acquire;
+            self.broker.waiters.may_enter(lock, *lease_id);
+        }
         Ok(grant?.map(|grant| (grant, self.as_of)))
     }
 
@@ -64,7 +69,10 @@ impl Turn<'_> {
         let unanswered = self.broker.quotas.ask();
         let asked = self.broker.store.acquire(&self.acquire).await;
         drop(unanswered);
-        self.is_known |= asked.as_ref().err().is_none_or(StoreError::may_be_done);
+        self.is_known |= match &asked {
+            Ok(acquired) => matches!(acquired, Acquired::Granted(_) | Acquired::Queued { .. }),
+            Err(error) => error.may_be_done(),
+        };
         match asked? {
             Acquired::Granted(grant) => Ok(grant),
             Acquired::Queued {
@@ -72,8 +80,10 @@ impl Turn<'_> {
                 place,
                 position,
                 last_fencing_token,
+                era,
             } => {
                 self.joined_after = last_fencing_token;
+                self.broker.waiters.in_era(&self.acquire.lock, era);
                 self.broker.expect(&self.acquire.lock, next_event_ms);
                 if self.in_line.is_unseen() {
                     self.in_line = InLine::join(self.broker, &self.acquire, position);
@@ -89,6 +99,7 @@ impl Turn<'_> {
             Acquired::StaleAttach => Err(LockError::StaleAttach),
             Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
             Acquired::TooManyEntries => Err(LockError::TooManyEntries),
+            Acquired::TooManyAttempts => Err(LockError::TooManyAttempts),
             Acquired::NotFound => Err(LockError::LeaseNotFound),
             Acquired::QueueFull => Err(LockError::QueueFull),
             Acquired::RequestIdReused => Err(LockError::RequestIdReused),
@@ -99,8 +110,7 @@ impl Turn<'_> {
     /// `Ok(None)`: the caller is gone.
     async fn wait_in_line(&mut self, reply: &mut Reply) -> Result<Option<Grant>, LockError> {
         let acquire = &self.acquire;
-        let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
-        let mut registration = self.broker.waiters.register(lock, request, attempt);
+        let mut registration = self.broker.waiters.register(acquire);
         self.standing = self
             .on
             .and_then(|on| Some(Standing::new(on, acquire, registration.looks()?)));
@@ -210,27 +220,31 @@ impl Turn<'_> {
         }
     }
 
-    /// Leaves the line for certain.
-    async fn leave(&self, why: LockError) -> Wait {
+    /// Takes this attempt back.
+    async fn cancel(&mut self) -> Result<Cancelled, StoreError> {
         let acquire = &self.acquire;
         let store = &self.broker.store;
         let cancelled = store
             .cancel(&acquire.lock, acquire.request, acquire.attempt)
-            .await;
-        Wait::Failed(cancelled.map_or_else(LockError::from, |_| why))
+            .await?;
+        self.is_known = false;
+        Ok(cancelled)
+    }
+
+    /// Leaves the line for certain.
+    async fn leave(&mut self, why: LockError) -> Wait {
+        Wait::Failed(self.cancel().await.map_or_else(LockError::from, |_| why))
     }
 
     /// `WAIT_TIMEOUT` promises that the caller is out of the queue: only the store can say so.
-    async fn time_out(&self) -> Wait {
-        let acquire = &self.acquire;
-        let store = &self.broker.store;
-        let cancelled = store
-            .cancel(&acquire.lock, acquire.request, acquire.attempt)
-            .await;
-        if let Err(error) = cancelled {
-            return Wait::Failed(error.into());
+    async fn time_out(&mut self) -> Wait {
+        match self.cancel().await {
+            Ok(Cancelled::Kept) => return Wait::Failed(LockError::StillQueued),
+            Ok(Cancelled::Dequeued | Cancelled::Freed | Cancelled::Unknown) => {}
+            Err(error) => return Wait::Failed(error.into()),
         }
-        let state = store.get(&acquire.lock).await.ok().flatten();
+        let store = &self.broker.store;
+        let state = store.get(&self.acquire.lock).await.ok().flatten();
         Wait::Failed(LockError::WaitTimeout(state.map_or_else(
             Contention::default,
             |state| Contention {

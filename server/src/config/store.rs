@@ -88,12 +88,15 @@ impl StoreSettings {
 
     /// What stands in the store's era.
     pub(super) fn bounds(reader: &mut Reader, limits: &Limits) -> EraBounds {
-        let about = "How far a replica may lag that becomes master";
-        let replica_lag_max = key("store.replica_lag_max", about).or("12s");
+        let about = "How long a replaced master may still accept writes; no lease is renewed for that time \
+                     after a promotion; behind Sentinel 5s or more";
+        let former_master_max = key("store.former_master_max", about).or("12s");
         EraBounds {
             ttl_max_ms: limits.ttl_max_ms,
             lock_delay_max_ms: limits.lock_delay_max_ms,
-            replica_lag_max_ms: millis(reader.read(replica_lag_max, time(Duration::ZERO, HOUR))),
+            former_master_max_ms: millis(
+                reader.read(former_master_max, time(Duration::ZERO, HOUR)),
+            ),
         }
     }
 
@@ -134,7 +137,7 @@ impl StoreSettings {
             Self::Memory { .. } if dev => {}
             Self::Memory { quarantine } => {
                 let unreplicated = EraBounds {
-                    replica_lag_max_ms: 0,
+                    former_master_max_ms: 0,
                     ..bounds
                 };
                 *quarantine = Duration::from_millis(unreplicated.quarantine_ms());

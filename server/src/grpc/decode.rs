@@ -215,8 +215,12 @@ pub(super) fn release(
         None => Via::Anywhere,
     };
     let lease = shown_by(fields.accept(lease)?, Ask::Release, asking)?;
-    let entry = entry.map(|request_id| Release::Entry(request_id.hash()));
-    Ok((lease.locks, entry.unwrap_or(Release::All), via))
+    let release = match (only, entry) {
+        (None, _) => Release::All,
+        (Some(_), None) => Release::Lock,
+        (Some(_), Some(request_id)) => Release::Entry(request_id.hash()),
+    };
+    Ok((lease.locks, release, via))
 }
 
 pub(super) fn renew(

@@ -188,6 +188,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
     match error {
         LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
         LockError::WaitTimeout(_) => (Code::Aborted, Reason::WaitTimeout),
+        LockError::StillQueued => (Code::Aborted, Reason::StillQueued),
         LockError::LeaseExpired | LockError::LeaseReleased | LockError::MaxHold => {
             (Code::Aborted, Reason::LeaseExpired)
         }
@@ -203,6 +204,7 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
         LockError::TooManyEntries | LockError::TooManyLocks => {
             (Code::ResourceExhausted, Reason::QuotaExceeded)
         }
+        LockError::TooManyAttempts => (Code::Unavailable, Reason::TooManyAttempts),
         LockError::QuotaExceeded(_) => (Code::ResourceExhausted, Reason::QuotaExceeded),
         LockError::Overloaded => (Code::Unavailable, Reason::Overloaded),
         LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
@@ -227,10 +229,11 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
         LockError::StoreUnavailable => Some(STORE_RETRY_MS),
         LockError::StoreFull => Some(FULL_RETRY_MS),
         LockError::QuotaExceeded(Quota::Rate { retry_after_ms, .. }) => Some(*retry_after_ms),
-        LockError::Overloaded => Some(OVERLOAD_RETRY_MS),
+        LockError::Overloaded | LockError::TooManyAttempts => Some(OVERLOAD_RETRY_MS),
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
         LockError::Draining => Some(0),
-        LockError::LeaseExpired
+        LockError::StillQueued
+        | LockError::LeaseExpired
         | LockError::LeaseReleased
         | LockError::LeaseRevoked { .. }
         | LockError::Cancelled
@@ -257,6 +260,7 @@ fn next(error: &LockError) -> &'static str {
     match error {
         LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
         LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
+        LockError::StillQueued => "repeat the call with the same request_id",
         LockError::LeaseExpired
         | LockError::LeaseReleased
         | LockError::LeaseRevoked { .. }
@@ -273,6 +277,9 @@ fn next(error: &LockError) -> &'static str {
         }
         LockError::StaleAttach => "change it on the stream that holds it, or attach it anew",
         LockError::TooManyEntries => "release entries that are over",
+        LockError::TooManyAttempts => {
+            "wait for the answer to one of them, or repeat the call with the same request_id a moment later"
+        }
         LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::Cancelled => "acquire again to join the end of the line",
         LockError::QuotaExceeded(Quota::Rate { .. }) => "repeat the call later",

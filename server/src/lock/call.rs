@@ -58,9 +58,11 @@ pub enum Under {
 /// What is given up of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// All entries.
+    /// All entries, with the whole lease.
     All,
-    /// One.
+    /// All entries of a lock whose lease may have others.
+    Lock,
+    /// One entry of such a lock.
     Entry(RequestHash),
     /// All, and nobody gave them back: the lease ends as if it expired now.
     Lapse,

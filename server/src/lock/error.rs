@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Contention, ENTRIES_MAX, LOCKS_MAX, LockKey, WHOLE};
+use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, LOCKS_MAX, LockKey, WHOLE};
 
 /// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -13,6 +13,10 @@ pub enum LockError {
     /// The wait is over; the caller is out of the queue for certain.
     #[error("the lock was not granted within wait_timeout")]
     WaitTimeout(Contention),
+    /// The wait of this attempt is over, but another attempt of the call is in the queue or has been
+    /// granted the lock.
+    #[error("the wait timed out; another attempt of this call is queued or has acquired the lock")]
+    StillQueued,
     /// The lease is over: it expired, or it was given back and its Acquire came again.
     #[error("the lease is over")]
     LeaseExpired,
@@ -58,6 +62,9 @@ pub enum LockError {
     /// The lease has entered the lock as often as it may.
     #[error("the lease has entered the lock {ENTRIES_MAX} times")]
     TooManyEntries,
+    /// The call already waits in the maximum number of attempts.
+    #[error("the call already waits in {ATTEMPTS_MAX} attempts, the maximum")]
+    TooManyAttempts,
     /// The lease has as many locks as it may.
     #[error("the lease has {LOCKS_MAX} locks already")]
     TooManyLocks,
@@ -100,11 +107,15 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// The call may have got something all the same, or is to go on elsewhere.
+    /// The call may have got something all the same, or is to go on later or elsewhere.
     pub fn is_open(&self) -> bool {
         matches!(
             self,
-            Self::StoreUnavailable | Self::StoreCorrupt | Self::Draining | Self::Internal
+            Self::StoreUnavailable
+                | Self::StoreRecovering { .. }
+                | Self::StoreCorrupt
+                | Self::Draining
+                | Self::Internal
         )
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn mode(mode: Mode) -> usize {
 pub(super) fn outcome(error: &LockError) -> usize {
     match error {
         LockError::Held(_) => 1,
-        LockError::WaitTimeout(_) => 2,
+        LockError::WaitTimeout(_) | LockError::StillQueued => 2,
         LockError::QueueFull => 3,
         LockError::Cancelled => CANCELLED,
         LockError::QuotaExceeded(_) | LockError::Overloaded => 5,
@@ -144,6 +144,7 @@ pub(super) fn outcome(error: &LockError) -> usize {
         | LockError::UpgradeDenied
         | LockError::StaleAttach
         | LockError::TooManyEntries
+        | LockError::TooManyAttempts
         | LockError::TooManyLocks
         | LockError::Unsupported(_)
         | LockError::Internal => REFUSED,

@@ -13,8 +13,8 @@ use crate::{
         LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener, Released,
-        Renewed, Revoked, Store, StoreError, Touched,
+        Acquired, Assumption, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener,
+        Released, Renewed, Revoked, Store, StoreError, Touched,
     },
 };
 
@@ -47,6 +47,7 @@ pub(super) struct Families {
     errors: Counters,
     pub(super) failovers: Counter,
     pub(super) resyncs: Counter,
+    broken: Counters,
 }
 
 /// A store whose commands are counted.
@@ -70,6 +71,7 @@ impl Families {
             errors: Family::default(),
             failovers: Counter::default(),
             resyncs: Counter::default(),
+            broken: Family::default(),
         };
         let about = "Time from a command to the store to its answer, by script";
         names.seconds("store_request_duration", about, families.durations.clone());
@@ -80,7 +82,22 @@ impl Families {
         names.plain("store_failovers", about, families.failovers.clone());
         let about = "Times that the broker began to hear a server, or had missed what it told";
         names.plain("store_resyncs", about, families.resyncs.clone());
+        let about = "Violations of an assumption of the guarantees by a server";
+        names.plain("store_broken_assumptions", about, families.broken.clone());
+        // An increase counts from the first time on only if the series was there before.
+        for assumption in [Assumption::Clock, Assumption::NoEviction] {
+            families.broken(assumption);
+        }
         families
+    }
+
+    pub(super) fn broken(&self, assumption: Assumption) -> Counter {
+        let name = match assumption {
+            Assumption::Clock => "clock",
+            Assumption::NoEviction => "no_eviction",
+        };
+        let label = vec![("assumption", name.to_owned())];
+        self.broken.get_or_create(&label).clone()
     }
 }
 

@@ -20,6 +20,7 @@ use tonic::service::Routes;
 
 use super::{counted, traced::traced};
 use crate::{
+    grpc::OnDelivery,
     metrics::{Calls, Counting},
     trace::Tracing,
     transport::{Answer, Large, Load, Partial, Peer, Places},
@@ -39,7 +40,14 @@ pub(super) fn bounded(routes: Routes, calls: Calls, tracing: &Tracing) -> Routes
     let bound = from_fn(move |request: Request, next: Next| {
         let (load, tracing) = (load(request.extensions()), tracing.clone());
         match load {
-            None => Either::Left(async move { traced(&tracing, request, next).await }),
+            None => Either::Left(async move {
+                let mut answer = traced(&tracing, request, next).await;
+                // Nobody would see the client go.
+                if let Some(delivery) = answer.extensions_mut().remove::<OnDelivery>() {
+                    delivery.done();
+                }
+                answer
+            }),
             Some(load) => {
                 let counting = calls.begin(request.uri().path());
                 let bounds = (load, Arc::clone(&all), counting);
@@ -82,7 +90,8 @@ async fn bounded_call(
             partial: load.partial(),
         })
     });
-    let answer = traced(&tracing, request, next).await;
+    let mut answer = traced(&tracing, request, next).await;
+    let delivery = answer.extensions_mut().remove::<OnDelivery>();
     if let Some(counting) = &mut counting {
         counted::begun(counting, &answer);
     }
@@ -90,6 +99,7 @@ async fn bounded_call(
         Body::new(Answered {
             body,
             counting,
+            delivery,
             answer: load.answer(),
             _places: places,
         })
@@ -167,6 +177,7 @@ impl Message {
 struct Answered {
     body: Body,
     counting: Option<Counting>,
+    delivery: Option<OnDelivery>,
     answer: Answer,
     _places: (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>),
 }
@@ -186,6 +197,14 @@ impl HttpBody for Answered {
         }
         if let Some(counting) = &mut self.counting {
             counted::went_on(counting, &polled);
+        }
+        let is_sent = match &polled {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if let Some(delivery) = self.delivery.take_if(|_| is_sent) {
+            delivery.done();
         }
         polled
     }

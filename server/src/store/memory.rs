@@ -34,8 +34,9 @@ use super::{
     Outcome, Refused, Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX, FencingToken, Filter,
-    HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via, WAITERS_MAX,
+    ATTEMPTS_MAX, Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX,
+    FencingToken, Filter, HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Revoke,
+    Ttl, Via, WAITERS_MAX,
 };
 
 /// Records are swept after so many commands, so that idle locks cost nothing.
@@ -151,6 +152,21 @@ impl Kept {
 }
 
 impl MemoryStore {
+    fn context(&self) -> Context {
+        Context {
+            now_us: self.memory.now_us(),
+            broker: self.broker,
+            not_after_ms: u64::MAX,
+            grants: Grants::NotBefore(self.memory.no_grants_before_ms),
+            waiters_max: WAITERS_MAX,
+            holders_max: HOLDERS_MAX as usize,
+            entries_max: ENTRIES_MAX,
+            attempts_max: ATTEMPTS_MAX,
+            told_slots_max: HOLDERS_MAX as usize,
+            ends_max: HOLDERS_MAX as usize,
+        }
+    }
+
     /// Runs one verb on the lock's record and tells the brokers of the waiters that it granted.
     fn run<T>(
         &self,
@@ -159,15 +175,7 @@ impl MemoryStore {
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
         let mut state = self.memory.state();
-        let context = Context {
-            now_us: self.memory.now_us(),
-            broker: self.broker,
-            not_after_ms: u64::MAX,
-            grants: Grants::NotBefore(self.memory.no_grants_before_ms),
-            waiters_max: WAITERS_MAX,
-            holders_max: HOLDERS_MAX as usize,
-            entries_max: ENTRIES_MAX,
-        };
+        let context = self.context();
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;
         let is_watched = !state.watched.is_empty();
@@ -247,7 +255,7 @@ impl Store for MemoryStore {
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        self.run(lock, |record, context| record.touch(context))
+        self.run(lock, |record, context| record.touch(context, 1))
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
@@ -292,11 +300,12 @@ impl Store for MemoryStore {
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
-        let now_us = self.memory.now_us();
+        let context = self.context();
         let state = self.memory.state();
         let kept = state.records.get(lock);
-        let kept = kept.filter(|kept| kept.until_ms >= now_us / 1_000);
-        Ok(kept.map_or(Checked::Unknown, |kept| kept.record.check(now_us, token)))
+        let kept = kept.filter(|kept| kept.until_ms >= context.now_us / 1_000);
+        let checked = kept.map(|kept| kept.record.check(&context, token));
+        Ok(checked.transpose()?.unwrap_or(Checked::Unknown))
     }
 
     async fn watch(&self) -> Result<(), StoreError> {

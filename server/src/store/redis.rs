@@ -3,12 +3,14 @@
 mod answers;
 mod batches;
 pub(in crate::store) mod changes;
+mod clock_step;
 mod clocks;
 mod cluster;
 mod complaints;
 pub mod connection;
 pub mod decide;
 pub mod era;
+mod former;
 mod gate;
 pub mod init;
 pub(super) mod list;
@@ -20,9 +22,11 @@ mod owner;
 pub mod place;
 mod probe;
 pub mod refusal;
+mod replication;
 pub mod script;
 pub mod scripts;
 mod settle;
+mod silence;
 pub(super) mod slice;
 pub mod supervisor;
 pub mod tls;
@@ -54,8 +58,8 @@ use self::{
     told::tell,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, Ending, Event, HandOff, LimitSet, Listed,
-    Listener, Moved, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Checked, Cursor, Ending, EraId, Event, HandOff, LimitSet,
+    Listed, Listener, Moved, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
     Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseRef,
@@ -149,7 +153,7 @@ impl RedisStore {
         verb: Verb,
         command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
         decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
-    ) -> Result<(Arc<Node>, T), StoreError> {
+    ) -> Result<(Target, T), StoreError> {
         let mut course = self.nodes.course(lock, verb, WITHIN);
         let (target, sent, answer) = loop {
             let target = self.nodes.target(&mut course).await?;
@@ -170,7 +174,7 @@ impl RedisStore {
         if answer.more {
             self.look_at_more(&target, lock).await;
         }
-        Ok((target.node, reply))
+        Ok((target, reply))
     }
 
     async fn eval<T>(
@@ -212,7 +216,7 @@ impl RedisStore {
     /// repaired by the next touch of any broker that has waiters for the lock.
     async fn look_at_more(&self, target: &Target, lock: &LockKey) {
         loop {
-            let touch = |preamble: &Preamble<'_>| preamble.touch(lock);
+            let touch = |preamble: &Preamble<'_>| preamble.touch(lock, 1);
             let sent = Instant::now();
             let answer = self
                 .eval(target, Verb::Touch, &touch, answers::touched)
@@ -227,6 +231,9 @@ impl RedisStore {
                 return;
             };
             self.tell_ended(lock, ended);
+            if outcome.reply.rejoin {
+                self.tell(Event::Rejoin(lock.clone()));
+            }
             self.publish((lock, &target.node), (outcome.hand_offs, sent), None);
             if !more {
                 return;
@@ -262,12 +269,16 @@ impl Store for RedisStore {
     async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.acquire(acquire, WAITERS_MAX);
         let run = self.run_on_node(&acquire.lock, Verb::Acquire, command, answers::acquired);
-        let (node, mut acquired) = run.await?;
+        let (target, mut acquired) = run.await?;
         if let Acquired::Granted(_) = acquired {
-            node.replicated().await?;
+            target.node.replicated().await?;
         }
-        if let Acquired::Queued { next_event_ms, .. } = &mut acquired {
-            hear(&node, &acquire.lock, next_event_ms).await;
+        if let Acquired::Queued {
+            next_event_ms, era, ..
+        } = &mut acquired
+        {
+            hear(&target.node, &acquire.lock, next_event_ms).await;
+            *era = EraId::new(target.era_id());
         }
         Ok(acquired)
     }
@@ -280,9 +291,9 @@ impl Store for RedisStore {
     ) -> Result<Renewed, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl, via);
         let run = self.run_on_node(&lease.lock, Verb::Renew, command, answers::renewed);
-        let (node, renewed) = run.await?;
+        let (target, renewed) = run.await?;
         if let Renewed::Extended(_) = renewed {
-            node.replicated().await?;
+            target.node.replicated().await?;
         }
         Ok(renewed)
     }
@@ -316,12 +327,23 @@ impl Store for RedisStore {
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.touch(lock);
-        let run = self.run_on_node(lock, Verb::Touch, command, answers::touched);
-        let (node, mut touched) = run.await?;
-        hear(&node, lock, &mut touched.next_event_ms).await;
+        let touch = async |from| {
+            let command = move |preamble: &Preamble<'_>| preamble.touch(lock, from);
+            let run = self.run_on_node(lock, Verb::Touch, command, answers::touched);
+            run.await
+        };
+        let (mut target, mut touched) = touch(1).await?;
+        while let Some(from) = touched.more_from.take() {
+            let more;
+            (target, more) = touch(from).await?;
+            touched.held.extend(more.held);
+            touched.rejoin |= more.rejoin;
+            touched.more_from = more.more_from;
+        }
+        hear(&target.node, lock, &mut touched.next_event_ms).await;
         Ok(Touched {
-            held: node.to_be_claimed(touched.held),
+            held: target.node.to_be_claimed(touched.held),
+            era: EraId::new(target.era_id()),
             ..touched
         })
     }

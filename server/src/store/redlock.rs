@@ -261,6 +261,8 @@ impl Store for RedlockStore {
             rejoin: !waits,
             next_event_ms: 0,
             held,
+            more_from: None,
+            era: None,
         })
     }
 
@@ -372,6 +374,7 @@ fn queued(Standing { place, position }: Standing) -> Acquired {
         place,
         position,
         last_fencing_token: 0,
+        era: None,
     }
 }
 

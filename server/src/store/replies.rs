@@ -21,6 +21,8 @@ pub enum Acquired {
         /// The newest token that the lock had granted then; 0: none. A hand-off to this request with no
         /// newer one was taken back before: it is nobody's any more, however late it is heard of.
         last_fencing_token: u64,
+        /// The era of the store in which it is in line, if there are several.
+        era: Option<EraId>,
     },
     /// Held by someone else, and the request does not wait.
     Held(Contention),
@@ -35,6 +37,8 @@ pub enum Acquired {
     UpgradeDenied,
     /// The lease has entered the lock as often as it may.
     TooManyEntries,
+    /// The call waits, in as many attempts as a place in line takes.
+    TooManyAttempts,
     /// The lock knows no such lease, or holds a newer grant of it.
     NotFound,
     /// The queue is full.
@@ -124,9 +128,9 @@ pub enum Cancelled {
     Dequeued,
     /// The last attempt: the request's entry is off the lock.
     Freed,
-    /// Another attempt of the request is left, and keeps its place or its lock.
+    /// The request keeps its place or its lock: other attempts of it are left, or it never listed this one.
     Kept,
-    /// The attempt is not known, and will be refused should it still arrive.
+    /// Nothing is known of the request. The attempt will be refused should it still arrive.
     Unknown,
 }
 
@@ -190,6 +194,22 @@ pub struct Touched {
     pub next_event_ms: u64,
     /// The grants that belong to calls at this broker, which may not have heard of them.
     pub held: Vec<HandOff>,
+    /// Where to go on: there are more holders than one touch looks through.
+    pub more_from: Option<usize>,
+    /// The era of the store, if there are several. In another one than before the store may have lost the
+    /// places of waiters.
+    pub era: Option<EraId>,
+}
+
+/// Names what a store keeps between two losses of data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EraId(Box<str>);
+
+impl EraId {
+    /// `None` of an empty name: the store could not say.
+    pub fn new(name: &str) -> Option<Self> {
+        (!name.is_empty()).then(|| Self(name.into()))
+    }
 }
 
 impl Revoked {

@@ -1,11 +1,13 @@
 //! A lock that is added to a lease: a grant like any other, under an id that is there already.
 
 use leasehold_server::{
-    lock::{Acquire, LeaseRef, TOMBSTONE_MS, expiry_ms},
-    store::{Acquired, Cancelled, Renewed},
+    lock::{Acquire, LeaseRef, Mode, RELEASED_MAX, TOMBSTONE_MS, expiry_ms},
+    store::{Acquired, Cancelled, Released, Renewed},
 };
 
-use crate::world::{TTL_MS, World, added_to, again, lease, lock_named, only, with_ttl};
+use crate::world::{
+    SLACK_MS, TTL_MS, World, added_to, again, lease, lock_named, only, with_mode, with_ttl,
+};
 
 /// A lease on another lock.
 async fn elsewhere(world: &World) -> LeaseRef {
@@ -81,6 +83,35 @@ pub async fn a_released_lock_is_added_again(world: &World) {
     world.renewed(0, &second).await;
 }
 
+/// However many others were released since: its holder may show the lease as it received it.
+pub async fn a_lock_released_from_a_lease_is_remembered_while_that_may_be_shown(world: &World) {
+    let other = elsewhere(world).await;
+    let added = with_ttl(adds(world, &other), 20_000);
+    let added = world.granted(0, &added).await;
+    let now = Released::Now { hold_count: 0 };
+    assert_eq!(world.release_lock(0, &added).await, now);
+    for _ in 0..=RELEASED_MAX {
+        let lease = world.held_by(1).await;
+        world.release(1, &lease).await;
+    }
+    world.advance_ms(expiry_ms(20_000) - SLACK_MS).await;
+    assert_eq!(world.renew(2, &added).await, Renewed::Released);
+    let already = Released::Already { hold_count: 0 };
+    assert_eq!(world.release_lock(2, &added).await, already);
+    world.advance_ms(SLACK_MS).await;
+    assert_eq!(world.renew(2, &added).await, Renewed::NotFound);
+}
+
+/// Nobody takes the loss of a lock for the release before.
+pub async fn a_lock_that_was_added_again_and_expired_is_told_as_expired(world: &World) {
+    let other = elsewhere(world).await;
+    let first = world.granted(0, &adds(world, &other)).await;
+    world.release_lock(0, &first).await;
+    let second = world.granted(0, &adds(world, &other)).await;
+    world.advance_ms(expiry_ms(TTL_MS)).await;
+    assert_eq!(world.renew(0, &second).await, Renewed::Expired);
+}
+
 pub async fn t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused(world: &World) {
     let other = elsewhere(world).await;
     let call = adds(world, &other);
@@ -114,14 +145,53 @@ pub async fn two_adds_of_one_lease_make_one_holder(world: &World) {
     assert!(again.fencing_token > added.fencing_token);
 }
 
-pub async fn a_repeat_of_an_add_in_line_keeps_its_place_although_its_lease_holds(world: &World) {
+/// It is answered as a new one would be.
+pub async fn an_add_in_line_enters_what_its_lease_got_by_another_one(world: &World) {
     let [first, second] = two_in_line(world).await;
     let added = world.handed(1, &first).await;
-    world.queued(3, &again(&second)).await;
-    assert_eq!(world.state().await.queue_length, 1);
+    assert_eq!(world.entered(3, &again(&second)).await, 2);
+    let state = world.state().await;
+    assert_eq!((state.holder_count, state.queue_length), (1, 0));
+    assert_eq!(world.cancel(2, &second).await, Cancelled::Kept);
     world.release(1, &added).await;
-    world.handed(3, &second).await;
+    world.granted(0, &world.call()).await;
+}
+
+pub async fn an_add_in_line_that_asks_for_more_than_its_lease_got_is_denied(world: &World) {
+    let other = elsewhere(world).await;
+    let held = world.held_by(0).await;
+    let reader = with_mode(added_to(&other, world.waiting()), Mode::Shared);
+    let writer = added_to(&other, world.waiting());
+    world.queued(1, &reader).await;
+    world.queued(1, &writer).await;
+    world.release(0, &held).await;
+    world.handed(1, &reader).await;
+    let denied = world.acquire(1, &again(&writer)).await;
+    assert_eq!(denied, Acquired::UpgradeDenied);
     assert_eq!(world.state().await.queue_length, 0);
+}
+
+/// Whoever waits behind it, or comes later, is not held up; its broker is told to ask again.
+pub async fn an_add_in_line_whose_lease_holds_the_lock_is_passed_over(world: &World) {
+    let shared = |call| with_mode(call, Mode::Shared);
+    let other = elsewhere(world).await;
+    let held = world.held_by(0).await;
+    let calls = [(); 2].map(|()| shared(added_to(&other, world.waiting())));
+    let behind = shared(world.waiting());
+    world.queued(1, &calls[0]).await;
+    world.queued(2, &calls[1]).await;
+    world.queued(3, &behind).await;
+    world.release(0, &held).await;
+    world.handed(1, &calls[0]).await;
+    world.handed(3, &behind).await;
+    world.granted(0, &shared(world.call())).await;
+    assert_eq!(world.state().await.queue_length, 1);
+    assert!(!world.touch(1).await.rejoin);
+    assert!(world.touch(2).await.rejoin);
+    // It keeps the line, and so the brokers that this knows.
+    world.queued(2, &world.waiting()).await;
+    assert_eq!(world.entered(2, &again(&calls[1])).await, 2);
+    assert!(!world.touch(2).await.rejoin);
 }
 
 pub async fn an_add_waits_for_a_promise_to_its_own_lease(world: &World) {

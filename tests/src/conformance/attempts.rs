@@ -1,11 +1,11 @@
 //! Cancelling: an attempt takes back itself and nothing else.
 
 use leasehold_server::{
-    lock::{ATTEMPTS_MAX, Acquire, TOMBSTONE_MS},
-    store::{Acquired, Cancelled, Renewed},
+    lock::{ATTEMPTS_MAX, Acquire, Release, TOMBSTONE_MS, Via},
+    store::{Acquired, Cancelled, Released, Renewed},
 };
 
-use crate::world::{SLACK_MS, World, again};
+use crate::world::{SLACK_MS, World, added_to, again};
 
 pub async fn cancelling_an_older_attempt_keeps_the_newer_in_line(world: &World) {
     let lease = world.held_by(0).await;
@@ -62,7 +62,7 @@ pub async fn cancelling_twice_takes_back_once(world: &World) {
     world.queued(1, &first).await;
     world.queued(1, &again(&first)).await;
     assert_eq!(world.cancel(1, &first).await, Cancelled::Kept);
-    assert_eq!(world.cancel(1, &first).await, Cancelled::Unknown);
+    assert_eq!(world.cancel(1, &first).await, Cancelled::Kept);
     assert_eq!(world.state().await.queue_length, 1);
 }
 
@@ -105,19 +105,68 @@ pub async fn a_tombstone_stands_for_two_seconds(world: &World) {
     world.granted(0, &call).await;
 }
 
-pub async fn the_newest_eight_attempts_of_a_call_are_kept(world: &World) {
-    world.held_by(0).await;
+pub async fn undoing_any_number_of_repeats_leaves_an_answered_lease(world: &World) {
+    let call = world.call();
+    let lease = world.granted(0, &call).await;
+    let repeats: Vec<Acquire> = (0..=ATTEMPTS_MAX).map(|_| again(&call)).collect();
+    for repeat in &repeats {
+        world.granted(1, repeat).await;
+    }
+    for repeat in &repeats {
+        assert_eq!(world.cancel(1, repeat).await, Cancelled::Kept);
+    }
+    world.renewed(0, &lease).await;
+    world.release(0, &lease).await;
+    world.granted(2, &world.call()).await;
+}
+
+pub async fn undoing_any_number_of_repeats_leaves_an_answered_entry(world: &World) {
+    let outer = world.held_by(0).await;
+    let entry = added_to(&outer, world.call());
+    world.granted(0, &entry).await;
+    let repeats: Vec<Acquire> = (0..=ATTEMPTS_MAX).map(|_| again(&entry)).collect();
+    for repeat in &repeats {
+        world.granted(1, repeat).await;
+    }
+    for repeat in &repeats {
+        world.cancel(1, repeat).await;
+    }
+    let left = world
+        .store(0)
+        .release(&outer, Release::Entry(entry.request), Via::Anywhere);
+    assert_eq!(left.await, Ok(Released::Now { hold_count: 1 }));
+}
+
+pub async fn a_call_waits_in_eight_attempts_and_a_ninth_is_refused(world: &World) {
+    let lease = world.held_by(0).await;
     let call = world.waiting();
-    let attempts: Vec<Acquire> = (0..=ATTEMPTS_MAX).map(|_| again(&call)).collect();
+    let attempts: Vec<Acquire> = (0..ATTEMPTS_MAX).map(|_| again(&call)).collect();
     for attempt in &attempts {
         world.queued(1, attempt).await;
     }
-    assert_eq!(world.cancel(1, &attempts[0]).await, Cancelled::Unknown);
-    for attempt in &attempts[1..ATTEMPTS_MAX] {
+    let ninth = again(&call);
+    assert_eq!(world.acquire(1, &ninth).await, Acquired::TooManyAttempts);
+    world.queued(1, &attempts[0]).await;
+    assert_eq!(world.cancel(1, &ninth).await, Cancelled::Kept);
+    for attempt in &attempts[1..] {
         assert_eq!(world.cancel(1, attempt).await, Cancelled::Kept);
     }
-    let last = world.cancel(1, &attempts[ATTEMPTS_MAX]).await;
-    assert_eq!(last, Cancelled::Dequeued);
+    world.queued(1, &again(&call)).await;
+    world.release(0, &lease).await;
+    world.handed(1, &call).await;
+}
+
+pub async fn attempts_at_brokers_that_are_gone_make_room_for_others(world: &World) {
+    let lease = world.held_by(0).await;
+    let call = world.waiting();
+    for _ in 0..ATTEMPTS_MAX {
+        world.queued(1, &again(&call)).await;
+    }
+    world.queued(2, &world.waiting()).await;
+    world.pass_ms(13_500, &[2]).await;
+    world.queued(2, &again(&call)).await;
+    world.release(0, &lease).await;
+    world.handed(2, &call).await;
 }
 
 pub async fn a_cancelled_call_may_come_again(world: &World) {

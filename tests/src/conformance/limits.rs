@@ -68,8 +68,8 @@ pub async fn t24_waiters_that_can_never_fit_are_refused(world: &World) {
     world.queued(2, &behind).await;
     world.set_limit(0, 3).await;
     world.told_to_rejoin(1).await;
-    assert_eq!(world.state().await.queue_length, 2);
     assert_eq!(world.mismatch(0, &again(&heavy)).await, 3);
+    assert_eq!(world.state().await.queue_length, 2);
     world.release(0, &held).await;
     world.handed(0, &light).await;
     world.handed(2, &behind).await;

@@ -32,7 +32,7 @@ pub async fn a_repeat_of_a_held_call_with_other_arguments_is_refused(world: &Wor
     let mut other = again(&call);
     other.arguments = ArgumentsHash::of(&[b"other arguments"]);
     assert_eq!(world.acquire(0, &other).await, Acquired::RequestIdReused);
-    assert_eq!(world.cancel(0, &other).await, Cancelled::Unknown);
+    assert_eq!(world.cancel(0, &other).await, Cancelled::Kept);
     world.renewed(0, &lease).await;
 }
 

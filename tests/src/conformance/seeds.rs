@@ -42,7 +42,7 @@ pub async fn seed_blocking_lock_is_granted_when_the_holder_releases(world: &Worl
 pub async fn seed_blocking_lock_is_granted_nothing_after_its_time_out(world: &World) {
     let lease = world.held_by(0).await;
     world.queued(1, &world.waiting_for(5_000)).await;
-    world.advance_ms(5_001).await;
+    world.advance_ms(expiry_ms(5_000)).await;
     world.release(0, &lease).await;
     assert_eq!(only(world.state().await.holders), None);
     world.granted(2, &world.call()).await;

@@ -1,6 +1,6 @@
 //! Brokers that no longer touch a lock while others do: their waiters must not hold up the line.
 
-use leasehold_server::lock::expiry_ms;
+use leasehold_server::{lock::expiry_ms, store::Cancelled};
 
 use crate::world::{TTL_MS, World, again, only};
 
@@ -69,6 +69,31 @@ pub async fn a_repeat_at_a_live_broker_saves_the_place_of_a_silent_one(world: &W
     world.queued(3, &again(&moved)).await;
     world.release(0, &held).await;
     world.handed(3, &moved).await;
+}
+
+pub async fn a_call_keeps_its_place_while_one_of_its_brokers_lives(world: &World) {
+    let held = world.held_by(0).await;
+    let (twice, later) = (world.waiting(), world.waiting());
+    world.queued(1, &twice).await;
+    world.queued(2, &again(&twice)).await;
+    world.queued(3, &later).await;
+    world.pass_ms(7_500, &[1, 3]).await;
+    world.release(0, &held).await;
+    let lease = world.handed(1, &twice).await;
+    world.release(1, &lease).await;
+    world.handed(3, &later).await;
+}
+
+pub async fn an_undo_frees_a_lock_whose_other_attempt_was_at_a_broker_that_is_gone(world: &World) {
+    let held = world.held_by(0).await;
+    let twice = world.waiting();
+    let gone = again(&twice);
+    world.queued(1, &twice).await;
+    world.queued(2, &gone).await;
+    world.pass_ms(13_500, &[1]).await;
+    world.release(0, &held).await;
+    world.handed(1, &twice).await;
+    assert_eq!(world.cancel(1, &twice).await, Cancelled::Freed);
 }
 
 pub async fn a_stall_of_the_store_makes_nobody_silent(world: &World) {

@@ -2,7 +2,7 @@
 
 use leasehold_server::{
     lock::{Acquire, Attachment, FencingToken, LeaseRef, Mode, Release, StreamId, Via, expiry_ms},
-    store::{Acquired, Attached, Released, Renewed},
+    store::{Acquired, Attached, Cancelled, Released, Renewed},
 };
 
 use crate::world::{
@@ -188,6 +188,31 @@ pub async fn a_repeat_on_another_stream_moves_the_waiter(world: &World) {
     assert_eq!(renew_via(world, &lease, 0, 1).await, Renewed::Elsewhere);
     renewed_via(world, &lease, 1, 1).await;
     assert_eq!(world.state().await.queue_length, 1);
+}
+
+pub async fn a_call_that_moves_leaves_the_attempts_of_its_old_stream(world: &World) {
+    let first = world.held_by(3).await;
+    let older = on(stream(world, 0, 1), 1, world.waiting());
+    world.queued(0, &older).await;
+    let newer = on(stream(world, 1, 1), 2, again(&older));
+    world.queued(1, &newer).await;
+    let next = world.waiting();
+    world.queued(3, &next).await;
+    assert_eq!(world.cancel(1, &newer).await, Cancelled::Dequeued);
+    assert_eq!(world.cancel(0, &older).await, Cancelled::Unknown);
+    world.release(0, &first).await;
+    world.handed(3, &next).await;
+}
+
+pub async fn a_unary_call_that_goes_on_on_a_stream_keeps_its_attempt(world: &World) {
+    let first = world.held_by(3).await;
+    let unary = world.waiting();
+    world.queued(0, &unary).await;
+    let newer = on(stream(world, 1, 1), 1, again(&unary));
+    world.queued(1, &newer).await;
+    assert_eq!(world.cancel(1, &newer).await, Cancelled::Kept);
+    world.release(3, &first).await;
+    world.handed(0, &unary).await;
 }
 
 pub async fn the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved(world: &World) {

@@ -115,7 +115,7 @@ pub async fn t08_a_waiter_past_its_time_is_not_granted_but_the_next_is(world: &W
     let (late, next) = (world.waiting_for(2_000), world.waiting());
     world.queued(1, &late).await;
     world.queued(1, &next).await;
-    world.advance_ms(2_001).await;
+    world.advance_ms(expiry_ms(2_000)).await;
     world.release(0, &lease).await;
     world.handed(1, &next).await;
     assert_eq!(world.state().await.queue_length, 0);
@@ -169,6 +169,7 @@ pub async fn t11_each_waiter_has_its_own_deadline(world: &World) {
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].owner, waits[1].owner);
     assert_left(left[0].remaining_ms, 40_000 - 4_001);
+    world.advance_ms(expiry_ms(4_000) - 4_001).await;
     world.release(0, &lease).await;
     world.handed(1, &waits[1]).await;
 }

@@ -47,8 +47,14 @@ pub struct Generator {
     broker: usize,
     /// In these sequences one broker touches the lock all the time and the others seldom.
     steady: bool,
+    /// The last broker has ended, in one of these.
+    has_ended: bool,
     /// In these many calls enter locks that their leases hold.
     reentrant: bool,
+    /// In these one call is repeated again and again, and its attempts are cancelled.
+    repeats: bool,
+    /// For a while nothing is acquired in them, and more attempts are cancelled instead.
+    cancels: bool,
     /// In these many leases are on streams.
     streams: bool,
     /// In these many leases are revoked.
@@ -69,7 +75,7 @@ impl Generator {
         let mut rng = StdRng::seed_from_u64(seed);
         let brokers = [(); BROKERS].map(|()| BrokerId::parse(&id(&mut rng, 16)).expect("an id"));
         let begin_ms = BEGIN_MS + [0, 0, 25_000][rng.gen_range(0..3)];
-        let reentrant = rng.gen_bool(0.3);
+        let reentrant = rng.gen_bool(0.45);
         let mut generator = Self {
             lock: LockKey::new(
                 Namespace::parse("default").expect("legal"),
@@ -79,7 +85,10 @@ impl Generator {
             broker: 0,
             now_us: begin_ms * 1_000 + rng.gen_range(0..1_000),
             steady: rng.gen_bool(0.3),
+            has_ended: false,
             reentrant,
+            repeats: rng.gen_bool(if reentrant { 0.5 } else { 0.3 }),
+            cancels: false,
             streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
             revokes: rng.gen_bool(0.3),
             kind: [
@@ -115,10 +124,12 @@ impl Generator {
         };
         let touches = if self.steady { 44 } else { 14 };
         let which = self.rng.gen_range(0..VERBS + touches);
+        self.has_ended |= self.steady && self.rng.gen_bool(0.05);
+        let brokers = BROKERS - usize::from(self.has_ended);
         self.broker = match (self.steady, which) {
             (true, VERBS..) if self.rng.gen_bool(0.9) => 0,
             (true, _) if self.rng.gen_bool(0.3) => 0,
-            _ => self.rng.gen_range(0..BROKERS),
+            _ => self.rng.gen_range(0..brokers),
         };
         let verb = self.verb(which);
         Step {
@@ -213,7 +224,10 @@ impl Generator {
     }
 
     fn verb(&mut self, which: u32) -> Verb {
+        self.cancels ^= self.repeats && self.rng.gen_bool(0.1);
         match which {
+            0..35 if self.cancels => self.cancel(),
+            50..63 if self.repeats => Verb::Acquire(Box::new(self.acquire())),
             0..35 => Verb::Acquire(Box::new(self.acquire())),
             35..50 => {
                 let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
@@ -230,13 +244,18 @@ impl Generator {
             83..85 => Verb::Check(self.lease().fencing_token),
             85 => Verb::SetLimit(self.rng.gen_range(1..=LIMIT + 1)),
             86 => Verb::Revoke(self.revoke()),
-            _ => Verb::Touch,
+            _ => Verb::Touch(if self.rng.gen_bool(0.1) { 3 } else { 1 }),
         }
     }
 
     fn acquire(&mut self) -> Acquire {
-        let slot = self.rng.gen_range(0..CALLS);
-        if self.rng.gen_bool(0.2) {
+        let is_repeated = self.repeats && self.rng.gen_bool(0.6);
+        let slot = if is_repeated {
+            0
+        } else {
+            self.rng.gen_range(0..CALLS)
+        };
+        if self.rng.gen_bool(if is_repeated { 0.02 } else { 0.2 }) {
             self.calls[slot] = self.new_call();
         }
         let mut call = self.calls[slot].clone();
@@ -244,9 +263,11 @@ impl Generator {
             0..3 => call.arguments = ArgumentsHash::of(&[ARGUMENTS[1]]),
             3..5 => call.lease_id = LeaseId::parse(&id(&mut self.rng, 26)).expect("an id"),
             // The same attempt once more, or one that was cancelled before it was sent.
-            5..40 if self.reentrant && !self.leases.is_empty() => call = self.under(call),
+            5..40 if self.reentrant && !is_repeated && !self.leases.is_empty() => {
+                call = self.under(call);
+            }
             5..9 if !self.leases.is_empty() => call = self.under(call),
-            9..50 if !self.attempts.is_empty() => {
+            9..50 if !is_repeated && !self.attempts.is_empty() => {
                 let newest = self.attempts.len().saturating_sub(6);
                 call = self.attempts[newest..]
                     .choose(&mut self.rng)
@@ -259,7 +280,7 @@ impl Generator {
             .attempts
             .iter()
             .any(|sent| sent.attempt == call.attempt)
-            || self.rng.gen_bool(0.1)
+            || self.rng.gen_bool(if is_repeated { 0.8 } else { 0.1 })
         {
             call.attempt = AttemptId::parse(&id(&mut self.rng, 13)).expect("an id");
         }
@@ -311,6 +332,7 @@ impl Generator {
         let what = entry.filter(|_| self.rng.gen_bool(share));
         let what = what.unwrap_or(match self.rng.gen_bool(0.05) {
             true => Release::Lapse,
+            false if self.rng.gen_bool(0.3) => Release::Lock,
             false => Release::All,
         });
         Verb::Release(lease, what, self.via())
@@ -325,7 +347,19 @@ impl Generator {
             });
         }
         let newest = self.attempts.len().saturating_sub(5);
-        let call = self.attempts[newest..].choose(&mut self.rng).expect("some");
+        let mut call = self.attempts[newest..].choose(&mut self.rng);
+        if self.repeats && self.rng.gen_bool(0.8) {
+            let request = match call {
+                Some(call) if self.reentrant => call.request,
+                _ => self.calls[0].request,
+            };
+            let mut repeated: Vec<_> = self.attempts.iter().rev().collect();
+            repeated.retain(|attempt| attempt.request == request);
+            repeated.dedup_by_key(|attempt| attempt.attempt);
+            let newest = &repeated[..repeated.len().min(5)];
+            call = newest.choose(&mut self.rng).copied().or(call);
+        }
+        let call = call.expect("some");
         Verb::Cancel(call.request, call.attempt)
     }
 }

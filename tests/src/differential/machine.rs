@@ -18,7 +18,10 @@ use leasehold_server::{
 use super::{
     Told,
     pipeline::Pipeline,
-    steps::{Answer, ENTRIES_MAX, Era, HOLDERS_MAX, RECOVERED_MS, Step, Verb, WAITERS_MAX},
+    steps::{
+        ATTEMPTS_MAX, Answer, ENDS_MAX, ENTRIES_MAX, Era, HOLDERS_MAX, RECOVERED_MS, Step,
+        TOLD_SLOTS_MAX, Verb, WAITERS_MAX,
+    },
 };
 
 const ERA_ID: &str = "theverifiedera";
@@ -31,8 +34,8 @@ const CLOCK: [&str; 2] = [
 /// What a command says before the arguments of a lock.
 const PREAMBLE: usize = 3;
 
-/// The line of the scripts that bounds the holders, and a lease's entries.
-const BOUNDS: &str = "local HOLDERS_MAX, ENTRIES_MAX = 1000, 64\n";
+/// The line of the scripts that bounds the holders, a lease's entries, and the attempts of a request.
+const BOUNDS: &str = "local HOLDERS_MAX, ENTRIES_MAX, ATTEMPTS_MAX, TOLD_SLOTS_MAX, ENDS_MAX = 1000, 64, 8, 256, 128\n";
 
 /// The scripts under injected time, and keys of their own.
 pub struct Machine {
@@ -55,7 +58,19 @@ impl Machine {
             );
             assert_eq!(text.matches(BOUNDS).count(), 1, "bounds stand once");
             let text = text.replace(CLOCK[0], CLOCK[1]);
-            let bounds = format!("local HOLDERS_MAX, ENTRIES_MAX = {HOLDERS_MAX}, {ENTRIES_MAX}\n");
+            let bounds = [
+                HOLDERS_MAX,
+                ENTRIES_MAX,
+                ATTEMPTS_MAX,
+                TOLD_SLOTS_MAX,
+                ENDS_MAX,
+            ]
+            .map(|most| most.to_string());
+            let bounds = bounds.join(", ");
+            let bounds = format!(
+                "{} = {bounds}\n",
+                BOUNDS.split(" = ").next().unwrap_or_default()
+            );
             let edited = edit(&text.replace(BOUNDS, &bounds));
             texts.borrow_mut().push(edited.clone());
             edited
@@ -129,7 +144,7 @@ impl Machine {
                 scripts::Verb::Cancel,
                 preamble.cancel(&step.lock, *request, *attempt),
             ),
-            Verb::Touch => (scripts::Verb::Touch, preamble.touch(&step.lock)),
+            Verb::Touch(from) => (scripts::Verb::Touch, preamble.touch(&step.lock, *from)),
             Verb::SetLimit(limit) => (
                 scripts::Verb::SetLimit,
                 preamble.set_limit(&step.lock, *limit),
@@ -188,7 +203,7 @@ fn told(step: &Step, reply: Value) -> Told {
         Verb::Attach(..) => read(decode::attached(reply, me), Answer::Attach),
         Verb::Release(..) => read(decode::released(reply, me), Answer::Release),
         Verb::Cancel(..) => read(decode::cancelled(reply, me), Answer::Cancel),
-        Verb::Touch => read(decode::touched(reply, me), Answer::Touch),
+        Verb::Touch(_) => read(decode::touched(reply, me), Answer::Touch),
         Verb::SetLimit(_) => read(decode::limit_set(reply, me), Answer::SetLimit),
         Verb::Revoke(_) => read(decode::revoked(reply, me), Answer::Revoke),
         Verb::Check(_) => read(decode::checked(reply, me), Answer::Check),

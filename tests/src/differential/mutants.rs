@@ -18,16 +18,16 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 74] = [
+pub const MUTANTS: [Mutant; 91] = [
     mutant(
         "anybody releases",
-        "local h = holder_of(lease)\n  if h and h.token == token and is_elsewhere",
+        "local h = living(holder_of(lease))\n  if h and h.token == token and is_elsewhere",
         "local h = holder_at(1)\n  token = h and h.token\n  if h and h.token == token and is_elsewhere",
     ),
     mutant(
         "a renewal does not compare the token",
-        "if h and h.token == token then",
-        "if h then",
+        "if h and h.token == token and not is_closed then",
+        "if h and not is_closed then",
     ),
     mutant(
         "tokens follow the clock back",
@@ -56,13 +56,13 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "an unclaimed waiter falls back to the tail",
-        "write_waiter(h.place, w)\n      remove(h)",
-        "drop(h.place, w.request) join(w)\n      remove(h)",
+        "write_waiter(h.place, w)\n  remove(h)",
+        "drop(h.place, w.request) join(w)\n  remove(h)",
     ),
     mutant(
         "a lease lives a millisecond longer",
-        "h and h.expires > now then\n      earliest",
-        "h and h.expires >= now then\n      earliest",
+        "if expires and expires > now then\n      earliest",
+        "if expires and expires >= now then\n      earliest",
     ),
     mutant(
         "a cancel takes all attempts back",
@@ -71,8 +71,8 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "silence is not noticed",
-        "not gone and silent <= SILENT and",
-        "not gone and",
+        "touched_ms and silent <= SILENT and",
+        "touched_ms and",
     ),
     mutant(
         "silent brokers keep their place for ever",
@@ -106,8 +106,8 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "an unclaimed waiter is not passed over",
-        "and touched_ms >= tonumber(w.passed) then",
-        "then",
+        " and touched_ms >= tonumber(passed)",
+        "",
     ),
     mutant(
         "a hand-off to another broker is final",
@@ -211,7 +211,7 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "waiters that can never fit stay in line",
-        "tonumber(w.weight) > limit then",
+        "tonumber(w.weight) > holders.limit then",
         "false then",
     ),
     mutant(
@@ -286,8 +286,43 @@ pub const MUTANTS: [Mutant; 74] = [
     ),
     mutant(
         "a lease is granted beside itself",
-        "(not fits(w.weight) or holder_of(w.lease))",
-        "not fits(w.weight)",
+        "if broker and not holder_of(w.lease) then",
+        "if broker then",
+    ),
+    mutant(
+        "a broker is not told that a call of its own may enter",
+        "rejoin = rejoin or may_enter",
+        "",
+    ),
+    mutant(
+        "a lease is called live while grants are closed",
+        "if grants_in() ~= 0 then return refused_until(grants_in()) end\n      return { 'LIVE'",
+        "return { 'LIVE'",
+    ),
+    mutant(
+        "a part of a lease is forgotten at once",
+        "remember_part(lease, now + expiry(h.ttl))",
+        "remember_part(lease, now)",
+    ),
+    mutant(
+        "a part is remembered like the whole",
+        "if is_part then remember_part",
+        "if false then remember_part",
+    ),
+    mutant(
+        "a call in line does not enter what its lease holds",
+        "if enters and not (waits and grants_in() ~= 0) then",
+        "if enters and not waits then",
+    ),
+    mutant(
+        "a call that enters keeps its place in line",
+        "      drop(place, request)\n      w.attempts",
+        "      w.attempts",
+    ),
+    mutant(
+        "a call that enters forgets its older attempts",
+        "w.attempts = attempts_add(attempts_at(stream, waits), attempt)",
+        "w.attempts = w.attempts",
     ),
     mutant(
         "an add passes a promise to its own lease",
@@ -388,5 +423,55 @@ pub const MUTANTS: [Mutant; 74] = [
         "a move is told without its number",
         "  local from = h.stream\n",
         "  local from = stream_of(h.stream) .. '.1'\n",
+    ),
+    mutant(
+        "a repeat is granted while grants are closed",
+        "return reply('ENDED') end\n    if grants_in() ~= 0 then",
+        "return reply('ENDED') end\n    if false then",
+    ),
+    mutant(
+        "a lease enters while grants are closed",
+        "return reply('STALE') end\n    if grants_in() ~= 0 then",
+        "return reply('STALE') end\n    if false then",
+    ),
+    mutant(
+        "a hand-off is claimed while grants are closed",
+        "is_closed = h and h.place and grants_in() ~= 0",
+        "is_closed = false",
+    ),
+    mutant(
+        "a repeat claims a hand-off while grants are closed",
+        "if h and h.place and grants_in() ~= 0 then\n    fall_back(h)\n    h = nil",
+        "if false then\n    fall_back(h)\n    h = nil",
+    ),
+    mutant(
+        "a lease that may have lapsed is attached while grants are closed",
+        "grace_of(h) ~= '' and grants_in() ~= 0",
+        "false",
+    ),
+    mutant(
+        "a holder forgets its oldest attempt",
+        "attempts = UNLISTED .. string.sub(attempts, 14)",
+        "attempts = string.sub(attempts, ATTEMPT_LEN + 1)",
+    ),
+    mutant(
+        "a waiter takes any number of attempts",
+        "if #left == ATTEMPTS_MAX then return nil end",
+        "",
+    ),
+    mutant(
+        "only the broker of the newest attempt counts",
+        "  local chosen, left, all_gone = nil",
+        "  do return nil, select(2, presence(newest, w.passed)) end\n  local chosen, left, all_gone = nil",
+    ),
+    mutant(
+        "attempts of a stream that a call has left stay",
+        "(w.stream == '' or stream_of(w.stream) == stream_of(there)) and w.attempts or ''",
+        "w.attempts",
+    ),
+    mutant(
+        "an attempt that is not listed hides the others of its call",
+        "(e or w) and 'KEPT' or 'UNKNOWN'",
+        "'UNKNOWN'",
     ),
 ];

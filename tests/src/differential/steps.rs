@@ -26,6 +26,13 @@ pub const WAITERS_MAX: u32 = 3;
 pub const HOLDERS_MAX: usize = 4;
 /// How often a lease may enter in these tests.
 pub const ENTRIES_MAX: usize = 3;
+/// How many attempts of a request are listed in these tests.
+pub const ATTEMPTS_MAX: usize = 3;
+
+/// How many slots a touch looks through in these tests.
+pub const TOLD_SLOTS_MAX: usize = 3;
+/// How many holders a command finds to be over in these tests.
+pub const ENDS_MAX: usize = 2;
 
 /// The era that the store holds at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +73,8 @@ pub enum Verb {
     Attach(LeaseRef, Attachment),
     Release(LeaseRef, Release, Via),
     Cancel(RequestHash, AttemptId),
-    Touch,
+    /// From this slot on.
+    Touch(usize),
     SetLimit(u32),
     Revoke(Revoke),
     Get,
@@ -134,6 +142,15 @@ impl Answer {
 }
 
 impl Step {
+    /// Whether the era allows no grants.
+    pub fn is_closed(&self) -> bool {
+        match self.era {
+            Era::Verified => false,
+            Era::Recovering => self.now_us / 1_000 < RECOVERED_MS,
+            Era::Other | Era::Absent => true,
+        }
+    }
+
     /// What the specification answers.
     pub fn apply(&self, record: &mut Record) -> Answer {
         let context = Context {
@@ -148,6 +165,9 @@ impl Step {
             waiters_max: WAITERS_MAX,
             holders_max: HOLDERS_MAX,
             entries_max: ENTRIES_MAX,
+            attempts_max: ATTEMPTS_MAX,
+            told_slots_max: TOLD_SLOTS_MAX,
+            ends_max: ENDS_MAX,
         };
         match &self.verb {
             Verb::Acquire(acquire) => Answer::Acquire(record.acquire(&context, acquire)),
@@ -162,11 +182,11 @@ impl Step {
             Verb::Cancel(request, attempt) => {
                 Answer::Cancel(Ok(record.cancel(&context, *request, *attempt)))
             }
-            Verb::Touch => Answer::Touch(record.touch(&context)),
+            Verb::Touch(from) => Answer::Touch(record.touch(&context, *from)),
             Verb::SetLimit(limit) => Answer::SetLimit(record.set_limit(&context, *limit)),
             Verb::Revoke(revoke) => Answer::Revoke(record.revoke(&context, revoke)),
             Verb::Check(token) => {
-                Answer::Check(Ok(Outcome::silent(record.check(self.now_us, *token))))
+                Answer::Check(record.check(&context, *token).map(Outcome::silent))
             }
             Verb::Get => {
                 let state = record.get(self.now_us);

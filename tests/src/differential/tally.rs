@@ -58,12 +58,13 @@ impl Tally {
         answer: &Answer,
         seen: [&LockState; 2],
     ) {
+        watch.assert_closed(step, answer);
         if let Verb::Acquire(acquire) = &step.verb {
             watch.calls.push(Acquire::clone(acquire));
         }
         let touched_nothing = match answer.refused() {
             Some(Refused::Late) => true,
-            Some(Refused::NoEra) => matches!(answer, Answer::Touch(_)),
+            Some(Refused::NoEra) => matches!(answer, Answer::Touch(_) | Answer::Check(_)),
             Some(Refused::Recovering { .. }) | None => {
                 matches!(answer, Answer::Get(_) | Answer::Check(_))
             }
@@ -193,7 +194,7 @@ impl Tally {
         let acting = match &step.verb {
             Verb::Acquire(acquire) => acquire.request.to_string(),
             Verb::Cancel(request, _) => request.to_string(),
-            Verb::Release(..) | Verb::Renew(..) | Verb::Touch => String::new(),
+            Verb::Release(..) | Verb::Renew(..) | Verb::Touch(_) => String::new(),
             Verb::Attach(..) | Verb::Revoke(_) => String::new(),
             Verb::SetLimit(_) | Verb::Get | Verb::Check(_) => String::new(),
         };
@@ -244,6 +245,7 @@ impl Tally {
             Acquired::StaleAttach => "acquire: stale attach",
             Acquired::UpgradeDenied => "acquire: upgrade denied",
             Acquired::TooManyEntries => "acquire: too many entries",
+            Acquired::TooManyAttempts => "acquire: too many attempts",
             Acquired::NotFound => "acquire: lease not found",
             Acquired::QueueFull => "full",
             Acquired::RequestIdReused => "acquire: id reused",
@@ -307,6 +309,25 @@ impl Tally {
 }
 
 impl Watch {
+    /// G2: while the era closes the store nothing is granted, and nothing comes back that may have ended
+    /// before its data was lost.
+    fn assert_closed(&self, step: &Step, answer: &Answer) {
+        let is_granted = match (answer, &step.verb) {
+            (Answer::Acquire(Ok(done)), _) => matches!(done.reply, Acquired::Granted(_)),
+            (Answer::Renew(Ok(done)), Verb::Renew(lease, ..)) => {
+                matches!(done.reply, Renewed::Extended(_))
+                    && self.is_provisional(lease.fencing_token)
+            }
+            (Answer::Attach(Ok(done)), _) => {
+                matches!(&done.reply, Attached::Attached(grant) if grant.disconnect_grace_ms.is_some())
+            }
+            (Answer::Check(Ok(done)), _) => matches!(done.reply, Checked::Live { .. }),
+            _ => false,
+        };
+        let is_granted = is_granted || !answer.hand_offs().is_empty();
+        assert!(!(is_granted && step.is_closed()), "{step:?} {answer:?}");
+    }
+
     fn is_provisional(&self, token: FencingToken) -> bool {
         self.provisional
             .iter()

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     ahead::Ahead,
     clock::boottime,
+    operator::{force, request},
     proxy::{Mode, Proxy, Way},
     scale::figures,
     time_left::expiry,
@@ -23,6 +24,8 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Long enough that nothing in these scenarios can be the end of it.
 const LONG: Duration = Duration::from_secs(20);
 const SLEPT: Duration = Duration::from_secs(300);
+/// How soon the lock is free when the work of its holder has stopped.
+const FREED_WITHIN: Duration = Duration::from_millis(500);
 /// How long the end of a program in good order may take.
 const ORDERLY: Duration = Duration::from_secs(2);
 
@@ -159,6 +162,32 @@ pub async fn a_lock_is_held_no_longer_than_max_hold(cast: Cast) {
     assert!(held > TTL && held <= most + TICK, "{held:?}");
     assert!(loss.at < over.granted, "{loss:?} {over:?}");
     over.at_the_end();
+}
+
+/// An operator takes a lock away. It is free as soon as its holder has stopped, who is told of the loss all the same.
+pub async fn a_lock_that_was_taken_away_is_free_when_its_holder_stops(cast: Cast) {
+    let scene = Scene::start(cast, 1).await;
+    let one = scene.one().await;
+    let lease = one.takes(&Ask::one("a").ttl(LONG)).await;
+    let rival = scene.rival("a").await;
+    let admin = scene.deployment.brokers[0].admin();
+    let taken = force(admin, request("a", &lease.lease_id)).await;
+    taken.expect("an operator may");
+    assert_eq!(one.lost("a").await.reason, "Revoked");
+    assert!(!rival.is_granted(), "its holder has not stopped yet");
+    let stopped = boottime();
+    let released = one.release("a").await.expect_err("it was lost");
+    assert_eq!(
+        (&*released.class, released.reason.as_deref()),
+        ("LeaseLost", Some("Revoked"))
+    );
+    let took = rival.granted().await.1 - stopped;
+    figures(&format!(
+        "suite {:?}: taken away free_after={}ms",
+        cast.one,
+        took.as_millis()
+    ));
+    assert!(took < FREED_WITHIN, "{took:?}");
 }
 
 /// A process that was stopped for longer than its validity knows of the loss before anything else.

@@ -117,6 +117,56 @@ pub async fn a_lock_is_added_to_a_lease_and_given_back_alone(cast: Cast) {
     assert_eq!(late.expect_err("the lease is over").class, "LeaseLost");
 }
 
+/// Two locks are added to a lease at the same time, and the first to be asked for is granted last: the lease
+/// keeps all of them.
+pub async fn locks_that_are_added_at_the_same_time_are_all_kept(cast: Cast) {
+    let scene = Scene::start(cast, 1).await;
+    let one = scene.one().await;
+    let a = one.takes(&Ask::one("a").ttl(TTL)).await;
+    let held = scene.takes("b").await;
+    let first = one.asks(&Ask::one("b").under("a").wait(WAIT));
+    one.queued(&first, 1).await;
+    let c = one.takes(&Ask::one("c").under("a")).await;
+    scene.gives(&held).await;
+    let b = first.lease().await.expect("its turn");
+    // For longer than the lease is valid without a renewal that the client believes.
+    for _ in 0..5 {
+        for (lock, lease) in [("a", &a), ("b", &b), ("c", &c)] {
+            let now = scene.held(lock).await;
+            assert_eq!((&now.lease_id, now.token), (&a.lease_id, lease.token()));
+            scene.renewed(lock, &now).await;
+        }
+    }
+    assert!(one.state("a").await.valid && one.loss("a").is_none());
+}
+
+/// Two calls of a lease wait for the same lock: the lease gets it for one, and enters it for the other,
+/// although somebody waits between them.
+pub async fn two_calls_of_a_lease_that_wait_for_a_lock_both_get_it(cast: Cast) {
+    let scene = Scene::start(cast, 1).await;
+    let one = scene.one().await;
+    let a = one.takes(&Ask::one("a")).await;
+    let held = scene.takes("b").await;
+    let ask = Ask::one("b").under("a").wait(WAIT);
+    let first = one.asks(&ask.clone().called("first"));
+    one.queued(&first, 1).await;
+    let rival = scene.rival("b").await;
+    let second = one.asks(&ask.called("second"));
+    one.queued(&second, 3).await;
+    scene.gives(&held).await;
+    let first = first.lease().await.expect("its turn");
+    let second = second.lease().await.expect("its lease holds the lock");
+    assert_eq!(
+        (&first.lease_id, &second.lease_id),
+        (&a.lease_id, &a.lease_id)
+    );
+    assert_eq!(first.token(), second.token());
+    one.gives("first").await;
+    assert!(scene.held("b").await.token == second.token() && !rival.is_granted());
+    one.gives("second").await;
+    rival.granted().await;
+}
+
 /// A reader does not become the writer.
 pub async fn an_upgrade_is_denied(cast: Cast) {
     let scene = Scene::start(cast, 1).await;

@@ -142,6 +142,7 @@ impl World {
                 | Event::Changed(..)
                 | Event::Rejoin(_)
                 | Event::Replaced
+                | Event::Broken(_)
                 | Event::Resync => {}
             }
         }

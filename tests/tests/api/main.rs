@@ -19,3 +19,4 @@ mod modes;
 mod raw_grpcurl;
 mod reentry;
 mod refusals;
+mod undelivered;

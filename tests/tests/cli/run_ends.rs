@@ -7,7 +7,9 @@ use leasehold::Client as Sdk;
 use leasehold_tests::{
     ahead::Ahead,
     cli::{Cli, Running, guard_of, lives},
+    client::Client,
     in_process::InProcess,
+    operator::{force, request},
     proxy::{Mode, Proxy, Way},
     scale::figures,
     until::until,
@@ -19,6 +21,9 @@ use tokio::time::Instant;
 const SLEPT: Duration = Duration::from_secs(300);
 /// Well before a command that was asked to end would be killed.
 const AT_ONCE: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(30);
+/// How soon a lock is free that was taken away from a command which has ended.
+const FREED_WITHIN: Duration = Duration::from_millis(500);
 
 async fn started() -> (InProcess, Cli) {
     let broker = InProcess::start().await;
@@ -214,6 +219,45 @@ async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
         lived > Duration::from_millis(2_500) && lived < Duration::from_secs(4),
         "{lived:?}"
     );
+    broker.stop().await;
+}
+
+/// The command has half a second to end. Nobody has the lock before, and the next in line has it at once then.
+#[tokio::test]
+async fn a_lock_that_was_taken_away_is_free_when_the_command_has_ended() {
+    let (broker, cli) = started().await;
+    let script = "trap 'sleep 0.5; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
+    let mut running = shell(&cli, script);
+    let command = pid(&running.line().await);
+    let other = sdk(&broker).await;
+    let next = other.lock("a").wait(WAIT);
+    let next = async {
+        let guard = next.acquire().await.expect("the next in line");
+        (guard, Instant::now(), lives(command))
+    };
+    let taken = async {
+        let client = Client::new("operator", &[broker.api], 0);
+        client.queued_at(0, "a", 1).await;
+        let lock = client.get_lock_at(0, "a").await.expect("it is held");
+        let taken = force(broker.admin, request("a", &lock.holders[0].lease_id)).await;
+        taken.expect("an operator may");
+        until("the end of the command", async || {
+            (!lives(command)).then_some(())
+        })
+        .await;
+        Instant::now()
+    };
+    let ((guard, granted, is_there), over) = tokio::join!(next, taken);
+    let took = granted.saturating_duration_since(over);
+    figures(&format!(
+        "cli_run: taken away, free {}ms after the end of the command",
+        took.as_millis()
+    ));
+    assert!(!is_there, "the command relied on the lock");
+    assert!(took < FREED_WITHIN, "{took:?}");
+    assert_eq!(running.ended().await.code, Some(123));
+    guard.release().await.expect("held");
+    other.shutdown().await;
     broker.stop().await;
 }
 

@@ -102,7 +102,11 @@ async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConf
     telling.released(&lease).await;
     let told = loop {
         match listening.event().await {
-            Event::Resync | Event::Replaced | Event::Changed(..) | Event::Ended(..) => {}
+            Event::Resync
+            | Event::Replaced
+            | Event::Broken(_)
+            | Event::Changed(..)
+            | Event::Ended(..) => {}
             told @ (Event::HandOff(..)
             | Event::Moved(..)
             | Event::Revoked(..)

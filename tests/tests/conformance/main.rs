@@ -1,5 +1,8 @@
 //! The semantics of locks on every store, and the scripts against the specification.
 
+mod alone {
+    mod blocking;
+}
 mod loads {
     mod differential;
 }

@@ -10,6 +10,7 @@ mod waits {
     mod vanished;
 }
 
+mod attempts;
 mod cost;
 mod flash_sale;
 mod keeping_place;

@@ -291,6 +291,24 @@ async fn a_wait_on_a_stream_is_granted_while_its_client_moves() {
     assert_eq!(next.acknowledged(sequence).await, 1);
 }
 
+/// No message tells of an expiry: the draining broker looks after its line itself.
+#[tokio::test]
+async fn a_wait_on_a_stream_follows_an_expired_holder_while_its_client_moves() {
+    let mut deployment = Deployment::start(1).await;
+    let addr = deployment.brokers[0].addr();
+    let gone = AcquireCall::new("a", Duration::from_secs(3), Duration::ZERO);
+    let other = Client::new("other", &[addr], 0);
+    other.acquire_at(0, &gone).await.expect("it is free");
+    let (mut stream, _kept) = holds(addr, &now("b")).await;
+    let call = stream.acquire(&in_line("a"), 1).await;
+    stream.queued(call).await;
+    deployment.brokers[0].terminate();
+    asked_to_move(&mut stream).await;
+    stream.granted(call).await;
+    drop(stream);
+    assert_eq!(deployment.brokers[0].ended().await, Some(0));
+}
+
 /// A balancer that has not noticed yet leads new connections to a draining broker. They must not
 /// stay there until it ends.
 #[tokio::test]

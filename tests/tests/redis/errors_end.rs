@@ -24,7 +24,7 @@ const QUICK: &[(&str, &str)] = &[
     ("LIMITS__TTL_MAX", "1s"),
     ("LIMITS__TTL_DEFAULT", "1s"),
     ("LIMITS__LOCK_DELAY_MAX", "0s"),
-    ("STORE__REPLICA_LAG_MAX", "0s"),
+    ("STORE__FORMER_MASTER_MAX", "0s"),
 ];
 /// E(1 s) and 1 s.
 const QUARANTINE: Duration = Duration::from_millis(2_450);

@@ -4,15 +4,19 @@ mod loads {
     mod data_loss;
 }
 mod waits {
+    mod assumptions;
     mod errors;
     mod gate;
+    mod moved_address;
 }
 
 mod access;
 mod cut;
+mod ended_leases;
 mod era;
 mod errors_end;
 mod errors_text;
 mod half_state;
 mod node;
+mod roll_back;
 mod topology;

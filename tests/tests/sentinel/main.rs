@@ -4,7 +4,9 @@ mod loads {
     mod fail_over;
 }
 mod waits {
+    mod settings;
     mod topology;
+    mod two_masters;
 }
 
 mod tls;

@@ -19,6 +19,12 @@ pub struct Context {
     pub holders_max: usize,
     /// Entries that a lease takes.
     pub entries_max: usize,
+    /// Attempts of a request that are listed.
+    pub attempts_max: usize,
+    /// Slots that one touch looks through.
+    pub told_slots_max: usize,
+    /// Holders that one command finds to be over.
+    pub ends_max: usize,
 }
 
 /// What the era says about new grants.

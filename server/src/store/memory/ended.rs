@@ -11,6 +11,8 @@ use crate::{
 /// Deleted so much later than they count as forgotten: a small step of the clock back changes no
 /// answer.
 const FORGET_MS: u64 = 1_000;
+/// The expiry of the longest validity, an hour, and a little.
+const PART_MAX_MS: u64 = 4_330_000;
 
 /// Ended leases of one kind, in the order in which they ended.
 #[derive(Debug, Default)]
@@ -26,6 +28,16 @@ struct Stamp {
     at_ms: u64,
     /// Why it was revoked, if it was.
     reason: Option<String>,
+}
+
+/// From before the clock was set back: it counts for nothing.
+fn is_ahead(at_ms: u64, now: u64) -> bool {
+    at_ms > now + 2 * FORGET_MS
+}
+
+/// A time that is far ahead is from before the clock was set back.
+fn keeps_part(until_ms: u64, now: u64) -> bool {
+    until_ms > now && until_ms <= now + PART_MAX_MS
 }
 
 impl Ended {
@@ -62,9 +74,10 @@ impl Ended {
 
     /// Among the `newest` of its kind, or younger than `age_ms`.
     pub(super) fn knows(&self, lease_id: &LeaseId, newest: u64, now: u64, age_ms: u64) -> bool {
+        let is_young = |at_ms| at_ms + age_ms > now && !is_ahead(at_ms, now);
         self.leases
             .get(lease_id)
-            .is_some_and(|known| known.seq + newest > self.last || known.at_ms + age_ms > now)
+            .is_some_and(|known| known.seq + newest > self.last || is_young(known.at_ms))
     }
 
     /// Among the `newest` of its kind, and younger than `age_ms`.
@@ -80,11 +93,12 @@ impl Record {
     pub(super) fn ended(&self, lease_id: LeaseId, now: u64) -> Released {
         if self.holders.by_lease(lease_id).is_some() {
             Released::NotFound
-        } else if self.was_released(lease_id, now) {
-            Released::Already { hold_count: 0 }
         } else if self.was_expired(lease_id, now) {
+            // First: it may have been added again after a release, not after this.
             let reason = self.expired.reason(&lease_id);
             reason.map_or(Released::Expired, |reason| Released::Revoked { reason })
+        } else if self.was_released(lease_id, now) {
+            Released::Already { hold_count: 0 }
         } else {
             Released::NotFound
         }
@@ -94,17 +108,23 @@ impl Record {
     pub(super) fn is_over(&self, acquire: &Acquire, now: u64) -> bool {
         let lease_id = acquire.lease_id;
         let holds = self.holders.by_lease(lease_id).is_some();
-        let was_released = self.was_released(lease_id, now);
         self.tombstones.knows(Dead::Request(acquire.request), now)
             || self.was_expired(lease_id, now)
             || match acquire.under {
-                Under::NewLease => holds || was_released,
+                Under::NewLease => holds || self.is_newly_released(lease_id, now),
                 Under::Lease => false,
-                Under::Grant(_) => !holds && was_released,
+                Under::Grant(_) => !holds && self.was_released(lease_id, now),
             }
     }
 
+    /// The lock was released from the lease, which may have others or not.
     fn was_released(&self, lease_id: LeaseId, now: u64) -> bool {
+        let parts = &self.parts;
+        parts.get(&lease_id).is_some_and(|at| keeps_part(*at, now))
+            || self.is_newly_released(lease_id, now)
+    }
+
+    fn is_newly_released(&self, lease_id: LeaseId, now: u64) -> bool {
         self.released
             .knows(&lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
     }
@@ -116,8 +136,16 @@ impl Record {
 
     pub(super) fn remember_released(&mut self, lease_id: LeaseId, now: u64) {
         self.released.remember(lease_id, now, None);
+        let is_young = |at| at + TOMBSTONE_MS > now && !is_ahead(at, now);
         self.released
-            .forget(|seq, at, last| seq + RELEASED_MAX > last || at + TOMBSTONE_MS > now);
+            .forget(|seq, at, last| seq + RELEASED_MAX > last || is_young(at));
+    }
+
+    /// Remembers that the lock was released from a lease that may have others, until that cannot be shown
+    /// with this lock any more.
+    pub(super) fn remember_part(&mut self, lease_id: LeaseId, now: u64, until_ms: u64) {
+        self.parts.retain(|_, at| keeps_part(*at + FORGET_MS, now));
+        self.parts.insert(lease_id, until_ms);
     }
 
     pub(super) fn remember_expired(&mut self, held: &Held, now: u64) {

@@ -3,7 +3,7 @@
 use super::{
     context::Context,
     holders::Held,
-    queue::{Next, Waiter},
+    queue::{Next, PassedOver, Waiter},
     record::Record,
 };
 use crate::{
@@ -17,17 +17,35 @@ pub(super) struct Advanced {
     pub(super) hand_offs: Vec<HandOff>,
     /// Somebody is next for whom there is no room.
     pub(super) is_blocked: bool,
+    /// A waiter of this broker was passed over that is to ask again, since its lease holds the lock.
+    pub(super) may_enter: bool,
 }
 
 impl Record {
-    /// Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place
-    /// in line, and nothing is remembered of it.
-    pub(super) fn expire(&mut self, now: u64) {
-        for held in self.holders.expire(now) {
-            match held.place {
-                Some(place) => self.queue.fall_back(place, &held),
-                None => self.end_lease(&held, now),
-            }
+    /// Takes the lock off holders whose time is over, at most so many. The command that follows goes on.
+    pub(super) fn expire(&mut self, context: &Context) {
+        let now = context.now();
+        for held in self.holders.expire(now, context.ends_max) {
+            self.end_holder(&held, now);
+        }
+    }
+
+    /// The same for one lease, which the command is about.
+    pub(super) fn expire_lease(&mut self, context: &Context, lease_id: LeaseId) {
+        let now = context.now();
+        let held = self.holders.by_lease(lease_id);
+        if held.is_some_and(|held| held.expires_ms <= now)
+            && let Some(held) = self.holders.remove(lease_id)
+        {
+            self.end_holder(&held, now);
+        }
+    }
+
+    /// An unclaimed hand-off falls back to its place in line, and nothing is remembered of it.
+    fn end_holder(&mut self, held: &Held, now: u64) {
+        match held.place {
+            Some(place) => self.queue.fall_back(place, held),
+            None => self.end_lease(held, now),
         }
     }
 
@@ -75,6 +93,7 @@ impl Record {
         let mut advanced = Advanced {
             hand_offs: Vec::new(),
             is_blocked: self.queue.len() > 0,
+            may_enter: false,
         };
         if !advanced.is_blocked || context.check_era().is_err() {
             return advanced;
@@ -85,17 +104,17 @@ impl Record {
             if !self.fits(context, 1) {
                 return advanced;
             }
-            let mut gone = Vec::new();
-            let next = self.queue.next(from, self.limit, context, &mut gone);
-            for waiter in gone {
+            let mut passed = PassedOver::default();
+            let holders = &self.holders;
+            let holds = |lease_id| holders.by_lease(lease_id).is_some();
+            let queue = &mut self.queue;
+            let next = queue.next(from, self.limit, context, holds, &mut passed);
+            for waiter in passed.gone {
                 self.note_waiter(ChangeKind::Abandoned, &waiter, context.now());
             }
+            advanced.may_enter |= passed.may_enter;
             advanced.is_blocked = next.is_some();
-            // A lease that holds the lock already enters it by asking, not by waiting.
-            let admits = |next: &Next| {
-                self.fits(context, next.weight) && self.holders.by_lease(next.lease_id).is_none()
-            };
-            let Some(next) = next.filter(admits) else {
+            let Some(next) = next.filter(|next| self.fits(context, next.weight)) else {
                 return advanced;
             };
             from = next.place + 1;
@@ -104,15 +123,12 @@ impl Record {
     }
 
     fn hand_off(&mut self, context: &Context, next: &Next) -> Option<HandOff> {
-        let waiter = match next.is_provisional {
-            true => self.queue.promise(next.place)?,
-            false => self.queue.take(next.place)?,
-        };
-        let (request, broker) = (waiter.entry.request, waiter.entry.attempts.broker());
+        let waiter = self.queue.hand(next, context.broker, context.now())?;
+        let request = waiter.entry.request;
         let place = next.is_provisional.then_some(next.place);
         let fencing_token = self.grant(context, waiter, place);
         Some(HandOff {
-            broker: broker.unwrap_or(context.broker),
+            broker: next.broker,
             request,
             fencing_token,
             provisional: next.is_provisional,

@@ -206,14 +206,14 @@ impl Holders {
         Some(validity)
     }
 
-    /// Takes out all whose time is over, in the order of their slots.
-    pub(super) fn expire(&mut self, now: u64) -> Vec<Held> {
+    /// Takes out those whose time is over, at most so many, in the order of their slots.
+    pub(super) fn expire(&mut self, now: u64, most: usize) -> Vec<Held> {
         if self.leases.is_empty() || self.earliest_ms > now {
             return Vec::new();
         }
         let over = |held: &&Held| held.expires_ms <= now;
-        let over: Vec<_> = self.slots.iter().flatten().filter(over).collect();
-        let over: Vec<_> = over.into_iter().map(|held| held.lease_id).collect();
+        let over = self.slots.iter().flatten().filter(over).take(most);
+        let over: Vec<_> = over.map(|held| held.lease_id).collect();
         let over = over
             .into_iter()
             .filter_map(|lease_id| self.remove(lease_id));

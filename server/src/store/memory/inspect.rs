@@ -10,7 +10,7 @@ use crate::{
         Contention, FencingToken, HELD_SHOWN, HELD_SLOTS, Holder, LockState, Mode, SHOWN_MAX,
         Waiting,
     },
-    store::Checked,
+    store::{Checked, Refused},
 };
 
 impl Record {
@@ -42,13 +42,17 @@ impl Record {
     }
 
     /// See [`Store::check`](crate::store::Store::check).
-    pub fn check(&self, now_us: u64, token: FencingToken) -> Checked {
+    pub fn check(&self, context: &Context, token: FencingToken) -> Result<Checked, Refused> {
         let mut live = self.holders.slots().flatten();
         let live = live.find(|held| held.fencing_token == token);
-        match live.and_then(|held| self.seen(held, now_us / 1_000)) {
-            Some(Holder { remaining_ms, .. }) => Checked::Live { remaining_ms },
-            None if self.fence == 0 => Checked::Unknown,
-            None => Checked::Stale { newest: self.fence },
+        match live.and_then(|held| self.seen(held, context.now())) {
+            Some(Holder { remaining_ms, .. }) => {
+                // It may have ended before the store lost data.
+                context.check_era()?;
+                Ok(Checked::Live { remaining_ms })
+            }
+            None if self.fence == 0 => Ok(Checked::Unknown),
+            None => Ok(Checked::Stale { newest: self.fence }),
         }
     }
 

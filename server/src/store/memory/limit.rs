@@ -3,7 +3,7 @@
 use super::{context::Context, record::Record};
 use crate::{
     lock::{Acquire, Mode, WHOLE},
-    store::{Acquired, ChangeKind, LimitSet, Outcome, Refused},
+    store::{Acquired, LimitSet, Outcome, Refused},
 };
 
 impl Record {
@@ -14,16 +14,13 @@ impl Record {
         limit: u32,
     ) -> Result<Outcome<LimitSet>, Refused> {
         context.check_late()?;
-        self.expire(context.now());
+        self.expire(context);
         let previous = self.limit_in_use();
         if previous == WHOLE {
             return Ok(Outcome::silent(LimitSet::Mismatch));
         }
         self.limit = limit;
         self.set_limit = limit;
-        for refused in self.queue.refuse_above(limit) {
-            self.note_waiter(ChangeKind::Abandoned, &refused, context.now());
-        }
         Ok(self.advanced(context, LimitSet::Set { previous }))
     }
 

@@ -3,6 +3,8 @@
 //! Time, the broker and the era are arguments. The scripts under `store/redis/lua` say the same in
 //! Lua, verb by verb; the differential test holds the two equal.
 
+use std::collections::HashMap;
+
 use super::{
     context::{Context, Grants},
     ended::Ended,
@@ -36,6 +38,8 @@ pub struct Record {
     pub(super) closed_until_ms: u64,
     pub(super) queue: Queue,
     pub(super) released: Ended,
+    /// Leases from which the lock was released, and until when they may be shown with it.
+    pub(super) parts: HashMap<LeaseId, u64>,
     pub(super) expired: Ended,
     pub(super) tombstones: Tombstones,
     /// What others may watch.
@@ -53,10 +57,16 @@ impl Record {
     ) -> Result<Outcome<Acquired>, Refused> {
         context.check_late()?;
         let now = context.now();
-        self.expire(now);
+        self.expire(context);
         let reply = |reply| Ok(Outcome::silent(reply));
         if self.tombstones.knows(Dead::Attempt(acquire.attempt), now) {
             return reply(Acquired::Cancelled);
+        }
+        if let Some(held) = self.holders.by_request(acquire.request) {
+            self.expire_lease(context, held.lease_id);
+        }
+        if context.check_era().is_err() {
+            self.take_back_hand_off(acquire.request);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
             let (lease_id, is_over) = (held.lease_id, held.validity(now).is_none());
@@ -73,7 +83,10 @@ impl Record {
             if is_over {
                 return reply(Acquired::Ended);
             }
-            entry.attempts.add(acquire.attempt, context.broker);
+            context.check_era()?;
+            entry
+                .attempts
+                .add(acquire.attempt, context.broker, context.attempts_max);
             let moved = self.put_on(lease_id, there);
             let extended = self.extend(lease_id, now, None);
             let reply = extended.map_or(Acquired::Ended, Acquired::Granted);
@@ -82,31 +95,40 @@ impl Record {
                 ..Outcome::silent(reply)
             });
         }
+        self.expire_lease(context, acquire.lease_id);
         if self.is_over(acquire, now) {
             return reply(Acquired::Ended);
         }
+        let mut waits = None;
         if let Some(waiter) = self.queue.find(acquire.request) {
             if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
             }
-            let Some(there) = Attachment::moved(waiter.stream, acquire.stream) else {
+            waits = Attachment::moved(waiter.stream, acquire.stream);
+            if waits.is_none() {
                 return reply(Acquired::StaleAttach);
-            };
-            if acquire.wait_ms > 0 {
-                waiter.stream = there;
             }
-            return Ok(self.acquire_again(context, acquire));
         }
-        let entered = match acquire.under {
-            Under::NewLease => None,
-            Under::Lease => self.enter(context, acquire, None),
-            Under::Grant(token) => {
-                let entered = self.enter(context, acquire, Some(token));
-                Some(entered.unwrap_or(Acquired::NotFound))
-            }
-        };
-        if let Some(entered) = entered {
+        // A call in line enters what its lease got by another one meanwhile, or keeps its place.
+        if (waits.is_none() || context.check_era().is_ok())
+            && let Some(entered) = self.enter_under(context, acquire)?
+        {
             return reply(entered);
+        }
+        if let Some(there) = waits {
+            if acquire.mode.weight() > self.limit {
+                return Ok(self.refuse_waiting(context, acquire));
+            }
+            if acquire.wait_ms > 0 {
+                if !self.queue.add_attempt(acquire, there, context) {
+                    return reply(Acquired::TooManyAttempts);
+                }
+                self.wait_again(context, acquire, there);
+            }
+            return Ok(self.answer(context, acquire));
+        }
+        if let Under::Grant(_) = acquire.under {
+            return reply(Acquired::NotFound);
         }
         self.acquire_new(context, acquire)
     }
@@ -121,8 +143,10 @@ impl Record {
     ) -> Result<Renewed, Refused> {
         context.check_late()?;
         let now = context.now();
-        self.expire(now);
-        if self.holds(lease) {
+        self.expire(context);
+        self.expire_lease(context, lease.lease_id);
+        let is_claim = self.is_provisional(lease.lease_id);
+        if self.holds(lease) && !(is_claim && context.check_era().is_err()) {
             if self.is_out_of_reach(lease, via) {
                 return Ok(Renewed::Elsewhere);
             }
@@ -150,7 +174,8 @@ impl Record {
         via: Via,
     ) -> Outcome<Released> {
         let now = context.now();
-        self.expire(now);
+        self.expire(context);
+        self.expire_lease(context, lease.lease_id);
         let released = match self.holds(lease) {
             true if self.is_out_of_reach(lease, via) => Released::Elsewhere,
             true => self.leave(lease, release, now),
@@ -167,18 +192,25 @@ impl Record {
         attempt: AttemptId,
     ) -> Outcome<Cancelled> {
         let now = context.now();
-        self.expire(now);
+        self.expire(context);
+        if let Some(held) = self.holders.by_request(request) {
+            self.expire_lease(context, held.lease_id);
+        }
         let is_held = self.holders.by_request(request).is_some();
         let entry = match is_held {
             true => self.holders.entry(request),
             false => self.queue.find(request).map(|waiter| &mut waiter.entry),
         };
-        match entry.map(|entry| entry.attempts.remove(attempt)) {
-            Some(Some(0)) => {}
-            Some(Some(_)) => return Outcome::silent(Cancelled::Kept),
-            Some(None) | None => {
+        let is_known = entry.is_some();
+        match entry.and_then(|entry| entry.attempts.remove(attempt)) {
+            Some(false) => {}
+            Some(true) => return Outcome::silent(Cancelled::Kept),
+            None => {
                 self.tombstones.bury(Dead::Attempt(attempt), now);
-                return Outcome::silent(Cancelled::Unknown);
+                return Outcome::silent(match is_known {
+                    true => Cancelled::Kept,
+                    false => Cancelled::Unknown,
+                });
             }
         }
         if is_held {
@@ -194,19 +226,31 @@ impl Record {
     }
 
     /// See [`Store::touch`](crate::store::Store::touch).
-    pub fn touch(&mut self, context: &Context) -> Result<Outcome<Touched>, Refused> {
+    ///
+    /// Tells of the grants in the slots from `from` on, which count from 1.
+    pub fn touch(&mut self, context: &Context, from: usize) -> Result<Outcome<Touched>, Refused> {
         context.check_late()?;
         if context.grants == Grants::Never {
             return Err(Refused::NoEra);
         }
         let now = context.now();
-        self.expire(now);
+        self.expire(context);
         let rejoin = self.queue.is_silent(context.broker, now);
         if self.queue.knows(context.broker) {
             self.queue.touch(context.broker, now);
         }
-        let hand_offs = self.advance(context).hand_offs;
-        let held = self.holders.slots().flatten().filter_map(|held| {
+        let Advanced {
+            hand_offs,
+            may_enter,
+            ..
+        } = self.advance(context);
+        let slots = self
+            .holders
+            .slots()
+            .skip(from - 1)
+            .take(context.told_slots_max);
+        let after = from + context.told_slots_max;
+        let held = slots.flatten().filter_map(|held| {
             let entry = &held.entries[0];
             (entry.attempts.broker() == Some(context.broker)).then(|| HandOff {
                 broker: context.broker,
@@ -216,9 +260,11 @@ impl Record {
             })
         });
         let reply = Touched {
-            rejoin,
+            rejoin: rejoin || may_enter,
             next_event_ms: self.next_event_ms(context),
             held: held.collect(),
+            more_from: (self.holders.slots().count() >= after).then_some(after),
+            era: None,
         };
         Ok(Outcome {
             hand_offs,
@@ -251,20 +297,28 @@ impl Record {
             && self.set_limit == 0
     }
 
-    /// A repeat of a call that waits: keeps its place, belongs to this broker from now on.
-    fn acquire_again(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
-        let now = context.now();
-        if acquire.wait_ms == 0 {
-            return self.answer(context, acquire);
+    /// A call that waits can never be granted: the limit was lowered.
+    fn refuse_waiting(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
+        if let Some(waiter) = self.queue.remove(acquire.request) {
+            self.note_waiter(ChangeKind::Abandoned, &waiter, context.now());
         }
+        let mut refused = self.advanced(context, Acquired::LimitMismatch { limit: 0 });
+        refused.reply = Acquired::LimitMismatch {
+            limit: self.limit_in_use(),
+        };
+        refused
+    }
+
+    /// A repeat of a call that waits: keeps its place, belongs to this broker from now on.
+    fn wait_again(&mut self, context: &Context, acquire: &Acquire, stream: Option<Attachment>) {
+        let now = context.now();
         if let Some(waiter) = self.queue.find(acquire.request) {
-            waiter.entry.attempts.add(acquire.attempt, context.broker);
+            waiter.stream = stream;
             waiter.until_ms = waiter.until_ms.max(now + acquire.wait_ms);
             waiter.passed_ms = 0;
         }
         self.queue.extend(now + acquire.wait_ms);
         self.queue.touch(context.broker, now);
-        self.answer(context, acquire)
     }
 
     fn acquire_new(
@@ -276,6 +330,7 @@ impl Record {
         let mut advanced = Advanced {
             hand_offs: Vec::new(),
             is_blocked: true,
+            may_enter: false,
         };
         match context.check_era() {
             Ok(()) => advanced = self.advance(context),
@@ -337,8 +392,7 @@ impl Record {
         now: u64,
         ttl: Option<Ttl>,
     ) -> Option<Grant> {
-        let is_claim = |held: &Held| held.place.is_some();
-        let is_claim = self.holders.by_lease(lease_id).is_some_and(is_claim);
+        let is_claim = self.is_provisional(lease_id);
         self.holders.extend(lease_id, &mut self.queue, now, ttl)?;
         if is_claim {
             self.note_claim(lease_id, now);
@@ -349,6 +403,24 @@ impl Record {
     /// Why an operator has a holder end, if one has.
     pub(super) fn revoked(&self, lease_id: LeaseId) -> Option<String> {
         self.holders.by_lease(lease_id)?.revoked.clone()
+    }
+
+    /// Takes back a hand-off that the waiter has not claimed.
+    fn take_back_hand_off(&mut self, request: RequestHash) {
+        let Some(held) = self.holders.by_request(request) else {
+            return;
+        };
+        let (lease_id, place) = (held.lease_id, held.place);
+        if let Some(place) = place
+            && let Some(held) = self.holders.remove(lease_id)
+        {
+            self.queue.fall_back(place, &held);
+        }
+    }
+
+    fn is_provisional(&self, lease_id: LeaseId) -> bool {
+        let is_provisional = |held: &Held| held.place.is_some();
+        self.holders.by_lease(lease_id).is_some_and(is_provisional)
     }
 
     fn holds(&self, lease: &LeaseRef) -> bool {
@@ -385,6 +457,7 @@ impl Record {
             place,
             position: if is_last { self.queue.len() } else { 0 },
             last_fencing_token: self.fence,
+            era: None,
         }
     }
 }

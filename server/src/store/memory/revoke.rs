@@ -15,7 +15,8 @@ impl Record {
     ) -> Result<Outcome<Revoked>, Refused> {
         context.check_late()?;
         let now = context.now();
-        self.expire(now);
+        self.expire(context);
+        self.expire_lease(context, revoke.lease_id);
         let held = self.holders.by_lease(revoke.lease_id);
         let on = held.and_then(|held| held.stream);
         let Some(holder) = held.and_then(|held| self.seen(held, now)) else {

@@ -16,7 +16,8 @@ impl Record {
     ) -> Result<Outcome<Attached>, Refused> {
         context.check_late()?;
         let now = context.now();
-        self.expire(now);
+        self.expire(context);
+        self.expire_lease(context, lease.lease_id);
         let held = self.holders.by_lease(lease.lease_id);
         let Some(held) = held.filter(|held| held.is(lease) && held.place.is_none()) else {
             return Ok(Outcome::silent(match self.ended(lease.lease_id, now) {
@@ -38,6 +39,10 @@ impl Record {
                 },
             ));
         };
+        // It may have lapsed a moment after its stream broke.
+        if grant.disconnect_grace_ms.is_some() {
+            context.check_era()?;
+        }
         Ok(Outcome {
             moved: self.put_on(lease.lease_id, there),
             ..Outcome::silent(Attached::Attached(grant))

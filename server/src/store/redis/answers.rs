@@ -158,6 +158,7 @@ pub fn touched(answer: Value, me: BrokerId) -> Result<Answer<Touched>, StoreErro
         }
         let rejoin = fields.number()? == 1;
         let next_event_ms = fields.number()?;
+        let more_from = usize::try_from(fields.number()?).ok()?;
         let held = fields.list(|fields| {
             Some(HandOff {
                 broker: me,
@@ -170,6 +171,8 @@ pub fn touched(answer: Value, me: BrokerId) -> Result<Answer<Touched>, StoreErro
             rejoin,
             next_event_ms,
             held,
+            more_from: (more_from > 0).then_some(more_from),
+            era: None,
         })
     })
 }

@@ -38,11 +38,13 @@ use self::{
 use super::{
     complaints::Complaints,
     connection::{NodeError, RedisConfig},
+    former::Met,
     node::{Node, Way},
     nodes::Target,
     open::{KEY_FILE_MISSING, Plan},
     place::{Address, Finder},
     script::Script,
+    scripts::EraUse,
     supervisor::{Channel, NodeEvent, Start, Subscription, Supervisor},
 };
 use crate::{lock::LockKey, store::StoreError};
@@ -68,6 +70,7 @@ pub(super) struct Router {
     /// When a slot was last given to another master.
     changed_at: Mutex<Option<Instant>>,
     learnt: Arc<Learnt>,
+    met: Arc<Met>,
     seats: Mutex<BTreeMap<Address, Seat>>,
     /// Wants the map read again.
     reread: Arc<Notify>,
@@ -88,8 +91,7 @@ struct Seat {
 /// The way of one call to its lock.
 pub(super) struct Asked {
     slot: u16,
-    /// Whether the script may grant.
-    grants: bool,
+    era_use: EraUse,
     /// Where the lock may be while its slot moves there.
     asking: Option<Address>,
     hops: u32,
@@ -116,6 +118,7 @@ impl Router {
             map: watch::Sender::new(Arc::new(SlotMap::empty())),
             changed_at: Mutex::default(),
             learnt: Arc::new(Learnt::new()),
+            met: Arc::default(),
             seats: Mutex::default(),
             reread: Arc::new(Notify::new()),
             complaints: Complaints::default(),
@@ -209,12 +212,19 @@ impl Router {
                 Ok(()) = map.changed(), if way == Way::Plain => {}
             }
         };
-        let era_id = match (node.slot_eras(), way) {
-            (Some(eras), Way::Plain) if asked.grants => {
+        let era_id = match (node.slot_eras(), way, asked.era_use) {
+            (Some(eras), Way::Plain, EraUse::Grants) => {
                 let late = |_| StoreError::NotNow("no era in time".to_owned());
                 timeout_at(until, eras.id(asked.slot)).await.map_err(late)?
             }
-            (Some(_) | None, _) => Box::default(),
+            (Some(eras), Way::Plain, EraUse::Confirms) => {
+                let late = |_| StoreError::NotNow("no era in time".to_owned());
+                let id = timeout_at(until, eras.id_to_confirm_in(asked.slot));
+                id.await.map_err(late)??
+            }
+            (Some(_), Way::Plain, EraUse::Nothing) | (Some(_), _, _) | (None, _, _) => {
+                Box::default()
+            }
         };
         Ok(Target {
             node,
@@ -303,6 +313,7 @@ impl Router {
             plan: Plan {
                 config: self.config.clone(),
                 scripts: Arc::clone(&self.scripts),
+                met: Arc::clone(&self.met),
                 channel: self.channel.clone(),
                 slots: Some(Slots {
                     map: self.map.subscribe(),
@@ -310,7 +321,7 @@ impl Router {
                     reread: Arc::clone(&self.reread),
                 }),
             },
-            finder: Finder::Known(address.clone()),
+            finder: Finder::known(address.clone()),
             tell: Box::new(move |event| {
                 if let Some(router) = me.upgrade() {
                     router.heard(&from, event);
@@ -333,11 +344,10 @@ impl Router {
 }
 
 impl Asked {
-    /// `grants`: whether the script may grant.
-    pub(super) fn new(lock: &LockKey, grants: bool) -> Self {
+    pub(super) fn new(lock: &LockKey, era_use: EraUse) -> Self {
         Self {
             slot: slot_of(lock),
-            grants,
+            era_use,
             asking: None,
             hops: 0,
         }
@@ -345,7 +355,7 @@ impl Asked {
 
     /// The era was not that of the store: nothing is granted, all else is done.
     pub(super) fn without_era(&mut self, node: &Node) {
-        self.grants = false;
+        self.era_use = EraUse::Nothing;
         if let Some(eras) = node.slot_eras() {
             eras.doubt(self.slot, false);
         }

@@ -7,7 +7,7 @@ use fred::{
     error::{Error, ErrorKind},
     interfaces::ClientLike as _,
     types::{
-        Builder, ConnectHandle, InfoKind, RespVersion,
+        Builder, ConnectHandle, CustomCommand, InfoKind, RespVersion, Value,
         config::{Config, Server, ServerConfig, TcpConfig},
     },
 };
@@ -84,6 +84,14 @@ pub enum NodeError {
     /// Somebody has to change something.
     #[error("{}", .0.join(" "))]
     Unfit(Vec<String>),
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) why: String,
+    /// The other side closed it.
+    pub(super) is_closed: bool,
 }
 
 /// An open connection. Dropping it closes it at once.
@@ -238,12 +246,13 @@ impl Connection {
     }
 
     /// Resolves when the connection has broken, with the reason.
-    pub(super) async fn broken(&mut self) -> String {
-        match (&mut self.router).await {
-            Ok(Ok(())) => "connection closed".to_owned(),
-            Ok(Err(error)) => plain(&error),
-            Err(_) => "connection aborted".to_owned(),
-        }
+    pub(super) async fn broken(&mut self) -> Broken {
+        let (why, is_closed) = match (&mut self.router).await {
+            Ok(Ok(())) => ("connection closed".to_owned(), false),
+            Ok(Err(error)) => (plain(&error), is_closed_by_peer(&error)),
+            Err(_) => ("connection aborted".to_owned(), false),
+        };
+        Broken { why, is_closed }
     }
 }
 
@@ -252,6 +261,28 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.router.abort();
     }
+}
+
+/// A setting of the server; `None` if it has none of this name.
+pub(super) async fn setting(client: &Client, name: &str) -> Result<Option<String>, Error> {
+    let config = CustomCommand::new_static("CONFIG", None::<u16>, false);
+    let args: Vec<Value> = vec!["GET".into(), name.into()];
+    let (_, value): (String, String) = match client.custom(config, args).await? {
+        Some(pair) => pair,
+        None => return Ok(None),
+    };
+    Ok(Some(value))
+}
+
+/// Whether an error of a connection says that the other side has closed it, and not that it is silent.
+fn is_closed_by_peer(error: &Error) -> bool {
+    let closed = [
+        "Connection closed",
+        "ConnectionReset",
+        "UnexpectedEof",
+        "BrokenPipe",
+    ];
+    closed.iter().any(|kind| error.details().contains(kind))
 }
 
 /// The text of an error, without the arguments that a server may quote in it.

@@ -1,6 +1,6 @@
 //! Decides, without I/O, what becomes of the era and the deployment key of a store.
 
-use super::era::{Era, EraBounds, KeySource, ServerIdentity};
+use super::era::{Era, EraBounds, FormerMaster, FormerProcess, KeySource, ServerIdentity};
 use crate::lock::DeploymentKey;
 
 /// What the store holds.
@@ -10,6 +10,8 @@ pub struct Found {
     pub era: Option<Era>,
     /// The deployment key.
     pub key: Option<DeploymentKey>,
+    /// The slot of the era was on its way to another server and stayed: what that had may be lost.
+    pub has_stayed: bool,
 }
 
 /// What this broker is configured with.
@@ -32,6 +34,8 @@ pub struct Known {
     pub no_grants_before_ms: u64,
     /// The deployment key.
     pub key: Option<DeploymentKey>,
+    /// The id of an era in which locks may have been lost that the server does not know of.
+    pub doubted: Option<Box<str>>,
 }
 
 /// What to do.
@@ -48,14 +52,27 @@ pub enum Decision {
 /// An era to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// The era; its `no_grants_before_ms` may not be undercut.
+    /// The era; its `no_grants_before_ms` counts if there is no quarantine.
     pub era: Era,
     /// Nothing new is granted for so long from now.
     pub quarantine_ms: Option<u64>,
+    /// The master that the server has replaced since the era before.
+    pub replaced: Option<Replaced>,
+    /// What the era before says of the one that it had replaced.
+    pub former: Option<FormerMaster>,
     /// The key to serve with.
     pub key: DeploymentKey,
     /// Whether the key goes into the store too.
     pub store_key: bool,
+}
+
+/// A master that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replaced {
+    /// Its process.
+    pub process: FormerProcess,
+    /// How long it may still take writes.
+    pub writes_for_ms: u64,
 }
 
 impl Known {
@@ -94,14 +111,18 @@ fn with_era(
         },
     };
     let source = source(own);
-    let same_data = era.run_id == server.run_id && server.continues(&era.replid);
+    let is_its_own = era.run_id == server.run_id && server.continues(&era.replid);
+    let is_doubted = known.doubted.as_deref() == Some(era.id.as_str());
+    let same_data = is_its_own && !found.has_stayed && !is_doubted;
     if !same_data {
         return Decision::Write(Box::new(Write {
             era: Era {
                 no_grants_before_ms: known.no_grants_before_ms.max(era.no_grants_before_ms),
                 ..Era::new(server, own.bounds, key, source)
             },
-            quarantine_ms: Some(quarantine_ms(Some(era.bounds), own, known)),
+            quarantine_ms: Some(bounds(Some(era.bounds), own, known).quarantine_ms()),
+            replaced: replaced(era, server, own, known),
+            former: era.former.clone(),
             key: key.clone(),
             store_key,
         }));
@@ -113,9 +134,12 @@ fn with_era(
     Decision::Write(Box::new(Write {
         era: Era {
             bounds,
+            former: None,
             ..era.clone()
         },
         quarantine_ms: None,
+        replaced: None,
+        former: era.former.clone(),
         key: key.clone(),
         store_key,
     }))
@@ -136,7 +160,13 @@ fn without_era(found: &Found, server: &ServerIdentity, own: &Own, known: &Known)
             no_grants_before_ms: known.no_grants_before_ms,
             ..Era::new(server, own.bounds, &key, source(own))
         },
-        quarantine_ms: (!never_used).then(|| quarantine_ms(None, own, known)),
+        quarantine_ms: (!never_used).then(|| bounds(None, own, known).quarantine_ms()),
+        // In a cluster the era of a slot may have moved, and some of its locks not.
+        replaced: (!never_used && server.has_replaced_a_master()).then(|| Replaced {
+            process: FormerProcess::Unknown,
+            writes_for_ms: bounds(None, own, known).former_master_max_ms,
+        }),
+        former: None,
         key,
         store_key,
     }))
@@ -150,7 +180,9 @@ fn lost_key(era: &Era, server: &ServerIdentity, own: &Own, known: &Known) -> Wri
             no_grants_before_ms: known.no_grants_before_ms.max(era.no_grants_before_ms),
             ..Era::new(server, own.bounds, &key, KeySource::Store)
         },
-        quarantine_ms: Some(quarantine_ms(Some(era.bounds), own, known)),
+        quarantine_ms: Some(bounds(Some(era.bounds), own, known).quarantine_ms()),
+        replaced: replaced(era, server, own, known),
+        former: era.former.clone(),
         key,
         store_key: true,
     }
@@ -163,12 +195,27 @@ fn source(own: &Own) -> KeySource {
     }
 }
 
-fn quarantine_ms(era: Option<EraBounds>, own: &Own, known: &Known) -> u64 {
-    [era, known.bounds]
-        .into_iter()
-        .flatten()
-        .fold(own.bounds, EraBounds::max)
-        .quarantine_ms()
+/// The master of the era before, if the server has taken its place.
+fn replaced(era: &Era, server: &ServerIdentity, own: &Own, known: &Known) -> Option<Replaced> {
+    let is_same_process = era.run_id == server.run_id;
+    let is_successor = match is_same_process {
+        // A master that followed another one for a while: that has written no era.
+        true => !server.continues(&era.replid),
+        false => server.has_replaced_a_master(),
+    };
+    is_successor.then(|| Replaced {
+        process: match is_same_process {
+            true => FormerProcess::Unknown,
+            false => FormerProcess::Known(era.run_id.as_str().into()),
+        },
+        writes_for_ms: bounds(Some(era.bounds), own, known).former_master_max_ms,
+    })
+}
+
+/// The largest that are known.
+fn bounds(era: Option<EraBounds>, own: &Own, known: &Known) -> EraBounds {
+    let others = [era, known.bounds].into_iter().flatten();
+    others.fold(own.bounds, EraBounds::max)
 }
 
 const OTHER_KEY_FILE: &str = "belongs to a deployment with another key than the one in the \
@@ -187,7 +234,7 @@ mod tests {
     const SMALL: EraBounds = EraBounds {
         ttl_max_ms: 1_000,
         lock_delay_max_ms: 0,
-        replica_lag_max_ms: 0,
+        former_master_max_ms: 0,
     };
 
     fn server(run_id: &str, replid: &str, replid2: &str) -> ServerIdentity {
@@ -212,6 +259,7 @@ mod tests {
 
     fn found(key: &DeploymentKey, bounds: EraBounds) -> Found {
         Found {
+            has_stayed: false,
             era: Some(Era::new(&here(), bounds, key, KeySource::Store)),
             key: Some(key.clone()),
         }
@@ -266,6 +314,36 @@ mod tests {
             assert_eq!(write.era.run_id, server.run_id);
             assert_eq!((write.key, write.store_key), (key.clone(), false));
         }
+    }
+
+    #[test]
+    fn a_promoted_server_names_the_master_that_it_has_replaced() {
+        let key = DeploymentKey::random();
+        let found = found(&key, EraBounds::default());
+        let replaced = |server| {
+            let decision = decide(&found, &server, &own(None), &Known::default());
+            written(decision).replaced.map(|replaced| {
+                let Replaced {
+                    process,
+                    writes_for_ms,
+                } = replaced;
+                assert_eq!(
+                    writes_for_ms,
+                    EraBounds::default().former_master_max_ms,
+                    "the larger of both"
+                );
+                process
+            })
+        };
+        assert_eq!(replaced(server("again", "data", "000")), None, "a restart");
+        assert_eq!(
+            replaced(server("other", "new", "data")),
+            Some(FormerProcess::Known("run".into()))
+        );
+        assert_eq!(
+            replaced(server("run", "new", "other")),
+            Some(FormerProcess::Unknown)
+        );
     }
 
     #[test]
@@ -327,7 +405,7 @@ mod tests {
         );
         let in_file = Found {
             era: Some(Era::new(&here(), SMALL, &key, KeySource::File)),
-            key: None,
+            ..Found::default()
         };
         assert_eq!(
             decide(&in_file, &here(), &own(None), &known),

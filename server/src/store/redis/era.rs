@@ -10,8 +10,8 @@ pub struct EraBounds {
     pub ttl_max_ms: u64,
     /// The longest lock_delay.
     pub lock_delay_max_ms: u64,
-    /// How far a promoted replica may have been behind.
-    pub replica_lag_max_ms: u64,
+    /// How long a master that was replaced may still take writes.
+    pub former_master_max_ms: u64,
 }
 
 /// Where a deployment key comes from.
@@ -52,7 +52,37 @@ pub struct Era {
     pub key_fingerprint: String,
     /// Where that key is.
     pub key_source: KeySource,
+    /// The master that the process has replaced, and which may still take writes.
+    pub former: Option<FormerMaster>,
+    /// In a cluster: the slot was on its way to another server, which may have some of its locks.
+    pub is_moving: bool,
 }
+
+/// A master that was replaced. It may still take writes: it ends leases in time, and grants their locks, without
+/// knowing how its successor has renewed them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormerMaster {
+    /// Its process.
+    pub process: FormerProcess,
+    /// Redis time of the successor, from which on it takes none.
+    pub until_ms: u64,
+}
+
+/// The process of a former master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FormerProcess {
+    /// The one with this run id.
+    Known(Box<str>),
+    /// It is not known which, or there are several.
+    Unknown,
+}
+
+/// What stands behind the fields of an era whose slot is on its way: moving.lua.
+const MOVING: &str = "moving";
+/// What a field begins with that names the former master: era.lua.
+const FORMER: &str = "former:";
+/// Its run id, where that is unknown.
+const UNKNOWN: &str = "*";
 
 /// Why a stored text is no era in which this version may serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +98,7 @@ impl Default for EraBounds {
         Self {
             ttl_max_ms: 60_000,
             lock_delay_max_ms: 10_000,
-            replica_lag_max_ms: 12_000,
+            former_master_max_ms: 12_000,
         }
     }
 }
@@ -76,7 +106,7 @@ impl Default for EraBounds {
 impl EraBounds {
     /// `Q`: after so long, nothing that a lost grant allowed can still be in force.
     pub const fn quarantine_ms(&self) -> u64 {
-        expiry_ms(self.ttl_max_ms) + self.lock_delay_max_ms + self.replica_lag_max_ms + 1_000
+        expiry_ms(self.ttl_max_ms) + self.lock_delay_max_ms + self.former_master_max_ms + 1_000
     }
 
     /// The larger of both, bound by bound.
@@ -84,7 +114,7 @@ impl EraBounds {
         Self {
             ttl_max_ms: self.ttl_max_ms.max(other.ttl_max_ms),
             lock_delay_max_ms: self.lock_delay_max_ms.max(other.lock_delay_max_ms),
-            replica_lag_max_ms: self.replica_lag_max_ms.max(other.replica_lag_max_ms),
+            former_master_max_ms: self.former_master_max_ms.max(other.former_master_max_ms),
         }
     }
 }
@@ -93,7 +123,12 @@ impl ServerIdentity {
     /// Whether a server that showed `replid` before still serves the same line of data. A first
     /// replica or a backup changes the id too, but leaves the second one all zeros.
     pub fn continues(&self, replid: &str) -> bool {
-        self.replid == replid || self.replid2.bytes().all(|b| b == b'0')
+        self.replid == replid || !self.has_replaced_a_master()
+    }
+
+    /// Whether it may have been a replica before. A master that restarts may show so, too.
+    pub fn has_replaced_a_master(&self) -> bool {
+        self.replid2.bytes().any(|b| b != b'0')
     }
 }
 
@@ -113,6 +148,8 @@ impl Era {
             bounds,
             key_fingerprint: key.fingerprint(),
             key_source,
+            former: None,
+            is_moving: false,
         }
     }
 
@@ -142,7 +179,7 @@ impl Era {
             lag,
             fingerprint,
             source,
-            ..,
+            ref more @ ..,
         ] = fields.as_slice()
         else {
             return None;
@@ -155,7 +192,7 @@ impl Era {
             bounds: EraBounds {
                 ttl_max_ms: ttl.parse().ok()?,
                 lock_delay_max_ms: delay.parse().ok()?,
-                replica_lag_max_ms: lag.parse().ok()?,
+                former_master_max_ms: lag.parse().ok()?,
             },
             key_fingerprint: fingerprint.to_owned(),
             key_source: match source {
@@ -163,24 +200,53 @@ impl Era {
                 "file" => KeySource::File,
                 _ => return None,
             },
+            former: more.iter().find_map(|field| FormerMaster::parse(field)),
+            is_moving: more.contains(&MOVING),
         })
     }
 
-    /// The stored text after `no_grants_before`, which the script computes.
+    /// The stored text after `no_grants_before`, which the script computes, as it does the former master.
     pub fn fields_after_time(&self) -> String {
-        format!(
+        let mut fields = format!(
             "{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",
             self.run_id,
             self.replid,
             self.bounds.ttl_max_ms,
             self.bounds.lock_delay_max_ms,
-            self.bounds.replica_lag_max_ms,
+            self.bounds.former_master_max_ms,
             self.key_fingerprint,
             match self.key_source {
                 KeySource::Store => "store",
                 KeySource::File => "file",
             }
-        )
+        );
+        if self.is_moving {
+            fields.extend(["|", MOVING]);
+        }
+        fields
+    }
+}
+
+impl FormerMaster {
+    fn parse(field: &str) -> Option<Self> {
+        let (until_ms, run_id) = field.strip_prefix(FORMER)?.split_once(':')?;
+        Some(Self {
+            process: match run_id {
+                UNKNOWN => FormerProcess::Unknown,
+                run_id => FormerProcess::Known(run_id.into()),
+            },
+            until_ms: until_ms.parse().ok()?,
+        })
+    }
+}
+
+impl FormerProcess {
+    /// As it is written.
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Known(run_id) => run_id,
+            Self::Unknown => UNKNOWN,
+        }
     }
 }
 
@@ -205,6 +271,25 @@ mod tests {
             era.fields_after_time()
         );
         assert_eq!(Era::parse(&format!("{text}|more")), Ok(era.clone()));
+        let moving = Era {
+            is_moving: true,
+            ..era.clone()
+        };
+        let fields = moving.fields_after_time();
+        assert_eq!(fields, format!("{}|moving", era.fields_after_time()));
+        assert_eq!(Era::parse(&format!("{text}|moving")), Ok(moving));
+        let until_ms = 1_795_000_012_000;
+        for process in [
+            FormerProcess::Known("before".into()),
+            FormerProcess::Unknown,
+        ] {
+            let text = format!("{text}|former:{until_ms}:{}", process.field());
+            let replaced = Era {
+                former: Some(FormerMaster { process, until_ms }),
+                ..era.clone()
+            };
+            assert_eq!(Era::parse(&text), Ok(replaced));
+        }
         assert_eq!(Era::parse(&text), Ok(era));
         assert_eq!(Era::parse("x"), Err(NotOurs::Unreadable));
         let elsewhere = text.replace("file", "elsewhere");

@@ -8,7 +8,7 @@ use super::{
     decide::{Decision, Known, decide},
     list::escaped,
     open::{Checked, connect},
-    place::{Finder, Place},
+    place::{Finder, Place, SentinelView},
     settle::{own, read, refused, settle},
 };
 
@@ -21,10 +21,10 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     if let Place::Cluster(seeds) = config.place.clone() {
         return init_cluster(config, &seeds).await;
     }
-    let endpoint = endpoint(config).await?;
+    let (endpoint, view) = endpoint(config).await?;
     let Checked {
         connection, server, ..
-    } = connect(&endpoint).await?;
+    } = connect(&endpoint, view).await?;
     if let Some(key) = any_key(&endpoint, &connection).await? {
         return Err(NodeError::Unfit(vec![format!(
             "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
@@ -48,8 +48,8 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
 
 /// Which process a server is, and one of our keys if it holds any, without writing anything.
 pub async fn look_at_server(config: RedisConfig) -> Result<(String, Option<String>), NodeError> {
-    let endpoint = endpoint(config).await?;
-    let checked = connect(&endpoint).await?;
+    let (endpoint, view) = endpoint(config).await?;
+    let checked = connect(&endpoint, view).await?;
     let key = any_key(&endpoint, &checked.connection).await?;
     Ok((checked.server.run_id, key))
 }
@@ -66,8 +66,8 @@ pub async fn check_store(config: RedisConfig) -> Result<Vec<String>, Vec<String>
 
 /// The same of one server, and which process it is.
 pub async fn check_server(config: RedisConfig) -> Result<(String, Vec<String>), Vec<String>> {
-    let endpoint = endpoint(config).await.map_err(problems)?;
-    let checked = connect(&endpoint).await.map_err(problems)?;
+    let (endpoint, view) = endpoint(config).await.map_err(problems)?;
+    let checked = connect(&endpoint, view).await.map_err(problems)?;
     let client = checked.connection.client();
     let read = read(&endpoint, client).await.map_err(problems)?;
     let known = Known::default();
@@ -84,9 +84,10 @@ fn problems(error: NodeError) -> Vec<String> {
     }
 }
 
-async fn endpoint(config: RedisConfig) -> Result<Endpoint, NodeError> {
-    let address = Finder::new(&config).find().await?;
-    Ok(Endpoint::new(address, config))
+async fn endpoint(config: RedisConfig) -> Result<(Endpoint, Option<SentinelView>), NodeError> {
+    let mut finder = Finder::new(&config);
+    let address = finder.find().await?;
+    Ok((Endpoint::new(address, config), finder.view().seen()))
 }
 
 /// One of the keys with our prefix, if there are any.

@@ -3,9 +3,12 @@
 mod clock;
 mod looks;
 
-use std::sync::{
-    Arc, Mutex as StdMutex, OnceLock, PoisonError,
-    atomic::{AtomicU16, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex as StdMutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use fred::{clients::Client, error::Error, interfaces::PubsubInterface as _, types::Value};
@@ -21,16 +24,21 @@ use super::{
     complaints::Complaints,
     connection::{Endpoint, plain},
     era::{Era, ServerIdentity},
+    former::Pause,
     gate::Gate,
     refusal::{Refusal, Then, Told},
     script::Script,
     scripts::Command,
+    silence::LastAnswer,
     traced::traced,
 };
 use crate::{
     lock::{DeploymentKey, NOT_AFTER_MS},
     store::{HandOff, StoreError},
 };
+
+static MOVE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("moving", include_str!("lua/moving.lua")));
 
 /// What a node is made of, after verification.
 pub(super) struct Verified {
@@ -43,6 +51,10 @@ pub(super) struct Verified {
     pub(super) eras: Eras,
     pub(super) key: DeploymentKey,
     pub(super) time: Reading,
+    /// Why it confirms no lease at first; in a cluster each slot has its own.
+    pub(super) pause: Option<Pause>,
+    /// Another server may take its place.
+    pub(super) may_be_replaced: bool,
     /// What answers wait for.
     pub(super) gate: Option<Gate>,
     /// The sharded channels that are listened to.
@@ -84,6 +96,9 @@ pub struct Node {
     clock: Clock,
     /// The last quick one.
     time: StdMutex<Reading>,
+    pause: StdMutex<Option<Pause>>,
+    last_answer: LastAnswer,
+    may_be_replaced: AtomicBool,
     /// Which slot's era is looked at next.
     turn: AtomicU16,
     /// How often forgotten scripts were loaded again; locked while they are.
@@ -97,10 +112,13 @@ pub struct Node {
 }
 
 impl Node {
-    pub(super) fn new(verified: Verified) -> Self {
+    pub(super) fn new(mut verified: Verified, last_answer: LastAnswer) -> Self {
         Self {
             clock: Clock::starting_at(verified.time.now_ms),
             time: StdMutex::new(verified.time),
+            pause: StdMutex::new(verified.pause.take()),
+            last_answer,
+            may_be_replaced: AtomicBool::new(verified.may_be_replaced),
             turn: AtomicU16::new(0),
             batches: Arc::default(),
             verified,
@@ -144,6 +162,9 @@ impl Node {
         if let Some(why) = self.why.get() {
             return Err(Missed::Failed(StoreError::NotNow(why.clone())));
         }
+        if let Some(silent) = self.last_answer.silent() {
+            return Err(Missed::Failed(StoreError::NotNow(self.was_silent(silent))));
+        }
         let client = &self.verified.client;
         let run = async || match way {
             Way::Plain => script.run(client, command()).await,
@@ -160,6 +181,11 @@ impl Node {
             }
             result => result,
         };
+        if result.is_ok()
+            && let Some(why) = self.answers()
+        {
+            return Err(Missed::Failed(StoreError::Unavailable(why)));
+        }
         result.map_err(|error| {
             let refusal = Refusal::of(&error);
             let redirect = Redirect::of(&error, &self.verified.endpoint.address);
@@ -173,6 +199,77 @@ impl Node {
             }
             Missed::Failed(refusal.store_error(text))
         })
+    }
+
+    /// The server answers. The node ends if it had not for long; why.
+    pub(super) fn answers(&self) -> Option<String> {
+        let silent = self.last_answer.renew()?;
+        Some(self.was_silent(silent))
+    }
+
+    /// Whether another server may take its place, as far as was seen.
+    pub(super) fn may_be_replaced(&self) -> bool {
+        self.may_be_replaced.load(Ordering::Relaxed)
+    }
+
+    /// Replicas follow it.
+    pub(super) fn has_replicas(&self) {
+        self.may_be_replaced.store(true, Ordering::Relaxed);
+    }
+
+    fn was_silent(&self, silent: Duration) -> String {
+        let why = format!(
+            "no answer for {} ms: the server may have been replaced",
+            silent.as_millis()
+        );
+        self.condemn(&why);
+        why
+    }
+
+    /// When the server last answered: see [`LastAnswer`].
+    pub(super) fn last_answer_ms(&self) -> u64 {
+        self.last_answer.ms()
+    }
+
+    /// Why it confirms no lease now, and until when at most; in a cluster each slot has its own.
+    pub(super) fn pause(&self) -> Option<Pause> {
+        let pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        pause.clone().filter(|pause| pause.left().is_some())
+    }
+
+    /// From now on it confirms leases.
+    pub(super) fn end_pause(&self) {
+        *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Marks the era of a slot that is on its way to another server, before a lock is sought there: should the
+    /// slot stay, and what the other server had be lost, the lock is not granted here at once.
+    pub(super) async fn mark_moving(&self, slot: u16) -> Result<(), StoreError> {
+        let client = &self.verified.client;
+        let key = slot::era_key(&self.verified.endpoint.config.key_prefix, slot);
+        let mark = async || {
+            let command = Command {
+                keys: vec![key.clone()],
+                args: Vec::new(),
+            };
+            MOVE.run(client, command).await
+        };
+        let marked = match mark().await {
+            Err(error) if Refusal::of(&error).then == Then::Load => match MOVE.load(client).await {
+                Ok(()) => mark().await,
+                Err(error) => Err(error),
+            },
+            marked => marked,
+        };
+        match marked {
+            Ok(_) => Ok(()),
+            // The era is there already, and nothing is granted here without.
+            Err(error) if Refusal::of(&error).then == Then::Elsewhere => Ok(()),
+            Err(error) => Err(StoreError::NotNow(format!(
+                "cannot mark the era of a moving slot: {}",
+                plain(&error)
+            ))),
+        }
     }
 
     /// Sends a message to all who listen to a channel.
@@ -261,6 +358,11 @@ impl Node {
         }
     }
 
+    /// Whether it may keep locks although it may evict them.
+    pub(super) fn allows_unsafe(&self) -> bool {
+        self.verified.endpoint.config.allow_unsafe
+    }
+
     /// The key of the deployment.
     pub fn deployment_key(&self) -> DeploymentKey {
         self.verified.key.clone()
@@ -304,6 +406,14 @@ impl Node {
     /// Resolves when the node has ended.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Whether it may be used: it ends if the server was silent for long.
+    pub(super) fn is_usable(&self) -> bool {
+        if let Some(silent) = self.last_answer.silent() {
+            self.was_silent(silent);
+        }
+        !self.is_ended()
     }
 
     /// Whether the node has ended.

@@ -8,7 +8,7 @@ use super::{
     answers::Answer,
     cluster::{Asked, Router, redirect::Redirect},
     node::{Missed, Node, Way},
-    scripts::Verb,
+    scripts::{EraUse, Verb},
     supervisor::Supervisor,
 };
 use crate::{
@@ -29,6 +29,7 @@ pub(super) enum Nodes {
 /// What becomes of a call on its way to its lock.
 pub(super) struct Course {
     until: Instant,
+    era_use: EraUse,
     asked: Option<Asked>,
 }
 
@@ -45,9 +46,10 @@ impl Nodes {
     pub(super) fn course(&self, lock: &LockKey, verb: Verb, within: Duration) -> Course {
         Course {
             until: Instant::now() + within,
+            era_use: verb.era_use(),
             asked: match self {
                 Self::One(_) => None,
-                Self::Cluster(_) => Some(Asked::new(lock, verb.grants())),
+                Self::Cluster(_) => Some(Asked::new(lock, verb.era_use())),
             },
         }
     }
@@ -58,8 +60,12 @@ impl Nodes {
             (Self::Cluster(router), Some(asked)) => router.target(asked, course.until).await,
             (Self::One(supervisor), _) => {
                 let left = course.until.saturating_duration_since(Instant::now());
+                let node = supervisor.node(left).await?;
+                if let (EraUse::Confirms, Some(pause)) = (course.era_use, node.pause()) {
+                    return Err(pause.refusal());
+                }
                 Ok(Target {
-                    node: supervisor.node(left).await?,
+                    node,
                     slot_era: None,
                     way: Way::Along,
                 })
@@ -79,6 +85,9 @@ impl Nodes {
         let answer = timeout_at(course.until, answer).await.map_err(late)?;
         match (answer, &mut course.asked, self) {
             (Err(Missed::Elsewhere(redirect)), Some(asked), Self::Cluster(router)) => {
+                if redirect.asking {
+                    target.node.mark_moving(redirect.slot).await?;
+                }
                 router.follow_to(asked, redirect).await?;
                 Ok(None)
             }

@@ -8,7 +8,7 @@ use fred::{
     types::{CustomCommand, InfoKind, Message, Value},
 };
 use futures::future::try_join_all;
-use tokio::{sync::broadcast, try_join};
+use tokio::{sync::broadcast, time::sleep, try_join};
 
 use super::{
     clocks::Reading,
@@ -21,13 +21,16 @@ use super::{
     connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::Known,
     era::ServerIdentity,
+    former::{Met, Pause},
     gate::{Gate, Marker, Waiting},
     node::{Eras, Node, Verified},
-    place::Address,
+    place::{Address, SentinelView},
+    replication,
     script::Script,
     settle::settle,
+    silence::{LastAnswer, REST},
     supervisor::Channel,
-    verify::ServerInfo,
+    verify::{Findings, ServerInfo},
 };
 
 pub(super) const KEY_FILE_MISSING: &str = "A cluster keeps no deployment key: the brokers need one \
@@ -37,6 +40,8 @@ pub(super) const KEY_FILE_MISSING: &str = "A cluster keeps no deployment key: th
 pub(super) struct Plan {
     pub(super) config: RedisConfig,
     pub(super) scripts: Arc<[Script]>,
+    /// The processes that nodes of this store were on.
+    pub(super) met: Arc<Met>,
     /// What it subscribes to.
     pub(super) channel: Channel,
     /// Of a cluster.
@@ -71,22 +76,25 @@ pub(super) struct Checked {
     pub(super) connection: Connection,
     pub(super) server: ServerIdentity,
     pub(super) warnings: Vec<String>,
+    pub(super) may_be_replaced: bool,
 }
 
 /// Connects, and checks everything that can be read.
-pub(super) async fn connect(endpoint: &Endpoint) -> Result<Checked, NodeError> {
+pub(super) async fn connect(
+    endpoint: &Endpoint,
+    view: Option<SentinelView>,
+) -> Result<Checked, NodeError> {
     let connection = Connection::open(endpoint).await?;
     let text = connection.info(endpoint, None).await?;
     let info = ServerInfo::parse(&text);
-    let mut findings = info.check(endpoint);
-    if endpoint.config.place.is_cluster() && findings.problems.is_empty() {
-        check_settings(endpoint, connection.client(), &mut findings).await;
-    }
+    let findings = check(endpoint, connection.client(), &info, view).await;
+    let findings = findings.map_err(|e| endpoint.unreachable(&e))?;
     match info.identity() {
         Some(server) if findings.problems.is_empty() => Ok(Checked {
             connection,
             server,
             warnings: findings.warnings,
+            may_be_replaced: info.may_be_replaced(&endpoint.config),
         }),
         _ if findings.passes && findings.problems.len() == 1 => {
             Err(NodeError::Unreachable(findings.problems.join(" ")))
@@ -95,23 +103,46 @@ pub(super) async fn connect(endpoint: &Endpoint) -> Result<Checked, NodeError> {
     }
 }
 
+/// Checks what a server says of itself, and its settings if there is nothing wrong with that.
+pub(super) async fn check(
+    endpoint: &Endpoint,
+    client: &Client,
+    info: &ServerInfo<'_>,
+    view: Option<SentinelView>,
+) -> Result<Findings, fred::error::Error> {
+    let mut findings = info.check(endpoint);
+    if !findings.problems.is_empty() {
+        return Ok(findings);
+    }
+    if endpoint.config.place.is_cluster() {
+        check_settings(endpoint, client, &mut findings).await;
+    }
+    replication::check(endpoint, client, info, view, &mut findings).await?;
+    Ok(findings)
+}
+
 /// Builds a node on the server at `address`, writing the era if it must be.
 pub(super) async fn open(
     plan: &Plan,
     address: Address,
+    view: Option<SentinelView>,
     known: &mut Known,
 ) -> Result<Opened, NodeError> {
     let endpoint = Endpoint::new(address, plan.config.clone());
-    let checked = connect(&endpoint).await?;
+    let last_answer = LastAnswer::now();
+    let checked = connect(&endpoint, view).await?;
+    goes_on(&last_answer, &endpoint).await?;
     let run_id = checked.server.run_id.as_str();
     let (probe, subscriber) = try_join!(
         another(Connection::open(&endpoint), &endpoint, run_id),
         listen(&endpoint, run_id, &plan.channel)
     )?;
+    goes_on(&last_answer, &endpoint).await?;
     let client = checked.connection.client();
     let failed = |error: fred::error::Error| endpoint.unreachable(&error);
     let loaded = try_join_all(plan.scripts.iter().map(|script| script.load(client)));
     loaded.await.map_err(failed)?;
+    goes_on(&last_answer, &endpoint).await?;
     let (eras, key, settler) = match &plan.slots {
         None => {
             let settled = settle(&endpoint, client, &checked.server, known).await?;
@@ -126,10 +157,17 @@ pub(super) async fn open(
             (Eras::Slots(Arc::clone(&settler.eras)), key, Some(settler))
         }
     };
+    goes_on(&last_answer, &endpoint).await?;
     let (gate, waiting) = gate(&endpoint, run_id, &eras).await?;
+    goes_on(&last_answer, &endpoint).await?;
     let shards = shards(plan, &endpoint, &subscriber).await?;
     let time = Reading::quick(client).await.map_err(failed)?;
-    let node = Arc::new(Node::new(Verified {
+    goes_on(&last_answer, &endpoint).await?;
+    let pause = match &eras {
+        Eras::One(era) => Pause::of(era, time.now_ms),
+        Eras::Slots(_) => None,
+    };
+    let verified = Verified {
         endpoint: endpoint.clone(),
         client: client.clone(),
         looks: probe.client().clone(),
@@ -138,9 +176,12 @@ pub(super) async fn open(
         eras,
         key,
         time,
+        pause,
+        may_be_replaced: checked.may_be_replaced,
         gate,
         shards,
-    }));
+    };
+    let node = Arc::new(Node::new(verified, last_answer));
     Ok(Opened {
         endpoint,
         node,
@@ -153,6 +194,21 @@ pub(super) async fn open(
         },
         warnings: checked.warnings,
     })
+}
+
+/// Checks that the server has not stood still while it was opened: it may have been replaced meanwhile.
+async fn goes_on(last_answer: &LastAnswer, endpoint: &Endpoint) -> Result<(), NodeError> {
+    match last_answer.renew() {
+        None => Ok(()),
+        Some(silent) => {
+            sleep(REST).await;
+            Err(NodeError::Unreachable(format!(
+                "{} took {} ms to answer: it may have been replaced meanwhile.",
+                endpoint.name(),
+                silent.as_millis()
+            )))
+        }
+    }
 }
 
 /// A connection to the process `run_id` that listens to a channel.

@@ -1,13 +1,18 @@
 //! Where a store is: one server, the master that Sentinel names, or the masters of a cluster.
 
-use std::{fmt, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use fred::{
     interfaces::ClientLike as _,
     types::{CustomCommand, Value},
 };
 use futures::future::join_all;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
 use super::{
     connection::{Connection, Endpoint, NodeError, RedisConfig, plain},
@@ -16,6 +21,10 @@ use super::{
 
 /// How soon a new master is followed that Sentinel names while the old one still answers.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// One Sentinel that is slow holds the others up for so long at most.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(800);
+/// How long a master is used that most of the Sentinels have named.
+pub(super) const NAMED_FOR: Duration = Duration::from_secs(3);
 
 /// Host and port of a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +49,7 @@ pub enum Place {
 /// The Sentinels of a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentinel {
-    /// Any number of them; the others are not asked.
+    /// Any number of them, but the same at all brokers; the others are not asked.
     pub addresses: Vec<Address>,
     /// What they call the master.
     pub master: String,
@@ -49,9 +58,29 @@ pub struct Sentinel {
 }
 
 /// Finds the server of a store, again and again.
-pub(super) enum Finder {
+pub(super) struct Finder {
+    way: Way,
+    view: View,
+    /// When most of the Sentinels were asked that named the master last.
+    named: Instant,
+}
+
+enum Way {
     Known(Address),
     Asking { master: String, all: Vec<Asked> },
+}
+
+/// What the Sentinels say of the master's replicas, once one of them was asked.
+#[derive(Debug, Clone, Default)]
+pub(super) struct View(Arc<Mutex<Option<SentinelView>>>);
+
+/// What the Sentinels of a master go by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SentinelView {
+    /// The replicas that may take its place, those included that are down now.
+    pub(super) replicas: usize,
+    /// A master that is silent for so long is replaced.
+    pub(super) down_after: Duration,
 }
 
 /// A Sentinel that is asked, and the connection to it until that breaks.
@@ -73,11 +102,16 @@ impl Place {
 }
 
 impl Finder {
+    /// The server is there.
+    pub(super) fn known(address: Address) -> Self {
+        Self::of(Way::Known(address))
+    }
+
     pub(super) fn new(config: &RedisConfig) -> Self {
-        match &config.place {
-            Place::Server(address) => Self::Known(address.clone()),
+        let way = match &config.place {
+            Place::Server(address) => Way::Known(address.clone()),
             // Whoever has to find all masters asks this one.
-            Place::Cluster(seeds) => Self::Known(seeds[0].clone()),
+            Place::Cluster(seeds) => Way::Known(seeds[0].clone()),
             Place::Sentinel(sentinel) => {
                 let config = RedisConfig {
                     login: sentinel.login.clone(),
@@ -88,45 +122,109 @@ impl Finder {
                     endpoint: Endpoint::new(address.clone(), config.clone()),
                     connection: None,
                 };
-                Self::Asking {
+                Way::Asking {
                     master: sentinel.master.clone(),
                     all: sentinel.addresses.iter().map(asked).collect(),
                 }
             }
+        };
+        Self::of(way)
+    }
+
+    fn of(way: Way) -> Self {
+        Self {
+            way,
+            view: View::default(),
+            named: Instant::now(),
         }
+    }
+
+    /// What the Sentinels say of the replicas: it changes with every look.
+    pub(super) fn view(&self) -> View {
+        self.view.clone()
     }
 
     /// The server of the store at this moment.
     pub(super) async fn find(&mut self) -> Result<Address, NodeError> {
-        match self {
-            Self::Known(address) => Ok(address.clone()),
-            Self::Asking { master, all } => vote(master, all).await.map(|(address, _)| address),
+        match &mut self.way {
+            Way::Known(address) => Ok(address.clone()),
+            Way::Asking { master, all } => {
+                let asked = Instant::now();
+                let vote = vote(master, all).await?;
+                if !vote.is_by_most {
+                    return Err(NodeError::Unreachable(vote.refusal(all.len())));
+                }
+                self.named = asked;
+                self.view.look(master, all).await;
+                Ok(vote.address)
+            }
         }
     }
 
-    /// Resolves when the store is not at `address` any more, with the reason. Fewer than most of the
-    /// Sentinels cannot say so: they may be cut off from the others, and name an old master.
+    /// Resolves when the store is not at `address` any more, with the reason: most of the Sentinels name
+    /// another one, or they have not named this one for [`NAMED_FOR`].
+    ///
+    /// Two brokers use two masters for at most 4 s: 3 s in which no majority of the Sentinels has named the
+    /// former one, plus commands already under way (0.8 s). A majority has named each of them, so one Sentinel
+    /// has named both, the later one later.
     pub(super) async fn moved(&mut self, address: &Address) -> String {
-        let Self::Asking { master, all } = self else {
+        let Way::Asking { master, all } = &mut self.way else {
             return std::future::pending().await;
         };
         let mut ticks = interval(ASK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut named = self.named;
         loop {
-            ticks.tick().await;
-            match vote(master, all).await {
-                Ok((now, votes)) if now != *address && votes * 2 > all.len() => {
-                    return format!("Sentinel names {now} as the master now");
+            let asking = async {
+                ticks.tick().await;
+                (Instant::now(), vote(master, all).await)
+            };
+            match timeout_at(named + NAMED_FOR, asking).await {
+                Ok((asked, Ok(vote))) if vote.is_by_most && vote.address == *address => {
+                    named = asked;
+                    self.view.look(master, all).await;
                 }
-                Ok(_) | Err(_) => {}
+                Ok((_, Ok(vote))) if vote.is_by_most => {
+                    return format!("Sentinel names {} as the master now", vote.address);
+                }
+                Ok((_, Ok(_) | Err(_))) => {}
+                Err(_) => {
+                    return format!(
+                        "no majority of the Sentinels has named it as master for {} s",
+                        NAMED_FOR.as_secs()
+                    );
+                }
             }
         }
     }
 }
 
-/// The address that most of those Sentinels name that answer, and how many do.
-async fn vote(master: &str, all: &mut [Asked]) -> Result<(Address, usize), NodeError> {
-    let answers = join_all(all.iter_mut().map(|asked| asked.ask(master))).await;
+/// Whom Sentinels name.
+struct Vote {
+    /// The address that more of those name that answer than any other.
+    address: Address,
+    votes: usize,
+    /// More than half of all that were asked name it.
+    is_by_most: bool,
+}
+
+impl Vote {
+    fn refusal(&self, asked: usize) -> String {
+        format!(
+            "Only {} of {asked} Sentinels name {} as the master; a majority is needed. Check that the others run \
+             and can be reached.",
+            self.votes, self.address
+        )
+    }
+}
+
+/// Asks all Sentinels.
+async fn vote(master: &str, all: &mut [Asked]) -> Result<Vote, NodeError> {
+    let asking = all.iter_mut().map(async |asked| {
+        let answer = timeout(ANSWERED_WITHIN, asked.ask(master)).await;
+        answer.unwrap_or_else(|_| Err(asked.is_silent()))
+    });
+    let answers = join_all(asking).await;
     let mut why = Vec::new();
     let mut votes: Vec<(Address, usize)> = Vec::new();
     for answer in answers {
@@ -139,10 +237,55 @@ async fn vote(master: &str, all: &mut [Asked]) -> Result<(Address, usize), NodeE
         }
     }
     let most = votes.into_iter().max_by_key(|(_, count)| *count);
-    most.ok_or_else(|| NodeError::Unreachable(why.join(" ")))
+    let (address, votes) = most.ok_or_else(|| NodeError::Unreachable(why.join(" ")))?;
+    Ok(Vote {
+        address,
+        votes,
+        is_by_most: votes * 2 > all.len(),
+    })
+}
+
+impl View {
+    /// What was seen last.
+    pub(super) fn seen(&self) -> Option<SentinelView> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the Sentinels that are connected to: most replicas, and the shortest silence.
+    async fn look(&self, master: &str, all: &[Asked]) {
+        let looks = join_all(all.iter().map(|asked| asked.look(master))).await;
+        let seen = looks
+            .into_iter()
+            .flatten()
+            .reduce(|one, other| SentinelView {
+                replicas: one.replicas.max(other.replicas),
+                down_after: one.down_after.min(other.down_after),
+            });
+        if seen.is_some() {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        }
+    }
 }
 
 impl Asked {
+    fn is_silent(&self) -> NodeError {
+        NodeError::Unreachable(format!("{} does not answer.", self.endpoint.name()))
+    }
+
+    /// What this Sentinel says of the replicas, if the broker's user may ask.
+    async fn look(&self, master: &str) -> Option<SentinelView> {
+        let client = self.connection.as_ref()?.client();
+        let ask = CustomCommand::new_static("SENTINEL", None::<u16>, false);
+        let args: Vec<Value> = vec!["MASTER".into(), master.into()];
+        let fields = client.custom::<HashMap<String, String>, _>(ask, args).await;
+        let fields = fields.ok()?;
+        let down_after_ms = fields.get("down-after-milliseconds")?.parse().ok()?;
+        Some(SentinelView {
+            replicas: fields.get("num-slaves")?.parse().ok()?,
+            down_after: Duration::from_millis(down_after_ms),
+        })
+    }
+
     async fn ask(&mut self, master: &str) -> Result<Address, NodeError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,

@@ -6,7 +6,7 @@ use fred::{
     clients::Client,
     error::Error,
     interfaces::{ClientLike as _, KeysInterface as _},
-    types::InfoKind,
+    types::CustomCommand,
 };
 use tokio::{
     join,
@@ -14,12 +14,14 @@ use tokio::{
 };
 
 use super::{
+    clock_step::{ClockSteps, HostClocks},
     clocks::Reading,
     connection::plain,
     node::Node,
     refusal::{Refusal, Then, Told},
     verify::ServerInfo,
 };
+use crate::store::Assumption;
 
 const EVERY: Duration = Duration::from_millis(500);
 const MISSED_MAX: u32 = 3;
@@ -29,7 +31,7 @@ const QUICK: Duration = Duration::from_millis(100);
 struct Seen {
     time: Reading,
     era: Looked,
-    replication: String,
+    info: String,
 }
 
 /// What a look at an era found.
@@ -44,6 +46,20 @@ enum Looked {
     Nothing,
 }
 
+/// Why a node must end.
+pub(super) struct End {
+    pub(super) why: String,
+    /// Then its eras end, too: locks may have been lost that the server does not know of.
+    pub(super) broken: Option<Assumption>,
+}
+
+impl End {
+    /// Nothing is known to be lost.
+    pub(super) fn of_node(why: String) -> Self {
+        Self { why, broken: None }
+    }
+}
+
 enum Verdict {
     /// A new connection would be told the same.
     Lives,
@@ -53,26 +69,38 @@ enum Verdict {
 }
 
 /// Runs until the node must end, and says why.
-pub(super) async fn probe(node: &Node, client: Client, subscriber: Client) -> String {
+pub(super) async fn probe(node: &Node, client: Client, subscriber: Client) -> End {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut missed, mut last) = (0, None);
+    let mut steps = ClockSteps::new();
     loop {
         ticks.tick().await;
-        let start = Instant::now();
+        let (start, asked) = (Instant::now(), HostClocks::read());
         match timeout(EVERY, look(node, &client, &subscriber)).await {
             Ok(Ok(seen)) => {
                 (missed, last) = (0, None);
+                if let Some(why) = node.answers() {
+                    return End::of_node(why);
+                }
                 if start.elapsed() <= QUICK {
                     node.set_time(seen.time);
                 }
                 if let Some(why) = objection(node, &seen) {
-                    return why;
+                    return End::of_node(why);
+                }
+                if let Some(end) = broken_assumption(node, &seen, &mut steps, asked) {
+                    return end;
                 }
             }
             Ok(Err(error)) => match verdict(&error) {
-                Verdict::Lives => (missed, last) = (0, None),
-                Verdict::Over(why) => return why,
+                Verdict::Lives => {
+                    (missed, last) = (0, None);
+                    if let Some(why) = node.answers() {
+                        return End::of_node(why);
+                    }
+                }
+                Verdict::Over(why) => return End::of_node(why),
                 Verdict::Missed => {
                     missed += 1;
                     last = Some(plain(&error));
@@ -81,19 +109,20 @@ pub(super) async fn probe(node: &Node, client: Client, subscriber: Client) -> St
             Err(_) => missed += 1,
         }
         if missed == MISSED_MAX {
-            return match last {
+            return End::of_node(match last {
                 Some(last) => format!("{MISSED_MAX} probes failed ({last})"),
                 None => format!("no answer to {MISSED_MAX} probes"),
-            };
+            });
         }
     }
 }
 
 async fn look(node: &Node, client: &Client, subscriber: &Client) -> Result<Seen, Error> {
-    let (time, era, replication, heard) = join!(
+    let info = CustomCommand::new_static("INFO", None::<u16>, false);
+    let (time, era, info, heard) = join!(
         Reading::of(client),
         look_at_era(node, client),
-        client.info::<String>(Some(InfoKind::Replication)),
+        client.custom::<String, _>(info, vec!["replication", "memory"]),
         subscriber.ping::<()>(None)
     );
     // A server that takes no writes refuses this, too, and can still be looked at.
@@ -105,7 +134,7 @@ async fn look(node: &Node, client: &Client, subscriber: &Client) -> Result<Seen,
     Ok(Seen {
         time: time?,
         era: era?,
-        replication: replication?,
+        info: info?,
     })
 }
 
@@ -155,7 +184,10 @@ fn objection(node: &Node, seen: &Seen) -> Option<String> {
         (Looked::Odd(slot), _, Some(eras)) => eras.doubt(*slot, false),
         (Looked::One(_) | Looked::Slot(..) | Looked::Odd(_) | Looked::Nothing, _, _) => {}
     }
-    let info = ServerInfo::parse(&seen.replication);
+    let info = ServerInfo::parse(&seen.info);
+    if info.replicas() > 0 {
+        node.has_replicas();
+    }
     if !info.is_master() {
         return Some("it is a master no more".to_owned());
     }
@@ -164,4 +196,28 @@ fn objection(node: &Node, seen: &Seen) -> Option<String> {
         .identity_of(&server.run_id)
         .is_some_and(|now| now.continues(&server.replid));
     (!same).then(|| "its data were replaced by those of another server".to_owned())
+}
+
+/// What happened to the server that it does not know of: its clock was stepped, or it may have evicted locks.
+fn broken_assumption(
+    node: &Node,
+    seen: &Seen,
+    steps: &mut ClockSteps,
+    asked: HostClocks,
+) -> Option<End> {
+    if let Some(step_ms) = steps.see(&seen.time, asked, HostClocks::read()) {
+        return Some(End {
+            why: format!(
+                "its clock was stepped by at least {step_ms} ms: leases may have ended early"
+            ),
+            broken: Some(Assumption::Clock),
+        });
+    }
+    let policy = ServerInfo::parse(&seen.info).eviction()?;
+    (!node.allows_unsafe()).then(|| End {
+        why: format!(
+            "it began to evict keys (maxmemory-policy {policy}): locks may have been evicted"
+        ),
+        broken: Some(Assumption::NoEviction),
+    })
 }

@@ -64,7 +64,7 @@ macro_rules! text {
 /// A verb that lets the line move, with what it needs besides.
 macro_rules! granting {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["tell", "grant", "ended", "expire", "line", "advance" $(, $part)*])
+        text!($flags, $verb, ["tell", "grant", "ended", "expire", "closed", "line", "advance" $(, $part)*])
     };
 }
 
@@ -112,16 +112,16 @@ const ACQUIRE: &str = granting!(
         "told"
     ]
 );
-/// Renew, attach, release, cancel and revoke run even when the server is out of memory.
+/// Renew, attach, release, cancel, touch and revoke run even when the server is out of memory.
 const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
-    ["tell", "grant", "ended", "expire", "stream"]
+    ["tell", "grant", "ended", "expire", "closed", "stream"]
 );
 const ATTACH: &str = text!(
     " flags=allow-oom",
     "attach",
-    ["tell", "grant", "ended", "expire", "stream"]
+    ["tell", "grant", "ended", "expire", "closed", "stream"]
 );
 const RELEASE: &str = granting!(
     " flags=allow-oom",
@@ -133,11 +133,11 @@ const CANCEL: &str = granting!(
     "cancel",
     ["calls", "tombstones", "entries", "told"]
 );
-const TOUCH: &str = granting!("", "touch", ["calls"]);
+const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["calls"]);
 const SET_LIMIT: &str = granting!("", "set_limit", []);
 const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["told"]);
 const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
-const CHECK: &str = text!(" flags=no-writes", "check", []);
+const CHECK: &str = text!(" flags=no-writes", "check", ["closed"]);
 
 /// In the order of [`Verb`].
 const TEXTS: [(Verb, &str, &str); 10] = [
@@ -163,16 +163,28 @@ impl Verb {
         )
     }
 
-    /// Whether the script may grant, to whoever calls or to those who wait.
-    pub(super) fn grants(self) -> bool {
+    /// What the script does that the era must allow.
+    pub(super) fn era_use(self) -> EraUse {
         match self {
             Self::Acquire
             | Self::Release
             | Self::Cancel
             | Self::Touch
             | Self::SetLimit
-            | Self::Revoke => true,
-            Self::Renew | Self::Attach | Self::Get | Self::Check => false,
+            | Self::Revoke => EraUse::Grants,
+            Self::Renew | Self::Attach | Self::Check => EraUse::Confirms,
+            Self::Get => EraUse::Nothing,
         }
     }
+}
+
+/// What a script does that the era must allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EraUse {
+    /// It may grant, to whoever calls or to those who wait.
+    Grants,
+    /// It may confirm a grant that the store may have lost the end of. All else it does without an era.
+    Confirms,
+    /// Nothing.
+    Nothing,
 }

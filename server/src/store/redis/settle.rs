@@ -53,6 +53,7 @@ pub(super) async fn read(endpoint: &Endpoint, client: &Client) -> Result<Read, N
         found: Found {
             era: found_era.map_err(|why| not_ours(&name, &why, &config.era_key()))?,
             key: found_key.transpose()?,
+            has_stayed: false,
         },
         era_text: era.unwrap_or_default(),
     })
@@ -117,6 +118,37 @@ pub(super) fn refused(endpoint: &Endpoint, why: &str) -> NodeError {
     NodeError::Unfit(vec![format!("{} {why}", endpoint.name())])
 }
 
+/// What era.lua takes, in order.
+pub(super) fn era_args(expected: &str, write: &Write, key: String) -> Vec<Value> {
+    let Write {
+        era,
+        quarantine_ms,
+        replaced,
+        former,
+        ..
+    } = write;
+    let quarantine = quarantine_ms.map_or_else(|| "-1".to_owned(), |ms| ms.to_string());
+    let (replaced, writes_for_ms) = replaced.as_ref().map_or(("", 0), |replaced| {
+        (replaced.process.field(), replaced.writes_for_ms)
+    });
+    let (former, former_until_ms) = former
+        .as_ref()
+        .map_or(("", 0), |former| (former.process.field(), former.until_ms));
+    let args: [Value; 10] = [
+        expected.into(),
+        era.id.as_str().into(),
+        era.fields_after_time().into(),
+        quarantine.into(),
+        era.no_grants_before_ms.to_string().into(),
+        key.into(),
+        replaced.into(),
+        writes_for_ms.to_string().into(),
+        former_until_ms.to_string().into(),
+        former.into(),
+    ];
+    args.into()
+}
+
 /// Writes if the store still holds `expected`; `None` if another broker was faster.
 async fn put(
     endpoint: &Endpoint,
@@ -129,17 +161,7 @@ async fn put(
     } else {
         String::new()
     };
-    let args: Vec<Value> = vec![
-        expected.into(),
-        write.era.id.as_str().into(),
-        write.era.fields_after_time().into(),
-        write
-            .quarantine_ms
-            .map_or("-1".to_owned(), |ms| ms.to_string())
-            .into(),
-        write.era.no_grants_before_ms.to_string().into(),
-        key.into(),
-    ];
+    let args = era_args(expected, &write, key);
     let config = &endpoint.config;
     let keys = vec![config.era_key(), config.deployment_key_key()];
     ERA.load(client)

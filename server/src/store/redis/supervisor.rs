@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use fred::types::Message;
+use fred::{clients::Client, interfaces::ClientLike as _, types::Message};
 use tokio::{
     select,
     sync::{
@@ -17,20 +17,25 @@ use tracing::{info, warn};
 
 use super::{
     cluster::settle::Settler,
-    connection::{Connection, NodeError, RedisConfig},
+    connection::{Broken, Connection, Endpoint, NodeError, RedisConfig},
     decide::Known,
+    former::end_pauses,
     gate::Waiting,
     node::Node,
-    open::{Links, Opened, Plan, Subscriber, open},
-    place::Finder,
-    probe::probe,
+    open::{Links, Opened, Plan, Subscriber, check, open},
+    place::{Finder, View},
+    probe::{End, probe},
     script::Script,
+    silence::Silence,
+    verify::ServerInfo,
 };
-use crate::store::StoreError;
+use crate::store::{Assumption, StoreError};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// A store that is back is used within a second.
+/// Maximum delay between two attempts to connect.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// How often the settings of a server are looked at again.
+const CHECKED_EVERY: Duration = Duration::from_secs(5);
 
 /// What a node tells unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub enum NodeEvent {
     Ready,
     /// It is another server process than before.
     Replaced,
+    /// It violated an assumption of the guarantees.
+    Broken(Assumption),
 }
 
 /// What nodes listen to.
@@ -79,6 +86,7 @@ struct Keeper {
     plan: Plan,
     finder: Finder,
     known: Known,
+    silence: Silence,
     current: watch::Sender<Option<Arc<Node>>>,
     tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
     stop: CancellationToken,
@@ -104,6 +112,7 @@ impl Supervisor {
             plan: Plan {
                 config,
                 scripts,
+                met: Arc::default(),
                 channel: subscription.channel,
                 slots: None,
             },
@@ -152,12 +161,12 @@ impl Supervisor {
     /// The node that serves now, if there is one.
     pub(super) fn present(&self) -> Option<Arc<Node>> {
         let current = self.current.borrow();
-        current.as_ref().filter(|node| !node.is_ended()).cloned()
+        current.as_ref().filter(|node| node.is_usable()).cloned()
     }
 
     /// The present node; waits for one at most `within`.
     pub async fn node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
-        let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| !n.is_ended());
+        let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| n.is_usable());
         if let Some(node) = self.present() {
             return Ok(node);
         }
@@ -184,6 +193,7 @@ impl Keeper {
             plan,
             finder,
             known: Known::default(),
+            silence: Silence::default(),
             current: sender,
             tell,
             stop,
@@ -229,14 +239,19 @@ impl Keeper {
 
     async fn open(&mut self) -> Result<Opened, NodeError> {
         let address = self.finder.find().await?;
-        let opened = open(&self.plan, address, &mut self.known).await?;
-        self.failed = None;
-        if self.warned != opened.warnings {
-            self.warned.clone_from(&opened.warnings);
-            for warning in &opened.warnings {
-                warn!("{warning}");
-            }
+        let view = self.finder.view().seen();
+        let opened = open(&self.plan, address, view, &mut self.known).await?;
+        self.silence.check(&opened)?;
+        // Opening may have taken longer than a master is used after the Sentinels have named it.
+        let now = self.finder.find().await?;
+        if now != opened.endpoint.address {
+            return Err(NodeError::Unreachable(format!(
+                "{} was replaced by {now} while it was opened.",
+                opened.endpoint.name()
+            )));
         }
+        self.failed = None;
+        warn_of_new(&mut self.warned, &opened.warnings);
         Ok(opened)
     }
 
@@ -257,6 +272,8 @@ impl Keeper {
         } = opened;
         self.current.send_replace(Some(Arc::clone(&node)));
         let run_id = node.run_id().to_owned();
+        let met = Arc::clone(&self.plan.met);
+        met.serves(&run_id, &endpoint.address);
         let before = self.served.replace(run_id);
         if before.is_some_and(|before| before != node.run_id()) {
             (self.tell)(NodeEvent::Replaced);
@@ -269,26 +286,81 @@ impl Keeper {
             gate,
         } = links;
         let probe_client = prober.client().clone();
+        let (checking, view) = (probe_client.clone(), self.finder.view());
         let subscribed = subscriber.connection.client().clone();
-        let why = select! {
-            () = node.ended() => None,
-            why = command.broken() => Some(why),
-            why = prober.broken() => Some(why),
-            why = pass_on(subscriber, &self.tell) => Some(why),
-            why = hold_back(gate) => Some(why),
-            why = settle(settler) => Some(why),
-            why = probe(&node, probe_client, subscribed) => Some(why),
-            why = self.finder.moved(&endpoint.address) => Some(why),
+        let broken = |broken: Broken| {
+            if broken.is_closed {
+                met.closed(node.run_id());
+            }
+            Some(End::of_node(broken.why))
         };
-        if let Some(why) = why {
+        let end = select! {
+            () = node.ended() => None,
+            why = command.broken() => broken(why),
+            why = prober.broken() => broken(why),
+            why = pass_on(subscriber, &self.tell) => broken(why),
+            why = hold_back(gate) => broken(why),
+            never = end_pauses(&node, &endpoint, &met) => match never {},
+            why = settle(settler) => Some(End::of_node(why)),
+            end = probe(&node, probe_client, subscribed) => Some(end),
+            why = self.finder.moved(&endpoint.address) => Some(End::of_node(why)),
+            never = check_again(&endpoint, &checking, &view, &mut self.warned) => match never {},
+        };
+        if let Some(End { why, broken }) = end {
+            if let Some(broken) = broken {
+                self.doubt_eras(&node);
+                (self.tell)(NodeEvent::Broken(broken));
+            }
             node.condemn(&why);
         }
+        self.silence.ended(&node);
         self.current.send_replace(None);
+    }
+
+    /// The eras of a node that has ended are not served in any more, unless another broker has begun new ones.
+    fn doubt_eras(&mut self, node: &Node) {
+        match (node.era(), node.slot_eras(), &self.plan.slots) {
+            (Some(era), _, _) => self.known.doubted = Some(era.id.as_str().into()),
+            (None, Some(eras), Some(slots)) => slots.doubt(eras.all_settled()),
+            (None, _, _) => {}
+        }
+    }
+}
+
+/// Settings and replicas may change while a node serves: says so when something is wrong with them then.
+async fn check_again(
+    endpoint: &Endpoint,
+    client: &Client,
+    view: &View,
+    warned: &mut Vec<String>,
+) -> Infallible {
+    loop {
+        sleep(CHECKED_EVERY).await;
+        if let Ok(text) = client.info::<String>(None).await {
+            let info = ServerInfo::parse(&text);
+            if let Ok(findings) = check(endpoint, client, &info, view.seen()).await {
+                warn_of_new(warned, &findings.warnings);
+                if findings.hides_settings {
+                    // The server notes each try in its ACL LOG.
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+}
+
+/// Logs the warnings unless they are those that were logged last.
+fn warn_of_new(warned: &mut Vec<String>, warnings: &[String]) {
+    if warned != warnings {
+        for warning in warnings.iter().filter(|warning| !warned.contains(warning)) {
+            warn!("{warning}");
+        }
+        *warned = warnings.to_vec();
     }
 }
 
 /// Lets answers pass as replicas get what they tell of, until the connection breaks.
-async fn hold_back(gate: Option<(Connection, Waiting)>) -> String {
+async fn hold_back(gate: Option<(Connection, Waiting)>) -> Broken {
     let Some((mut connection, waiting)) = gate else {
         return std::future::pending().await;
     };
@@ -314,7 +386,7 @@ async fn pass_on(
         messages,
     }: Subscriber,
     tell: &(dyn Fn(NodeEvent) + Send + Sync),
-) -> String {
+) -> Broken {
     select! {
         why = connection.broken() => why,
         never = forward(messages, tell) => match never {},

@@ -30,6 +30,7 @@ pub(super) fn tell(
         match event {
             NodeEvent::Ready => listener(Event::Resync),
             NodeEvent::Replaced => listener(Event::Replaced),
+            NodeEvent::Broken(assumption) => listener(Event::Broken(assumption)),
             NodeEvent::Message(payload) => {
                 let told = told(&payload, &key_prefix, broker).into_iter();
                 told.flatten().for_each(&**listener);

@@ -21,6 +21,8 @@ pub(super) struct Findings {
     pub(super) problems: Vec<String>,
     /// It may; what its operator should know.
     pub(super) warnings: Vec<String>,
+    /// The broker's user may not see the server's settings.
+    pub(super) hides_settings: bool,
     /// If there is only one problem: another server, or this one in a moment, may be fit.
     pub(super) passes: bool,
 }
@@ -75,7 +77,7 @@ impl<'a> ServerInfo<'a> {
             &mut findings.problems
         };
         self.should(&address, risky);
-        self.may(&address, config, &mut findings.warnings);
+        self.may(&address, &mut findings.warnings);
         findings
     }
 
@@ -141,18 +143,26 @@ impl<'a> ServerInfo<'a> {
         }
     }
 
-    fn may(&self, address: &str, config: &RedisConfig, warnings: &mut Vec<String>) {
-        let has_replicas = self
-            .get("connected_slaves")
-            .is_some_and(|count| count != "0");
-        let is_replicated = has_replicas || config.place.is_replicated();
-        if is_replicated && self.get("min_slaves_good_slaves").is_none() {
-            warnings.push(format!(
-                "{address} can be replaced by a replica but has min-replicas-to-write 0: a master \
-                 that is cut off goes on granting beside its successor, so G2 is not given. Set \
-                 min-replicas-to-write to 1 or more."
-            ));
+    /// The policy by which it evicts keys, if it does.
+    pub(super) fn eviction(&self) -> Option<&'a str> {
+        match (self.get("maxmemory"), self.get("maxmemory_policy")) {
+            (Some("0") | None, _) | (_, None | Some("noeviction")) => None,
+            (Some(_), Some(policy)) => Some(policy),
         }
+    }
+
+    /// How many replicas follow it.
+    pub(super) fn replicas(&self) -> usize {
+        let count = self.get("connected_slaves").map(str::parse);
+        count.and_then(Result::ok).unwrap_or(0)
+    }
+
+    /// Whether another server may take its place.
+    pub(super) fn may_be_replaced(&self, config: &RedisConfig) -> bool {
+        self.replicas() > 0 || config.place.is_replicated()
+    }
+
+    fn may(&self, address: &str, warnings: &mut Vec<String>) {
         if self.get("aof_enabled") == Some("0") {
             warnings.push(format!(
                 "{address} keeps no append-only file: a restart loses the locks, and the broker \
@@ -245,22 +255,18 @@ mod tests {
     }
 
     #[test]
-    fn replicas_without_a_quorum_are_reported() {
-        let findings = check("connected_slaves:0", "connected_slaves:1", false);
-        assert!(findings.problems.is_empty());
-        assert!(findings.warnings[0].contains("G2 is not given"));
-    }
-
-    #[test]
-    fn behind_sentinel_a_master_without_replicas_is_reported() {
-        let mut endpoint = endpoint(false);
-        endpoint.config.place = Place::Sentinel(Sentinel {
+    fn a_server_with_replicas_or_sentinels_may_be_replaced() {
+        let mut config = endpoint(false).config;
+        let replicated = FIT.replace("connected_slaves:0", "connected_slaves:2");
+        assert_eq!(ServerInfo::parse(&replicated).replicas(), 2);
+        assert!(ServerInfo::parse(&replicated).may_be_replaced(&config));
+        assert!(!ServerInfo::parse(FIT).may_be_replaced(&config));
+        config.place = Place::Sentinel(Sentinel {
             addresses: Vec::new(),
             master: "orders".to_owned(),
             login: Login::default(),
         });
-        let findings = ServerInfo::parse(FIT).check(&endpoint);
-        assert!(findings.warnings[0].contains("G2 is not given"));
+        assert!(ServerInfo::parse(FIT).may_be_replaced(&config));
     }
 
     #[test]

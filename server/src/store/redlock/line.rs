@@ -144,14 +144,15 @@ impl Line {
         let Some(stream) = Attachment::moved(known.stream, again.stream) else {
             return Joined::Refused(Acquired::StaleAttach);
         };
+        if !waiter.attempts.contains(&again.attempt) {
+            if waiter.attempts.len() == ATTEMPTS_MAX {
+                return Joined::Refused(Acquired::TooManyAttempts);
+            }
+            waiter.attempts.push(again.attempt);
+        }
         known.clone_from(again);
         known.stream = stream;
         waiter.until = waiter.until.max(until);
-        if !waiter.attempts.contains(&again.attempt) {
-            waiter.attempts.push(again.attempt);
-            let too_many = waiter.attempts.len().saturating_sub(ATTEMPTS_MAX);
-            waiter.attempts.drain(..too_many);
-        }
         Joined::Again(standing)
     }
 
@@ -187,10 +188,8 @@ impl Line {
 
     /// Takes an attempt out, and its call with the last one.
     pub(super) fn leave(&mut self, request: RequestHash, attempt: AttemptId) -> Left {
-        let has = |waiter: &Waiter| {
-            waiter.acquire.request == request && waiter.attempts.contains(&attempt)
-        };
-        let Some(at) = self.waiters.iter().position(has) else {
+        let is_it = |waiter: &Waiter| waiter.acquire.request == request;
+        let Some(at) = self.waiters.iter().position(is_it) else {
             return Left::NotHere;
         };
         let attempts = &mut self.waiters[at].attempts;

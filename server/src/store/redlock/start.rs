@@ -185,6 +185,11 @@ fn subscription(
                 listener(Event::Replaced);
             }
         }
+        NodeEvent::Broken(assumption) => {
+            if let Some(listener) = listener.get() {
+                listener(Event::Broken(assumption));
+            }
+        }
         NodeEvent::Message(payload) => {
             for event in told(&payload, &key_prefix, broker).into_iter().flatten() {
                 match event {
@@ -200,6 +205,7 @@ fn subscription(
                     | Event::Ended(..)
                     | Event::Changed(..)
                     | Event::Replaced
+                    | Event::Broken(_)
                     | Event::Resync => {}
                 }
             }

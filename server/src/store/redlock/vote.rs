@@ -51,6 +51,7 @@ impl Vote {
             | Acquired::StaleAttach
             | Acquired::UpgradeDenied
             | Acquired::TooManyEntries
+            | Acquired::TooManyAttempts
             | Acquired::NotFound
             | Acquired::QueueFull
             | Acquired::RequestIdReused

@@ -183,7 +183,7 @@ fn strength(refused: &Acquired) -> u8 {
         Acquired::NotFound => 1,
         Acquired::Cancelled => 2,
         Acquired::LimitMismatch { .. } => 3,
-        Acquired::TooManyEntries => 4,
+        Acquired::TooManyEntries | Acquired::TooManyAttempts => 4,
         Acquired::UpgradeDenied => 5,
         Acquired::StaleAttach => 6,
         Acquired::Ended => 7,

@@ -4,7 +4,7 @@ use leasehold_server::lock::{
     Acquire, ArgumentsHash, Attachment, AttemptId, Force, LeaseId, Mode, Owner, RequestHash,
     Revoke, StreamId, Terms, TraceParent, Ttl, Under, Via,
 };
-use rand::Rng as _;
+use rand::{Rng as _, seq::SliceRandom as _};
 
 use super::{ARGUMENTS, Generator, Kind, LIMIT, TTLS_MS, id};
 
@@ -96,17 +96,22 @@ impl Generator {
         }
     }
 
+    /// A call of its own lease, or one that adds the lock to the lease of another call.
     pub(super) fn new_call(&mut self) -> Acquire {
         let mode = self.mode();
         let terms = self.terms();
+        let adds_to = match self.reentrant && self.rng.gen_bool(0.4) {
+            true => self.calls.choose(&mut self.rng).map(|call| call.lease_id),
+            false => None,
+        };
         let rng = &mut self.rng;
         let request = RequestHash::parse(&id(rng, 26)).expect("an id");
         let reason = ["", "a|b", "\"ä,\n%\\"][rng.gen_range(0..3)];
         Acquire {
             lock: self.lock.clone(),
             mode,
-            lease_id: LeaseId::parse(&id(rng, 26)).expect("an id"),
-            under: Under::NewLease,
+            lease_id: adds_to.unwrap_or(LeaseId::parse(&id(rng, 26)).expect("an id")),
+            under: adds_to.map_or(Under::NewLease, |_| Under::Lease),
             stream: None,
             request,
             arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),

@@ -10,12 +10,14 @@ use leasehold_proto::v1::ErrorReason;
 use leasehold_server::store::redis::era::Era;
 use leasehold_tests::{
     broker_process::{BrokerProcess, KEY_PREFIX},
-    client::{AcquireCall, Client},
+    client::{AcquireCall, Client, Held},
     clock::boottime,
     cluster::{ClusterDeployment, ClusterOptions, SLOTS, slot_of},
     cluster_probe::FailOver,
     cluster_site::{ClusterSite, QUARANTINE, SHARDS, TTL, locks_in, quick, shard, slot_of_lock},
     cluster_work::{Answer, Lock, Verb, Work},
+    proxy::Proxy,
+    raw_http2::frames::SETTINGS,
     scale::{count, figures},
     status::reason,
     until::until,
@@ -250,6 +252,58 @@ async fn a_master_that_wakes_after_the_quarantine_grants_nothing() {
     }
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert!(since.grants() > 0, "locks change hands after that");
+}
+
+/// A broker that was stopped, too, knows nothing of the promotion when it wakes, and has connections to the former
+/// master.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_wakes_with_its_broker_grants_nothing() {
+    let site = ClusterSite::start(quick(), 2).await;
+    let (stopped, awake) = (&site.brokers[0], 1);
+    let proxy = Proxy::start(stopped.addr()).await;
+    let client = Client::new("both", &[proxy.addr(), site.brokers[awake].addr()], 0);
+    let master = site.cluster.master_of(*shard(0).start()).await;
+    stopped.process().pause().await;
+    site.cluster.server(master).process().pause().await;
+    let next = site.cluster.promoted(*shard(0).start(), master).await;
+    let fail_over = FailOver::of(&site.cluster, master, next);
+    let names = locks_in(&shard(0), "held", count(40, 20));
+    let held = names
+        .iter()
+        .map(|name| fail_over.probe(&client, awake, name));
+    let held = join_all(held).await;
+    assert!(held.iter().all(|probe| probe.grants.len() == 1), "{held:?}");
+    let calls: Vec<_> = names
+        .iter()
+        .map(|name| client.open_at(0, &AcquireCall::new(name, TTL, Duration::ZERO)))
+        .collect();
+    // They are in the socket of the broker before it wakes, and it is awake before the former master is.
+    proxy.wait_for_requests(names.len()).await;
+    stopped.process().resume();
+    until("the broker reads what was sent", async || {
+        (proxy.from_broker(SETTINGS) > 0).then_some(())
+    })
+    .await;
+    site.cluster.server(master).process().resume();
+    let answers = join_all(calls).await;
+    let answers = answers.into_iter().map(|answer| answer.expect("no panic"));
+    let (granted, refused): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+    assert!(
+        granted.is_empty(),
+        "granted by the former master: {granted:?}"
+    );
+    let answered = |answer: &Result<Held, Status>| answer.as_ref().err().and_then(reason).is_some();
+    assert!(
+        refused.iter().any(answered),
+        "the broker answered nobody: {refused:?}"
+    );
+    // It was connected to the former master, which it would have asked.
+    let silent = format!("{} is lost: no answer for", site.cluster.addr(master));
+    until(
+        "the broker finds that the former master was silent",
+        async || stopped.log().contains(&silent).then_some(()),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

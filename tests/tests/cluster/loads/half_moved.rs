@@ -138,6 +138,38 @@ async fn the_target_dies_and_its_replica_gets_the_rest() {
     assert!(is_kept(&kept, LEFT), "{kept:?}");
 }
 
+/// Only a broker that followed locks to the target can tell: the source has its era, and never lost anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_stays_after_its_target_died_gives_no_lock_twice() {
+    let mut site = ClusterSite::start(quick(), BROKERS).await;
+    let work = Work::new(locks(), &site.addrs());
+    let dead = CancellationToken::new();
+    let happens = async {
+        in_use(&work).await;
+        let mut migration = site.cluster.begin_migration(SLOT, TARGET).await;
+        move_half(&mut migration, &work, false).await;
+        drop(migration);
+        let killed = boottime();
+        dead.cancel();
+        site.cluster.kill(TARGET).await;
+        let settled = boottime();
+        let mut source = site.cluster.connect(SOURCE).await;
+        let stable = ["CLUSTER", "SETSLOT", &SLOT.to_string(), "STABLE"];
+        source.must(&stable).await;
+        let again = granted_again(&work, settled).await;
+        Course {
+            killed,
+            settled,
+            again,
+        }
+    };
+    let (course, kept) = work_on(&work, &dead, happens).await;
+    let what = "target dies without the era, STABLE";
+    judge(&work, what, &course, &kept);
+    waits_out_the_quarantine(&work, &course, &[MOVED]);
+    assert!(is_kept(&kept, LEFT), "{kept:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_dies_without_the_era_gives_no_lock_twice() {
     let mut site = ClusterSite::start(quick(), BROKERS).await;
@@ -239,6 +271,7 @@ async fn work_on<T>(
     });
     let happens = async {
         let happened = happens.await;
+        renews_again(work).await;
         work.stop.cancel();
         happened
     };
@@ -310,6 +343,27 @@ async fn granted_again(work: &Work, since: Duration) -> Duration {
     granted.expect("the slot has locks")
 }
 
+/// Returns once every broker has renewed a new lease in the slot, which must not take long: most leases that were
+/// held before are lost too soon to show whether renewals go on.
+async fn renews_again(work: &Work) {
+    let client = Client::new("renewer", work.addrs(), 0);
+    let names = locks_in_each(&[SLOT], "renewed", work.addrs().len()).remove(0);
+    for (at, name) in names.iter().enumerate() {
+        let call = AcquireCall::new(name, TTL, Duration::ZERO);
+        let held = until("a new lease in the slot", async || {
+            client.acquire_at(at, &call).await.ok()
+        })
+        .await;
+        let granted = boottime();
+        until("a renewal in the slot", async || {
+            client.renew_at(at, &held).await.ok()
+        })
+        .await;
+        let took = boottime() - granted;
+        assert!(took <= ANSWERED, "renewed after {took:?}");
+    }
+}
+
 fn is_kept(kept: &[Stay], group: usize) -> bool {
     let mut of_group = kept.iter().filter(|stay| stay.group == group);
     of_group.all(|stay| stay.lost.is_none())
@@ -344,7 +398,7 @@ fn judge(work: &Work, what: &str, course: &Course, kept: &[Stay]) {
     let attempts = work.attempts();
     let wrong: Vec<_> = attempts
         .iter()
-        .filter(|attempt| is_wrong(attempt))
+        .filter(|attempt| is_wrong(attempt, course))
         .collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
@@ -360,14 +414,19 @@ fn waits_out_the_quarantine(work: &Work, course: &Course, groups: &[usize]) {
 }
 
 /// What neither the death nor the move explains, or what took too long to say.
-fn is_wrong(attempt: &Attempt) -> bool {
+fn is_wrong(attempt: &Attempt, course: &Course) -> bool {
+    let is_slow = attempt.ended - attempt.begun > ANSWERED;
     match attempt.answer {
         Answer::Done => false,
         Answer::Broken => true,
-        Answer::Refused(ErrorReason::StoreUnavailable) => attempt.ended - attempt.begun > ANSWERED,
-        Answer::Refused(ErrorReason::StoreRecovering | ErrorReason::WaitTimeout) => {
-            attempt.verb != Verb::Acquire
-        }
+        Answer::Refused(ErrorReason::StoreUnavailable) => is_slow,
+        Answer::Refused(ErrorReason::StoreRecovering) => match attempt.verb {
+            Verb::Acquire => false,
+            // A new master renews once the former one is known to be out, which does not take long.
+            Verb::Renew => is_slow || attempt.begun > course.settled + RESUMED_WITHIN,
+            Verb::Release => true,
+        },
+        Answer::Refused(ErrorReason::WaitTimeout) => attempt.verb != Verb::Acquire,
         // A lease that died with its master, or whose time passed meanwhile.
         Answer::Refused(ErrorReason::LeaseNotFound | ErrorReason::LeaseExpired) => {
             attempt.group == OTHERS

@@ -189,9 +189,9 @@ struct Heard {
     has_node_come_back: bool,
 }
 
-/// Publishes messages from every node and asserts that the broker passes each one on exactly once. A node may
-/// end when a busy server does not answer in time. Until it has reconnected, all other nodes pass on the messages
-/// of its locks, so a round in which that happened is repeated.
+/// Publishes messages from every node and asserts that each one is told exactly once. On a busy machine a node may
+/// end because its server does not answer in time. Until it is back, all other nodes tell of its locks, so a round
+/// in which that happened is repeated.
 async fn tells_each_once(cluster: &ClusterDeployment, store: &mut ClusterStore, what: &str) {
     for round in 0..ROUNDS_MAX {
         let all = tell_all(cluster, store, &format!("{what}-{round}")).await;
@@ -214,7 +214,7 @@ async fn tells_each_once(cluster: &ClusterDeployment, store: &mut ClusterStore, 
     panic!("nodes end all the time");
 }
 
-/// Collects the notifications of at least `count` locks, and those that arrive within a second after them.
+/// Collects what the broker is told: at least `count` locks, and whatever follows within a second.
 async fn heard(store: &mut ClusterStore, count: usize) -> Heard {
     let mut heard = Heard::default();
     loop {

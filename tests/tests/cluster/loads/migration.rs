@@ -278,7 +278,9 @@ fn judge_slot(work: &Work, slot: &Slot, moved: &Moved, (holder, line): &Line) {
     let answered = |verb, reason| of_slot.count(|of, answer| of == verb && answer == reason);
     let recovering = answered(Verb::Acquire, Answer::Refused(ErrorReason::StoreRecovering));
     assert!(recovering > 0, "the quarantine was met");
-    let not_renewed = answered(Verb::Renew, Answer::Refused(ErrorReason::StoreUnavailable));
+    let refused = [ErrorReason::StoreUnavailable, ErrorReason::StoreRecovering];
+    let refused = refused.map(|reason| answered(Verb::Renew, Answer::Refused(reason)));
+    let not_renewed: usize = refused.iter().sum();
     let renewed = answered(Verb::Renew, Answer::Done);
     assert!(
         not_renewed * 10 <= renewed,
@@ -319,15 +321,15 @@ fn judge(work: &Work, stays: &[&Stay], ran: Duration) {
     );
 }
 
-/// Only what a slot's move explains; a renewal or release is never held up by a quarantine.
+/// Only what a slot's move explains: a renewal waits until the former master is known to have given the slot away,
+/// and neither it nor a release for a quarantine.
 fn is_wrong(verb: Verb, answer: Answer) -> bool {
     match answer {
         Answer::Done => false,
         Answer::Broken => true,
         Answer::Refused(ErrorReason::StoreUnavailable) => false,
-        Answer::Refused(ErrorReason::StoreRecovering | ErrorReason::WaitTimeout) => {
-            verb != Verb::Acquire
-        }
+        Answer::Refused(ErrorReason::StoreRecovering) => verb == Verb::Release,
+        Answer::Refused(ErrorReason::WaitTimeout) => verb != Verb::Acquire,
         Answer::Refused(_) => true,
     }
 }

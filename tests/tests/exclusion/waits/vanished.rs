@@ -6,15 +6,16 @@
     reason = "a waiting call is a task of the test"
 )]
 
-use std::{net::SocketAddr, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use futures::future::join_all;
 use leasehold_proto::v1::{ErrorReason, lock_service_client::LockServiceClient};
 use leasehold_tests::{
     broker_process::{BrokerOptions, KEY_PREFIX},
-    client::{AcquireCall, Client, channel},
+    client::{AcquireCall, Client},
     clock::boottime,
     deployment::Deployment,
+    health::has_read,
     proxy::Proxy,
     redis_server::RedisServer,
     scale::figures,
@@ -22,7 +23,6 @@ use leasehold_tests::{
 };
 use tokio::time::timeout;
 use tonic::{Code, Status, transport::Endpoint};
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(60);
@@ -46,15 +46,6 @@ async fn queue_length(client: &Client, at: usize) -> i32 {
 async fn holder(client: &Client, at: usize) -> Option<i64> {
     let lock = client.get_lock_at(at, LOCK).await.expect("it is held");
     lock.holders.first().map(|holder| holder.fencing_token)
-}
-
-/// Returns after the broker has read what came before: health is answered without the store.
-async fn settle(broker: SocketAddr) {
-    let mut health = HealthClient::new(channel(broker));
-    for _ in 0..3 {
-        let check = health.check(HealthCheckRequest::default()).await;
-        check.expect("it serves");
-    }
 }
 
 #[tokio::test]
@@ -84,12 +75,12 @@ async fn locks_granted_to_callers_that_are_gone_are_given_back() {
     let calls = locks.iter().map(|lock| client.open_at(0, &now(lock)));
     let calls: Vec<_> = calls.collect();
     proxy.wait_for_requests(before + CALLERS).await;
-    settle(deployment.addrs()[0]).await;
+    has_read(deployment.addrs()[0]).await;
     proxy.cut().await;
     for call in calls {
         call.await.expect("no panic").expect_err("it was cut");
     }
-    settle(deployment.addrs()[0]).await;
+    has_read(deployment.addrs()[0]).await;
     redis.resume();
     let look = || join_all(locks.iter().map(|lock| client.get_lock_at(1, lock)));
     let granted = look().await.iter().filter(|lock| lock.is_ok()).count();
@@ -139,7 +130,7 @@ async fn granted_too_late(deployment: &Deployment, client: &Client, lock: &str) 
     let redis = deployment.redis.process();
     redis.pause().await;
     let call = client.open_at(0, &now(lock));
-    settle(deployment.addrs()[0]).await;
+    has_read(deployment.addrs()[0]).await;
     // Redis reads the acquire and this in one go, and sends the replies after both.
     let busy = ["EVAL", BUSY, "1", &key];
     let mut busy = pin!(raw.command(&busy));
@@ -188,7 +179,7 @@ async fn waiters_whose_line_was_lost_join_again() {
         ("LIMITS__TTL_MAX", "2s"),
         ("LIMITS__TTL_DEFAULT", "2s"),
         ("LIMITS__LOCK_DELAY_MAX", "0s"),
-        ("STORE__REPLICA_LAG_MAX", "0s"),
+        ("STORE__FORMER_MASTER_MAX", "0s"),
     ] {
         let (key, value) = (format!("LEASEHOLD__{key}"), value.to_owned());
         options.env.push((key, value));
@@ -219,7 +210,7 @@ async fn a_hand_off_that_lapsed_is_not_announced() {
     client.queued_at(0, LOCK, 1).await;
     let behind = client.open_at(0, &in_line());
     client.queued_at(0, LOCK, 2).await;
-    settle(deployment.addrs()[1]).await;
+    has_read(deployment.addrs()[1]).await;
     let broker = deployment.brokers[1].process();
     broker.pause().await;
     client.release_at(0, &first).await.expect("the holder");

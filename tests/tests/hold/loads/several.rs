@@ -175,8 +175,9 @@ async fn the_rest_of_a_lease_that_lost_a_lock_is_free_when_it_is_released() {
             sent: boottime(),
         };
         let released = pair.client.release_at(1, &held).await;
-        let refused = released.expect_err("one lock of it was lost");
-        assert_eq!(reason(&refused), Some(ErrorReason::LeaseNotFound));
+        // The lock that was lost counts as given back beside one that was there.
+        let released = released.expect("one of its locks is there");
+        assert!(!released.already_released);
         pair.follow(index, told_after).await.granted - held.sent
     });
     let after = join_all(after).await;

@@ -35,7 +35,7 @@ const SMALL_QUARANTINE: &[(&str, &str)] = &[
     ("LIMITS__TTL_MAX", "2s"),
     ("LIMITS__TTL_DEFAULT", "2s"),
     ("LIMITS__LOCK_DELAY_MAX", "0s"),
-    ("STORE__REPLICA_LAG_MAX", "0s"),
+    ("STORE__FORMER_MASTER_MAX", "0s"),
 ];
 /// E(2 s) and 1 s.
 const QUARANTINE: Duration = Duration::from_millis(3_650);

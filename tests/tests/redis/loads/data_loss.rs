@@ -29,7 +29,7 @@ const LOCKS: usize = 500;
 const BROKERS: usize = 2;
 const CONNECTIONS: usize = 4;
 const TTL: Duration = Duration::from_secs(6);
-/// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s, with 1 s for each of the two bounds.
+/// E(ttl_max) + lock_delay_max + former_master_max + 1 s, with 1 s for each of the two bounds.
 const QUARANTINE: Duration = Duration::from_millis(7450 + 1000 + 1000 + 1000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(1);
@@ -175,7 +175,7 @@ async fn deployment() -> Deployment {
     let bounds = [
         ("LIMITS__TTL_MAX", "6s"),
         ("LIMITS__LOCK_DELAY_MAX", "1s"),
-        ("STORE__REPLICA_LAG_MAX", "1s"),
+        ("STORE__FORMER_MASTER_MAX", "1s"),
     ];
     options.env = bounds
         .map(|(key, value)| (format!("LEASEHOLD__{key}"), value.to_owned()))

@@ -9,7 +9,7 @@ use leasehold::Client as Sdk;
 use leasehold_tests::{
     ahead::Ahead,
     client::Client,
-    clock::boottime,
+    clock::{boottime, boottime_of},
     deployment::Deployment,
     process::TestProcess,
     resource::{Line, Report, Resource},
@@ -39,7 +39,8 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 struct Holder {
     lock: &'static str,
     resource: Resource,
-    turn: AbortOnDropHandle<()>,
+    /// When the next in line was granted the lock, by the store's clock.
+    turn: AbortOnDropHandle<Duration>,
     _process: TestProcess,
     _dir: TempDir,
 }
@@ -64,18 +65,22 @@ async fn a_suspend_ends_trust_at_once() {
     ];
     let stepped = boottime();
     ahead.set(SLEPT);
+    let mut losses = Vec::new();
     for (holder, before) in [&writes, &waits].into_iter().zip(&held) {
         let is_told = |line: &Line| matches!(line.report, Report::Lost { .. });
         let told = timeout(GIVE_UP, holder.resource.heard(is_told)).await;
         let told = told.expect("told in time");
-        let left = holder.is_held_still(&observer, before).await;
         let Report::Lost { at, is_valid } = told.report else {
             panic!("{told:?} is not the loss")
         };
+        // On the clock that everybody else has.
+        let lost = at.saturating_sub(SLEPT);
+        losses.push(lost);
+        let left = holder.left_of(&observer, before, lost).await;
         let (after, ahead_by) = (told.received - stepped, at.saturating_sub(told.received));
         figures(&format!(
             "sdk_suspend {}: CLOCK_BOOTTIME set {}s ahead, seen {}ms ahead; loss_reported_after={}ms \
-             is_valid={is_valid} left_in_the_store={}ms granted_to_others=0",
+             is_valid={is_valid} left_in_the_store={}ms granted_to_others_before=0",
             holder.lock,
             SLEPT.as_secs(),
             ahead_by.as_millis(),
@@ -106,6 +111,11 @@ async fn a_suspend_ends_trust_at_once() {
         left.as_millis()
     ));
     awake.held(&observer).await;
+    for (holder, lost) in [writes, waits].into_iter().zip(losses) {
+        let turn = timeout(GIVE_UP, holder.turn).await;
+        let granted = turn.expect("its turn comes").expect("no panic");
+        assert!(granted >= lost, "{}: granted while trusted", holder.lock);
+    }
 }
 
 impl Holder {
@@ -132,7 +142,10 @@ impl Holder {
         let next = Sdk::connect(&endpoint).await.expect("a broker that runs");
         let turn = tokio::spawn(async move {
             let turn = next.lock(lock).ttl(TTL).wait(WAIT).acquire().await;
-            turn.expect("its turn").release().await.expect("it is held");
+            let turn = turn.expect("its turn");
+            let granted = granted_at(turn.fencing_token());
+            turn.release().await.expect("it is held");
+            granted
         });
         let observer = Client::new("observer", &deployment.addrs(), 0);
         observer.queued_at(0, lock, 1).await;
@@ -156,6 +169,19 @@ impl Holder {
         held
     }
 
+    /// For how much longer the store holds the lock for it; nothing once it has stopped and given the lock back,
+    /// which it does after it has found the loss. Only then somebody else may hold it.
+    async fn left_of(&self, observer: &Client, before: &TimeLeft, lost: Duration) -> Duration {
+        let Some(now) = look(observer, 0, self.lock).await else {
+            return Duration::ZERO;
+        };
+        if now.lease_id == before.lease_id {
+            return now.remaining;
+        }
+        assert!(granted_at(now.token) >= lost, "granted to others: {now:?}");
+        Duration::ZERO
+    }
+
     /// The store holds the lock for nobody else; for how much longer.
     async fn is_held_still(&self, observer: &Client, before: &TimeLeft) -> Duration {
         let now = look(observer, 0, self.lock).await.expect("it is held");
@@ -163,6 +189,12 @@ impl Holder {
         assert!(!self.turn.is_finished(), "granted to somebody else");
         now.remaining
     }
+}
+
+/// A fencing token is the store's time of the grant.
+fn granted_at(token: i64) -> Duration {
+    let token = u64::try_from(token);
+    boottime_of(token.expect("a fencing token is positive"))
 }
 
 fn is_write(line: &Line) -> bool {

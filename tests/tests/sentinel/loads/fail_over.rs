@@ -29,7 +29,7 @@ const TTL: Duration = Duration::from_secs(3);
 const WAIT: Duration = Duration::from_secs(20);
 const WORK: Duration = Duration::from_millis(1);
 const CALM: Duration = Duration::from_secs(2);
-/// E(ttl_max) + lock_delay_max + replica_lag_max + 1 s.
+/// E(ttl_max) + lock_delay_max + former_master_max + 1 s.
 const QUARANTINE: Duration = Duration::from_millis(3_850 + 3_000 + 1_000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ fn options(redis: &SentinelDeployment) -> BrokerOptions {
     let settings = [
         ("LIMITS__TTL_MAX", "3s"),
         ("LIMITS__LOCK_DELAY_MAX", "0s"),
-        ("STORE__REPLICA_LAG_MAX", "3s"),
+        ("STORE__FORMER_MASTER_MAX", "3s"),
     ];
     let env = |(key, value): (&str, &str)| (format!("LEASEHOLD__{key}"), value.to_owned());
     options.env = settings.into_iter().map(env).collect();

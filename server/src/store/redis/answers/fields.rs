@@ -66,6 +66,7 @@ impl Fields {
                 place: self.number()?,
                 position: self.count()?,
                 last_fencing_token: self.number()?,
+                era: None,
             },
             "HELD" => {
                 let queue_length = self.count()?;
@@ -83,6 +84,7 @@ impl Fields {
             "FULL" => Acquired::QueueFull,
             "UPGRADE" => Acquired::UpgradeDenied,
             "ENTRIES" => Acquired::TooManyEntries,
+            "ATTEMPTS" => Acquired::TooManyAttempts,
             "NOTFOUND" => Acquired::NotFound,
             "REUSED" => Acquired::RequestIdReused,
             "ENDED" => Acquired::Ended,

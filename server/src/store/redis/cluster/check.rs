@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use fred::{
-    clients::Client,
-    error::Error,
-    interfaces::ClientLike as _,
-    types::{CustomCommand, Value},
-};
+use fred::clients::Client;
 
-use crate::store::redis::{connection::Endpoint, verify::Findings};
+use crate::store::redis::{
+    connection::{Endpoint, setting},
+    verify::Findings,
+};
 
 /// Adds what is wrong to what is known already.
 pub(in crate::store::redis) async fn check_settings(
@@ -21,10 +19,11 @@ pub(in crate::store::redis) async fn check_settings(
     let coverage = setting(client, "cluster-require-full-coverage").await;
     let timeout = setting(client, "cluster-node-timeout").await;
     let (Ok(Some(coverage)), Ok(Some(timeout))) = (coverage, timeout) else {
+        findings.hides_settings = true;
         findings.warnings.push(format!(
             "{address} does not show its settings to this broker's user. See that \
              cluster-require-full-coverage is no and cluster-node-timeout at most \
-             store.replica_lag_max, or allow CONFIG GET."
+             store.former_master_max, or allow CONFIG GET."
         ));
         return;
     };
@@ -38,26 +37,16 @@ pub(in crate::store::redis) async fn check_settings(
             false => findings.problems.push(problem),
         }
     }
-    let lag = Duration::from_millis(endpoint.config.bounds.replica_lag_max_ms);
+    let lag = Duration::from_millis(endpoint.config.bounds.former_master_max_ms);
     if timeout
         .parse()
         .is_ok_and(|ms| Duration::from_millis(ms) > lag)
     {
         findings.warnings.push(format!(
             "{address} has cluster-node-timeout {timeout}: cut off from the others it goes on for \
-             so long, and store.replica_lag_max is only {} ms, so G2 is not given. Lower the one \
+             so long, and store.former_master_max is only {} ms, so G2 is not given. Lower the one \
              or raise the other.",
             lag.as_millis()
         ));
     }
-}
-
-async fn setting(client: &Client, name: &str) -> Result<Option<String>, Error> {
-    let config = CustomCommand::new_static("CONFIG", None::<u16>, false);
-    let args: Vec<Value> = vec!["GET".into(), name.into()];
-    let (_, value): (String, String) = match client.custom(config, args).await? {
-        Some(pair) => pair,
-        None => return Ok(None),
-    };
-    Ok(Some(value))
 }

@@ -1,7 +1,7 @@
 //! The eras of slots: what this process learnt of each, and those in which one node may grant.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -14,18 +14,28 @@ use tokio::{
 use super::slot::SLOTS;
 use crate::{
     lock::DeploymentKey,
-    store::redis::{
-        decide::Known,
-        era::{Era, EraBounds},
+    store::{
+        StoreError,
+        redis::{
+            decide::Known,
+            era::{Era, EraBounds, FormerProcess},
+            former::Pause,
+        },
     },
 };
 
 /// How long a call waits for the era of its slot; then it does what it can without.
 const SETTLED_WITHIN: Duration = Duration::from_millis(700);
+/// When a lease may be confirmed whose slot was not settled in time.
+const CONFIRMED_AFTER_MS: u64 = 500;
 
 /// What this process learnt of each slot's era, whichever node had the slot.
 #[derive(Debug)]
-pub(in crate::store::redis) struct Learnt(Mutex<Vec<Option<(EraBounds, u64)>>>);
+pub(in crate::store::redis) struct Learnt {
+    of_slots: Mutex<Vec<Option<(EraBounds, u64)>>>,
+    /// Eras in which locks may have been lost that the server does not know of.
+    doubted: Mutex<HashMap<u16, Box<str>>>,
+}
 
 /// What a node has of the era of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +45,18 @@ enum Slot {
     /// There was none, in a cluster that is trusted to be new: one is written when it is needed.
     Unused,
     /// The node may be asked for grants in it.
-    Settled(Box<str>),
-    /// It cannot be had now: the slot is on its way, or the server refuses.
+    Settled(Settled),
+    /// It is at the server to which the slot is on its way.
+    Moving,
+    /// It cannot be had now.
     Stuck,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Settled {
+    id: Box<str>,
+    /// Why no lease is confirmed in it now.
+    pause: Option<Pause>,
 }
 
 /// The eras in which one node may grant.
@@ -51,7 +70,10 @@ pub(in crate::store::redis) struct SlotEras {
 
 impl Learnt {
     pub(in crate::store::redis) fn new() -> Self {
-        Self(Mutex::new(vec![None; SLOTS.into()]))
+        Self {
+            of_slots: Mutex::new(vec![None; SLOTS.into()]),
+            doubted: Mutex::default(),
+        }
     }
 
     /// For the decision on a slot.
@@ -61,7 +83,13 @@ impl Learnt {
             bounds: learnt.map(|(bounds, _)| bounds),
             no_grants_before_ms: learnt.map_or(0, |(_, ms)| ms),
             key: key.cloned(),
+            doubted: self.doubted().get(&slot).cloned(),
         }
+    }
+
+    /// Whichever era of these slots is in force: locks may have been lost in it.
+    pub(in crate::store::redis) fn doubt(&self, eras: Vec<(u16, Box<str>)>) {
+        self.doubted().extend(eras);
     }
 
     /// Whether there was ever an era.
@@ -81,7 +109,11 @@ impl Learnt {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Option<(EraBounds, u64)>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, HashMap<u16, Box<str>>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,8 +133,8 @@ impl SlotEras {
         let settle = async {
             loop {
                 match self.slots()[usize::from(slot)].clone() {
-                    Slot::Settled(id) => return id,
-                    Slot::Stuck => return Box::default(),
+                    Slot::Settled(settled) => return settled.id,
+                    Slot::Moving | Slot::Stuck => return Box::default(),
                     Slot::Unseen | Slot::Unused => {}
                 }
                 self.want(slot);
@@ -112,6 +144,74 @@ impl SlotEras {
             }
         };
         timeout(SETTLED_WITHIN, settle).await.unwrap_or_default()
+    }
+
+    /// The era in which the node may confirm leases. Nothing where the slot is on its way: then no other master
+    /// has taken it over.
+    ///
+    /// # Errors
+    /// While the former master of the slot may take writes, or nobody has looked whether there is one.
+    pub(in crate::store::redis) async fn id_to_confirm_in(
+        &self,
+        slot: u16,
+    ) -> Result<Box<str>, StoreError> {
+        if self.slots()[usize::from(slot)] == Slot::Unseen {
+            self.id(slot).await;
+        }
+        match &self.slots()[usize::from(slot)] {
+            Slot::Unseen | Slot::Stuck => Err(StoreError::Recovering {
+                retry_after_ms: CONFIRMED_AFTER_MS,
+            }),
+            Slot::Settled(settled) => match &settled.pause {
+                Some(pause) if pause.left().is_some() => Err(pause.refusal()),
+                Some(_) | None => Ok(settled.id.clone()),
+            },
+            Slot::Unused | Slot::Moving => Ok(Box::default()),
+        }
+    }
+
+    /// The slots in which no lease is confirmed now, by the former master for which that is.
+    pub(in crate::store::redis) fn paused(&self) -> Vec<(FormerProcess, Vec<u16>)> {
+        let mut paused: Vec<(FormerProcess, Vec<u16>)> = Vec::new();
+        for (slot, state) in (0..SLOTS).zip(self.slots().iter_mut()) {
+            let Slot::Settled(settled) = state else {
+                continue;
+            };
+            settled.pause = settled.pause.take().filter(|pause| pause.left().is_some());
+            let Some(pause) = &settled.pause else {
+                continue;
+            };
+            match paused
+                .iter_mut()
+                .find(|(process, _)| process == pause.process())
+            {
+                Some((_, slots)) => slots.push(slot),
+                None => paused.push((pause.process().clone(), vec![slot])),
+            }
+        }
+        paused
+    }
+
+    /// The former master of these slots is known to be out.
+    pub(in crate::store::redis) fn end_pause(&self, slots: &[u16]) {
+        let mut all = self.slots();
+        for &slot in slots {
+            if let Slot::Settled(settled) = &mut all[usize::from(slot)] {
+                settled.pause = None;
+            }
+        }
+    }
+
+    /// All eras in which the node grants.
+    pub(in crate::store::redis) fn all_settled(&self) -> Vec<(u16, Box<str>)> {
+        let slots = self.slots();
+        let settled = (0..SLOTS)
+            .zip(slots.iter())
+            .filter_map(|(slot, state)| match state {
+                Slot::Settled(settled) => Some((slot, settled.id.clone())),
+                Slot::Unseen | Slot::Unused | Slot::Moving | Slot::Stuck => None,
+            });
+        settled.collect()
     }
 
     /// A slot in whose era the node grants, other ones by turns.
@@ -141,8 +241,8 @@ impl SlotEras {
     pub(in crate::store::redis) fn compare(&self, slot: u16, stored: Option<&str>) {
         let stored = stored.map(|era| era.split('|').next().unwrap_or_default());
         let is_same = match &self.slots()[usize::from(slot)] {
-            Slot::Settled(id) => stored == Some(&**id),
-            Slot::Unseen | Slot::Unused | Slot::Stuck => true,
+            Slot::Settled(settled) => stored == Some(&*settled.id),
+            Slot::Unseen | Slot::Unused | Slot::Moving | Slot::Stuck => true,
         };
         if !is_same {
             self.doubt(slot, stored.is_none());
@@ -183,16 +283,26 @@ impl SlotEras {
     /// The node's slots that could not be settled.
     pub(super) fn all_stuck(&self, mine: &BTreeSet<u16>) -> Vec<u16> {
         let slots = self.slots();
-        let stuck = |slot: &&u16| slots[usize::from(**slot)] == Slot::Stuck;
+        let stuck = |slot: &&u16| matches!(slots[usize::from(**slot)], Slot::Moving | Slot::Stuck);
         mine.iter().filter(stuck).copied().collect()
     }
 
-    pub(super) fn settle(&self, slot: u16, id: &str) {
-        self.slots()[usize::from(slot)] = Slot::Settled(id.into());
+    pub(super) fn settle(&self, slot: u16, id: &str, pause: Option<Pause>) {
+        let state = &mut self.slots()[usize::from(slot)];
+        *state = Slot::Settled(Settled {
+            id: id.into(),
+            pause,
+        });
     }
 
     pub(super) fn unused(&self, slot: u16) {
         self.slots()[usize::from(slot)] = Slot::Unused;
+    }
+
+    pub(super) fn moving(&self, moving: &[u16]) {
+        for &slot in moving {
+            self.slots()[usize::from(slot)] = Slot::Moving;
+        }
     }
 
     pub(super) fn stuck(&self, stuck: &[u16]) {
@@ -236,7 +346,7 @@ mod tests {
         assert_eq!(eras.next(&mine(&[5, 7]), 1), (vec![5], false));
         let (id, ()) = tokio::join!(eras.id(7), async {
             eras.asked().await;
-            eras.settle(7, "era");
+            eras.settle(7, "era", None);
             eras.tell();
         });
         assert_eq!(&*id, "era");
@@ -248,7 +358,7 @@ mod tests {
     fn a_lost_era_puts_all_in_doubt_and_another_one_only_itself() {
         let eras = SlotEras::new();
         let all = mine(&[1, 2, 3]);
-        let settle = || all.iter().for_each(|&slot| eras.settle(slot, "one"));
+        let settle = || all.iter().for_each(|&slot| eras.settle(slot, "one", None));
         settle();
         eras.compare(2, Some("one|0|"));
         assert_eq!(eras.next(&all, 9), (vec![], false));

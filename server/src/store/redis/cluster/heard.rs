@@ -37,7 +37,7 @@ impl Router {
     /// Passes on what the node on this server tells.
     pub(super) fn heard(&self, from: &Address, event: NodeEvent) {
         let is_told = match &event {
-            NodeEvent::Ready | NodeEvent::Replaced => true,
+            NodeEvent::Ready | NodeEvent::Replaced | NodeEvent::Broken(_) => true,
             NodeEvent::Message(payload) => {
                 let key = key_of(payload);
                 let is_sharded = self.config.sharded_pubsub && !is_changes(&payload[key.len()..]);

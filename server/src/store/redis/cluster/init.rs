@@ -121,7 +121,7 @@ async fn masters(config: &RedisConfig, map: &Arc<SlotMap>) -> Result<Vec<Master>
     let mut masters = Vec::new();
     for address in sender.borrow().masters() {
         let endpoint = Endpoint::new(address, config.clone());
-        let checked = connect(&endpoint).await?;
+        let checked = connect(&endpoint, None).await?;
         let client = checked.connection.client().clone();
         let server = checked.server.clone();
         masters.push(Master {

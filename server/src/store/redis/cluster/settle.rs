@@ -24,6 +24,8 @@ use crate::store::redis::{
     connection::{Endpoint, NodeError},
     decide::{Decision, Found, decide},
     era::{Era, NotOurs, ServerIdentity},
+    former::Pause,
+    open::time_ms,
     place::Address,
     refusal::{Refusal, Then},
     script::Script,
@@ -66,6 +68,11 @@ pub(in crate::store::redis) struct Settler {
 }
 
 impl Slots {
+    /// Locks may have been lost in these eras that their server does not know of.
+    pub(in crate::store::redis) fn doubt(&self, eras: Vec<(u16, Box<str>)>) {
+        self.learnt.doubt(eras);
+    }
+
     /// A slot of this master.
     pub(in crate::store::redis) fn first_of(&self, master: &Address) -> Option<u16> {
         self.map.borrow().slots_of(master).first().copied()
@@ -183,7 +190,7 @@ impl Settler {
                     return Err(error);
                 }
             };
-            self.eras.stuck(&tally.elsewhere);
+            self.eras.moving(&tally.elsewhere);
             self.eras.stuck(&tally.failed);
             self.eras.tell();
             tally.log(&self.endpoint.name(), &self.complaints);
@@ -234,6 +241,8 @@ impl Settler {
         let replies = pipeline.try_all::<Option<String>>().await;
         let replies = self.whole(replies, slots.len())?;
         let mut due = Vec::new();
+        let now_ms = time_ms(&self.client).await;
+        let now_ms = now_ms.map_err(|e| self.endpoint.unreachable(&e))?;
         for (&slot, reply) in slots.iter().zip(replies) {
             let text = match reply {
                 Ok(text) => text,
@@ -260,7 +269,12 @@ impl Settler {
                 continue;
             }
             tally.is_lost |= era.is_none() && is_known;
-            let found = Found { era, key: None };
+            let was_moving = era.as_ref().is_some_and(|era| era.is_moving);
+            let found = Found {
+                has_stayed: was_moving && self.has_stayed(slot).await?,
+                era,
+                key: None,
+            };
             let known = self
                 .slots
                 .learnt
@@ -269,7 +283,7 @@ impl Settler {
                 decide(&found, &self.server, &own(config), &known),
                 found.era,
             ) {
-                (Decision::Adopt(_), Some(era)) => self.adopt(slot, &era),
+                (Decision::Adopt(_), Some(era)) => self.adopt(slot, &era, now_ms),
                 (Decision::Adopt(_), None) => {}
                 (Decision::Refuse(why), _) => return Err(refused(&self.endpoint, why)),
                 (Decision::Write(write), _) => due.push(Due {
@@ -280,6 +294,16 @@ impl Settler {
             }
         }
         Ok(due)
+    }
+
+    /// Whether a slot is not on its way any more: the server then looks for a key that nobody has.
+    async fn has_stayed(&self, slot: u16) -> Result<bool, NodeError> {
+        let nobody_s = format!("{}-", era_key(&self.endpoint.config.key_prefix, slot));
+        match self.client.get::<Option<String>, _>(nobody_s).await {
+            Ok(_) => Ok(true),
+            Err(error) if Refusal::of(&error).then == Then::Elsewhere => Ok(false),
+            Err(error) => Err(self.endpoint.unreachable(&error)),
+        }
     }
 
     /// Writes where the store still holds what was read; returns where another broker was faster.
@@ -298,7 +322,7 @@ impl Settler {
                         tally.failed.push(due.slot);
                         continue;
                     };
-                    self.adopt(due.slot, &era);
+                    self.adopt(due.slot, &era, now_ms);
                     tally.wrote(due.slot, era.no_grants_before_ms.saturating_sub(now_ms));
                 }
                 Ok(_) => again.push(due.slot),
@@ -313,9 +337,9 @@ impl Settler {
         Ok(again)
     }
 
-    fn adopt(&self, slot: u16, era: &Era) {
+    fn adopt(&self, slot: u16, era: &Era, now_ms: u64) {
         self.slots.learnt.remember(slot, era);
-        self.eras.settle(slot, &era.id);
+        self.eras.settle(slot, &era.id, Pause::of(era, now_ms));
     }
 
     /// A pipeline that broke has one error for all.

@@ -1,6 +1,6 @@
 //! What became of some slots of a node, for its settler and for the log.
 
-use fred::{error::Error, types::Value};
+use fred::error::Error;
 use tracing::{error, info, warn};
 
 use super::slot::{era_key, ranges};
@@ -10,6 +10,7 @@ use crate::store::redis::{
     decide::Write,
     refusal::{Refusal, Then, Told},
     scripts::Command,
+    settle::era_args,
 };
 
 /// What became of some slots.
@@ -84,22 +85,9 @@ impl Tally {
 
 impl Due {
     pub(super) fn command(&self, prefix: &str) -> Command {
-        let Write {
-            era, quarantine_ms, ..
-        } = &*self.write;
-        let args: Vec<Value> = vec![
-            self.expected.as_str().into(),
-            era.id.as_str().into(),
-            era.fields_after_time().into(),
-            quarantine_ms
-                .map_or("-1".to_owned(), |ms| ms.to_string())
-                .into(),
-            era.no_grants_before_ms.to_string().into(),
-            "".into(),
-        ];
         Command {
             keys: vec![era_key(prefix, self.slot)],
-            args,
+            args: era_args(&self.expected, &self.write, String::new()),
         }
     }
 }

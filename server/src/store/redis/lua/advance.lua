@@ -1,24 +1,6 @@
 -- The one rule for every kind of lock: a call is granted when its weight fits under the limit beside
 -- the holders' and nobody is before it in line.
 
--- Milliseconds until grants are allowed; -1: never in this era.
-local closed_ms
-local function grants_in()
-  if not closed_ms then
-    local era = era_key and call('GET', era_key)
-    if not era_key then
-      -- In a cluster the era is no key, or nothing could be done while its slot moves: it follows the
-      -- id, 'era_id|era' (and perhaps '!': tell.lua). No id grants nothing, and an era that is elsewhere
-      -- already is none.
-      era_id, era = string.match(era_id, '^(%w*)|(.-)!?$')
-      era = era_id ~= '' and redis.pcall('GET', era)
-    end
-    local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
-    closed_ms = id == era_id and math.max(tonumber(before) - now, 0) or -1
-  end
-  return closed_ms
-end
-
 -- 0 while nobody holds the lock or waits for it.
 local function limit_in_use()
   if set_limit > 0 then return set_limit end
@@ -35,11 +17,13 @@ local function advance()
   if queue.n == 0 then return false end
   if grants_in() ~= 0 or not fits(1) then return true end
   local granted, blocked, w, messages = 0, false
+  -- holders whose time is over may be left for the next command: the line goes on all the same
+  local left = more
+  more = 0
   local place = math.max(queue.head, queue.resume)
   repeat
     w, place = next_waiter(place)
-    -- a lease that holds the lock already enters it by asking, not by waiting
-    blocked = w and (not fits(w.weight) or holder_of(w.lease))
+    blocked = w and not fits(w.weight)
     if w and not blocked then
       local broker, h = broker_of(w.attempts)
       queue.resume, touched_queue = 0, true
@@ -60,7 +44,9 @@ local function advance()
     end
   until not w or blocked or more == 1
   for broker, message in pairs(messages or {}) do tell(broker, message) end
-  return blocked or more == 1
+  blocked = blocked or more == 1
+  more = math.max(more, left)
+  return blocked
 end
 
 -- Milliseconds until the lock may have room by itself; 0: nobody can tell.

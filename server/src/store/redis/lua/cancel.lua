@@ -4,7 +4,7 @@ local function verb(request, attempt, tells)
   local r = load('r:' .. request)
   known['r:' .. request] = r
   expire()
-  local h, place = holder_by(request), tonumber(r)
+  local h, place = living(holder_by(request)), tonumber(r)
   local e = h and entry_of(h, request)
   local w = not h and place and read_waiter(place)
   local left = e and attempts_remove(e.attempts, attempt) or w and attempts_remove(w.attempts, attempt)
@@ -16,7 +16,7 @@ local function verb(request, attempt, tells)
 
   if not left then
     bury(attempt)
-    return reply('UNKNOWN')
+    return reply((e or w) and 'KEPT' or 'UNKNOWN')
   end
   if left ~= '' then
     if h then

@@ -1,5 +1,4 @@
--- Lets a lease that holds the lock enter it once more. Nothing new is granted by that: it neither
--- waits nor needs an era.
+-- Lets a lease that holds the lock enter it once more, without waiting.
 
 -- Whether the lock is in use with another limit.
 local function other_limit(limit)

@@ -3,8 +3,10 @@
 -- verify the same store one writes, the others adopt.
 -- KEYS era, deployment key
 -- ARGV 1 the era that was read, '' for none; 2 era id; 3 the fields after no_grants_before;
---      4 quarantine in ms, '-1' for none; 5 no_grants_before that may not be undercut;
---      6 the deployment key to store, '' to leave it alone
+--      4 quarantine in ms, '-1' for none; 5 no_grants_before where there is no quarantine;
+--      6 the deployment key to store, '' to leave it alone; 7 the run id of the master that the server
+--      has replaced, '' for none; 8 how long that may still take writes, in ms; 9 until when, in ms, and
+--      10 which master may that the era before names, '0' and '' for none
 -- Reply: 1 if written, the era now in force, the time in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -15,9 +17,20 @@ end
 local no_grants_before = tonumber(ARGV[5])
 local quarantine = tonumber(ARGV[4])
 if quarantine >= 0 then
-  no_grants_before = math.max(no_grants_before, now + quarantine)
+  -- that of the era before may lie far ahead: the clock was set back since
+  no_grants_before = now + quarantine
 end
 era = ARGV[2] .. '|' .. string.format('%.0f', no_grants_before) .. '|' .. ARGV[3]
+local former, until_ms = ARGV[7], now + tonumber(ARGV[8])
+local former_before, until_before = ARGV[10], tonumber(ARGV[9])
+if until_before > now then
+  if former == '' then
+    former, until_ms = former_before, until_before
+  else
+    former, until_ms = '*', math.max(until_ms, until_before)
+  end
+end
+if former ~= '' then era = era .. '|former:' .. string.format('%.0f', until_ms) .. ':' .. former end
 redis.call('SET', KEYS[1], era)
 if ARGV[6] ~= '' then
   redis.call('SET', KEYS[2], ARGV[6])

@@ -27,23 +27,40 @@ local function over(h)
   return 'MAXHOLD'
 end
 
--- Takes the lock off holders whose time is over. An unclaimed hand-off falls back to its place in
--- line, and nothing is remembered of it.
+-- An unclaimed hand-off falls back to its place in line, and nothing is remembered of it.
+local function fall_back(h)
+  local w = read_waiter(h.place)
+  w.attempts, w.passed, w.slot = h.attempts, h.expires, nil
+  write_waiter(h.place, w)
+  remove(h)
+end
+
+local function end_holder(h)
+  if h.place then fall_back(h) else end_lease(h) end
+end
+
+-- The holder, if its time is not over.
+local function living(h)
+  if not h or h.expires > now then return h end
+  end_holder(h)
+end
+
+-- Takes the lock off holders whose time is over: so many at once, so that the script does not take long. The
+-- command that follows goes on.
 local function expire()
   if holders.n == 0 or holders.earliest > now then return end
-  read_holders(holders.top)
-  local earliest = 0
+  read_holders(1, holders.top)
+  local earliest, ended = 0, 0
   for slot = 1, holders.top do
-    local h = holder_at(slot)
-    if h and h.expires > now then
-      earliest = earliest == 0 and h.expires or math.min(earliest, h.expires)
-    elseif h and h.place then
-      local w = read_waiter(h.place)
-      w.attempts, w.passed, w.slot = h.attempts, h.expires, nil
-      write_waiter(h.place, w)
-      remove(h)
-    elseif h then
-      end_lease(h)
+    local text = field('h:' .. slot)
+    local expires = text and tonumber(string.match(text, '^%w+|%w+|%w+|%d+|%d+|%d+|(%d+)'))
+    if expires and expires > now then
+      earliest = earliest == 0 and expires or math.min(earliest, expires)
+    elseif expires and ended == ENDS_MAX then
+      earliest, more = earliest == 0 and expires or math.min(earliest, expires), 1
+    elseif expires then
+      end_holder(holder_at(slot))
+      ended = ended + 1
     end
   end
   holders.earliest, changed.v = earliest, SCHEMA

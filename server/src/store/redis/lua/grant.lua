@@ -9,10 +9,12 @@ local function announced(h)
   return left > 0 and math.min(h.ttl, left) or nil
 end
 
+-- How long after a break of its stream a lease lapses; '' for never.
+local function grace_of(h) return h.terms ~= '' and string.match(h.terms, '(%d*),%d$') or '' end
+
 -- A grant as its holder is told of it.
 local function shown_grant(h)
-  local grace = h.terms ~= '' and string.match(h.terms, '(%d*),%d$') or ''
-  return h.token, announced(h), h.since, hold_count(h), h.weight, holders.limit, queue.n, grace
+  return h.token, announced(h), h.since, hold_count(h), h.weight, holders.limit, queue.n, grace_of(h)
 end
 
 -- The one place where a lock is granted. `place`: provisionally, to fall back to that place. `token`:

@@ -31,10 +31,10 @@ local function close_after(h)
   if delay > 0 then closed_until = math.max(closed_until, h.expires + delay) end
 end
 
--- Reads the slots up to `last` in one go.
-local function read_holders(last)
+-- Reads these slots in one go.
+local function read_holders(first, last)
   local names = {}
-  for slot = 2, math.min(last, holders.top) do names[#names + 1] = 'h:' .. slot end
+  for slot = math.max(first, 2), math.min(last, holders.top) do names[#names + 1] = 'h:' .. slot end
   if #names == 0 then return end
   local texts = call('HMGET', lock, unpack(names))
   for i = 1, #names do known[names[i]] = texts[i] end

@@ -1,10 +1,10 @@
 -- Shared by all verbs: the constants, the one clock, and what is known of the one lock. SCHEMA: scripts.rs.
 -- KEYS: lock, era, more locks (run.lua). ARGV: broker ('…*': watch.lua), not_after_ms, era_id (in a
--- cluster: advance.lua), then what the verb takes, for each lock
+-- cluster: closed.lua), then what the verb takes, for each lock
 local SILENT, STALL, CLAIM, KEEP, SET_KEEP, TOMBSTONE = 6000, 3000, 3000, 300000, 86400000, 2000
 local RELEASED_MAX, EXPIRED_MAX, EXPIRED_MS = 16, 1000, 60000
-local SCAN_MAX, GRANTS_MAX, ATTEMPTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 8, 31, 1073741824
-local HOLDERS_MAX, ENTRIES_MAX = 1000, 64
+local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, WHOLE = 256, 64, 31, 1073741824
+local HOLDERS_MAX, ENTRIES_MAX, ATTEMPTS_MAX, TOLD_SLOTS_MAX, ENDS_MAX = 1000, 64, 8, 256, 128
 local call = redis.call
 local lock, era_key = KEYS[1], KEYS[2]
 local me, watched, not_after, era_id = string.sub(ARGV[1], 1, 16), #ARGV[1] > 16, tonumber(ARGV[2]), ARGV[3]

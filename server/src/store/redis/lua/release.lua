@@ -1,13 +1,16 @@
 -- Release: gives a lease back, or one of its entries, and hands the lock to the next waiters in the
 -- same step.
--- what: '' for all, the request of an entry, or '!': it lapses. tells: 1 or '': to tell brokers that want
+-- what: '' for all, '+' for all of a lock whose lease may have others, the request of an entry of such a
+-- lock, or '!': it lapses. tells: 1 or '': to tell brokers that want
 -- to know when the lock is free, or not
 local function verb(lease, token, what, via, tells)
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   local tag, left, reason = 'NOTFOUND', 0
+  local is_part = what ~= ''
+  if what == '+' then what = '' end
   expire()
-  local h = holder_of(lease)
+  local h = living(holder_of(lease))
   if h and h.token == token and is_elsewhere(h, via) then
     tag = 'ELSEWHERE'
   elseif h and h.token == token and what == '!' then
@@ -34,7 +37,11 @@ local function verb(lease, token, what, via, tells)
       end
       note('RELEASED', h)
       free(h)
-      remember('z', released, lease, now, kept_released)
+      if is_part then remember_part(lease, now + expiry(h.ttl)) end
+      -- a part that was added may be added again
+      if not is_part or not has_flag(h, ADDED) then
+        remember('z', changed.z or released, lease, now, kept_released)
+      end
     end
   elseif not h then
     tag, reason = ended_tag(lease, was_released, was_expired)

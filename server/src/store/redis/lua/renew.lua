@@ -5,8 +5,9 @@ local function verb(lease, token, ttl_ms, via)
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   expire()
-  local h = holder_of(lease)
-  if h and h.token == token then
+  local h = living(holder_of(lease))
+  local is_closed = h and h.place and grants_in() ~= 0
+  if h and h.token == token and not is_closed then
     if is_elsewhere(h, via) then
       if next(changed) then save() end
       return { 'ELSEWHERE', now, more, hand_offs }

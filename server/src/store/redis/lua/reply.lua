@@ -6,16 +6,13 @@ local function reply(tag, ...)
   return { tag, now, more, hand_offs, ... }
 end
 
--- No grants, for so long or in this era at all.
-local function not_yet(closed)
-  if next(changed) then save() end
-  return closed < 0 and { 'NOERA', now, hand_offs } or { 'RECOVERING', now, closed, hand_offs }
-end
-
 local function granted(h) return reply('GRANTED', moved, shown_grant(h)) end
 
 local function held_or_queued(wait, place)
   changed.v = '1' -- so that a record without a TTL gets one even if nothing changed
   if wait > 0 then return reply('QUEUED', next_event(), place, place == queue.tail and queue.n or 0, fence) end
-  return reply('HELD', queue.n, math.max(closed_until - now, 0), holders.limit, (shown(5, 16)))
+  local closed = closed_until
+  local list = shown(5, 16)
+  closed_until = closed -- a holder that is over closes the lock when a command ends it
+  return reply('HELD', queue.n, math.max(closed - now, 0), holders.limit, list)
 end

@@ -8,7 +8,7 @@ local function verb(lease, grace_ms, delay, force, reason, tells)
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   expire()
-  local h = holder_of(lease)
+  local h = living(holder_of(lease))
   if not h or h.place then
     local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
     if next(changed) then save() end

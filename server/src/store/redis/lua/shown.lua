@@ -1,6 +1,6 @@
 -- Holders as others may see them: at most so many, of the slots up to `last`, and how many there are.
 local function shown(most, last)
-  read_holders(last)
+  read_holders(1, last)
   local list, count = {}, 0
   for slot = 1, math.min(last, holders.top) do
     local h = holder_at(slot)

@@ -117,6 +117,7 @@ impl Preamble<'_> {
         let lease_id = text(lease.lease_id.as_str());
         let what = match release {
             Release::All => text(""),
+            Release::Lock => text("+"),
             Release::Entry(request) => text(request.as_str()),
             Release::Lapse => text("!"),
         };
@@ -128,8 +129,9 @@ impl Preamble<'_> {
         self.command(lock, [request, attempt, text("")])
     }
 
-    pub fn touch(&self, lock: &LockKey) -> Command {
-        self.command(lock, [])
+    /// `from`: the first slot of the holders that are looked through.
+    pub fn touch(&self, lock: &LockKey, from: usize) -> Command {
+        self.command(lock, [number(from as u64)])
     }
 
     pub fn set_limit(&self, lock: &LockKey, limit: u32) -> Command {

@@ -1,0 +1,217 @@
+//! An address that moves from a master to its replica, as that of a managed Redis does, while the former master
+//! lives on and is used by a broker that reaches it still.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a call that waits and a forwarder are tasks of the test"
+)]
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use leasehold_proto::v1::ErrorReason;
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    client::{AcquireCall, Client, Held},
+    clock::boottime,
+    cluster_work::granted_at,
+    redis_server::RedisServer,
+    scale::figures,
+    status::reason,
+    until::until,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::sleep,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+const WAIT: Duration = Duration::from_secs(60);
+const RENEWED_EVERY: Duration = Duration::from_millis(100);
+/// How soon a broker is at the new master, on the busiest machine.
+const REFUSED_WITHIN: Duration = Duration::from_secs(30);
+const LOCK: &str = "orders/17";
+
+/// A port that leads to one server, and then to another one.
+struct MovingAddress {
+    addr: SocketAddr,
+    upstream: watch::Sender<SocketAddr>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+impl MovingAddress {
+    async fn start(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.expect("a free port");
+        let addr = listener.local_addr().expect("a bound address");
+        let (upstream, leads_to) = watch::channel(upstream);
+        let serving = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, leads_to.clone()));
+            }
+        });
+        Self {
+            addr,
+            upstream,
+            _serving: AbortOnDropHandle::new(serving),
+        }
+    }
+
+    /// Cuts what leads to the server before.
+    fn move_to(&self, upstream: SocketAddr) {
+        self.upstream.send_replace(upstream);
+    }
+}
+
+async fn pass(mut client: TcpStream, mut leads_to: watch::Receiver<SocketAddr>) {
+    let upstream = *leads_to.borrow_and_update();
+    let Ok(mut server) = TcpStream::connect(upstream).await else {
+        return;
+    };
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+        _ = leads_to.changed() => {}
+    }
+}
+
+fn options(url: String, ttl_max: Duration, former_max: Duration) -> BrokerOptions {
+    let mut options = BrokerOptions::on(url);
+    let settings = [
+        ("LIMITS__TTL_MAX", ttl_max),
+        ("LIMITS__LOCK_DELAY_MAX", Duration::ZERO),
+        ("STORE__FORMER_MASTER_MAX", former_max),
+    ];
+    let env = |(key, value): (&str, Duration)| {
+        (format!("LEASEHOLD__{key}"), format!("{}s", value.as_secs()))
+    };
+    options.env = settings.into_iter().map(env).collect();
+    options
+}
+
+/// Without a pause two holders trust the lock: the one that the new master renews, and the one to which the former
+/// master gave the lock when it had seen no renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
+    const TTL: Duration = Duration::from_secs(6);
+    /// More than E(6 s): the former master grants the lock before.
+    const FORMER_MAX: Duration = Duration::from_secs(15);
+    let (former, promoted) = (RedisServer::start().await, RedisServer::start().await);
+    let mut raw = promoted.connect().await;
+    let port = former.addr().port().to_string();
+    raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let address = MovingAddress::start(former.addr()).await;
+    let moves = options(format!("redis://{}", address.addr), TTL, FORMER_MAX);
+    moves.init_store().await;
+    let follows = BrokerProcess::start(&moves).await;
+    let stays = BrokerProcess::start(&options(former.url(), TTL, FORMER_MAX)).await;
+    let client = Client::new("both", &[follows.addr(), stays.addr()], 0);
+
+    until("a replica", async || {
+        let info = raw.must(&["INFO", "replication"]).await;
+        info.text().contains("master_link_status:up").then_some(())
+    })
+    .await;
+
+    let call = AcquireCall::new(LOCK, TTL, Duration::ZERO);
+    let mut held = client.acquire_at(0, &call).await.expect("a free lock");
+    let next = client.open_at(1, &AcquireCall::new(LOCK, TTL, WAIT));
+    client.queued_at(0, LOCK, 1).await;
+    held = renewed(&client, held).await;
+    let offset = former.connect().await.must(&["INFO", "replication"]).await;
+    let offset = replicated(offset.text());
+    until("the replica has the renewal", async || {
+        let info = raw.must(&["INFO", "replication"]).await;
+        (replicated(info.text()) >= offset).then_some(())
+    })
+    .await;
+    raw.must(&["REPLICAOF", "NO", "ONE"]).await;
+    address.move_to(promoted.addr());
+    let moved = boottime();
+
+    // Until the new master has refused it and nobody trusts the lease any more, whichever is later.
+    let renewing = async {
+        let mut refused = 0;
+        while boottime() < moved + REFUSED_WITHIN && (refused == 0 || held.trusted()) {
+            match client.renew_at(0, &held).await {
+                Ok(renewed) => held = renewed,
+                Err(status) if reason(&status) == Some(ErrorReason::StoreRecovering) => {
+                    refused += 1;
+                }
+                // Between the two servers.
+                Err(_) => {}
+            }
+            sleep(RENEWED_EVERY).await;
+        }
+        (held.trusted_until(), refused)
+    };
+    let next = async {
+        let next = next.await.expect("the call ends by itself");
+        granted_at(&next.expect("the former master grants it"))
+    };
+    let ((trusted_until, refused), granted) = tokio::join!(renewing, next);
+    figures(&format!(
+        "moved_address: trusted until {:?} after the move, refused={refused}; the former master granted after {:?}",
+        trusted_until.saturating_sub(moved),
+        granted.saturating_sub(moved)
+    ));
+    assert!(refused > 0, "the new master was asked");
+    assert!(
+        trusted_until <= granted,
+        "two holders trust the lock for {:?}",
+        trusted_until - granted
+    );
+}
+
+/// It cannot be asked at its address, and nobody was told that it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_are_renewed_again_once_the_former_master_may_write_no_more() {
+    /// It outlasts the time below.
+    const TTL: Duration = Duration::from_secs(10);
+    const FORMER_MAX: Duration = Duration::from_secs(6);
+    let (former, promoted) = (RedisServer::start().await, RedisServer::start().await);
+    let mut raw = promoted.connect().await;
+    let port = former.addr().port().to_string();
+    raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let address = MovingAddress::start(former.addr()).await;
+    let options = options(format!("redis://{}", address.addr), TTL, FORMER_MAX);
+    options.init_store().await;
+    let broker = BrokerProcess::start(&options).await;
+    let client = Client::new("one", &[broker.addr()], 0);
+    let call = AcquireCall::new(LOCK, TTL, Duration::ZERO);
+    let held = client.acquire_at(0, &call).await.expect("a free lock");
+    let token = held.token().to_string();
+    until("the replica has it", async || {
+        let keys = raw.must(&["KEYS", "*orders*"]).await;
+        format!("{keys:?}").contains("orders").then_some(())
+    })
+    .await;
+    raw.must(&["REPLICAOF", "NO", "ONE"]).await;
+    let promoted_at = boottime();
+    address.move_to(promoted.addr());
+    until("the connections are cut", async || {
+        broker.log().contains("is lost").then_some(())
+    })
+    .await;
+    let held = until("a renewal", async || client.renew_at(0, &held).await.ok()).await;
+    let paused = boottime() - promoted_at;
+    figures(&format!("moved_address: renewed after {paused:?}"));
+    assert_eq!(held.token().to_string(), token);
+    assert!(paused >= FORMER_MAX, "{paused:?}");
+}
+
+/// How much of the replication stream a server has.
+fn replicated(info: &str) -> u64 {
+    let offset = |name| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.parse().ok())
+    };
+    let offset: Option<u64> =
+        offset("slave_repl_offset:").or_else(|| offset("master_repl_offset:"));
+    offset.expect("an offset")
+}
+
+async fn renewed(client: &Client, held: Held) -> Held {
+    client.renew_at(0, &held).await.expect("it is held")
+}

@@ -1,0 +1,64 @@
+//! A broker tells its operator of settings with which a master that is cut off goes on beside its successor.
+
+use std::time::Duration;
+
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    sentinel::{SentinelDeployment, SentinelOptions},
+    until::until,
+};
+
+const DOWN_AFTER: Duration = Duration::from_secs(60);
+
+async fn logged(broker: &BrokerProcess, what: &str) {
+    until(what, async || broker.log().contains(what).then_some(())).await;
+}
+
+/// With one of two replicas a master that is cut off takes writes for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_let_two_masters_live_are_told_at_the_start_and_when_they_change() {
+    let redis = SentinelDeployment::start(SentinelOptions {
+        min_replicas_to_write: 1,
+        down_after: DOWN_AFTER,
+        ..SentinelOptions::default()
+    })
+    .await;
+    let options = BrokerOptions::on(redis.url());
+    options.init_store().await;
+    let broker = BrokerProcess::start(&options).await;
+    logged(&broker, "has 2 replicas but needs only 1 of them").await;
+    logged(
+        &broker,
+        "G2 is not given unless all brokers name the same Sentinels",
+    )
+    .await;
+
+    let mut raw = redis.connect(0).await;
+    let mut set = async |name, value| drop(raw.must(&["CONFIG", "SET", name, value]).await);
+    set("min-replicas-to-write", "2").await;
+    set("min-replicas-max-lag", "30").await;
+    logged(&broker, "takes writes for up to 32 s").await;
+    logged(&broker, "store.former_master_max is only 12000 ms").await;
+    set("min-replicas-max-lag", "2").await;
+    set("min-replicas-to-write", "0").await;
+    logged(&broker, "has 2 replicas but needs only 0 of them").await;
+    let told = broker.log().matches("G2 is not given").count();
+    assert_eq!(told, 3, "each once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_stops_in_time_is_not_complained_of() {
+    let redis = SentinelDeployment::start(SentinelOptions {
+        min_replicas_to_write: 2,
+        down_after: DOWN_AFTER,
+        ..SentinelOptions::default()
+    })
+    .await;
+    let options = BrokerOptions::on(redis.url());
+    options.init_store().await;
+    let (done, said) = options.run("check-config", &["--connect"]).await;
+    assert!(done, "{said}");
+    for what in ["G2", "min-replicas", "down-after"] {
+        assert!(!said.contains(what), "{said}");
+    }
+}
