@@ -16,7 +16,7 @@ const repeatPause = 100 * time.Millisecond
 type leases struct {
 	keeper *keeper
 	all    map[string]*owned
-	// lost are those whose grips have not been given back yet.
+	// lost holds the lost leases whose work has not stopped yet.
 	lost map[string]*owned
 }
 
@@ -132,8 +132,8 @@ func (l *leases) over(owned *owned, loss *LeaseLostError) {
 	l.keeper.waits.sendUnder(owned.id())
 }
 
-// keepLost: the store keeps the lock of a lost lease until nobody can trust it. It is given back when what it guarded
-// has stopped.
+// keepLost keeps a lost lease until the work under it has stopped. Then its lock is released, before the lease expires
+// in the store.
 func (l *leases) keepLost(owned *owned) {
 	now := clock.Now()
 	for leaseID, one := range l.lost {

@@ -136,7 +136,7 @@ impl Owned {
     /// It is over. Whether nobody had it yet.
     fn over(&mut self, why: LostReason) -> bool {
         self.trust.end(why.clone());
-        // Whoever waits for an answer hears of the loss by that.
+        // Dropping the senders notifies those that wait for an answer.
         self.parts.clear();
         let unborn = self.unborn.take();
         let is_unborn = unborn.is_some();
@@ -342,8 +342,8 @@ impl Keeper {
         }
     }
 
-    /// The store keeps the lock of a lease that is lost until nobody can trust it. It is given back when what it
-    /// guarded has stopped.
+    /// Keeps a lost lease until the work under it has stopped. Then its lock is released, before the lease
+    /// expires in the store.
     fn keep_lost(&mut self, lease_id: &str, mut owned: Owned, is_unborn: bool) {
         owned.is_here = false;
         self.lost.insert(lease_id.to_owned(), owned);

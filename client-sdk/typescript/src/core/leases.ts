@@ -83,7 +83,7 @@ export class Owned {
 /** The leases of one stream, by their ids. */
 export class Leases {
   readonly all = new Map<string, Owned>();
-  /** Those that are lost, and that somebody has not given back yet. */
+  /** The lost leases whose work has not stopped yet. */
   readonly lost = new Map<string, Owned>();
 
   constructor(private readonly keeper: Keeper) {}

@@ -91,7 +91,7 @@ class Leases:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self.all: dict[str, Owned] = {}
-        #: Those that are lost, and whose grips have not been given back yet.
+        #: The lost leases whose work has not stopped yet.
         self.lost: dict[str, Owned] = {}
 
     def own(self, lease: types.Lease, wait: Wait, sent: float) -> None:
@@ -232,7 +232,7 @@ class Leases:
             self._keep_lost(lease_id, owned)
 
     def _keep_lost(self, lease_id: str, owned: Owned) -> None:
-        # The store keeps the lock until nobody can trust the lease. It is given back when what it guarded has stopped.
+        # The lock is released when the work under the lease has stopped, before the lease expires in the store.
         is_held = owned.trust is not None
         owned.is_here, owned.unborn = False, None
         self.lost[lease_id] = owned

@@ -133,7 +133,7 @@ impl Keeper {
                 }
             }
         };
-        // What is not answered in time ends by itself.
+        // A release without an answer by then is left to the expiry of its lease.
         let _ = timeout(SHUTDOWN_LIMIT / 2, all_answered).await;
     }
 
@@ -249,7 +249,7 @@ impl Keeper {
 }
 
 impl Owned {
-    /// Whether it is given back by a call of its own, since it is on no stream of the client.
+    /// Whether it is released by a unary call, since it is on no stream of the client.
     fn is_released_by_itself(&self) -> bool {
         self.release.is_some() && !self.is_here
     }

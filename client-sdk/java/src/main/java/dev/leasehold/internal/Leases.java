@@ -27,7 +27,7 @@ final class Leases {
 
     private final Keeper keeper;
     private final Map<String, Owned> all = new LinkedHashMap<>();
-    /** Those that are lost, and whose grips have not been given back yet. */
+    /** The lost leases whose work has not stopped yet. */
     private final Map<String, Owned> lost = new LinkedHashMap<>();
 
     Leases(Keeper keeper) {
@@ -140,7 +140,7 @@ final class Leases {
     }
 
     private void keepLost(String leaseId, Owned owned) {
-        // The store keeps the lock until nobody can trust the lease. It is given back when what it guarded has stopped.
+        // The lock is released when the work under the lease has stopped, before the lease expires in the store.
         long now = keeper.worker.now();
         lost.values().removeIf(one -> now > one.validUntil + one.ttl / 2);
         boolean isHeld = owned.trust != null;
