@@ -38,7 +38,7 @@ use self::{
 use super::{
     complaints::Complaints,
     connection::{NodeError, RedisConfig},
-    former::Met,
+    former::ServerProcesses,
     node::{Node, Way},
     nodes::Target,
     open::{KEY_FILE_MISSING, Plan},
@@ -70,7 +70,7 @@ pub(super) struct Router {
     /// When a slot was last given to another master.
     changed_at: Mutex<Option<Instant>>,
     learnt: Arc<Learnt>,
-    met: Arc<Met>,
+    processes: Arc<ServerProcesses>,
     seats: Mutex<BTreeMap<Address, Seat>>,
     /// Wants the map read again.
     reread: Arc<Notify>,
@@ -118,7 +118,7 @@ impl Router {
             map: watch::Sender::new(Arc::new(SlotMap::empty())),
             changed_at: Mutex::default(),
             learnt: Arc::new(Learnt::new()),
-            met: Arc::default(),
+            processes: Arc::default(),
             seats: Mutex::default(),
             reread: Arc::new(Notify::new()),
             complaints: Complaints::default(),
@@ -313,7 +313,7 @@ impl Router {
             plan: Plan {
                 config: self.config.clone(),
                 scripts: Arc::clone(&self.scripts),
-                met: Arc::clone(&self.met),
+                processes: Arc::clone(&self.processes),
                 channel: self.channel.clone(),
                 slots: Some(Slots {
                     map: self.map.subscribe(),

@@ -34,7 +34,7 @@ use crate::store::StoreError;
 const ASK_EVERY: Duration = Duration::from_millis(250);
 const CONNECTED_WITHIN: Duration = Duration::from_millis(500);
 /// More processes than any store has at a time.
-const MET_MAX: usize = 256;
+const PROCESSES_MAX: usize = 256;
 
 /// Until when a server confirms no lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,12 +43,12 @@ pub(super) struct Pause {
     process: FormerProcess,
 }
 
-/// The processes that this broker was connected to, so that one which was replaced can be found.
+/// The processes that served this broker, so that one which was replaced can be found.
 #[derive(Debug, Default)]
-pub(super) struct Met(Mutex<VecDeque<MetProcess>>);
+pub(super) struct ServerProcesses(Mutex<VecDeque<ServerProcess>>);
 
 #[derive(Debug, Clone)]
-pub(super) struct MetProcess {
+pub(super) struct ServerProcess {
     run_id: Box<str>,
     address: Address,
     /// It closed a connection of this broker, as the system does for a process that ends.
@@ -88,15 +88,15 @@ impl Pause {
     }
 }
 
-impl Met {
+impl ServerProcesses {
     /// A process serves at this address.
     pub(super) fn serves(&self, run_id: &str, address: &Address) {
         let mut all = self.all();
-        all.retain(|met| *met.run_id != *run_id);
-        if all.len() == MET_MAX {
+        all.retain(|process| *process.run_id != *run_id);
+        if all.len() == PROCESSES_MAX {
             all.pop_front();
         }
-        all.push_back(MetProcess {
+        all.push_back(ServerProcess {
             run_id: run_id.into(),
             address: address.clone(),
             has_closed: false,
@@ -106,29 +106,31 @@ impl Met {
     /// A process has closed a connection.
     pub(super) fn closed(&self, run_id: &str) {
         let mut all = self.all();
-        if let Some(met) = all.iter_mut().find(|met| *met.run_id == *run_id) {
-            met.has_closed = true;
+        if let Some(process) = all.iter_mut().find(|process| *process.run_id == *run_id) {
+            process.has_closed = true;
         }
     }
 
     /// What is known of a process.
-    pub(super) fn get(&self, process: &FormerProcess) -> Option<MetProcess> {
+    pub(super) fn get(&self, process: &FormerProcess) -> Option<ServerProcess> {
         let FormerProcess::Known(run_id) = process else {
             return None;
         };
         let all = self.all();
-        all.iter().find(|met| met.run_id == *run_id).cloned()
+        all.iter()
+            .find(|process| process.run_id == *run_id)
+            .cloned()
     }
 
-    fn all(&self) -> MutexGuard<'_, VecDeque<MetProcess>> {
+    fn all(&self) -> MutexGuard<'_, VecDeque<ServerProcess>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl MetProcess {
+impl ServerProcess {
     /// Whether it is known to take no writes any more: it has ended, or follows another server. `at` is the server
     /// that has replaced it.
-    async fn is_out(&self, at: &Endpoint) -> bool {
+    async fn has_stopped(&self, at: &Endpoint) -> bool {
         let endpoint = Endpoint::new(self.address.clone(), at.config.clone());
         let Ok(connection) = Connection::open(&endpoint).await else {
             return self.has_closed && refuses(&self.address).await;
@@ -175,21 +177,25 @@ impl MetProcess {
     }
 }
 
-/// Ends the pause of a node, or of the slots of one of a cluster, when the former master is known to be out.
-pub(super) async fn end_pauses(node: &Node, at: &Endpoint, met: &Met) -> Infallible {
+/// Ends the pause of a node, or of the slots of one of a cluster, when the former master is known to take no writes any more.
+pub(super) async fn end_pauses(
+    node: &Node,
+    at: &Endpoint,
+    processes: &ServerProcesses,
+) -> Infallible {
     match node.slot_eras() {
         None => {
-            end_pause_of_node(node, at, met).await;
+            end_pause_of_node(node, at, processes).await;
             std::future::pending().await
         }
         Some(eras) => loop {
             sleep(ASK_EVERY).await;
-            end_pauses_of_slots(eras, node, at, met).await;
+            end_pauses_of_slots(eras, node, at, processes).await;
         },
     }
 }
 
-async fn end_pause_of_node(node: &Node, at: &Endpoint, met: &Met) {
+async fn end_pause_of_node(node: &Node, at: &Endpoint, processes: &ServerProcesses) {
     let Some(pause) = node.pause() else {
         return;
     };
@@ -199,10 +205,10 @@ async fn end_pause_of_node(node: &Node, at: &Endpoint, met: &Met) {
         "renewals are paused: the master that {} replaced may still accept writes",
         node.name()
     );
-    let former = met.get(&pause.process);
+    let former = processes.get(&pause.process);
     while pause.left().is_some() {
         if let Some(former) = &former
-            && former.is_out(at).await
+            && former.has_stopped(at).await
         {
             break;
         }
@@ -212,18 +218,23 @@ async fn end_pause_of_node(node: &Node, at: &Endpoint, met: &Met) {
     info!("{} renews leases", node.name());
 }
 
-async fn end_pauses_of_slots(eras: &SlotEras, node: &Node, at: &Endpoint, met: &Met) {
+async fn end_pauses_of_slots(
+    eras: &SlotEras,
+    node: &Node,
+    at: &Endpoint,
+    processes: &ServerProcesses,
+) {
     for (process, slots) in eras.paused() {
-        let Some(former) = met.get(&process) else {
+        let Some(former) = processes.get(&process) else {
             continue;
         };
-        let out = match former.is_out(at).await {
+        let stopped = match former.has_stopped(at).await {
             true => slots,
             false => former.slots_given_away(at, &slots).await,
         };
-        if !out.is_empty() {
-            eras.end_pause(&out);
-            let slots = ranges(out);
+        if !stopped.is_empty() {
+            eras.end_pause(&stopped);
+            let slots = ranges(stopped);
             info!(slots, "{} renews leases in these slots", node.name());
         }
     }

@@ -21,7 +21,7 @@ use super::{
     connection::{Connection, Endpoint, NodeError, RedisConfig},
     decide::Known,
     era::ServerIdentity,
-    former::{Met, Pause},
+    former::{Pause, ServerProcesses},
     gate::{Gate, Marker, Waiting},
     node::{Eras, Node, Verified},
     place::{Address, SentinelView},
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     pub(super) config: RedisConfig,
     pub(super) scripts: Arc<[Script]>,
     /// The processes that nodes of this store were on.
-    pub(super) met: Arc<Met>,
+    pub(super) processes: Arc<ServerProcesses>,
     /// What it subscribes to.
     pub(super) channel: Channel,
     /// Of a cluster.

@@ -112,7 +112,7 @@ impl Supervisor {
             plan: Plan {
                 config,
                 scripts,
-                met: Arc::default(),
+                processes: Arc::default(),
                 channel: subscription.channel,
                 slots: None,
             },
@@ -272,8 +272,8 @@ impl Keeper {
         } = opened;
         self.current.send_replace(Some(Arc::clone(&node)));
         let run_id = node.run_id().to_owned();
-        let met = Arc::clone(&self.plan.met);
-        met.serves(&run_id, &endpoint.address);
+        let processes = Arc::clone(&self.plan.processes);
+        processes.serves(&run_id, &endpoint.address);
         let before = self.served.replace(run_id);
         if before.is_some_and(|before| before != node.run_id()) {
             (self.tell)(NodeEvent::Replaced);
@@ -290,7 +290,7 @@ impl Keeper {
         let subscribed = subscriber.connection.client().clone();
         let broken = |broken: Broken| {
             if broken.is_closed {
-                met.closed(node.run_id());
+                processes.closed(node.run_id());
             }
             Some(End::of_node(broken.why))
         };
@@ -300,7 +300,7 @@ impl Keeper {
             why = prober.broken() => broken(why),
             why = pass_on(subscriber, &self.tell) => broken(why),
             why = hold_back(gate) => broken(why),
-            never = end_pauses(&node, &endpoint, &met) => match never {},
+            never = end_pauses(&node, &endpoint, &processes) => match never {},
             why = settle(settler) => Some(End::of_node(why)),
             end = probe(&node, probe_client, subscribed) => Some(end),
             why = self.finder.moved(&endpoint.address) => Some(End::of_node(why)),

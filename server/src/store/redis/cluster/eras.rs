@@ -192,7 +192,7 @@ impl SlotEras {
         paused
     }
 
-    /// The former master of these slots is known to be out.
+    /// The former master of these slots is known to have stopped.
     pub(in crate::store::redis) fn end_pause(&self, slots: &[u16]) {
         let mut all = self.slots();
         for &slot in slots {
