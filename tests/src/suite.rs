@@ -44,7 +44,7 @@ macro_rules! play {
                 a_disconnect_grace_frees_sooner
                 a_lock_delay_keeps_a_lock_closed
                 a_lock_is_held_no_longer_than_max_hold
-                a_lock_that_was_taken_away_is_free_when_its_holder_stops
+                a_revoked_lock_is_released_when_its_holder_stops
                 a_stopped_process_knows_before_it_is_asked
                 a_loss_is_final
                 a_suspend_ends_trust_at_once
@@ -70,7 +70,7 @@ macro_rules! play {
                 a_lease_is_entered_and_left_in_any_order
                 a_lock_is_added_to_a_lease_and_given_back_alone
                 locks_that_are_added_at_the_same_time_are_all_kept
-                two_calls_of_a_lease_that_wait_for_a_lock_both_get_it
+                two_queued_calls_of_a_lease_for_the_same_lock_are_both_granted
                 an_upgrade_is_denied
             }
             line {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_lines_are_touched_less_often_but_often_enough() {
+    fn the_touch_interval_grows_with_the_number_of_queues_up_to_four_seconds() {
         let seconds = |lines| touch_interval(lines).as_secs_f64();
         assert_eq!([0, 5_000, 10_000].map(seconds), [1.0, 1.0, 2.0]);
         // Give or take a fifth, that is within the 6 s of a silent broker.

@@ -84,7 +84,7 @@ pub async fn a_released_lock_is_added_again(world: &World) {
 }
 
 /// However many others were released since: its holder may show the lease as it received it.
-pub async fn a_lock_released_from_a_lease_is_remembered_while_that_may_be_shown(world: &World) {
+pub async fn the_release_of_an_added_lock_is_remembered_until_it_would_have_expired(world: &World) {
     let other = elsewhere(world).await;
     let added = with_ttl(adds(world, &other), 20_000);
     let added = world.granted(0, &added).await;
@@ -103,7 +103,7 @@ pub async fn a_lock_released_from_a_lease_is_remembered_while_that_may_be_shown(
 }
 
 /// Nobody takes the loss of a lock for the release before.
-pub async fn a_lock_that_was_added_again_and_expired_is_told_as_expired(world: &World) {
+pub async fn a_lock_that_expires_after_it_was_added_again_is_reported_as_expired(world: &World) {
     let other = elsewhere(world).await;
     let first = world.granted(0, &adds(world, &other)).await;
     world.release_lock(0, &first).await;
@@ -146,7 +146,7 @@ pub async fn two_adds_of_one_lease_make_one_holder(world: &World) {
 }
 
 /// It is answered as a new one would be.
-pub async fn an_add_in_line_enters_what_its_lease_got_by_another_one(world: &World) {
+pub async fn a_queued_add_enters_the_lock_if_another_add_of_its_lease_was_granted(world: &World) {
     let [first, second] = two_in_line(world).await;
     let added = world.handed(1, &first).await;
     assert_eq!(world.entered(3, &again(&second)).await, 2);
@@ -157,7 +157,7 @@ pub async fn an_add_in_line_enters_what_its_lease_got_by_another_one(world: &Wor
     world.granted(0, &world.call()).await;
 }
 
-pub async fn an_add_in_line_that_asks_for_more_than_its_lease_got_is_denied(world: &World) {
+pub async fn a_queued_exclusive_add_of_a_lease_that_holds_a_shared_lock_is_denied(world: &World) {
     let other = elsewhere(world).await;
     let held = world.held_by(0).await;
     let reader = with_mode(added_to(&other, world.waiting()), Mode::Shared);
@@ -172,7 +172,7 @@ pub async fn an_add_in_line_that_asks_for_more_than_its_lease_got_is_denied(worl
 }
 
 /// Whoever waits behind it, or comes later, is not held up; its broker is told to ask again.
-pub async fn an_add_in_line_whose_lease_holds_the_lock_is_passed_over(world: &World) {
+pub async fn a_queued_add_of_a_lease_that_holds_the_lock_blocks_no_other_waiter(world: &World) {
     let shared = |call| with_mode(call, Mode::Shared);
     let other = elsewhere(world).await;
     let held = world.held_by(0).await;

@@ -56,7 +56,7 @@ pub async fn cancelling_the_last_attempt_of_a_waiter_empties_its_place(world: &W
     assert_eq!(world.state().await.queue_length, 0);
 }
 
-pub async fn cancelling_twice_takes_back_once(world: &World) {
+pub async fn cancelling_an_attempt_twice_removes_it_once(world: &World) {
     world.held_by(0).await;
     let first = world.waiting();
     world.queued(1, &first).await;
@@ -105,7 +105,7 @@ pub async fn a_tombstone_stands_for_two_seconds(world: &World) {
     world.granted(0, &call).await;
 }
 
-pub async fn undoing_any_number_of_repeats_leaves_an_answered_lease(world: &World) {
+pub async fn cancelling_nine_repeats_of_a_granted_call_keeps_its_lease(world: &World) {
     let call = world.call();
     let lease = world.granted(0, &call).await;
     let repeats: Vec<Acquire> = (0..=ATTEMPTS_MAX).map(|_| again(&call)).collect();
@@ -120,7 +120,7 @@ pub async fn undoing_any_number_of_repeats_leaves_an_answered_lease(world: &Worl
     world.granted(2, &world.call()).await;
 }
 
-pub async fn undoing_any_number_of_repeats_leaves_an_answered_entry(world: &World) {
+pub async fn cancelling_nine_repeats_of_a_granted_entry_keeps_the_entry(world: &World) {
     let outer = world.held_by(0).await;
     let entry = added_to(&outer, world.call());
     world.granted(0, &entry).await;
@@ -137,7 +137,7 @@ pub async fn undoing_any_number_of_repeats_leaves_an_answered_entry(world: &Worl
     assert_eq!(left.await, Ok(Released::Now { hold_count: 1 }));
 }
 
-pub async fn a_call_waits_in_eight_attempts_and_a_ninth_is_refused(world: &World) {
+pub async fn a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued(world: &World) {
     let lease = world.held_by(0).await;
     let call = world.waiting();
     let attempts: Vec<Acquire> = (0..ATTEMPTS_MAX).map(|_| again(&call)).collect();
@@ -156,7 +156,7 @@ pub async fn a_call_waits_in_eight_attempts_and_a_ninth_is_refused(world: &World
     world.handed(1, &call).await;
 }
 
-pub async fn attempts_at_brokers_that_are_gone_make_room_for_others(world: &World) {
+pub async fn attempts_at_a_broker_that_is_gone_do_not_count_towards_the_limit(world: &World) {
     let lease = world.held_by(0).await;
     let call = world.waiting();
     for _ in 0..ATTEMPTS_MAX {

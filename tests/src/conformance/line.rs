@@ -145,7 +145,7 @@ pub async fn t37_the_line_has_an_end_and_a_full_one_refuses(world: &World) {
 }
 
 /// By the clock of its broker, which may run slower than the store's by a fifth, it waits still.
-pub async fn a_waiter_is_granted_after_its_wait_by_the_clock_of_the_store(world: &World) {
+pub async fn a_waiter_is_granted_within_the_clock_tolerance_after_its_wait(world: &World) {
     let lease = world.held_by(0).await;
     let waiter = world.waiting_for(5_000);
     world.queued(1, &waiter).await;
@@ -155,7 +155,7 @@ pub async fn a_waiter_is_granted_after_its_wait_by_the_clock_of_the_store(world:
 }
 
 /// The broker ends the wait in time; by its clock, which may run slower, it can take a fifth longer.
-pub async fn a_waiter_is_not_granted_at_the_end_of_its_wait(world: &World) {
+pub async fn a_waiter_is_not_granted_after_its_wait_and_the_clock_tolerance(world: &World) {
     let lease = world.held_by(0).await;
     let waiter = world.waiting_for(5_000);
     world.queued(1, &waiter).await;

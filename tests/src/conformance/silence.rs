@@ -71,7 +71,7 @@ pub async fn a_repeat_at_a_live_broker_saves_the_place_of_a_silent_one(world: &W
     world.handed(3, &moved).await;
 }
 
-pub async fn a_call_keeps_its_place_while_one_of_its_brokers_lives(world: &World) {
+pub async fn a_queued_call_keeps_its_position_while_one_of_its_brokers_is_alive(world: &World) {
     let held = world.held_by(0).await;
     let (twice, later) = (world.waiting(), world.waiting());
     world.queued(1, &twice).await;
@@ -84,7 +84,7 @@ pub async fn a_call_keeps_its_place_while_one_of_its_brokers_lives(world: &World
     world.handed(3, &later).await;
 }
 
-pub async fn an_undo_frees_a_lock_whose_other_attempt_was_at_a_broker_that_is_gone(world: &World) {
+pub async fn cancelling_the_last_attempt_at_a_live_broker_releases_the_lock(world: &World) {
     let held = world.held_by(0).await;
     let twice = world.waiting();
     let gone = again(&twice);

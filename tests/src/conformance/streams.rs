@@ -190,7 +190,7 @@ pub async fn a_repeat_on_another_stream_moves_the_waiter(world: &World) {
     assert_eq!(world.state().await.queue_length, 1);
 }
 
-pub async fn a_call_that_moves_leaves_the_attempts_of_its_old_stream(world: &World) {
+pub async fn a_call_repeated_on_another_stream_drops_its_attempts_on_the_old_one(world: &World) {
     let first = world.held_by(3).await;
     let older = on(stream(world, 0, 1), 1, world.waiting());
     world.queued(0, &older).await;
@@ -204,7 +204,7 @@ pub async fn a_call_that_moves_leaves_the_attempts_of_its_old_stream(world: &Wor
     world.handed(3, &next).await;
 }
 
-pub async fn a_unary_call_that_goes_on_on_a_stream_keeps_its_attempt(world: &World) {
+pub async fn a_unary_call_repeated_on_a_stream_keeps_its_unary_attempt(world: &World) {
     let first = world.held_by(3).await;
     let unary = world.waiting();
     world.queued(0, &unary).await;

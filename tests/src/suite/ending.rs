@@ -165,7 +165,7 @@ pub async fn a_lock_is_held_no_longer_than_max_hold(cast: Cast) {
 }
 
 /// An operator takes a lock away. It is free as soon as its holder has stopped, who is told of the loss all the same.
-pub async fn a_lock_that_was_taken_away_is_free_when_its_holder_stops(cast: Cast) {
+pub async fn a_revoked_lock_is_released_when_its_holder_stops(cast: Cast) {
     let scene = Scene::start(cast, 1).await;
     let one = scene.one().await;
     let lease = one.takes(&Ask::one("a").ttl(LONG)).await;

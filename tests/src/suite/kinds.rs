@@ -142,7 +142,7 @@ pub async fn locks_that_are_added_at_the_same_time_are_all_kept(cast: Cast) {
 
 /// Two calls of a lease wait for the same lock: the lease gets it for one, and enters it for the other,
 /// although somebody waits between them.
-pub async fn two_calls_of_a_lease_that_wait_for_a_lock_both_get_it(cast: Cast) {
+pub async fn two_queued_calls_of_a_lease_for_the_same_lock_are_both_granted(cast: Cast) {
     let scene = Scene::start(cast, 1).await;
     let one = scene.one().await;
     let a = one.takes(&Ask::one("a")).await;

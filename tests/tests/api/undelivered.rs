@@ -25,7 +25,7 @@ const ANSWERED: Duration = Duration::from_secs(20);
 
 /// The connection stays open, so that nothing but the end of the stream tells the broker.
 #[tokio::test]
-async fn a_call_that_is_cancelled_between_grant_and_answer_leaves_no_lock() {
+async fn a_call_cancelled_between_grant_and_answer_releases_the_lock() {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
     let [caller, other] = ["caller", "other"].map(|name| Client::new(name, &[addr], 0));

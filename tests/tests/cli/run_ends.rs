@@ -224,7 +224,7 @@ async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
 
 /// The command has half a second to end. Nobody has the lock before, and the next in line has it at once then.
 #[tokio::test]
-async fn a_lock_that_was_taken_away_is_free_when_the_command_has_ended() {
+async fn a_revoked_lock_is_released_when_the_command_has_ended() {
     let (broker, cli) = started().await;
     let script = "trap 'sleep 0.5; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
     let mut running = shell(&cli, script);

@@ -116,8 +116,8 @@ on_redlock! {
         an_attempt_cancelled_before_it_arrived_does_not_join_the_line
         a_tombstone_refuses_its_own_attempt_only
         a_tombstone_stands_for_two_seconds
-        undoing_any_number_of_repeats_leaves_an_answered_lease
-        a_call_waits_in_eight_attempts_and_a_ninth_is_refused
+        cancelling_nine_repeats_of_a_granted_call_keeps_its_lease
+        a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued
         a_cancelled_call_may_come_again
     }
     Trusted leases {

@@ -117,14 +117,14 @@ on_every_store! {
         a_repeat_of_an_added_lock_gets_the_same_grant
         adding_a_lock_that_the_lease_holds_enters_it
         a_released_lock_is_added_again
-        a_lock_released_from_a_lease_is_remembered_while_that_may_be_shown
-        a_lock_that_was_added_again_and_expired_is_told_as_expired
+        the_release_of_an_added_lock_is_remembered_until_it_would_have_expired
+        a_lock_that_expires_after_it_was_added_again_is_reported_as_expired
         t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused
         a_lock_that_expired_is_not_added_again
         two_adds_of_one_lease_make_one_holder
-        an_add_in_line_enters_what_its_lease_got_by_another_one
-        an_add_in_line_that_asks_for_more_than_its_lease_got_is_denied
-        an_add_in_line_whose_lease_holds_the_lock_is_passed_over
+        a_queued_add_enters_the_lock_if_another_add_of_its_lease_was_granted
+        a_queued_exclusive_add_of_a_lease_that_holds_a_shared_lock_is_denied
+        a_queued_add_of_a_lease_that_holds_the_lock_blocks_no_other_waiter
         an_add_waits_for_a_promise_to_its_own_lease
         cancelling_an_add_leaves_the_lease_its_other_locks
     }
@@ -139,8 +139,8 @@ on_every_store! {
         nobody_attaches_past_max_hold
         a_repeat_on_another_stream_moves_the_lease
         a_repeat_on_another_stream_moves_the_waiter
-        a_call_that_moves_leaves_the_attempts_of_its_old_stream
-        a_unary_call_that_goes_on_on_a_stream_keeps_its_attempt
+        a_call_repeated_on_another_stream_drops_its_attempts_on_the_old_one
+        a_unary_call_repeated_on_a_stream_keeps_its_unary_attempt
         the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved
         a_lease_on_a_stream_is_changed_there_only
         a_lapse_ends_the_lease_like_an_expiry
@@ -155,16 +155,16 @@ on_every_store! {
         cancelling_one_attempt_of_a_holder_keeps_the_lock
         cancelling_the_last_attempt_of_a_holder_hands_the_lock_on
         cancelling_the_last_attempt_of_a_waiter_empties_its_place
-        cancelling_twice_takes_back_once
+        cancelling_an_attempt_twice_removes_it_once
         an_attempt_that_arrives_twice_counts_once
         an_attempt_cancelled_before_it_arrived_is_refused
         an_attempt_cancelled_before_it_arrived_does_not_join_the_line
         a_tombstone_refuses_its_own_attempt_only
         a_tombstone_stands_for_two_seconds
-        undoing_any_number_of_repeats_leaves_an_answered_lease
-        undoing_any_number_of_repeats_leaves_an_answered_entry
-        a_call_waits_in_eight_attempts_and_a_ninth_is_refused
-        attempts_at_brokers_that_are_gone_make_room_for_others
+        cancelling_nine_repeats_of_a_granted_call_keeps_its_lease
+        cancelling_nine_repeats_of_a_granted_entry_keeps_the_entry
+        a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued
+        attempts_at_a_broker_that_is_gone_do_not_count_towards_the_limit
         a_cancelled_call_may_come_again
     }
     Trusted leases {
@@ -195,8 +195,8 @@ on_every_store! {
         a_release_reaches_a_waiter_behind_hundreds_past_their_time
         an_expiry_reaches_a_waiter_behind_hundreds_past_their_time
         t37_the_line_has_an_end_and_a_full_one_refuses
-        a_waiter_is_granted_after_its_wait_by_the_clock_of_the_store
-        a_waiter_is_not_granted_at_the_end_of_its_wait
+        a_waiter_is_granted_within_the_clock_tolerance_after_its_wait
+        a_waiter_is_not_granted_after_its_wait_and_the_clock_tolerance
     }
     Trusted hand_offs {
         a_hand_off_within_a_broker_is_final
@@ -225,8 +225,8 @@ on_every_store! {
         a_broker_without_a_place_in_line_is_told_to_join_again
         a_waiter_that_was_dropped_joins_again_at_the_tail
         a_repeat_at_a_live_broker_saves_the_place_of_a_silent_one
-        a_call_keeps_its_place_while_one_of_its_brokers_lives
-        an_undo_frees_a_lock_whose_other_attempt_was_at_a_broker_that_is_gone
+        a_queued_call_keeps_its_position_while_one_of_its_brokers_is_alive
+        cancelling_the_last_attempt_at_a_live_broker_releases_the_lock
         a_stall_of_the_store_makes_nobody_silent
         a_lock_that_expired_in_a_stall_goes_to_the_first_in_line
         a_call_of_a_silent_broker_itself_is_granted

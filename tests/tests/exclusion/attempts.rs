@@ -36,7 +36,7 @@ fn in_line() -> AcquireCall {
 
 /// The answers to the repeats are never delivered: their client takes no byte of a message, and gives them up.
 #[tokio::test]
-async fn undoing_many_repeats_never_frees_a_lease_that_was_answered() {
+async fn cancelling_undelivered_repeats_keeps_the_lease_of_the_first_attempt() {
     const REPEATS: u32 = 9;
     let redis = RedisServer::start().await;
     let mut options = BrokerOptions::on(redis.url());
@@ -78,7 +78,7 @@ async fn undoing_many_repeats_never_frees_a_lease_that_was_answered() {
 }
 
 #[tokio::test]
-async fn who_times_out_beside_an_older_attempt_is_told_that_the_call_waits_on() {
+async fn wait_timeout_beside_a_queued_attempt_fails_with_still_queued() {
     let deployment = Deployment::start(2).await;
     let client = Client::new("worker", &deployment.addrs(), 0);
     let held = client.acquire_at(0, &now()).await.expect("it is free");
@@ -99,7 +99,7 @@ async fn who_times_out_beside_an_older_attempt_is_told_that_the_call_waits_on() 
 }
 
 #[tokio::test]
-async fn cancelling_the_newer_of_two_streams_leaves_nothing_behind() {
+async fn cancelling_the_newer_of_two_attempts_on_streams_dequeues_the_call() {
     let deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let client = Client::new("worker", &addrs, 0);

@@ -293,7 +293,7 @@ async fn a_wait_on_a_stream_is_granted_while_its_client_moves() {
 
 /// No message tells of an expiry: the draining broker looks after its line itself.
 #[tokio::test]
-async fn a_wait_on_a_stream_follows_an_expired_holder_while_its_client_moves() {
+async fn a_waiter_on_a_stream_of_a_draining_broker_is_granted_after_an_expiry() {
     let mut deployment = Deployment::start(1).await;
     let addr = deployment.brokers[0].addr();
     let gone = AcquireCall::new("a", Duration::from_secs(3), Duration::ZERO);

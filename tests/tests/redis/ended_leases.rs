@@ -76,7 +76,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_hole_in_what_is_remembered_costs_nothing() {
+async fn gaps_in_the_list_of_ended_leases_do_not_stop_their_deletion() {
     let mut site = Site::set().await;
     site.release_often(20).await;
     for at in [5, 6, 17] {
@@ -94,7 +94,7 @@ async fn a_hole_in_what_is_remembered_costs_nothing() {
 
 /// What was remembered by a clock that was ahead.
 #[tokio::test]
-async fn what_is_remembered_is_forgotten_although_the_clock_was_set_back() {
+async fn ended_leases_are_deleted_although_the_clock_was_set_back() {
     let mut site = Site::set().await;
     site.release_often(20).await;
     for (field, value) in site.raw.hash(&site.key).await {

@@ -53,7 +53,7 @@ fn is_recovering(status: Status) -> bool {
 }
 
 #[tokio::test]
-async fn a_repeat_brings_no_lease_back_that_was_released() {
+async fn a_repeat_after_a_rollback_does_not_restore_a_released_lease() {
     let mut site = site().await;
     let [one, other] = ["one", "other"].map(|name| Client::new(name, &site.addrs(), 0));
     let first = call("a-lock");
@@ -73,7 +73,7 @@ async fn a_repeat_brings_no_lease_back_that_was_released() {
 }
 
 #[tokio::test]
-async fn a_lock_that_a_lease_gave_back_is_not_added_to_it_again() {
+async fn an_add_after_a_rollback_does_not_restore_a_released_lock() {
     let mut site = site().await;
     let [one, other] = ["one", "other"].map(|name| Client::new(name, &site.addrs(), 0));
     let mut job = one.acquire_at(0, &call("job")).await.expect("it is free");
@@ -98,7 +98,7 @@ async fn a_lock_that_a_lease_gave_back_is_not_added_to_it_again() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_joining_was_lost_joins_again() {
+async fn a_waiter_lost_in_a_rollback_is_queued_again() {
     let mut site = site().await;
     let client = Client::new("worker", &site.addrs(), 0);
     let mut held = client

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_counts_when_two_probes_show_it() {
+    fn a_clock_step_seen_by_two_probes_is_reported() {
         let forward = seen(&[(0, 2, 0), (500, 2, 0), (1_000, 2, 3_000), (1_500, 2, 3_000)]);
         assert!(
             matches!(forward[..], [None, None, None, Some(2_990..=3_000)]),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn small_steps_and_single_oddities_do_not_count() {
+    fn small_clock_steps_and_single_outliers_are_not_reported() {
         assert_eq!(
             seen(&[(0, 2, 0), (500, 2, 490), (1_000, 2, 490), (1_500, 2, 490)]),
             [None; 4]
@@ -203,7 +203,7 @@ mod tests {
 
     /// Answers that took long bound nothing: the broker was stopped, or the server stood still.
     #[test]
-    fn a_broker_that_was_stopped_claims_nothing() {
+    fn a_stall_or_a_suspend_is_not_reported_as_a_clock_step() {
         assert_eq!(
             seen(&[(0, 2, 0), (500, 8_000, 0), (8_500, 2, 0), (9_000, 2, 0)]),
             [None; 4]
@@ -221,7 +221,7 @@ mod tests {
 
     /// The server read its clock before the host was suspended, and the answer was read after that.
     #[test]
-    fn a_suspend_while_the_answer_is_under_way_is_no_step() {
+    fn a_suspend_while_an_answer_is_under_way_is_not_reported_as_a_clock_step() {
         let mut steps = ClockSteps::new();
         let probes = [
             (0, 0, 0, 0),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_behind_a_slow_answer_is_seen_afterwards() {
+    fn a_clock_step_during_a_slow_answer_is_reported_afterwards() {
         let seen = seen(&[
             (0, 2, 0),
             (500, 3_000, 0),

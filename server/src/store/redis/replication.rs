@@ -194,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn a_master_that_stops_in_time_is_fit() {
+    fn safe_replication_settings_are_not_reported() {
         assert_eq!(warned(set(2, 2), around(2, 5)), [""; 0]);
         assert_eq!(warned(set(3, 1), around(2, 4)), [""; 0]);
     }
 
     #[test]
-    fn one_that_goes_on_is_reported() {
+    fn settings_that_let_a_cut_off_master_accept_writes_are_reported() {
         for (min_replicas, replicas, says) in [
             (set(0, 2), 2, "but needs only 0 of them"),
             (set(2, 0), 2, "needs only 0 of them"),

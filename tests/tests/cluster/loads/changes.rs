@@ -37,7 +37,7 @@ const IN_SLOT: usize = 1;
 const BESIDE: usize = 2;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_moves_to_a_master_that_nobody_knew() {
+async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
     let site = ClusterSite::start(ClusterOptions::default(), 2).await;
     let work = Work::new(locks(), &site.addrs());
     let replica = site.cluster.replicas_of(0).await[0];

@@ -257,7 +257,7 @@ async fn a_master_that_wakes_after_the_quarantine_grants_nothing() {
 /// A broker that was stopped, too, knows nothing of the promotion when it wakes, and has connections to the former
 /// master.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_wakes_with_its_broker_grants_nothing() {
+async fn a_former_master_that_resumes_together_with_a_broker_grants_nothing() {
     let site = ClusterSite::start(quick(), 2).await;
     let (stopped, awake) = (&site.brokers[0], 1);
     let proxy = Proxy::start(stopped.addr()).await;

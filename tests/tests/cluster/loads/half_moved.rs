@@ -140,7 +140,7 @@ async fn the_target_dies_and_its_replica_gets_the_rest() {
 
 /// Only a broker that followed locks to the target can tell: the source has its era, and never lost anything.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_stays_after_its_target_died_gives_no_lock_twice() {
+async fn a_slot_that_stays_after_its_target_died_grants_no_lock_twice() {
     let mut site = ClusterSite::start(quick(), BROKERS).await;
     let work = Work::new(locks(), &site.addrs());
     let dead = CancellationToken::new();

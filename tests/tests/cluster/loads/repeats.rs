@@ -51,7 +51,7 @@ struct Run {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_after_its_slot_moved_is_no_second_call() {
+async fn a_call_repeated_after_its_slot_moved_has_no_second_effect() {
     let run = Run::start().await;
     let rounds = count(20, 2);
     for _ in 0..rounds {

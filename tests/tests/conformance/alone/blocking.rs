@@ -136,7 +136,7 @@ async fn expiries_do_not_block_redis() {
 
 /// Runs alone: it measures how long Redis is blocked by a limit that 10,000 waiters do not fit in, and by refusing them.
 #[tokio::test]
-async fn a_limit_does_not_block_redis() {
+async fn lowering_a_limit_does_not_block_redis() {
     measured("a limit below 10,000 waiters", async |world| {
         world.granted(0, &taking(world.call(), 10, 10)).await;
         let waiters = (0..WAITERS_MAX).map(|_| taking(world.waiting(), 5, 10));

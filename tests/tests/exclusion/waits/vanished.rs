@@ -61,7 +61,7 @@ async fn a_wait_that_timed_out_has_left_the_line() {
 }
 
 #[tokio::test]
-async fn locks_granted_to_callers_that_are_gone_are_given_back() {
+async fn locks_granted_to_callers_that_are_gone_are_released() {
     const CALLERS: usize = 50;
     let deployment = Deployment::start(1).await;
     let proxy = Proxy::start(deployment.addrs()[0]).await;
@@ -171,7 +171,7 @@ async fn a_holder_that_vanished_is_followed_when_its_lease_has_expired() {
 }
 
 #[tokio::test]
-async fn waiters_whose_line_was_lost_join_again() {
+async fn waiters_whose_queue_was_lost_are_queued_again() {
     let redis = RedisServer::start().await;
     let mut options = BrokerOptions::on(redis.url());
     // Q is E(2 s) and 1 s.

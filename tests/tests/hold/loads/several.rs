@@ -165,7 +165,7 @@ async fn run_out(name: &str, forget: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_lease_that_lost_a_lock_is_free_when_it_is_released() {
+async fn releasing_a_lease_that_lost_one_lock_releases_its_other_locks() {
     let deployment = Deployment::start(2).await;
     let after = (0..count(20, 5)).map(async |index| {
         let mut pair = Pair::take(&deployment, index).await;

@@ -76,7 +76,7 @@ async fn a_clock_that_is_stepped_begins_a_new_era() {
 
 /// Neither knows how long it stood still.
 #[tokio::test]
-async fn a_broker_or_a_redis_that_stood_still_begins_no_new_era() {
+async fn a_paused_broker_or_redis_begins_no_new_era() {
     let site = site().await;
     let before = era(&site).await;
     site.brokers[0].process().pause().await;

@@ -144,7 +144,7 @@ async fn without_memory_leases_go_on_and_nothing_is_added() {
 }
 
 #[tokio::test]
-async fn a_lock_that_runs_out_without_memory_goes_to_the_next() {
+async fn a_lock_that_expires_while_redis_is_full_is_granted_to_the_next_waiter() {
     let mut site = Refusing::start().await;
     let short = AcquireCall::new("run-out", Duration::from_secs(1), Duration::ZERO);
     let waits = AcquireCall::new("run-out", Duration::from_secs(60), Duration::from_secs(60));

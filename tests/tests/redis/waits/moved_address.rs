@@ -166,7 +166,7 @@ async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
 
 /// It cannot be asked at its address, and nobody was told that it is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_are_renewed_again_once_the_former_master_may_write_no_more() {
+async fn leases_are_renewed_again_after_former_master_max() {
     /// It outlasts the time below.
     const TTL: Duration = Duration::from_secs(10);
     const FORMER_MAX: Duration = Duration::from_secs(6);

@@ -16,7 +16,7 @@ async fn logged(broker: &BrokerProcess, what: &str) {
 
 /// With one of two replicas a master that is cut off takes writes for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_let_two_masters_live_are_told_at_the_start_and_when_they_change() {
+async fn settings_that_allow_two_masters_are_reported_at_start_and_after_a_change() {
     let redis = SentinelDeployment::start(SentinelOptions {
         min_replicas_to_write: 1,
         down_after: DOWN_AFTER,
@@ -47,7 +47,7 @@ async fn settings_that_let_two_masters_live_are_told_at_the_start_and_when_they_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_stops_in_time_is_not_complained_of() {
+async fn safe_settings_are_not_reported() {
     let redis = SentinelDeployment::start(SentinelOptions {
         min_replicas_to_write: 2,
         down_after: DOWN_AFTER,

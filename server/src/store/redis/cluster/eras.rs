@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_waits_for_its_slot_a_while() {
+    async fn a_call_waits_until_its_slot_is_settled_or_stuck() {
         let eras = SlotEras::new();
         assert_eq!(&*eras.id(7).await, "", "nobody settles");
         assert_eq!(eras.next(&mine(&[5, 7]), 9), (vec![7], true));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_era_puts_all_in_doubt_and_another_one_only_itself() {
+    fn a_lost_era_puts_all_slots_in_doubt_and_a_changed_era_only_its_own_slot() {
         let eras = SlotEras::new();
         let all = mine(&[1, 2, 3]);
         let settle = || all.iter().for_each(|&slot| eras.settle(slot, "one", None));
