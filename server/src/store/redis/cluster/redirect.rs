@@ -2,7 +2,7 @@
 
 use fred::error::Error;
 
-use super::map::UNNAMED;
+use super::{map::UNNAMED, slot::SLOTS};
 use crate::store::redis::place::Address;
 
 /// Where a lock is instead.
@@ -17,6 +17,7 @@ pub(in crate::store::redis) struct Redirect {
 
 impl Redirect {
     /// Reads `MOVED 3999 host:port`. `from` is who said it: the host may be left out for its own.
+    /// A slot that does not exist is no redirection.
     pub(in crate::store::redis) fn of(error: &Error, from: &Address) -> Option<Self> {
         let mut words = error.details().split_whitespace();
         let asking = match words.next()? {
@@ -24,7 +25,11 @@ impl Redirect {
             "ASK" => true,
             _ => return None,
         };
-        let slot = words.next()?.parse().ok()?;
+        let slot: u16 = words.next()?.parse().ok()?;
+        // Slots are indexes of tables with `SLOTS` entries: a larger one would be a panic.
+        if slot >= SLOTS {
+            return None;
+        }
         let (host, port) = words.next()?.rsplit_once(':')?;
         let host = match host {
             "" => Some(from.host.as_str()),
@@ -66,6 +71,27 @@ mod tests {
         assert_eq!(read("MOVED 3999 ?:6381"), Some((3_999, None, false)));
         for odd in ["MOVED", "MOVED x a:1", "MOVED 3999 a", "TRYAGAIN 3999 a:1"] {
             assert_eq!(read(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_does_not_exist_is_no_redirection() {
+        let from = Address {
+            host: "here".to_owned(),
+            port: 1,
+        };
+        let slot_of = |text: &str| {
+            let error = Error::new(ErrorKind::Cluster, text.to_owned());
+            Redirect::of(&error, &from).map(|redirect| redirect.slot)
+        };
+        assert_eq!(slot_of("MOVED 16383 a:1"), Some(16_383));
+        for odd in [
+            "MOVED 16384 a:1",
+            "ASK 16384 a:1",
+            "MOVED 65535 a:1",
+            "MOVED 65536 a:1",
+        ] {
+            assert_eq!(slot_of(odd), None, "{odd}");
         }
     }
 }
