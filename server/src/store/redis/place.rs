@@ -8,6 +8,7 @@ use std::{
 };
 
 use fred::{
+    error::Error,
     interfaces::ClientLike as _,
     types::{CustomCommand, Value},
 };
@@ -17,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use super::{
     connection::{Connection, Endpoint, NodeError, RedisConfig, plain},
     login::Login,
+    refusal::is_denied,
 };
 
 /// How soon a new master is followed that Sentinel names while the old one still answers.
@@ -86,7 +88,21 @@ pub(super) struct SentinelView {
 /// A Sentinel that is asked, and the connection to it until that breaks.
 pub(super) struct Asked {
     endpoint: Endpoint,
-    connection: Option<Connection>,
+    connection: Option<SentinelConnection>,
+}
+
+/// An open connection to a Sentinel.
+struct SentinelConnection {
+    connection: Connection,
+    replica_query: ReplicaQuery,
+}
+
+/// Whether a Sentinel is asked about the replicas of the master on one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplicaQuery {
+    Allowed,
+    /// The Sentinel does not let the broker's user ask. It notes each further query in its ACL LOG.
+    Denied,
 }
 
 impl Place {
@@ -252,8 +268,8 @@ impl View {
     }
 
     /// Asks the Sentinels that are connected to: most replicas, and the shortest silence.
-    async fn look(&self, master: &str, all: &[Asked]) {
-        let looks = join_all(all.iter().map(|asked| asked.look(master))).await;
+    async fn look(&self, master: &str, all: &mut [Asked]) {
+        let looks = join_all(all.iter_mut().map(|asked| asked.look(master))).await;
         let seen = looks
             .into_iter()
             .flatten()
@@ -272,13 +288,24 @@ impl Asked {
         NodeError::Unreachable(format!("{} does not answer.", self.endpoint.name()))
     }
 
-    /// What this Sentinel says of the replicas, if the broker's user may ask.
-    async fn look(&self, master: &str) -> Option<SentinelView> {
-        let client = self.connection.as_ref()?.client();
+    /// What this Sentinel says of the replicas, if the broker's user may ask. After it has denied that, it is
+    /// not asked again on the same connection.
+    async fn look(&mut self, master: &str) -> Option<SentinelView> {
+        let sentinel = self.connection.as_mut()?;
+        if sentinel.replica_query == ReplicaQuery::Denied {
+            return None;
+        }
+        let client = sentinel.connection.client();
         let ask = CustomCommand::new_static("SENTINEL", None::<u16>, false);
         let args: Vec<Value> = vec!["MASTER".into(), master.into()];
         let fields = client.custom::<HashMap<String, String>, _>(ask, args).await;
-        let fields = fields.ok()?;
+        let fields = match fields {
+            Ok(fields) => fields,
+            Err(error) => {
+                sentinel.replica_query = ReplicaQuery::after(&error);
+                return None;
+            }
+        };
         let down_after_ms = fields.get("down-after-milliseconds")?.parse().ok()?;
         Some(SentinelView {
             replicas: fields.get("num-slaves")?.parse().ok()?,
@@ -287,13 +314,13 @@ impl Asked {
     }
 
     async fn ask(&mut self, master: &str) -> Result<Address, NodeError> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::open(&self.endpoint).await?,
+        let sentinel = match self.connection.take() {
+            Some(sentinel) => sentinel,
+            None => SentinelConnection::open(&self.endpoint).await?,
         };
         let ask = CustomCommand::new_static("SENTINEL", None::<u16>, false);
         let args: Vec<Value> = vec!["GET-MASTER-ADDR-BY-NAME".into(), master.into()];
-        let answer = connection.client().custom(ask, args).await;
+        let answer = sentinel.connection.client().custom(ask, args).await;
         let address: Option<(String, u16)> = answer.map_err(|error| {
             NodeError::Unreachable(format!(
                 "{} does not name the master: {}.",
@@ -301,7 +328,7 @@ impl Asked {
                 plain(&error)
             ))
         })?;
-        self.connection = Some(connection);
+        self.connection = Some(sentinel);
         let (host, port) = address.ok_or_else(|| {
             NodeError::Unreachable(format!(
                 "{} knows no master {master:?}. Correct the name after the last / of the store's \
@@ -313,11 +340,59 @@ impl Asked {
     }
 }
 
+impl SentinelConnection {
+    async fn open(endpoint: &Endpoint) -> Result<Self, NodeError> {
+        Ok(Self {
+            connection: Connection::open(endpoint).await?,
+            replica_query: ReplicaQuery::Allowed,
+        })
+    }
+}
+
+impl ReplicaQuery {
+    /// Returns the state after a query that failed. Other failures than a denial may pass.
+    fn after(error: &Error) -> Self {
+        match is_denied(error) {
+            true => Self::Denied,
+            false => Self::Allowed,
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             return write!(f, "[{}]:{}", self.host, self.port);
         }
         write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fred::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn only_a_denial_ends_the_replica_query() {
+        let after = |kind, text: &str| ReplicaQuery::after(&Error::new(kind, text.to_owned()));
+        for denial in [
+            "NOPERM this user has no permissions to run the 'sentinel|master' command",
+            "NOPERM User broker has no permissions to run the 'sentinel|master' command",
+        ] {
+            let state = after(ErrorKind::Unknown, denial);
+            assert_eq!(state, ReplicaQuery::Denied, "{denial}");
+        }
+        for passing in [
+            "ERR No such master with that name",
+            "ERR NOPERM is only named here",
+            "LOADING Redis is loading the dataset in memory",
+        ] {
+            let state = after(ErrorKind::Unknown, passing);
+            assert_eq!(state, ReplicaQuery::Allowed, "{passing}");
+        }
+        let timed_out = after(ErrorKind::Timeout, "Request timed out.");
+        assert_eq!(timed_out, ReplicaQuery::Allowed);
     }
 }

@@ -362,6 +362,11 @@ pub(super) fn at_opening(address: &str, error: &Error) -> NodeError {
     }
 }
 
+/// Whether the server's access control list does not let the broker's user run the command.
+pub(super) fn is_denied(error: &Error) -> bool {
+    says(error.details(), "NOPERM")
+}
+
 /// Whether a text begins with these words.
 fn says(text: &str, words: &str) -> bool {
     let rest = text.strip_prefix(words);
