@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,7 +17,11 @@ from google.rpc import error_details_pb2, status_pb2
 from leasehold import errors
 from leasehold._core import clock, reading
 from leasehold._core.clock import Larger
+from leasehold._core.keeper import Keeper
+from leasehold._core.leases import Leases, Owned
+from leasehold._core.order import Ask, Call
 from leasehold._core.trust import Trust, margin
+from leasehold._core.waits import Wait
 from leasehold._core.worker import Worker
 from leasehold.errors import Loss, LostReason
 from leasehold.v1 import lock_service_pb2 as hold
@@ -55,6 +60,34 @@ def test_an_extension_never_shortens() -> None:
     trust = Trust(clock.now() + TTL, TTL)
     assert trust.extend(clock.now() + TTL / 2, TTL)
     assert trust.remaining() > TTL / 2
+
+
+def _held(lease_id: str) -> Owned:
+    call = Call((), pb.Owner(), "request")
+    lease = pb.Lease(lease_id=lease_id, ttl=reading.duration(TTL))
+    # Its caller waits for nothing.
+    wait = Wait(Ask(call, 0.0, cast(Any, None)))
+    owned = Owned(lease, wait, clock.now())
+    owned.unborn, owned.trust = None, Trust(owned.valid_until, owned.ttl)
+    return owned
+
+
+def test_lost_leases_that_are_never_released_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, passed = clock.now(), 0.0
+    monkeypatch.setattr(clock, "now", lambda: begun + passed)
+    keeper = SimpleNamespace(link=None, waits=SimpleNamespace(send_under=lambda _: None))
+    leases = Leases(cast(Keeper, keeper))
+
+    leases.all["revoked"] = _held("revoked")
+    leases.lose("revoked", Loss(LostReason.REVOKED))
+    leases.all["expired"] = _held("expired")
+    passed = TTL
+    leases.watch_validity(clock.now())
+    assert list(leases.lost) == ["revoked", "expired"], "the store may still have both"
+    leases.all["last"] = _held("last")
+    passed = 1.5 * TTL + 1
+    leases.lose("last", Loss(LostReason.MAX_HOLD))
+    assert list(leases.lost) == ["last"]
 
 
 def test_a_suspend_counts_though_the_monotonic_clock_stood_still() -> None:

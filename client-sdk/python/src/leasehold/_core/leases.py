@@ -91,7 +91,7 @@ class Leases:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self.all: dict[str, Owned] = {}
-        #: The lost leases whose work has not stopped yet.
+        #: The lost leases whose work has not stopped yet, as long as the store may still have them.
         self.lost: dict[str, Owned] = {}
 
     def own(self, lease: types.Lease, wait: Wait, sent: float) -> None:
@@ -233,6 +233,12 @@ class Leases:
 
     def _keep_lost(self, lease_id: str, owned: Owned) -> None:
         # The lock is released when the work under the lease has stopped, before the lease expires in the store.
+        now = clock.now()
+        # Afterwards a release is of no use. A program may keep a lost lease without ever releasing it, so such
+        # entries are dropped here, or they would add up.
+        useless = [one_id for one_id, one in self.lost.items() if now > one.valid_until + one.ttl / 2]
+        for one_id in useless:
+            del self.lost[one_id]
         is_held = owned.trust is not None
         owned.is_here, owned.unborn = False, None
         self.lost[lease_id] = owned
