@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::{
     cluster::{
-        eras::SlotEras,
+        eras::{PausedSlots, SlotEras},
         redirect::Redirect,
         slot::{era_key, ranges},
     },
@@ -224,7 +224,7 @@ async fn end_pauses_of_slots(
     at: &Endpoint,
     processes: &ServerProcesses,
 ) {
-    for (process, slots) in eras.paused() {
+    for PausedSlots { process, slots } in eras.paused() {
         let Some(former) = processes.get(&process) else {
             continue;
         };

@@ -59,6 +59,21 @@ struct Settled {
     pause: Option<Pause>,
 }
 
+/// The era in which a node grants in one slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct SlotEra {
+    pub(in crate::store::redis) slot: u16,
+    pub(in crate::store::redis) id: Box<str>,
+}
+
+/// The slots in which a node confirms no lease because of one former master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct PausedSlots {
+    /// The former master.
+    pub(in crate::store::redis) process: FormerProcess,
+    pub(in crate::store::redis) slots: Vec<u16>,
+}
+
 /// The eras in which one node may grant.
 #[derive(Debug)]
 pub(in crate::store::redis) struct SlotEras {
@@ -88,8 +103,9 @@ impl Learnt {
     }
 
     /// Whichever era of these slots is in force: locks may have been lost in it.
-    pub(in crate::store::redis) fn doubt(&self, eras: Vec<(u16, Box<str>)>) {
-        self.doubted().extend(eras);
+    pub(in crate::store::redis) fn doubt(&self, eras: Vec<SlotEra>) {
+        let by_slot = eras.into_iter().map(|era| (era.slot, era.id));
+        self.doubted().extend(by_slot);
     }
 
     /// Whether there was ever an era.
@@ -170,9 +186,9 @@ impl SlotEras {
         }
     }
 
-    /// The slots in which no lease is confirmed now, by the former master for which that is.
-    pub(in crate::store::redis) fn paused(&self) -> Vec<(FormerProcess, Vec<u16>)> {
-        let mut paused: Vec<(FormerProcess, Vec<u16>)> = Vec::new();
+    /// Returns the slots in which no lease is confirmed now, grouped by former master.
+    pub(in crate::store::redis) fn paused(&self) -> Vec<PausedSlots> {
+        let mut paused: Vec<PausedSlots> = Vec::new();
         for (slot, state) in (0..SLOTS).zip(self.slots().iter_mut()) {
             let Slot::Settled(settled) = state else {
                 continue;
@@ -183,10 +199,13 @@ impl SlotEras {
             };
             match paused
                 .iter_mut()
-                .find(|(process, _)| process == pause.process())
+                .find(|group| group.process == *pause.process())
             {
-                Some((_, slots)) => slots.push(slot),
-                None => paused.push((pause.process().clone(), vec![slot])),
+                Some(group) => group.slots.push(slot),
+                None => paused.push(PausedSlots {
+                    process: pause.process().clone(),
+                    slots: vec![slot],
+                }),
             }
         }
         paused
@@ -202,13 +221,16 @@ impl SlotEras {
         }
     }
 
-    /// All eras in which the node grants.
-    pub(in crate::store::redis) fn all_settled(&self) -> Vec<(u16, Box<str>)> {
+    /// Returns all eras in which the node grants.
+    pub(in crate::store::redis) fn all_settled(&self) -> Vec<SlotEra> {
         let slots = self.slots();
         let settled = (0..SLOTS)
             .zip(slots.iter())
             .filter_map(|(slot, state)| match state {
-                Slot::Settled(settled) => Some((slot, settled.id.clone())),
+                Slot::Settled(settled) => Some(SlotEra {
+                    slot,
+                    id: settled.id.clone(),
+                }),
                 Slot::Unseen | Slot::Unused | Slot::Moving | Slot::Stuck => None,
             });
         settled.collect()

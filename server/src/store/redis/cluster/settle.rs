@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    eras::{Learnt, SlotEras},
+    eras::{Learnt, SlotEra, SlotEras},
     map::SlotMap,
     slot::{era_key, ranges},
     tally::{Due, Tally},
@@ -69,7 +69,7 @@ pub(in crate::store::redis) struct Settler {
 
 impl Slots {
     /// Locks may have been lost in these eras that their server does not know of.
-    pub(in crate::store::redis) fn doubt(&self, eras: Vec<(u16, Box<str>)>) {
+    pub(in crate::store::redis) fn doubt(&self, eras: Vec<SlotEra>) {
         self.learnt.doubt(eras);
     }
 
