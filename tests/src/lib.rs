@@ -35,6 +35,7 @@ pub mod differential;
 pub mod fault_report;
 pub mod faults;
 pub mod flood;
+pub mod former_master;
 pub mod gate;
 pub mod golden;
 pub mod guarded;

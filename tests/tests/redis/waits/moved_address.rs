@@ -10,28 +10,23 @@ use std::{
     time::Duration,
 };
 
-use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
+    broker_process::BrokerProcess,
     client::{AcquireCall, Client, Held},
     clock::boottime,
     cluster_work::granted_at,
+    former_master::{options, renew_until_refused},
     redis_server::RedisServer,
     scale::figures,
-    status::reason,
     until::until,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
-    time::sleep,
 };
 use tokio_util::task::AbortOnDropHandle;
 
 const WAIT: Duration = Duration::from_secs(60);
-const RENEWED_EVERY: Duration = Duration::from_millis(100);
-/// How soon a broker is at the new master, on the busiest machine.
-const REFUSED_WITHIN: Duration = Duration::from_secs(30);
 const LOCK: &str = "orders/17";
 
 /// A port that leads to one server, and then to another one.
@@ -76,20 +71,6 @@ async fn pass(mut client: TcpStream, mut leads_to: watch::Receiver<SocketAddr>) 
     }
 }
 
-fn options(url: String, ttl_max: Duration, former_max: Duration) -> BrokerOptions {
-    let mut options = BrokerOptions::on(url);
-    let settings = [
-        ("LIMITS__TTL_MAX", ttl_max),
-        ("LIMITS__LOCK_DELAY_MAX", Duration::ZERO),
-        ("STORE__FORMER_MASTER_MAX", former_max),
-    ];
-    let env = |(key, value): (&str, Duration)| {
-        (format!("LEASEHOLD__{key}"), format!("{}s", value.as_secs()))
-    };
-    options.env = settings.into_iter().map(env).collect();
-    options
-}
-
 /// Without a pause two holders trust the lock: the one that the new master renews, and the one to which the former
 /// master gave the lock when it had seen no renewal.
 #[tokio::test(flavor = "multi_thread")]
@@ -130,37 +111,22 @@ async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
     address.move_to(promoted.addr());
     let moved = boottime();
 
-    // Until the new master has refused it and nobody trusts the lease any more, whichever is later.
-    let renewing = async {
-        let mut refused = 0;
-        while boottime() < moved + REFUSED_WITHIN && (refused == 0 || held.trusted()) {
-            match client.renew_at(0, &held).await {
-                Ok(renewed) => held = renewed,
-                Err(status) if reason(&status) == Some(ErrorReason::StoreRecovering) => {
-                    refused += 1;
-                }
-                // Between the two servers.
-                Err(_) => {}
-            }
-            sleep(RENEWED_EVERY).await;
-        }
-        (held.trusted_until(), refused)
-    };
     let next = async {
         let next = next.await.expect("the call ends by itself");
         granted_at(&next.expect("the former master grants it"))
     };
-    let ((trusted_until, refused), granted) = tokio::join!(renewing, next);
+    let (renewals, granted) = tokio::join!(renew_until_refused(&client, held), next);
     figures(&format!(
-        "moved_address: trusted until {:?} after the move, refused={refused}; the former master granted after {:?}",
-        trusted_until.saturating_sub(moved),
+        "moved_address: trusted until {:?} after the move, refused={}; the former master granted after {:?}",
+        renewals.trusted_until.saturating_sub(moved),
+        renewals.refused,
         granted.saturating_sub(moved)
     ));
-    assert!(refused > 0, "the new master was asked");
+    assert!(renewals.refused > 0, "the new master was asked");
     assert!(
-        trusted_until <= granted,
+        renewals.trusted_until <= granted,
         "two holders trust the lock for {:?}",
-        trusted_until - granted
+        renewals.trusted_until - granted
     );
 }
 
