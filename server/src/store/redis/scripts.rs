@@ -37,10 +37,11 @@ macro_rules! schema {
 pub const SCHEMA: &str = schema!();
 
 /// A verb's text: the parts that it needs, in an order in which each uses only earlier ones. They stand in
-/// a function, since what is declared around that costs its inner functions nothing when they are made:
-/// Lua seeks what is declared beside them one after the other.
+/// two functions, one in the other, since what is declared around a function costs its inner functions nothing when
+/// they are made: Lua seeks what is declared beside them one after the other. A function may use at most 60 names
+/// from around it, so not every place for the second one will do.
 macro_rules! text {
-    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
+    ($flags:literal, $verb:literal, [$($outer:literal),*], [$($part:literal),*]) => {
         concat!(
             "#!lua",
             $flags,
@@ -53,9 +54,11 @@ macro_rules! text {
             include_str!("lua/watch.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/holders.lua"),
+            $(include_str!(concat!("lua/", $outer, ".lua")),)*
+            "local function inner_parts()\n",
             $(include_str!(concat!("lua/", $part, ".lua")),)*
             include_str!(concat!("lua/", $verb, ".lua")),
-            "return verb\nend\nlocal verb = parts()\n",
+            "return verb\nend\nreturn inner_parts()\nend\nlocal verb = parts()\n",
             include_str!("lua/run.lua")
         )
     };
@@ -64,7 +67,7 @@ macro_rules! text {
 /// A verb that lets the line move, with what it needs besides.
 macro_rules! granting {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["tell", "grant", "ended", "expire", "closed", "line", "advance" $(, $part)*])
+        text!($flags, $verb, ["tell"], ["grant", "ended", "expire", "closed", "line", "advance" $(, $part)*])
     };
 }
 
@@ -116,12 +119,14 @@ const ACQUIRE: &str = granting!(
 const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
-    ["tell", "grant", "ended", "expire", "closed", "stream"]
+    ["tell"],
+    ["grant", "ended", "expire", "closed", "stream"]
 );
 const ATTACH: &str = text!(
     " flags=allow-oom",
     "attach",
-    ["tell", "grant", "ended", "expire", "closed", "stream"]
+    ["tell"],
+    ["grant", "ended", "expire", "closed", "stream"]
 );
 const RELEASE: &str = granting!(
     " flags=allow-oom",
@@ -136,8 +141,8 @@ const CANCEL: &str = granting!(
 const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["calls"]);
 const SET_LIMIT: &str = granting!("", "set_limit", []);
 const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["told"]);
-const GET: &str = text!(" flags=no-writes", "get", ["shown"]);
-const CHECK: &str = text!(" flags=no-writes", "check", ["closed"]);
+const GET: &str = text!(" flags=no-writes", "get", [], ["shown"]);
+const CHECK: &str = text!(" flags=no-writes", "check", [], ["closed"]);
 
 /// In the order of [`Verb`].
 const TEXTS: [(Verb, &str, &str); 10] = [

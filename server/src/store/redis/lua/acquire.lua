@@ -1,3 +1,9 @@
+-- The attempts of a waiter that count for a call from there. A client that has moved from one stream to another
+-- has left the older one; a unary call may be open still.
+local function attempts_at(there, w)
+  return (w.stream == '' or stream_of(w.stream) == stream_of(there)) and w.attempts or ''
+end
+
 -- Acquire: grants the lock, or joins its queue, or says why not. A repeat finds what an earlier
 -- attempt got, and renews the lease.
 -- limit: 0 is the one in use. terms: '' or 'max_hold_ms,lock_delay_ms,disconnect_grace_ms,added': 0 for

@@ -12,9 +12,9 @@ local function grants_in()
       -- already is none.
       era_id, era = string.match(era_id, '^(%w*)|(.-)!?$')
       era = era_id ~= '' and redis.pcall('GET', era)
+      is_moving = type(era) == 'string' and string.find(era, '|moving', 1, true)
     end
     local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
-    is_moving = type(era) == 'string' and string.find(era, '|moving', 1, true)
     closed_ms = id == era_id and math.max(tonumber(before) - now, 0) or -1
   end
   -- a lock that is not known here may be where its slot was on its way to

@@ -65,7 +65,8 @@ end
 -- Remembers an ended lease, and every eighth time forgets old ones; returns the counters. Behind those of
 -- released leases stand those of parts.
 local function remember(kind, counters, lease, at, kept, reason)
-  local first, last, parts = string.match(counters, '^(%d+)|(%d+)(.*)$')
+  local first, last, end_at = string.match(counters, '^(%d+)|(%d+)()')
+  local parts = string.sub(counters, end_at)
   last, at = int(last + 1), int(at)
   changed[kind .. ':' .. lease] = last .. '|' .. at .. (reason and '|' .. reason or '')
   changed[kind .. 'q:' .. last] = lease .. '|' .. at
@@ -78,11 +79,4 @@ local function remember(kind, counters, lease, at, kept, reason)
   end
   changed[kind] = first .. '|' .. last .. parts
   return changed[kind]
-end
-
--- Remembers that a lock was released from a lease which may have others.
-local function remember_part(lease, until_ms)
-  local counters, parts = string.match(released, '^(%d+|%d+)|?(.*)$')
-  parts = remember('p', parts ~= '' and parts or '1|0', lease, until_ms, kept_part)
-  changed.p, changed.z = nil, counters .. '|' .. parts
 end

@@ -35,14 +35,10 @@ local function fall_back(h)
   remove(h)
 end
 
-local function end_holder(h)
-  if h.place then fall_back(h) else end_lease(h) end
-end
-
 -- The holder, if its time is not over.
 local function living(h)
   if not h or h.expires > now then return h end
-  end_holder(h)
+  if h.place then fall_back(h) else end_lease(h) end
 end
 
 -- Takes the lock off holders whose time is over: so many at once, so that the script does not take long. The
@@ -59,7 +55,7 @@ local function expire()
     elseif expires and ended == ENDS_MAX then
       earliest, more = earliest == 0 and expires or math.min(earliest, expires), 1
     elseif expires then
-      end_holder(holder_at(slot))
+      living(holder_at(slot))
       ended = ended + 1
     end
   end

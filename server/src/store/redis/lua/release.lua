@@ -1,3 +1,10 @@
+-- Remembers that a lock was released from a lease which may have others.
+local function remember_part(lease, until_ms)
+  local counters, parts = string.match(released, '^(%d+|%d+)|?(.*)$')
+  parts = remember('p', parts ~= '' and parts or '1|0', lease, until_ms, kept_part)
+  changed.p, changed.z = nil, counters .. '|' .. parts
+end
+
 -- Release: gives a lease back, or one of its entries, and hands the lock to the next waiters in the
 -- same step.
 -- what: '' for all, '+' for all of a lock whose lease may have others, the request of an entry of such a

@@ -12,12 +12,6 @@ local function moved_to(here, there)
   return newer and there or nil
 end
 
--- The attempts of a waiter that count for a call from there. A client that has moved from one stream to another
--- has left the older one; a unary call may be open still.
-local function attempts_at(there, w)
-  return (w.stream == '' or stream_of(w.stream) == stream_of(there)) and w.attempts or ''
-end
-
 -- Puts a lease on a stream. The one that it leaves is told.
 local function put_on(h, there)
   local from = h.stream
