@@ -68,6 +68,8 @@ struct Run {
     over: Mutex<HashMap<String, Duration>>,
     /// When each grant was made, and of how many locks.
     grants: Mutex<Vec<(Duration, usize)>>,
+    /// When each call was answered.
+    answered: Mutex<Vec<Duration>>,
     outcomes: Mutex<HashMap<String, usize>>,
     longest: Mutex<Duration>,
     /// The next caller that is granted its locks dies with them.
@@ -86,6 +88,7 @@ impl Run {
             calls: AtomicUsize::default(),
             over: Mutex::default(),
             grants: Mutex::default(),
+            answered: Mutex::default(),
             outcomes: Mutex::default(),
             longest: Mutex::default(),
             one_dies: AtomicBool::default(),
@@ -128,7 +131,7 @@ impl Run {
                 continue;
             }
             let held = client.acquire_all(&names, &call).await;
-            self.took(boottime() - begun);
+            self.was_answered(begun);
             match held {
                 Ok(held) => self.visit(&client, &locks, &owner, &held).await,
                 Err(status) => {
@@ -164,7 +167,10 @@ impl Run {
         self.is_over(owner);
     }
 
-    fn took(&self, time: Duration) {
+    fn was_answered(&self, begun: Duration) {
+        let answered = boottime();
+        lock(&self.answered).push(answered);
+        let time = answered - begun;
         let mut longest = lock(&self.longest);
         *longest = time.max(*longest);
     }
@@ -293,6 +299,10 @@ fn report(
     let grants = lock(&run.grants).clone();
     let grants = grants.into_iter().filter(|(at, _)| *at < ended);
     let (in_faults, calm): (Vec<_>, Vec<_>) = grants.partition(|(at, _)| in_fault(*at));
+    let answered = lock(&run.answered).clone();
+    let answered = answered.into_iter().filter(|at| *at < ended);
+    let (answered_in_faults, answered_in_calm): (Vec<_>, Vec<_>) =
+        answered.partition(|at| in_fault(*at));
     let fault_time: Duration = faults.iter().map(|(from, to)| *to - *from).sum();
     let calm_locks: usize = calm.iter().map(|(_, locks)| locks).sum();
     let calm_ms = usize::try_from((ended - begun - fault_time).as_millis()).expect("a short run");
@@ -303,12 +313,14 @@ fn report(
     outcomes.sort();
     figures(&format!(
         "several: callers={CALLERS} brokers={BROKERS} locks={LOCKS} calls={} kills={} seconds={} \
-         outcomes={outcomes:?} granted_in_faults={} calm_grants_per_s={per_second} \
+         outcomes={outcomes:?} granted_in_faults={} answered_in_faults={} answered_in_calm={} calm_grants_per_s={per_second} \
          longest_call_ms={} held_after_the_call_ms={} overlaps={} regressions={}",
         run.calls.load(Ordering::Relaxed),
         faults.len(),
         (ended - begun).as_secs(),
         in_faults.len(),
+        answered_in_faults.len(),
+        answered_in_calm.len(),
         longest.as_millis(),
         left.as_millis(),
         verdict.overlaps,
@@ -317,9 +329,12 @@ fn report(
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert!(left <= EXPIRY + SLACK, "held for {left:?} after the call");
     assert!(per_second >= 100, "too little happened: {per_second}/s");
+    assert!(!in_faults.is_empty(), "nothing was granted during faults");
+    // What a dead broker's caller held stands in the way for half of a fault: the calls that wait for it are
+    // answered, but not granted.
     assert!(
-        in_faults.len() * 5 >= in_faults.len() + calm.len(),
-        "less than a fifth of the grants was made during faults"
+        answered_in_faults.len() * 4 >= answered_in_calm.len(),
+        "less than a fifth of the calls was answered during faults"
     );
 }
 
