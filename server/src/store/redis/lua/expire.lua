@@ -35,7 +35,7 @@ local function fall_back(h)
   remove(h)
 end
 
--- The holder, if its time is not over.
+-- Returns the holder if its time is not over; otherwise ends it.
 local function living(h)
   if not h or h.expires > now then return h end
   if h.place then fall_back(h) else end_lease(h) end
