@@ -13,7 +13,7 @@ use leasehold_tests::{
     scale::{count, figures},
     until::until,
 };
-use tokio::time::sleep;
+use tokio::{select, time::sleep};
 
 const BROKERS: usize = 3;
 /// Each broker twice.
@@ -76,13 +76,16 @@ async fn locks_go_on_by_sharded_channels_wherever_their_slots_go() {
     site.cluster.kill(2).await;
     site.cluster.promoted(*shard(2).start(), 2).await;
     sleep(SUBSCRIBED_AGAIN).await;
+    // Each broker learns for itself that another era is in force, by a call that is refused.
     for name in &names {
-        let call = AcquireCall::new(name, TTL, Duration::ZERO);
-        let free = until("its slot grants again", async || {
-            client.acquire_at(0, &call).await.ok()
-        });
-        let free = free.await;
-        client.release_at(0, &free).await.expect("it is held");
+        for at in 0..BROKERS {
+            let call = AcquireCall::new(name, TTL, Duration::ZERO);
+            let free = until("its slot grants again", async || {
+                client.acquire_at(at, &call).await.ok()
+            });
+            let free = free.await;
+            client.release_at(at, &free).await.expect("it is held");
+        }
     }
     let gone = join_all(names.iter().map(|name| go_through(&client, name))).await;
     let mut took: Vec<_> = gone.concat().iter().map(|hand_off| hand_off.took).collect();
@@ -252,8 +255,12 @@ async fn line_up(client: &Client, name: &str) -> Line {
     let mut waiters = Vec::new();
     for place in 0..IN_LINE {
         let call = AcquireCall::new(name, TTL, WAIT);
-        waiters.push(client.open_at(place + 1, &call));
-        client.queued_at(0, name, place + 1).await;
+        let mut waiter = client.open_at(place + 1, &call);
+        select! {
+            () = client.queued_at(0, name, place + 1) => {}
+            ended = &mut waiter => panic!("{name}: waiter {place} ended: {ended:?}"),
+        }
+        waiters.push(waiter);
     }
     Line { held, waiters }
 }
