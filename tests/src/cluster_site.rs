@@ -11,9 +11,9 @@ use crate::{
 };
 
 /// The longest validity that these brokers grant: it outlasts a fail-over.
-pub const TTL: Duration = Duration::from_secs(4);
+pub const TTL: Duration = Duration::from_secs(5);
 /// E(ttl_max) + lock_delay_max + former_master_max + 1 s.
-pub const QUARANTINE: Duration = Duration::from_millis(5_050 + 2_000 + 1_000);
+pub const QUARANTINE: Duration = Duration::from_millis(6_250 + 2_000 + 1_000);
 /// How many masters there are, and into how many parts the slots fall.
 pub const SHARDS: usize = 3;
 /// An isolated master goes on taking writes for less than twice as long: `former_master_max`.
@@ -105,7 +105,7 @@ pub fn quick() -> ClusterOptions {
 pub fn options_on(url: String, key: Option<&KeyFile>) -> BrokerOptions {
     let mut options = BrokerOptions::on(url);
     let bounds = [
-        ("LIMITS__TTL_MAX", "4s"),
+        ("LIMITS__TTL_MAX", "5s"),
         ("LIMITS__LOCK_DELAY_MAX", "0s"),
         ("STORE__FORMER_MASTER_MAX", "2s"),
     ];

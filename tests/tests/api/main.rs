@@ -1,5 +1,8 @@
 //! The gRPC API on one broker or several: requests, replies, refusals, quotas, listing and watching.
 
+mod alone {
+    mod stalled_store;
+}
 mod loads {
     mod connections;
     mod idempotence;

@@ -7,27 +7,24 @@ use leasehold_proto::v1::{
 };
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client, channel},
+    client::{AcquireCall, Client},
     deployment::Deployment,
     in_process::InProcess,
     redis_server::RedisServer,
     status::reason,
 };
-use tokio::time::Instant;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-const LOCK: &str = "a-lock";
+pub(crate) const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(60);
-/// What a caller waits for a store that does not answer.
-const PROMPT: Duration = Duration::from_secs(1);
 
-fn now(lock: &str) -> AcquireCall {
+pub(crate) fn now(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line() -> AcquireCall {
+pub(crate) fn in_line() -> AcquireCall {
     AcquireCall::new(LOCK, TTL, WAIT)
 }
 
@@ -38,11 +35,13 @@ fn read(status: &Status) -> (Code, Option<ErrorReason>, Option<Duration>) {
     (status.code(), reason(status), retry)
 }
 
-fn refused<T>(answer: Result<T, Status>) -> (Code, Option<ErrorReason>, Option<Duration>) {
+pub(crate) fn refused<T>(
+    answer: Result<T, Status>,
+) -> (Code, Option<ErrorReason>, Option<Duration>) {
     read(&answer.err().expect("a refusal"))
 }
 
-fn check(name: &str, fencing_token: i64) -> CheckFencingTokenRequest {
+pub(crate) fn check(name: &str, fencing_token: i64) -> CheckFencingTokenRequest {
     CheckFencingTokenRequest {
         lock: Some(LockRef {
             name: name.to_owned(),
@@ -169,53 +168,4 @@ async fn a_store_that_may_have_lost_leases_says_when_to_come_again() {
         let after = retry.expect("when to come again");
         assert!(after > TTL && after < 3 * WAIT, "{after:?}");
     }
-}
-
-#[tokio::test]
-async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
-    let deployment = Deployment::start(1).await;
-    let client = Client::new("worker-1", &deployment.addrs(), 0);
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
-    let waiter = client.open_at(0, &in_line());
-    client.queued_at(0, LOCK, 1).await;
-    deployment.redis.process().pause().await;
-    let unavailable = (
-        Code::Unavailable,
-        Some(ErrorReason::StoreUnavailable),
-        Some(PROMPT),
-    );
-    // The first calls meet a connection that seems to live, the later ones none.
-    for _ in 0..4 {
-        let started = Instant::now();
-        let (no_wait, waits) = (now("another"), in_line());
-        let (acquire, wait, renew, release, look) = tokio::join!(
-            client.acquire_at(0, &no_wait),
-            client.acquire_at(0, &waits),
-            client.renew_at(0, &held),
-            client.release_at(0, &held),
-            client.get_lock_at(0, LOCK),
-        );
-        let took = started.elapsed();
-        assert_eq!(refused(acquire), unavailable);
-        assert_eq!(refused(wait), unavailable);
-        assert_eq!(refused(renew), unavailable);
-        assert_eq!(refused(release), unavailable);
-        assert_eq!(refused(look), unavailable);
-        assert!(took < PROMPT, "{took:?}");
-    }
-    assert!(!waiter.is_finished(), "a waiter stays in line");
-    deployment.redis.process().resume();
-    let mut locks = LockServiceClient::new(channel(deployment.addrs()[0]));
-    let late = loop {
-        let any_grant = check("another", 1);
-        let refusal = refused(locks.check_fencing_token(any_grant).await);
-        if refusal != unavailable {
-            break refusal;
-        }
-    };
-    let never_granted = (Code::NotFound, Some(ErrorReason::LeaseNotFound), None);
-    assert_eq!(late, never_granted, "what came late did nothing");
-    // The first release may have been read by the store when it went on.
-    client.release(&held).await.expect("the holder");
-    waiter.await.expect("no panic").expect("its turn");
 }

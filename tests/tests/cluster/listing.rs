@@ -46,7 +46,7 @@ async fn the_locks_of_all_masters_are_listed_once() {
     let client = Client::new("lister", &site.addrs(), 0);
     let locks = locks();
     for size in [1_000, 7] {
-        // They last 4 s.
+        // They last 5 s.
         hold(&client, &locks).await;
         let pages = client.pages(&list(size)).await.expect("pages");
         assert_eq!(names_on(&pages), locks, "pages of {size}");

@@ -28,6 +28,9 @@ const HELD: usize = 3;
 const KEPT: usize = 2;
 const CALM: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(2);
+/// A lease is trusted for 4 s after a renewal, and brokers notice soon that they may renew again: leases of a
+/// shard that is renewable within this time are kept. A failed election of Redis costs 4 s, and the leases.
+const RENEWABLE_WITHIN: Duration = Duration::from_millis(2_500);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 /// What a caller waits for at most, whatever the store does.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -151,8 +154,15 @@ async fn survive(fault: Fault, options: ClusterOptions) {
         faults
     );
     let stays: Vec<_> = by_calls.into_iter().chain(on_streams).collect();
-    judge_stays(fault, &stays, &rivals);
     judge(fault, &work, &turns, (begun, boottime()));
+    judge_stays(&turns, &stays, &rivals);
+}
+
+impl Turn {
+    /// When leases of the shard could be renewed again: it had a master, and no former one beside it.
+    fn renewable(&self) -> Duration {
+        self.back.max(self.demoted) - self.from
+    }
 }
 
 /// The locks of one shard.
@@ -255,7 +265,7 @@ async fn lose_master(
     }
 }
 
-fn judge_stays(fault: Fault, stays: &[Stay], rivals: &[(usize, Option<i64>)]) {
+fn judge_stays(turns: &[Turn], stays: &[Stay], rivals: &[(usize, Option<i64>)]) {
     let rivals: HashMap<_, _> = rivals.iter().copied().collect();
     let mut lost_of_hit = 0;
     for stay in stays {
@@ -271,13 +281,15 @@ fn judge_stays(fault: Fault, stays: &[Stay], rivals: &[(usize, Option<i64>)]) {
         }
     }
     let of_hit = stays.iter().filter(|stay| stay.group == HIT).count();
+    let renewable = turns.iter().map(Turn::renewable).max();
+    let renewable = renewable.expect("a turn");
     figures(&format!(
-        "cluster {fault:?}: leases kept throughout: {} of {of_hit} in the shard, all {} in the others",
+        "cluster: leases kept throughout: {} of {of_hit} in the shard, all {} in the others; renewable after {} ms",
         of_hit - lost_of_hit,
-        stays.len() - of_hit
+        stays.len() - of_hit,
+        renewable.as_millis()
     ));
-    // Without a replica they are over before the master is back.
-    if fault != Fault::KilledAlone {
+    if renewable <= RENEWABLE_WITHIN {
         assert!(lost_of_hit < of_hit, "renewals go on after the promotion");
     }
 }
