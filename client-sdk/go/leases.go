@@ -303,7 +303,7 @@ func (l *leases) beatIfDue(now time.Duration) {
 		}
 		note(owned.interval())
 		// One soon for all that have just come here, or were granted late: their broker is busy.
-		isSoon = isSoon || owned.cameAt > last || owned.unborn != nil && owned.grantedAt > last
+		isSoon = isSoon || owned.cameAt > last || owned.grantedAt > last && owned.isOld(now)
 	}
 	for _, wait := range l.keeper.waits.all {
 		note(wait.interval())

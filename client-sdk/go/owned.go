@@ -48,6 +48,11 @@ func newOwned(lease *pb.Lease, wait *wait, sent time.Duration) *owned {
 
 func (o *owned) id() string { return o.lease.GetLeaseId() }
 
+// isOld says whether its validity counts from so long ago that a heartbeat is due.
+func (o *owned) isOld(now time.Duration) bool {
+	return now >= o.validUntil-o.ttl+o.interval()
+}
+
 // interval is how often it needs heartbeats.
 func (o *owned) interval() time.Duration {
 	if interval := span(o.lease.GetHeartbeatInterval()); interval > 0 {

@@ -85,6 +85,7 @@ macro_rules! play {
                 a_partition_is_noticed_before_the_next_grant
                 validity_counts_from_the_sending
                 a_late_grant_is_valid_for_less
+                a_late_grant_is_renewed_in_time
                 a_lost_grant_is_asked_for_again
                 a_lost_release_is_repeated_and_harms_nobody
             }

@@ -26,6 +26,8 @@ const ON_THE_WAY: Duration = Duration::from_millis(300);
 /// that the trust from the one before is over, or that a probe would give the connection up, as gRPC
 /// does when a ping has no answer for 2 s.
 const DELAY: Duration = Duration::from_millis(1_800);
+/// A heartbeat that was due has been sent by then.
+const JUST_AFTER: Duration = Duration::from_millis(100);
 const LONG_TTL: Duration = Duration::from_millis(4_200);
 
 /// Cut off in any direction, a holder reports its loss before anybody else has the lock, and stays lost
@@ -125,6 +127,38 @@ pub async fn a_late_grant_is_valid_for_less(cast: Cast) {
     let most = given + ttl - margin(ttl);
     assert!(until <= most + TICK, "{:?} too long", until - most);
     assert!(lease.valid && until > lease.at + ttl / 4, "{lease:?}");
+}
+
+/// A grant that comes to its caller just after a heartbeat, when half of its validity is over, is renewed before
+/// the other half is.
+pub async fn a_late_grant_is_renewed_in_time(cast: Cast) {
+    let scene = Scene::start(cast, 1).await;
+    let broker = &scene.deployment.brokers[0];
+    let proxy = Proxy::start(broker.addr()).await;
+    let one = scene.one_at(&[proxy.addr()]).await;
+    one.takes(&Ask::one("kept").ttl(TTL * 4)).await;
+    let messages = proxy.from_broker(DATA);
+    until("an acknowledgement", async || {
+        (proxy.from_broker(DATA) > messages).then_some(())
+    })
+    .await;
+    let interval = TTL / 3;
+    // The heartbeats that the call needs come an interval and two after the one of the acknowledgement.
+    sleep(interval * 7 / 10).await;
+    broker.process().pause().await;
+    let call = one.asks(&Ask::one("late").ttl(TTL));
+    sleep(interval * 13 / 10 + JUST_AFTER).await;
+    broker.process().resume();
+    let lease = call.lease().await.expect("it is free");
+    sleep(TTL).await;
+    let state = one.state("late").await;
+    assert!(
+        state.valid && one.loss("late").is_none(),
+        "{lease:?} {state:?}"
+    );
+    let held = scene.held("late").await;
+    assert_eq!(held.token, lease.token());
+    scene.renewed("late", &held).await;
 }
 
 /// A grant that got lost is found by the repeat of its call: one lease, one token.

@@ -88,10 +88,15 @@ impl Owned {
         };
         let interval = self.interval.min(self.ttl / 3);
         // One soon for all that have just come here, or were granted late: their broker is busy.
-        let has_come = self.came_at.is_some_and(|came_at| came_at > last);
-        let is_late = self.unborn.is_some() && self.granted_at > last;
-        let is_soon = has_come || is_late;
-        last + if is_soon { interval / 4 } else { interval }
+        let soon = last + interval / 4;
+        if self.came_at.is_some_and(|came_at| came_at > last) {
+            soon
+        } else if self.granted_at > last {
+            let counts_from = self.valid_until.saturating_sub(self.ttl);
+            (counts_from + interval).clamp(soon, last + interval)
+        } else {
+            last + interval
+        }
     }
 
     /// How long its broker may answer no heartbeat.

@@ -16,7 +16,7 @@ export function beatIfDue(keeper: Keeper, now: number): void {
     if (owned.isHere) {
       intervalMs = Math.min(intervalMs, owned.intervalMs);
       isSoon ||= owned.cameAt !== null && owned.cameAt > last;
-      isSoon ||= owned.unborn !== null && owned.grantedAt > last;
+      isSoon ||= owned.grantedAt > last && owned.isOld(now);
     }
   }
   for (const wait of keeper.waits.all.values()) {

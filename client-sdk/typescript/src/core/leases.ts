@@ -58,6 +58,11 @@ export class Owned {
     return this.wishedIntervalMs === 0 ? third : Math.min(this.wishedIntervalMs, third);
   }
 
+  /** Whether its validity counts from so long ago that a heartbeat is due. */
+  isOld(now: number): boolean {
+    return now >= this.validUntil - this.ttlMs + this.intervalMs;
+  }
+
   /** Whether its time has passed. */
   isDue(latest: number): boolean {
     if (this.release !== null) {

@@ -54,6 +54,10 @@ class Owned:
         """How often it needs heartbeats."""
         return min(self._interval, self.ttl / 3)
 
+    def is_old(self, now: float) -> bool:
+        """Whether its validity counts from so long ago that a heartbeat is due."""
+        return now >= self.valid_until - self.ttl + self.interval
+
     def is_due(self, now: float) -> bool:
         """Whether its time has passed."""
         if self.release is not None:
@@ -314,8 +318,7 @@ class Leases:
             return link.beat()
         # One soon for all that have just come here, or were granted late: their broker is busy.
         is_soon = any(
-            (owned.came_at is not None and owned.came_at > last)
-            or (owned.unborn is not None and owned.granted_at > last)
+            (owned.came_at is not None and owned.came_at > last) or (owned.granted_at > last and owned.is_old(now))
             for owned in here
         )
         pause = min(intervals) / 4 if is_soon else min(intervals)

@@ -332,8 +332,7 @@ final class Leases {
                 pause = Math.min(pause, owned.interval());
                 // One soon for all that have just come here, or were granted late: their broker is busy.
                 isSoon |= last != null
-                        && (owned.cameAt != null && owned.cameAt > last
-                                || owned.unborn != null && owned.grantedAt > last);
+                        && (owned.cameAt != null && owned.cameAt > last || owned.grantedAt > last && owned.isOld(now));
             }
         }
         for (Wait wait : keeper.waits.all()) {

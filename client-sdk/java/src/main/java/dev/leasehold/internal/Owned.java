@@ -70,6 +70,11 @@ final class Owned {
         return Math.min(interval, ttl / 3);
     }
 
+    /** Whether its validity counts from so long ago that a heartbeat is due. */
+    boolean isOld(long now) {
+        return now >= validUntil - ttl + interval();
+    }
+
     /** Whether its time has passed. */
     boolean isDue(long now) {
         if (release != null) {
