@@ -6,6 +6,7 @@ mod jwt;
 mod key_set;
 mod pattern;
 mod policy;
+mod signatures;
 mod source;
 mod tokens;
 

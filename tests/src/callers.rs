@@ -9,12 +9,15 @@ use std::{
 };
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use leasehold_proto::v1::{
     admin_service_client::AdminServiceClient, inspection_service_client::InspectionServiceClient,
     lock_service_client::LockServiceClient,
 };
 use rcgen::KeyPair;
+use ring::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tonic::{
@@ -169,10 +172,14 @@ impl Issuer {
     }
 
     fn sign(&self, claims: &Value) -> String {
-        let mut header = Header::new(Algorithm::ES256);
-        header.kid = Some(self.id.clone());
-        let key = EncodingKey::from_ec_der(&self.key.serialize_der());
-        jsonwebtoken::encode(&header, claims, &key).expect("it signs")
+        let header = json!({ "typ": "JWT", "alg": "ES256", "kid": self.id });
+        let encode = |part: &Value| BASE64URL_NOPAD.encode(part.to_string().as_bytes());
+        let message = format!("{}.{}", encode(&header), encode(claims));
+        let (scheme, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+        let key = EcdsaKeyPair::from_pkcs8(scheme, &self.key.serialize_der(), &random);
+        let signature = key.expect("a key").sign(&random, message.as_bytes());
+        let signature = BASE64URL_NOPAD.encode(signature.expect("it signs").as_ref());
+        format!("{message}.{signature}")
     }
 }
 

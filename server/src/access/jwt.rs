@@ -17,7 +17,7 @@ use jsonwebtoken::{
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::tokens::Sum;
+use super::{signatures::use_ring, tokens::Sum};
 
 /// How far the issuer's clock may be off.
 const LEEWAY: Duration = Duration::from_secs(30);
@@ -65,6 +65,7 @@ impl Jwt {
     /// # Errors
     /// If it is none, or has no key that can be used.
     pub fn new(key_set: &str, issuer: &str, audience: &str) -> Result<Self, String> {
+        use_ring();
         let set: JwkSet = serde_json::from_str(key_set)
             .map_err(|error| format!("no JSON Web Key Set: {error}"))?;
         let keys = set.keys.iter();
