@@ -13,6 +13,18 @@ use ring::signature::{
     UnparsedPublicKey, VerificationAlgorithm,
 };
 
+static SCHEMES: [(Algorithm, Scheme); 9] = [
+    (Algorithm::RS256, Scheme::Rsa(&RSA_PKCS1_2048_8192_SHA256)),
+    (Algorithm::RS384, Scheme::Rsa(&RSA_PKCS1_2048_8192_SHA384)),
+    (Algorithm::RS512, Scheme::Rsa(&RSA_PKCS1_2048_8192_SHA512)),
+    (Algorithm::PS256, Scheme::Rsa(&RSA_PSS_2048_8192_SHA256)),
+    (Algorithm::PS384, Scheme::Rsa(&RSA_PSS_2048_8192_SHA384)),
+    (Algorithm::PS512, Scheme::Rsa(&RSA_PSS_2048_8192_SHA512)),
+    (Algorithm::ES256, Scheme::Curve(&ECDSA_P256_SHA256_FIXED)),
+    (Algorithm::ES384, Scheme::Curve(&ECDSA_P384_SHA384_FIXED)),
+    (Algorithm::EdDSA, Scheme::Curve(&ED25519)),
+];
+
 static RING: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
     verifier_factory: |algorithm, key| Ok(Box::new(RingVerifier::new(*algorithm, key)?)),
@@ -44,28 +56,13 @@ impl RingVerifier {
         if algorithm.family() != key.family() {
             return Err(ErrorKind::InvalidKeyFormat.into());
         }
+        let scheme = SCHEMES.iter().find(|(known, _)| *known == algorithm);
+        let (_, scheme) = scheme.ok_or(ErrorKind::UnsupportedAlgorithm)?;
         Ok(Self {
             algorithm,
-            scheme: Scheme::of(algorithm).ok_or(ErrorKind::UnsupportedAlgorithm)?,
+            scheme: *scheme,
             key: key.clone(),
         })
-    }
-}
-
-impl Scheme {
-    fn of(algorithm: Algorithm) -> Option<Self> {
-        match algorithm {
-            Algorithm::RS256 => Some(Self::Rsa(&RSA_PKCS1_2048_8192_SHA256)),
-            Algorithm::RS384 => Some(Self::Rsa(&RSA_PKCS1_2048_8192_SHA384)),
-            Algorithm::RS512 => Some(Self::Rsa(&RSA_PKCS1_2048_8192_SHA512)),
-            Algorithm::PS256 => Some(Self::Rsa(&RSA_PSS_2048_8192_SHA256)),
-            Algorithm::PS384 => Some(Self::Rsa(&RSA_PSS_2048_8192_SHA384)),
-            Algorithm::PS512 => Some(Self::Rsa(&RSA_PSS_2048_8192_SHA512)),
-            Algorithm::ES256 => Some(Self::Curve(&ECDSA_P256_SHA256_FIXED)),
-            Algorithm::ES384 => Some(Self::Curve(&ECDSA_P384_SHA384_FIXED)),
-            Algorithm::EdDSA => Some(Self::Curve(&ED25519)),
-            _ => None,
-        }
     }
 }
 
