@@ -67,12 +67,14 @@ soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
 
-check: setup ## Formatting, lints, dependencies, docs, API
+# The crates that cargo-deny has downloaded for the first check are there for the second one, which has no network.
+check: setup ## Formatting, lints, dependencies (advisories where ADVISORY_DB names a clone), docs, API
 	scripts/setup.sh check
 	python3 -m unittest discover --start-directory scripts/tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO_DENY) --locked --workspace check bans licenses sources
+	[[ -z "$${ADVISORY_DB:-}" ]] || scripts/check_advisories.sh $(CARGO_DENY) "$$ADVISORY_DB"
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	proto/check.sh
 	$(BUF) lint proto
