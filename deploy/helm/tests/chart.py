@@ -14,6 +14,7 @@ import yaml
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parents[2]
 CHART = TESTS.parent / "leasehold"
+IMAGE = TESTS / "image.yaml"
 VALUES = {file.stem: file for file in sorted((TESTS / "values").glob("*.yaml"))}
 TOOLS = Path(os.environ["CHART_TOOLS"])
 HELMS = [TOOLS / "helm-3/helm", TOOLS / "helm-4/helm"]
@@ -66,8 +67,8 @@ def helm(binary: Path, *args: str) -> subprocess.CompletedProcess:
 
 
 def template(values: list[Path], *args: str, binary: Path = HELMS[1]) -> subprocess.CompletedProcess:
-    """`helm template`, as at an installation."""
-    files = [part for file in values for part in ("--values", str(file))]
+    """`helm template`, as at an installation, with the image of all cases."""
+    files = [part for file in [IMAGE, *values] for part in ("--values", str(file))]
     options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
     return helm(binary, "template", RELEASE, str(chart()), *options, *files, *args)
 
@@ -89,7 +90,8 @@ def notes(case: str) -> str:
     shown = 'kind: ConfigMap\ndata:\n  notes: {{ tpl (.Files.Get "notes") . | quote }}\n'
     (copy / "templates/notes.yaml").write_text(shown)
     options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--show-only", "templates/notes.yaml"]
-    done = helm(HELMS[1], "template", RELEASE, str(copy), "--values", str(VALUES[case]), *options)
+    options += ["--values", str(IMAGE), "--values", str(VALUES[case])]
+    done = helm(HELMS[1], "template", RELEASE, str(copy), *options)
     assert done.returncode == 0, done.stderr
     (shown,) = parsed(done.stdout)
     return shown["data"]["notes"]

@@ -48,14 +48,14 @@ def test_names_labels_and_images_can_be_replaced():
         assert each["metadata"]["annotations"]["owner"] == "platform@example.com", chart.name(each)
     deployment = chart.of("names", "Deployment")
     assert deployment["metadata"]["name"] == "a-name-that-is-nearly-as-long-as-what-kubernetes"
-    assert chart.broker("names")["image"] == "mirror.example.com/leasehold/leasehold@sha256:" + "0123456789abcdef" * 4
+    assert chart.broker("names")["image"] == "mirror.example.com/leasehold@sha256:" + "0123456789abcdef" * 4
     assert chart.pod("names")["imagePullSecrets"] == [{"name": "mirror-login"}]
     assert chart.pod("names")["serviceAccountName"] == "lock-service"
     account = chart.of("names", "ServiceAccount")
     assert account["metadata"]["name"] == "lock-service"
     assert account["metadata"]["annotations"]["example.com/role"] == "locks"
     about = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
-    assert chart.broker("default")["image"] == f"ghcr.io/leasehold/leasehold:{about['appVersion']}"
+    assert chart.broker("default")["image"] == f"registry.example.com/leasehold:{about['appVersion']}"
 
 
 def test_selectors_are_the_same_whatever_the_values():
@@ -161,16 +161,31 @@ def test_a_port_is_that_of_the_host():
     assert ports[2:] == [[{"port": 4317}], [{"port": 443}]]
 
 
+def test_the_admin_port_is_closed_to_pods_that_are_not_named():
+    for case in chart.VALUES:
+        policy = next((each for each in chart.rendered(case) if each["kind"] == "NetworkPolicy"), None)
+        named = yaml.safe_load(chart.VALUES[case].read_text()).get("networkPolicy", {}).get("adminFrom", [])
+        if policy is None:
+            assert case == "minimal"
+            continue
+        rules = [rule for rule in policy["spec"]["ingress"] if {"port": "admin"} in rule["ports"]]
+        assert rules == ([{"ports": [{"port": "admin"}], "from": named}] if named else []), case
+        # A rule without ports or without peers would open everything.
+        assert all(rule["ports"] and rule["from"] for rule in policy["spec"]["ingress"]), case
+
+
 def test_the_network_lets_in_two_ports():
     policy = chart.of("gateway", "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    api, admin = policy["ingress"]
+    (api,) = policy["ingress"]
     assert api["ports"] == [{"port": "grpc"}]
     gateways, tests = api["from"]
     assert gateways == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}
     labels = next(each for each in chart.rendered("gateway") if each["kind"] == "Pod")["metadata"]["labels"]
     assert tests["podSelector"]["matchLabels"].items() <= labels.items()
-    assert (admin["ports"], admin["from"]) == ([{"port": "admin"}], [{"podSelector": {}}])
+    _, admin = chart.of("monitoring", "NetworkPolicy")["spec"]["ingress"]
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert admin == {"ports": [{"port": "admin"}], "from": [prometheus]}
     to = chart.of("redis-tls", "NetworkPolicy")["spec"]["egress"][0]["to"]
     assert to == [{"ipBlock": {"cidr": "192.0.2.0/24"}}]
 
@@ -278,7 +293,8 @@ def test_the_call_of_the_notes_is_one_that_the_broker_takes():
 
 @pytest.mark.parametrize(("release", "host"), [("locks", "locks-valkey.apps.svc"), ("my-valkey", "my-valkey.apps.svc")])
 def test_brokers_wait_for_the_store_that_comes_with_them(release, host):
-    options = ["--namespace", "apps", "--kube-version", chart.KUBERNETES, "--values", str(chart.VALUES["trial"])]
+    options = ["--namespace", "apps", "--kube-version", chart.KUBERNETES, "--values", str(chart.IMAGE)]
+    options += ["--values", str(chart.VALUES["trial"])]
     done = chart.helm(chart.HELMS[1], "template", release, str(chart.chart()), *options)
     settings = tomllib.loads(chart.only(chart.parsed(done.stdout), "ConfigMap")["data"]["leasehold.toml"])
     assert settings["store"] == {"url": f"redis://{host}:6379", "wait_for_store": True}

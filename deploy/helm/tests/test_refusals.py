@@ -13,7 +13,6 @@ BY_SCHEMA = [
     ("store.url=memory", "does not match pattern"),
     ("image.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
     ("image.digest=sha256:1234", "does not match pattern"),
-    ("image.repository=", "minLength: got 0, want 1"),
     ("service.port=70700", "maximum: got 70,700, want 65,535"),
     ("service.type=ExternalName", "value must be one of 'ClusterIP', 'NodePort', 'LoadBalancer'"),
     ("tls.existingSecret=Not_A_Name", "does not match pattern"),
@@ -40,7 +39,17 @@ TLS = "tls.existingSecret=leasehold-tls"
 TOKENS = "access.tokens.existingSecret=tokens"
 POLICY = "access.policy.existingSecret=policy"
 ROUTE = "route.enabled=true,route.parentRefs[0].name=public"
+ACCESS = f"{TLS},{TOKENS},{POLICY}"
+SERVICE_MONITOR = "metrics.serviceMonitor.enabled=true"
+OUTSIDE = "without access control would let everybody outside the cluster take any lock"
 BY_CHART = [
+    (f"{STORE},image.repository=", "image.repository is missing: there is no public image; build one with"),
+    (f"{STORE},service.type=LoadBalancer", f"service.type: LoadBalancer {OUTSIDE}"),
+    (f"{STORE},service.type=NodePort", f"service.type: NodePort {OUTSIDE}"),
+    (f"{STORE},ingress.enabled=true,ingress.host=a", f"ingress.enabled {OUTSIDE}"),
+    (f"{STORE},{ROUTE}", f"route.enabled {OUTSIDE}"),
+    (f"{STORE},{SERVICE_MONITOR}", "networkPolicy.adminFrom is empty, so Prometheus could not reach"),
+    (f"{STORE},metrics.podMonitor.enabled=true", "networkPolicy.adminFrom is empty, so Prometheus could not reach"),
     ("", "store.url is missing"),
     (f"{STORE},valkey.enabled=true", "valkey.enabled and store.url name two stores"),
     ("store.url=redis://user:word@redis:6379", "store.url holds a user or a password"),
@@ -115,6 +124,15 @@ def test_the_chart_refuses(values, said, binary):
     done = chart.template([], "--set", values, binary=binary)
     assert done.returncode != 0
     assert said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "outside", ["service.type=LoadBalancer", "service.type=NodePort", "ingress.enabled=true,ingress.host=a", ROUTE]
+)
+def test_what_leads_in_from_outside_is_rendered_with_access_control(outside):
+    backend = "route.backendTls.caConfigMap=ca" if outside == ROUTE else "route.enabled=false"
+    done = chart.template([], "--set", f"{STORE},{ACCESS},{outside},{backend}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_all_that_is_wrong_is_told_at_once():

@@ -70,7 +70,8 @@ def validate(each: chart.Object, minor: str) -> None:
 @pytest.mark.parametrize("binary", chart.HELMS, ids=["helm-3", "helm-4"])
 @pytest.mark.parametrize("case", chart.VALUES)
 def test_helm_finds_nothing_to_lint(case, binary):
-    done = chart.helm(binary, "lint", "--strict", str(chart.chart()), "--values", str(chart.VALUES[case]))
+    files = [part for file in (chart.IMAGE, chart.VALUES[case]) for part in ("--values", str(file))]
+    done = chart.helm(binary, "lint", "--strict", str(chart.chart()), *files)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

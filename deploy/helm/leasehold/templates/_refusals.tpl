@@ -5,6 +5,9 @@
 {{- $url := include "leasehold.storeUrl" . }}
 {{- $said := list }}
 
+{{- if not $v.image.repository }}
+{{- $said = append $said "image.repository is missing: there is no public image; build one with docker build --file deploy/docker/Dockerfile --tag REGISTRY/leasehold:TAG . in the project's folder, push it, and set image.registry=REGISTRY, image.repository=leasehold and image.tag=TAG" }}
+{{- end }}
 {{- if and $v.valkey.enabled $v.store.url }}
 {{- $said = append $said "valkey.enabled and store.url name two stores: leave one out" }}
 {{- end }}
@@ -93,6 +96,15 @@
 {{- if and (or $v.access.tokens.existingSecret $hasKeys) (not (include "leasehold.tls" .)) }}
 {{- $said = append $said "access.tokens and access.jwt without TLS would show credentials to the network: set tls.existingSecret or tls.certManager.enabled" }}
 {{- end }}
+{{- if not (or $v.access.policy.existingSecret $isKnown) }}
+{{- $outside := list }}
+{{- if $v.ingress.enabled }}{{ $outside = append $outside "ingress.enabled" }}{{ end }}
+{{- if $v.route.enabled }}{{ $outside = append $outside "route.enabled" }}{{ end }}
+{{- if ne $v.service.type "ClusterIP" }}{{ $outside = append $outside (printf "service.type: %s" $v.service.type) }}{{ end }}
+{{- range $outside }}
+{{- $said = append $said (printf "%s without access control would let everybody outside the cluster take any lock: set access.policy, and access.tokens, access.jwt or tls.clientCa" .) }}
+{{- end }}
+{{- end }}
 {{- if and $v.tracing.headers.existingSecret (not $v.tracing.otlpEndpoint) }}
 {{- $said = append $said "tracing.headers without tracing.otlpEndpoint: nothing would be sent" }}
 {{- end }}
@@ -123,6 +135,9 @@
 {{- end }}
 {{- if and (or $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled) (not (dig "metrics" "enabled" true $v.config)) }}
 {{- $said = append $said "config.metrics.enabled is false: there is nothing for a monitor to scrape" }}
+{{- end }}
+{{- if and (or $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled) $v.networkPolicy.enabled (not $v.networkPolicy.adminFrom) }}
+{{- $said = append $said "networkPolicy.adminFrom is empty, so Prometheus could not reach the admin port: name its pods there, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" }}
 {{- end }}
 {{- if and (or $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled) (include "leasehold.tls" .) (not $v.metrics.serviceMonitor.tlsConfig) }}
 {{- $said = append $said "metrics.serviceMonitor.tlsConfig is missing: Prometheus must know whom to trust" }}
