@@ -19,5 +19,5 @@ done
 install -m 0644 /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
 echo 'leasehold:x:65532:65532:Leasehold:/:/sbin/nologin' >"$ROOT/etc/passwd"
 echo 'leasehold:x:65532:' >"$ROOT/etc/group"
-./sbom.py >"$ROOT/usr/share/sbom/leasehold.spdx.json"
+./sbom.py "$ROOT" >"$ROOT/usr/share/sbom/leasehold.spdx.json"
 find "$ROOT" -exec touch --no-dereference --date=@0 {} +

@@ -17,6 +17,17 @@ def test_the_broker_takes_the_arguments(name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_images_of_registries_can_be_pinned():
+    lines = (chart.ROOT / "deploy/docker/Dockerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("FROM ")] == ["FROM ${BUILD_IMAGE} AS build", "FROM scratch"]
+    assert any(line.startswith("ARG BUILD_IMAGE=") for line in lines)
+    for name, service in COMPOSE["services"].items():
+        if "build" in service:
+            assert (service["image"], service["build"]["args"]) == ("leasehold", {"BUILD_IMAGE": None}), name
+        else:
+            assert service["image"].startswith("${VALKEY_IMAGE:-"), name
+
+
 def test_only_this_machine_reaches_a_broker_without_tls():
     for name, service in COMPOSE["services"].items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
