@@ -188,3 +188,63 @@ fn newest<T: Clone>(ring: &Mutex<VecDeque<T>>) -> Vec<T> {
 fn locked<T>(ring: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::lock::{LockName, Namespace};
+
+    use super::*;
+
+    #[test]
+    fn each_kind_keeps_its_newest_and_no_more() {
+        let history = History::default();
+        for token in 0..2 * RELEASES_MAX as u64 {
+            history.ended(end(EndReason::Expired, token));
+            history.ended(end(EndReason::Released, token));
+            history.done(deed(DeedKind::SetLimit));
+            history.done(deed(DeedKind::Denied));
+        }
+        let newest = 2 * RELEASES_MAX as u64 - 1;
+        let losses = history.losses();
+        assert_eq!(losses.len(), LOSSES_MAX);
+        assert_eq!(losses[0].fencing_token, newest);
+        let ends = history.ends_of(&lock(), usize::MAX);
+        assert_eq!(ends.len(), LOSSES_MAX + RELEASES_MAX);
+        let of_kind = |kind| {
+            let deeds = history.deeds();
+            deeds.iter().filter(|deed| deed.kind == kind).count()
+        };
+        assert_eq!(of_kind(DeedKind::SetLimit), DEEDS_MAX);
+        assert_eq!(of_kind(DeedKind::Denied), DENIALS_MAX);
+    }
+
+    fn lock() -> LockKey {
+        let namespace = Namespace::parse("").expect("the default");
+        LockKey::new(namespace, LockName::parse("a").expect("a name"))
+    }
+
+    fn end(reason: EndReason, fencing_token: u64) -> End {
+        End {
+            at: SystemTime::now(),
+            lock: lock(),
+            lease_id: LeaseId::parse(&"a".repeat(LeaseId::LEN)).expect("an id"),
+            owner: None,
+            fencing_token,
+            held_ms: 0,
+            reason,
+            why: String::new(),
+        }
+    }
+
+    fn deed(kind: DeedKind) -> Deed {
+        Deed {
+            at: SystemTime::now(),
+            kind,
+            caller: String::new(),
+            peer: String::new(),
+            lock: None,
+            lease_id: None,
+            why: String::new(),
+        }
+    }
+}
