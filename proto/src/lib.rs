@@ -1,8 +1,11 @@
-//! The gRPC API of Leasehold: generated types and stubs, no logic.
+//! The gRPC API of Leasehold: generated types and stubs, and the rules that programs on both sides of
+//! it share.
 //!
 //! The contract of every message stands in the `.proto` files beside this crate.
 
+pub mod address;
 pub mod codec;
+pub mod text;
 
 /// Package `leasehold.v1`.
 #[allow(

@@ -2,12 +2,13 @@
 
 use askama::Template;
 use axum::{extract::State, response::Response};
+use leasehold_proto::text::plain;
 
 use super::{
     Shared,
     frame::{Failure, Frame, Guest, broker, rendered},
     live::{View, address},
-    shown::{Link, plain, span, time},
+    shown::{Link, span, time},
 };
 use crate::{
     access::Verb,

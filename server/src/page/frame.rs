@@ -11,8 +11,9 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use data_encoding::BASE64;
+use leasehold_proto::text::plain;
 
-use super::{Page, Shared, shown::plain};
+use super::{Page, Shared};
 use crate::{
     broker::Broker,
     grpc::{Refusal, Visitor},

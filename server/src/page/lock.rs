@@ -6,7 +6,10 @@ use axum::{
     http::{HeaderValue, StatusCode, header::REFERRER_POLICY},
     response::Response,
 };
-use leasehold_proto::v1::{self as pb, GetLockRequest};
+use leasehold_proto::{
+    text::plain,
+    v1::{self as pb, GetLockRequest},
+};
 use serde::Deserialize;
 
 use super::{
@@ -16,7 +19,7 @@ use super::{
     live::{View, address},
     locks::{mode, state},
     seal::Bound,
-    shown::{Link, Moment, href, ms_of, plain},
+    shown::{Link, Moment, href, ms_of},
 };
 use crate::{
     access::Verb,

@@ -6,7 +6,10 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use leasehold_proto::v1::{self as pb, GetLockRequest};
+use leasehold_proto::{
+    text::plain,
+    v1::{self as pb, GetLockRequest},
+};
 use serde::Deserialize;
 
 use super::{
@@ -15,7 +18,7 @@ use super::{
     live::{View, address},
     lock::{held_by, place_of},
     locks::{Row, Search},
-    shown::{Moment, href, plain},
+    shown::{Moment, href},
 };
 use crate::grpc::Visitor;
 

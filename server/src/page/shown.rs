@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use leasehold_proto::text::plain;
+
 use crate::lock::LockKey;
 
 const MINUTE: u64 = 60;
@@ -82,28 +84,6 @@ pub(super) fn href(path: &str, fields: &[(&str, &str)]) -> String {
     format!("{path}?{}", query.finish())
 }
 
-/// The text with what cannot be seen, or turns the rest around, written out.
-pub(super) fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || is_hidden(c) {
-            let _ = write!(shown, "‹U+{:04X}›", u32::from(c));
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
-/// Marks of direction, joiners and other characters without a shape.
-fn is_hidden(c: char) -> bool {
-    matches!(c,
-        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}' | '\u{1160}' | '\u{180B}'..='\u{180F}'
-        | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{3164}'
-        | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF9}'..='\u{FFFB}'
-        | '\u{E0000}'..='\u{E0FFF}')
-}
-
 /// As the script writes it.
 pub(super) fn span(ms: u64) -> String {
     let s = ms / 1_000;
@@ -150,18 +130,6 @@ pub(super) fn ms_of(seconds: i64, nanos: i32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_cannot_be_seen_is_written_out() {
-        for (text, shown) in [
-            ("invoices/4711", "invoices/4711"),
-            ("naïve/订单/שלום", "naïve/订单/שלום"),
-            ("a\u{202E}fdp.exe", "a‹U+202E›fdp.exe"),
-            ("a\u{200B}b\nc", "a‹U+200B›b‹U+000A›c"),
-        ] {
-            assert_eq!(plain(text), shown);
-        }
-    }
 
     #[test]
     fn spans_are_short() {

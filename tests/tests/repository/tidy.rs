@@ -65,7 +65,10 @@ const HOMES: [(&str, &[&str]); 12] = [
     ("tonic", EDGE),
     ("prost", EDGE),
     ("prost_types", EDGE),
-    ("leasehold_proto", &["grpc", "page", "serve", "transport"]),
+    (
+        "leasehold_proto",
+        &["config", "grpc", "page", "serve", "telemetry", "transport"],
+    ),
 ];
 
 /// Where gRPC is spoken.
