@@ -351,7 +351,10 @@ fn expiry(ttl_ms: u64) -> Duration {
 /// What became of a call. One without an answer was ended by a fault.
 fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
     answer.unwrap_or_else(|_| {
-        error!(lock = %first, "a call ended by a fault of the broker");
+        error!(
+            lock = first.to_string(),
+            "a call ended by a fault of the broker"
+        );
         Err(LockError::Internal.at(first))
     })
 }

@@ -77,6 +77,7 @@ pub fn init(format: LogFormat, directives: &str) -> LogFilter {
         lines
             .with_ansi(is_coloured)
             .event_format(Text(text))
+            .fmt_fields(lines::fields())
             .boxed()
     };
     let started = tracing_subscriber::registry().with(filter).with(lines);

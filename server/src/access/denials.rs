@@ -87,7 +87,7 @@ impl Denials {
             target: "audit",
             caller,
             peer = peer.map(tracing::field::display),
-            lock = lock.map(tracing::field::display),
+            lock = lock.map(ToString::to_string),
             what,
             untold,
             "denied"

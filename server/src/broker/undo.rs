@@ -86,9 +86,9 @@ impl Attempt {
     /// Takes it back now.
     pub(super) async fn cancel(&self, store: &dyn Store) -> Result<(), StoreError> {
         match store.cancel(&self.lock, self.request, self.attempt).await {
-            Ok(done) => debug!(lock = %self.lock, ?done, "took back an attempt"),
+            Ok(done) => debug!(lock = self.lock.to_string(), ?done, "took back an attempt"),
             Err(error) => {
-                debug!(lock = %self.lock, %error, "could not take back an attempt");
+                debug!(lock = self.lock.to_string(), %error, "could not take back an attempt");
                 return Err(error);
             }
         }

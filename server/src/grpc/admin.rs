@@ -67,7 +67,7 @@ impl AdminService for Admin {
         if revoke.force != Force::None {
             tracing::warn!(
                 target: "audit",
-                lock = %revoke.lock,
+                lock = revoke.lock.to_string(),
                 lease_id = %revoke.lease_id,
                 owner = holder.as_ref().map(|holder| holder.owner.id.as_str()),
                 reason = revoke.reason,
@@ -108,7 +108,7 @@ impl AdminService for Admin {
         let caller = &*asking.caller.name;
         tracing::info!(
             target: "audit",
-            %lock,
+            lock = lock.to_string(),
             limit,
             previous,
             caller,

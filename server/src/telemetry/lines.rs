@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use leasehold_proto::text::plain;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
     fmt::{
         FmtContext,
-        format::{FormatEvent, FormatFields, Writer},
+        format::{FormatEvent, FormatFields, Writer, debug_fn},
     },
+    prelude::*,
     registry::LookupSpan,
 };
 
@@ -18,6 +20,22 @@ pub(super) struct Json<F>(pub(super) F);
 
 /// Lines for people.
 pub(super) struct Text<F>(pub(super) F);
+
+/// Returns the format of the fields of [`Text`] lines: `name=value`, whose values cannot end the line or
+/// move the cursor. Only a text that is recorded as one, and not by its `Display`, is quoted, too.
+pub(super) fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
+    let field = debug_fn(|writer, field, value| {
+        let value = plain(&format!("{value:?}"));
+        match field.name() {
+            "message" => write!(writer, "{value}"),
+            name if writer.has_ansi_escapes() => {
+                write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{value}")
+            }
+            name => write!(writer, "{name}={value}"),
+        }
+    });
+    field.delimited(" ")
+}
 
 impl<S, N, F> FormatEvent<S, N> for Json<F>
 where

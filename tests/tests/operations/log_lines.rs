@@ -86,7 +86,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn the_reader_of_warnings_reads() {
     let code = r#"
-        tracing::warn!(target: "audit", lock = %lock, "an operator has");
+        tracing::warn!(target: "audit", lock = lock.to_string(), "an operator has");
         warn!("{name} is lost: {why}");
         my_warn!("not this one");
     "#;

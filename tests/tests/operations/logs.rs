@@ -2,6 +2,10 @@
 
 use std::{io::Write as _, path::Path, sync::Arc};
 
+use leasehold_proto::{
+    text::is_hidden,
+    v1::{ForceReleaseLeaseRequest, LockRef, SetLockLimitRequest},
+};
 use leasehold_server::{
     config::{Config, Flags},
     telemetry,
@@ -10,7 +14,7 @@ use leasehold_tests::{
     binary::leasehold_server,
     broker_process::{BrokerOptions, BrokerProcess},
     broker_tls::BrokerTls,
-    guarded::{Guarded, acquire, taken},
+    guarded::{EVERYTHING, Guarded, SOON, acquire, taken},
     plain_http::post,
     redis_server::RedisServer,
     terminal::Terminal,
@@ -21,6 +25,7 @@ use serde_json::Value;
 use tokio::{io::AsyncReadExt as _, net::TcpStream, process::Command};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tonic::Request;
+use uuid::Uuid;
 
 const PATH: &str = "/log-filter";
 const GRANT: &str = "a lock was granted";
@@ -151,7 +156,7 @@ async fn denials_are_audited_and_do_not_flood_the_log() {
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     let alice = site.caller("alice");
-    let refused = taken(&alice, acquire("b", leasehold_tests::guarded::SOON)).await;
+    let refused = taken(&alice, acquire("b", SOON)).await;
     refused.expect_err("not hers");
     let [line] = &denied()[..] else {
         panic!("one line: {}", site.broker.log())
@@ -159,24 +164,75 @@ async fn denials_are_audited_and_do_not_flood_the_log() {
     for part in [
         r#"caller="token:alice""#,
         "peer=127.",
-        "lock=default/b",
+        r#"lock="default/b""#,
         r#"what="acquire""#,
     ] {
         assert!(line.contains(part), "{part}: {line}");
     }
-    let refused = taken(&site.nobody(), acquire("a", leasehold_tests::guarded::SOON)).await;
+    let refused = taken(&site.nobody(), acquire("a", SOON)).await;
     refused.expect_err("nobody");
     assert!(denied()[1].contains(r#"caller="""#), "{:?}", denied());
     let began = tokio::time::Instant::now();
     let flood = 1_000;
     for _ in 0..flood {
-        let refused = taken(&alice, acquire("b", leasehold_tests::guarded::SOON)).await;
+        let refused = taken(&alice, acquire("b", SOON)).await;
         refused.expect_err("not hers");
     }
     // A burst, and five a second.
     let most = 20 + began.elapsed().as_secs() * 5 + 5;
     let told = denied().len() as u64;
     assert!((15..=most).contains(&told), "{told} lines, {most} at most");
+}
+
+#[tokio::test]
+async fn a_lock_name_does_not_forge_fields_of_audit_lines() {
+    const NAME: &str = "x lease_id=aaaa owner=\"alice\" \u{202E}\u{2028}\u{3164}";
+    let site = Guarded::start(EVERYTHING, &[("dora", "dora")]).await;
+    let dora = site.caller("dora");
+    let lease = taken(&dora, acquire(NAME, SOON)).await.expect("free");
+    let lock = |name: &str| {
+        Some(LockRef {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        })
+    };
+    let force = ForceReleaseLeaseRequest {
+        lock: lock(NAME),
+        lease_id: lease.lease_id,
+        reason: "real".to_owned(),
+        request_id: Uuid::new_v4().to_string(),
+        ..ForceReleaseLeaseRequest::default()
+    };
+    let mut operator = dora.admin.clone();
+    operator.force_release_lease(force).await.expect("done");
+    let free = format!("{NAME} free");
+    let limit = SetLockLimitRequest {
+        lock: lock(&free),
+        limit: 2,
+    };
+    operator.set_lock_limit(limit).await.expect("done");
+    site.doors.set_policy(RULES);
+    until("the new rules", async || {
+        taken(&dora, acquire(NAME, SOON)).await.err()
+    })
+    .await;
+    let log = site.broker.log();
+    for (event, name) in [
+        ("an operator has taken a lease away", NAME),
+        ("an operator has set a limit", &free),
+        ("denied", NAME),
+    ] {
+        let line = log
+            .lines()
+            .find(|line| line.contains(&format!(" audit: {event}")));
+        let line = line.unwrap_or_else(|| panic!("{event}: {log}"));
+        let quoted = format!("lock={:?}", format!("default/{name}"));
+        let quoted = quoted.replace('\u{3164}', "‹U+3164›");
+        assert_eq!(line.matches(&quoted).count(), 1, "{quoted}: {line}");
+        let rest = line.replace(&quoted, "");
+        assert!(!rest.contains("aaaa") && !rest.contains("alice"), "{line}");
+        assert!(!line.chars().any(is_hidden), "{line:?}");
+    }
 }
 
 #[tokio::test]
