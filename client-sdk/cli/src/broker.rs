@@ -1,11 +1,14 @@
 //! Calls to the broker that need no stream, and what its answers mean to people.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{Busy, Client, ConnectError, Error, Holder};
-use leasehold_proto::v1::{
-    Contention, ErrorReason, admin_service_client::AdminServiceClient,
-    inspection_service_client::InspectionServiceClient, lock_service_client::LockServiceClient,
+use leasehold_proto::{
+    text::plain,
+    v1::{
+        Contention, ErrorReason, admin_service_client::AdminServiceClient,
+        inspection_service_client::InspectionServiceClient, lock_service_client::LockServiceClient,
+    },
 };
 use prost::Message as _;
 use tonic::{
@@ -153,7 +156,7 @@ impl Broker {
             format!(
                 "{what}: the broker at {} says: {} ({:?}{})",
                 self.url,
-                show::clean(status.message()),
+                plain(status.message()),
                 status.code(),
                 named.unwrap_or_default()
             ),
@@ -177,9 +180,9 @@ pub(crate) async fn client(settings: &Settings, owner: &str) -> Result<Client, F
     }
     builder.connect().await.map_err(|error| {
         if let ConnectError::Unreachable(why) = &error {
-            return unreachable(why, "--endpoint or LEASEHOLD_ENDPOINT");
+            return unreachable(&plain(why), "--endpoint or LEASEHOLD_ENDPOINT");
         }
-        Failure::own(error.to_string())
+        Failure::own(plain(&error.to_string()))
     })
 }
 
@@ -208,7 +211,7 @@ pub(crate) fn contention(status: &Status) -> Option<Contention> {
 
 /// Why the client did not get a lock. `next` is what to try.
 pub(crate) fn not_granted(name: &str, error: &Error, next: &str) -> Failure {
-    let said = show::clean(&error.to_string());
+    let said = plain(&error.to_string());
     let text = if let Error::Held(busy) = error {
         busy_text(name, busy, next)
     } else if let Error::WaitTimeout(busy) = error {
@@ -222,6 +225,7 @@ pub(crate) fn not_granted(name: &str, error: &Error, next: &str) -> Failure {
 }
 
 fn busy_text(name: &str, busy: &Busy, next: &str) -> String {
+    let held_by = |holder: &Holder| held_by(&holder.owner, &holder.reason, holder.since);
     let holders: Vec<_> = busy.holders.iter().map(held_by).collect();
     in_the_way(name, &holders, busy.queue_length, next)
 }
@@ -239,13 +243,13 @@ pub(crate) fn in_the_way(name: &str, holders: &[String], waiting: u32, next: &st
     format!("lock {name:?} {by}{waiting}. {next}")
 }
 
-/// `worker-9 ("nightly") since 14:02:11Z (4m12s)`
-pub(crate) fn held_by(holder: &Holder) -> String {
-    let mut text = show::clean(&holder.owner);
-    if !holder.reason.is_empty() {
-        text += &format!(" ({:?})", show::clean(&holder.reason));
+/// Describes who holds a lock or waits for it: `worker-9 ("nightly") since 14:02:11Z (4m12s)`.
+pub(crate) fn held_by(owner: &str, reason: &str, since: Option<SystemTime>) -> String {
+    let mut text = plain(owner);
+    if !reason.is_empty() {
+        text += &format!(" ({:?})", plain(reason));
     }
-    if let Some(since) = holder.since {
+    if let Some(since) = since {
         let age = show::about(show::age(since));
         text += &format!(" since {} ({age})", show::time_of_day(since));
     }
@@ -260,5 +264,5 @@ fn causes(error: &dyn std::error::Error) -> String {
         text += &format!(": {error}");
         cause = error.source();
     }
-    text
+    plain(&text)
 }

@@ -5,7 +5,10 @@ mod tests;
 
 use std::time::Duration;
 
-use leasehold_proto::v1::{self as pb, LockMode, lock, watch_locks_response::EventType};
+use leasehold_proto::{
+    text,
+    v1::{self as pb, LockMode, lock, watch_locks_response::EventType},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::show;
@@ -161,12 +164,28 @@ pub(crate) fn millis(time: Duration) -> u64 {
 
 /// One line.
 pub(crate) fn line(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("maps have text as keys")
+    escaped(&serde_json::to_string(value).expect("maps have text as keys"))
 }
 
 /// Several lines, for people who look.
 pub(crate) fn pretty(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("maps have text as keys")
+    escaped(&serde_json::to_string_pretty(value).expect("maps have text as keys"))
+}
+
+/// Returns JSON with its hidden characters as `\uXXXX`. Those below U+0020 are escaped before, in texts,
+/// and end lines between them.
+fn escaped(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c >= ' ' && text::is_hidden(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                escaped += &format!("\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
 }
 
 fn moment(time: Option<prost_types::Timestamp>) -> Option<String> {

@@ -11,6 +11,7 @@ mod tree;
 use std::{io, path::PathBuf, time::Duration};
 
 use leasehold::Guard;
+use leasehold_proto::text::plain;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::{
@@ -132,7 +133,7 @@ async fn under(
 fn tell_of_loss(args: &Run, guard: &Guard) {
     let why = guard.lost_reason();
     let why = why.map_or("no renewal was confirmed in time".to_owned(), |why| {
-        why.to_string()
+        plain(&why.to_string())
     });
     show::say(&format!(
         "the lock {:?} is lost: {why}. The command is told to end, and killed {} later",

@@ -58,12 +58,6 @@ pub(crate) fn age(since: SystemTime) -> Duration {
     SystemTime::now().duration_since(since).unwrap_or_default()
 }
 
-/// What others wrote, without what could change a terminal.
-pub(crate) fn clean(text: &str) -> String {
-    let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    shown.collect()
-}
-
 /// Seconds and less of a message; unset or negative is none.
 pub(crate) fn duration(time: Option<prost_types::Duration>) -> Duration {
     time.and_then(|time| time.try_into().ok())
@@ -96,10 +90,5 @@ mod tests {
             shown.each_ref().map(|(a, b)| (a.as_str(), b.as_str())),
             expected
         );
-    }
-
-    #[test]
-    fn others_do_not_write_to_the_terminal() {
-        assert_eq!(clean("a\u{1b}[2Jb\nc"), "a [2Jb c");
     }
 }

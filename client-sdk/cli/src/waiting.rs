@@ -6,6 +6,7 @@ use std::{
 };
 
 use leasehold::Place;
+use leasehold_proto::text::plain;
 use rustix::termios::tcgetwinsize;
 use tokio::{
     sync::watch,
@@ -37,7 +38,7 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(crate) fn new(name: &str, endpoint: &str, is_quiet: bool) -> Self {
         Self {
-            name: show::clean(name),
+            name: plain(name),
             doing: format!("asking {endpoint}"),
             begun: Instant::now(),
             is_quiet,
@@ -92,11 +93,11 @@ impl Waiting {
                 };
                 let reason = match first.reason.as_str() {
                     "" => String::new(),
-                    reason => format!(" {:?}", show::clean(reason)),
+                    reason => format!(" {:?}", plain(reason)),
                 };
                 let age = first.since.map(|since| show::about(show::age(since)));
                 let age = age.map(|age| format!(" for {age}")).unwrap_or_default();
-                format!(", held by {}{reason}{age}{more}", show::clean(&first.owner))
+                format!(", held by {}{reason}{age}{more}", plain(&first.owner))
             }
         };
         format!(

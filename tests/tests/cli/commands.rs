@@ -58,7 +58,7 @@ async fn one_lock_is_shown_with_holders_and_line() {
         format!("default/a: held, exclusive, newest fencing token {token}")
     );
     assert!(
-        held.starts_with("  held by worker-9 (\"nightly  \") since "),
+        held.starts_with("  held by worker-9 (\"nightly ‹U+0007›\") since "),
         "{held}"
     );
     assert!(

@@ -10,6 +10,7 @@ mod waits {
 
 mod commands;
 mod errors;
+mod hidden;
 mod operate;
 mod run;
 mod run_ends;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Guard;
+use leasehold_proto::text::plain;
 use tokio::time::timeout;
 
 use crate::{
@@ -42,6 +43,7 @@ pub(crate) async fn hold(args: Hold, reach: &Reach) -> Result<u8, Failure> {
         Err(failure) => Err(failure),
         Ok(()) => tokio::select! {
             why = guard.lost() => {
+                let why = plain(&why.to_string());
                 Err(Failure::new(LOST, format!("the lock {name:?} was lost: {why}")))
             }
             _ = signals.end() => Ok(0),
@@ -56,7 +58,10 @@ pub(crate) async fn hold(args: Hold, reach: &Reach) -> Result<u8, Failure> {
 pub(crate) async fn give_back(guard: Guard, name: &str) -> Result<(), Failure> {
     match timeout(RELEASE_LIMIT, guard.release()).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(Failure::new(LOST, format!("giving back {name:?}: {error}"))),
+        Ok(Err(error)) => {
+            let why = plain(&error.to_string());
+            Err(Failure::new(LOST, format!("giving back {name:?}: {why}")))
+        }
         Err(_) => {
             show::say(&format!(
                 "no broker has confirmed that {name:?} is given back; it runs out by itself"

@@ -170,18 +170,11 @@ fn timed_out(status: &Status) -> bool {
     )
 }
 
-/// As [`broker::held_by`] says it.
+/// Describes a holder or waiter, as [`broker::held_by`] does.
 pub(super) fn held_by(holder: &pb::Holder) -> String {
     let owner = holder.owner.clone().unwrap_or_default();
-    let mut text = show::clean(&owner.id);
-    if !owner.reason.is_empty() {
-        text += &format!(" ({:?})", show::clean(&owner.reason));
-    }
-    if let Some(since) = show::system_time(holder.since_time) {
-        let age = show::about(show::age(since));
-        text += &format!(" since {} ({age})", show::time_of_day(since));
-    }
-    text
+    let since = show::system_time(holder.since_time);
+    broker::held_by(&owner.id, &owner.reason, since)
 }
 
 pub(crate) async fn renew(args: Renew, reach: &Reach) -> Result<u8, Failure> {

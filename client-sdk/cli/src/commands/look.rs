@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold_proto::v1::{
-    self as pb, CheckFencingTokenRequest, GetLockRequest, ListLocksRequest, LockRef,
-    WatchLocksRequest,
+use leasehold_proto::{
+    text::plain,
+    v1::{
+        self as pb, CheckFencingTokenRequest, GetLockRequest, ListLocksRequest, LockRef,
+        WatchLocksRequest,
+    },
 };
 use tokio::time::sleep;
 use tonic::Code;
@@ -58,8 +61,8 @@ fn described(lock: &pb::Lock) -> String {
     };
     let mut text = format!(
         "{}/{}: {}, {kind}, newest fencing token {}",
-        show::clean(&target.namespace),
-        show::clean(&target.name),
+        plain(&target.namespace),
+        plain(&target.name),
         json::state(lock),
         lock.last_fencing_token
     );
@@ -68,7 +71,7 @@ fn described(lock: &pb::Lock) -> String {
         text += &format!(
             "\n  held by {}\n    lease {}, token {}, {left} left{}{}",
             held_by(holder),
-            holder.lease_id,
+            plain(&holder.lease_id),
             holder.fencing_token,
             permits(holder),
             labels(holder)
@@ -105,7 +108,7 @@ fn labels(holder: &pb::Holder) -> String {
         .map(|(key, value)| format!(" {key}={value}"))
         .collect();
     labels.sort_unstable();
-    show::clean(&labels.concat())
+    plain(&labels.concat())
 }
 
 pub(crate) async fn list(args: Ls, reach: &Reach) -> Result<u8, Failure> {
@@ -161,9 +164,9 @@ fn namespace(is_every: bool, settings: &Settings) -> String {
 /// One lock in a list, its columns parted by tabs.
 fn row(lock: &pb::Lock, format: ListFormat, with_namespace: bool) -> String {
     let target = lock.target.clone().unwrap_or_default();
-    let mut name = show::clean(&target.name);
+    let mut name = plain(&target.name);
     if with_namespace {
-        name = format!("{}/{name}", show::clean(&target.namespace));
+        name = format!("{}/{name}", plain(&target.namespace));
     }
     if format == ListFormat::Name {
         return name;
@@ -171,7 +174,7 @@ fn row(lock: &pb::Lock, format: ListFormat, with_namespace: bool) -> String {
     let by = lock.holders.first().map(held_by).unwrap_or_default();
     let mut row = format!("{name}\t{}\t{}\t{by}", json::state(lock), lock.queue_length);
     if format == ListFormat::Wide {
-        let lease = lock.holders.first().map(|holder| holder.lease_id.as_str());
+        let lease = lock.holders.first().map(|holder| plain(&holder.lease_id));
         row += &format!(
             "\t{}\t{}",
             lock.last_fencing_token,
@@ -233,9 +236,9 @@ fn happened(event: &pb::WatchLocksResponse) -> String {
     let owner = subject.owner.clone().unwrap_or_default();
     format!(
         "{at} {what} {}/{} {} {}",
-        show::clean(&target.namespace),
-        show::clean(&target.name),
-        show::clean(&owner.id),
+        plain(&target.namespace),
+        plain(&target.name),
+        plain(&owner.id),
         subject.fencing_token
     )
 }

@@ -68,6 +68,21 @@ fn a_list_of_locks() {
 }
 
 #[test]
+fn hidden_characters_are_escaped() {
+    let owner = "a\u{9b}31m\u{202e}b\u{200b}\u{2028}\u{7f}\u{e0041}\u{1b}\n\"ü";
+    let released = super::Released {
+        lease_id: owner.to_owned(),
+        already_released: false,
+    };
+    for printed in [line(&released), super::pretty(&released)] {
+        let shown = r#""a\u009b31m\u202eb\u200b\u2028\u007f\udb40\udc41\u001b\n\"ü""#;
+        assert!(printed.contains(shown), "{printed}");
+        let read: Value = serde_json::from_str(&printed).expect("JSON");
+        assert_eq!(read["lease_id"], owner);
+    }
+}
+
+#[test]
 fn events_are_one_line_each() {
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_001_000);
     let event = |kind: EventType, subject| WatchLocksResponse {
