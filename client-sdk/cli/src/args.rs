@@ -134,7 +134,7 @@ pub(crate) struct Take {
     /// Who takes it, for whoever finds it held [default: user@host:pid]
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "TEXT")]
     pub(crate) owner: Option<String>,
-    /// Why [default: of `run`: the command]
+    /// Why; others see it [default: of `run`: the name of the program, without its arguments]
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// A label for lists and logs (repeatable)

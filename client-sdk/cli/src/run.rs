@@ -8,7 +8,12 @@ mod signals;
 mod terminal;
 mod tree;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use leasehold::Guard;
 use leasehold_proto::text::plain;
@@ -24,7 +29,7 @@ use crate::{
     clock,
     commands::give_back,
     exit::{self, Failure, LOST, OWN_FAILURE},
-    obtain::{self, Obtained, obtain},
+    obtain::{Obtained, obtain},
     settings::Settings,
     show,
 };
@@ -41,7 +46,7 @@ pub(crate) async fn run(mut args: Run, reach: &Reach) -> Result<u8, Failure> {
         return Err(Failure::own(format!("--ttl {why}")));
     }
     if args.take.reason.is_none() {
-        args.take.reason = Some(command_line(&args));
+        args.take.reason = program_name(&args.command);
     }
     let mut signals = Signals::catch()?;
     let Obtained { client, guard } = obtain(&args.take, &settings, &mut signals, "run").await?;
@@ -142,13 +147,11 @@ fn tell_of_loss(args: &Run, guard: &Guard) {
     ));
 }
 
-fn command_line(args: &Run) -> String {
-    let words: Vec<_> = args
-        .command
-        .iter()
-        .map(|word| word.to_string_lossy())
-        .collect();
-    obtain::cut(&words.join(" "))
+/// Returns the file name of the command's program. Its folder and the arguments may hold secrets, and
+/// everybody who may observe the lock can read its reason.
+fn program_name(command: &[OsString]) -> Option<String> {
+    let name = Path::new(command.first()?).file_name()?;
+    Some(name.to_string_lossy().into_owned())
 }
 
 /// What starts this program again, though its file may have been replaced since.

@@ -5,7 +5,9 @@ use std::process::Stdio;
 use leasehold::Client as Sdk;
 use leasehold_tests::{
     cli::{Cli, Running, guard_of, has_heard, lives, ran as ran_plainly},
+    golden::parsed,
     in_process::InProcess,
+    until::until,
 };
 use rustix::process::{Pid, Signal};
 
@@ -28,6 +30,25 @@ fn shell(cli: &Cli, script: &str) -> Running {
 
 fn pid(text: &str) -> i32 {
     text.trim().parse().expect("a process id")
+}
+
+#[tokio::test]
+async fn others_see_the_name_of_the_program_and_no_arguments() {
+    let (broker, cli) = started().await;
+    let script = "sleep 60 # --password=s3cret";
+    let command = ["--", "/bin/sh", "-c", script];
+    for (flags, reason) in [(&[][..], "sh"), (&["--reason=backup"], "backup")] {
+        let running = cli.start(&[&["run", "-q", "a"], flags, &command].concat());
+        let lock = until("the lock is held", async || {
+            let lock = parsed(&cli.run(&["get", "a", "-o=json"]).await);
+            (lock["state"] == "held").then_some(lock)
+        })
+        .await;
+        assert_eq!(lock["holders"][0]["reason"], reason);
+        running.signal(Signal::TERM);
+        assert_eq!(running.ended().await.code, Some(128 + 15));
+    }
+    broker.stop().await;
 }
 
 #[tokio::test]
