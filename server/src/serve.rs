@@ -102,6 +102,9 @@ pub async fn run(
 ) -> Result<(), RunError> {
     let settings = config.settings.given();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings, "starting");
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
     let tracing = Tracing::start(&config.tracing).map_err(RunError::Tracing)?;
     let live = config.live.subscribe();
     let ended = serve(config, listeners, &tracing, shutdown).await;

@@ -68,6 +68,12 @@ pub struct Follower {
 }
 
 impl Source {
+    /// Returns whether callers can show bearer tokens.
+    #[must_use]
+    pub fn has_bearer_tokens(&self) -> bool {
+        self.tokens.is_some() || self.jwt.is_some()
+    }
+
     /// What is in the files. Signed tokens are unknown until a key set was fetched.
     ///
     /// # Errors

@@ -77,21 +77,31 @@ impl Access {
         };
         let tls = tls(reader);
         let is_set = reader.is_set(CERT.name) || reader.is_set(KEY.name);
+        let is_reachable = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+        let reachable = listeners
+            .into_iter()
+            .filter(|(_, address)| is_reachable(*address));
+        let reachable: Vec<_> = reachable.collect();
         if tls.is_none() && !is_set && !insecure {
-            for (key, address) in listeners {
-                if !address.ip().to_canonical().is_loopback() {
-                    reader.problem(
-                        key,
-                        "others than this machine can connect there: set tls.cert_file and \
-                         tls.key_file, or --insecure where the network itself is trusted",
-                    );
-                }
+            for (key, _) in &reachable {
+                reader.problem(
+                    key,
+                    "others than this machine can connect there: set tls.cert_file and \
+                     tls.key_file, or --insecure where the network itself is trusted",
+                );
             }
         }
         let rules = rules(
             reader,
             tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()),
         );
+        if tls.is_none() && !is_set && rules.has_bearer_tokens() {
+            for (key, _) in reachable {
+                let why = "others than this machine can connect there, and bearer tokens can be read on \
+                           the network: set tls.cert_file and tls.key_file";
+                reader.warn(key, why);
+            }
+        }
         Self { rules, tls, limits }
     }
 }

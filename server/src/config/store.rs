@@ -4,6 +4,7 @@ mod url;
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
+use leasehold_proto::address::is_loopback;
 use serde_json::json;
 
 use super::{
@@ -26,6 +27,8 @@ const KEY_PREFIX_MAX_BYTES: usize = 64;
 const WAIT_REPLICAS_MOST: u32 = 1_000;
 /// The bit of a file's mode by which all may read it.
 const READABLE_BY_ALL: u32 = 0o004;
+/// The bit of a file's mode by which all may write it.
+const WRITABLE_BY_ALL: u32 = 0o002;
 
 const USERNAME: Key = key("store.username_file", "The user in Redis");
 const PASSWORD: Key = key("store.password_file", "The password in Redis");
@@ -163,7 +166,26 @@ impl StoreSettings {
                 }
             }
         }
+        if let Some(host) = settings.plaintext_host() {
+            let why = format!(
+                "the connection to {host} is not encrypted: passwords, the deployment key and all \
+                 grants can be read and changed on the network; set store.tls = true"
+            );
+            reader.warn("store.url", &why);
+        }
         settings
+    }
+
+    /// Returns a host that is reached without TLS over a network, if there is one.
+    fn plaintext_host(&self) -> Option<&str> {
+        let (redis, addresses) = match self {
+            Self::Memory { .. } => return None,
+            Self::Redis(redis) => (redis, redis.place.addresses()),
+            Self::Redlock { common, addresses } => (common, addresses.as_slice()),
+        };
+        let mut hosts = addresses.iter().map(|address| address.host.as_str());
+        let host = hosts.find(|host| !is_loopback(host))?;
+        redis.tls.is_none().then_some(host)
     }
 
     fn of_url(reader: &mut Reader, dev: bool) -> Self {
@@ -241,10 +263,16 @@ pub(super) fn secret(reader: &mut Reader, key: Key) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A file with a text.
+/// A file with a text that only the broker's operator should be able to write.
 pub(super) fn readable(reader: &mut Reader, key: Key) -> Option<PathBuf> {
     let kind = file(|path| Secret::File(path.clone()).read().map(|_| path));
-    reader.find(key, &kind)
+    let path = reader.find(key, &kind)?;
+    if fs::metadata(&path).is_ok_and(|file| file.mode() & WRITABLE_BY_ALL != 0) {
+        let path = path.display();
+        let why = format!("everybody on this machine may write {path}: chmod o-w {path}");
+        reader.warn(key.name, &why);
+    }
+    Some(path)
 }
 
 fn on(reader: &mut Reader, name: &'static str, about: &'static str) -> bool {

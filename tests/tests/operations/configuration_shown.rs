@@ -27,7 +27,7 @@ async fn a_busy_port_is_told_by_the_broker_alone() {
 
 #[tokio::test]
 async fn a_secret_that_everybody_may_read_is_a_warning() {
-    let text = "[store]\nurl = \"redis://h\"\npassword_file = \"{dir}/password\"\n";
+    let text = "[store]\nurl = \"rediss://h\"\npassword_file = \"{dir}/password\"\n";
     let configuration = Configuration::new(text);
     configuration.write("password", b"open sesame\n");
     let valid = "the configuration is valid\n";
@@ -41,6 +41,94 @@ async fn a_secret_that_everybody_may_read_is_a_warning() {
         (said.code, said.told),
         (Some(0), format!("{valid}{warning}"))
     );
+}
+
+#[tokio::test]
+async fn a_file_that_everybody_may_write_is_a_warning() {
+    let text = "[store]\nurl = \"memory\"\n[authentication]\ntokens_file = \"{dir}/tokens\"\n\
+                [authorization]\npolicy_file = \"{dir}/policy.toml\"\n";
+    let configuration = Configuration::new(text);
+    configuration.write("tokens", format!("alice {}\n", "0".repeat(64)).as_bytes());
+    let rule = b"[[rule]]\ncallers = [\"*\"]\nverbs = [\"acquire\"]\n";
+    configuration.write("policy.toml", rule);
+    assert_eq!(warnings(&configuration, &[]).await, [""; 0]);
+    for (key, file) in [
+        ("authentication.tokens_file", "tokens"),
+        ("authorization.policy_file", "policy.toml"),
+    ] {
+        configuration.set_mode(file, 0o622);
+        let warning = format!(
+            "{key} (from {{dir}}/leasehold.toml): everybody on this machine may write {{dir}}/{file}: \
+             chmod o-w {{dir}}/{file}"
+        );
+        assert_eq!(warnings(&configuration, &[]).await, [warning]);
+        configuration.set_mode(file, 0o620);
+    }
+}
+
+#[tokio::test]
+async fn a_store_without_tls_on_another_host_is_a_warning() {
+    let text = "[store]\ndeployment_key_file = \"{dir}/key\"\n";
+    let configuration = Configuration::new(text);
+    configuration.write("key", "0".repeat(64).as_bytes());
+    for (url, host) in [
+        ("redis://:canary@10.1.2.3:6379/0", "10.1.2.3"),
+        ("redis://locks.internal", "locks.internal"),
+        ("redis-sentinel://127.0.0.1:1,s2:2/m", "s2"),
+        ("redis-cluster://[::1]:1,[2001:db8::1]:2", "2001:db8::1"),
+        ("redlock://localhost:1,127.0.0.2:2,n3:3", "n3"),
+    ] {
+        let warning = format!(
+            "store.url (from --store): the connection to {host} is not encrypted: passwords, the \
+             deployment key and all grants can be read and changed on the network; set store.tls = true"
+        );
+        assert_eq!(
+            warnings(&configuration, &["--store", url]).await,
+            [warning],
+            "{url}"
+        );
+    }
+    for url in [
+        "redis://:canary@127.0.0.1:6379/0",
+        "redis://localhost",
+        "redis://[::1]:1",
+        "rediss://10.1.2.3",
+        "redlock://localhost:1,127.0.0.2:2,[::1]:3",
+    ] {
+        let found = warnings(&configuration, &["--store", url]).await;
+        assert_eq!(found, [""; 0], "{url}");
+    }
+}
+
+#[tokio::test]
+async fn bearer_tokens_over_a_network_without_tls_are_a_warning() {
+    let text = "[store]\nurl = \"memory\"\n[server]\nlisten = \"0.0.0.0:0\"\nadmin_listen = \"[::1]:0\"\n\
+                insecure = true\n";
+    let open = Configuration::new(text);
+    assert_eq!(warnings(&open, &[]).await, [""; 0], "nobody shows a token");
+    let text = "[authentication]\ntokens_file = \"{dir}/tokens\"\n[authorization]\n\
+                policy_file = \"{dir}/policy.toml\"\n"
+        .to_owned()
+        + text;
+    let known = Configuration::new(&text);
+    known.write("tokens", format!("alice {}\n", "0".repeat(64)).as_bytes());
+    let rule = b"[[rule]]\ncallers = [\"*\"]\nverbs = [\"acquire\"]\n";
+    known.write("policy.toml", rule);
+    let warning = "server.listen (from {dir}/leasehold.toml): others than this machine can connect there, \
+                   and bearer tokens can be read on the network: set tls.cert_file and tls.key_file";
+    assert_eq!(warnings(&known, &[]).await, [warning]);
+    let local = ["--listen", "127.0.0.1:0"];
+    assert_eq!(warnings(&known, &local).await, [""; 0]);
+}
+
+/// What `check-config` warns of.
+async fn warnings(configuration: &Configuration, args: &[&str]) -> Vec<String> {
+    let said = configuration.said("check-config", &[], args).await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let mut lines = said.told.lines();
+    assert_eq!(lines.next(), Some("the configuration is valid"));
+    let warnings = lines.map(|line| line.strip_prefix("warning: ").expect("a warning"));
+    warnings.map(str::to_owned).collect()
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The log: how lines are written, what is left out, and how that changes while the broker runs.
 
-use std::{io::Write as _, path::Path, sync::Arc};
+use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 
 use leasehold_proto::{
     text::is_hidden,
@@ -14,6 +14,7 @@ use leasehold_tests::{
     binary::leasehold_server,
     broker_process::{BrokerOptions, BrokerProcess},
     broker_tls::BrokerTls,
+    callers::Doors,
     guarded::{EVERYTHING, Guarded, SOON, acquire, taken},
     plain_http::post,
     redis_server::RedisServer,
@@ -89,6 +90,22 @@ async fn lines_are_for_people_on_a_terminal() {
         terminal.types("\u{3}");
         assert_eq!(terminal.ended().await, Some(0));
     }
+}
+
+#[tokio::test]
+async fn warnings_of_the_configuration_are_in_the_log_at_start() {
+    let doors = Doors::new(EVERYTHING, &[("alice", "alice")]);
+    let options = doors.options("memory".to_owned());
+    let policy = options.env.iter().find(|(key, _)| key.contains("POLICY"));
+    let policy = policy.map(|(_, path)| path.clone()).expect("a policy");
+    let mode = fs::Permissions::from_mode(0o622);
+    fs::set_permissions(&policy, mode).expect("a file of its own");
+    let log = BrokerProcess::start(&options).await.log();
+    let warning = format!(
+        "WARN leasehold_server::serve: authorization.policy_file (from LEASEHOLD__AUTHORIZATION__POLICY_FILE): \
+        everybody on this machine may write {policy}: chmod o-w {policy}"
+    );
+    assert_eq!(log.matches(&warning).count(), 1, "{log}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, slice,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -106,6 +106,16 @@ enum ReplicaQuery {
 }
 
 impl Place {
+    /// Returns the addresses that the configuration names.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        match self {
+            Self::Server(address) => slice::from_ref(address),
+            Self::Sentinel(sentinel) => &sentinel.addresses,
+            Self::Cluster(seeds) => seeds,
+        }
+    }
+
     /// Whether another server may take over.
     pub(super) fn is_replicated(&self) -> bool {
         matches!(self, Self::Sentinel(_) | Self::Cluster(_))
