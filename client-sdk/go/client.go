@@ -21,11 +21,12 @@ type Client struct {
 type ClientOption func(*settings)
 
 type settings struct {
-	owner  string
-	source source
-	tls    *tls.Config
-	logger *slog.Logger
-	why    error
+	owner              string
+	source             source
+	allowInsecureToken bool
+	tls                *tls.Config
+	logger             *slog.Logger
+	why                error
 }
 
 // WithOwner sets the name of this process, shown to people who find a lock held. 1 to 256 bytes; default: host name
@@ -51,6 +52,13 @@ func WithBearerTokenFile(path string) ClientOption {
 	return func(s *settings) { s.source = source{file: path} }
 }
 
+// WithAllowInsecureToken lets the bearer token go unencrypted to endpoints that are not https and not of this machine
+// (127.0.0.0/8, ::1 and localhost): only where the network itself is trusted. Without it such an endpoint is refused
+// with [ErrInsecureToken].
+func WithAllowInsecureToken() ClientOption {
+	return func(s *settings) { s.allowInsecureToken = true }
+}
+
 // WithTLS says how https endpoints are trusted, and has the client's own certificate if there is one. Default: the
 // root certificates of the machine.
 func WithTLS(config *tls.Config) ClientOption {
@@ -67,7 +75,7 @@ func WithLogger(logger *slog.Logger) ClientOption {
 // The endpoints are URLs, separated by commas, as in http://a:7070,http://b:7070. One is used at a time; the others
 // are for when it does not answer any more.
 //
-// It fails with [ErrNoEndpoint], [ErrInvalidEndpoint], [ErrInvalidCredential] or [ErrInvalidOwner].
+// It fails with [ErrNoEndpoint], [ErrInvalidEndpoint], [ErrInvalidCredential], [ErrInsecureToken] or [ErrInvalidOwner].
 func New(endpoints string, options ...ClientOption) (*Client, error) {
 	s := settings{tls: &tls.Config{MinVersion: tls.VersionTLS12}}
 	for _, option := range options {
@@ -76,12 +84,18 @@ func New(endpoints string, options ...ClientOption) (*Client, error) {
 	if s.why != nil {
 		return nil, s.why
 	}
-	if _, err := s.source.now(); err != nil {
+	credential, err := s.source.now()
+	if err != nil {
 		return nil, err
 	}
 	read, err := endpointsOf(endpoints)
 	if err != nil {
 		return nil, err
+	}
+	if credential != "" && !s.allowInsecureToken {
+		if err := protectToken(read); err != nil {
+			return nil, err
+		}
 	}
 	metrics, err := newMetrics()
 	if err != nil {

@@ -173,6 +173,35 @@ func TestSettingsThatCannotBeAreTold(t *testing.T) {
 	is(t, strings.Contains(client.Owner(), ":"), "%s", client.Owner())
 }
 
+func TestATokenGoesUnencryptedToOtherMachinesOnlyIfThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	ok(t, os.WriteFile(file, []byte("secret\n"), 0o600))
+	tokens := []leasehold.ClientOption{leasehold.WithBearerToken("secret"), leasehold.WithBearerTokenFile(file)}
+	for _, token := range tokens {
+		for _, url := range []string{
+			"http://127.0.0.1:1", "http://127.9.8.7", "http://[::1]:1", "http://localhost", "http://LocalHost:1",
+			"https://10.1.2.3", "https://locks.example.com",
+		} {
+			_, err := leasehold.New(url, token)
+			ok(t, err)
+		}
+		for _, url := range []string{
+			"http://10.1.2.3:1", "http://0.0.0.0", "http://[2001:db8::1]:1", "http://locks.example.com",
+			"http://localhost.example.com", "http://127.0.0.1.example.com",
+		} {
+			_, err := leasehold.New("http://127.0.0.1:1,"+url, token)
+			fails(t, err, leasehold.ErrInsecureToken)
+			is(t, strings.Contains(err.Error(), url), "%v", err)
+			is(t, !strings.Contains(err.Error(), "secret"), "%v", err)
+			_, err = leasehold.New(url, token, leasehold.WithAllowInsecureToken())
+			ok(t, err)
+			_, err = leasehold.New(url)
+			ok(t, err)
+		}
+	}
+}
+
 func TestABrokerIsBelievedIfItsAuthorityIsTrusted(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -81,6 +82,26 @@ func endpointOf(text string) (endpoint, error) {
 		port = read.Port()
 	}
 	return endpoint{text, net.JoinHostPort(read.Hostname(), port), read.Scheme == "https"}, nil
+}
+
+// protectToken fails if a bearer token would cross a network unencrypted.
+func protectToken(endpoints []endpoint) error {
+	for _, one := range endpoints {
+		host, _, err := net.SplitHostPort(one.address)
+		if err == nil && (one.isTLS || isLoopback(host)) {
+			continue
+		}
+		message := fmt.Sprintf("endpoint %q: %s; use https, or WithAllowInsecureToken where the network itself is trusted",
+			one.name, ErrInsecureToken)
+		return failed(ErrInsecureToken, message)
+	}
+	return nil
+}
+
+// isLoopback is true of this machine: an address in 127.0.0.0/8, ::1, or localhost.
+func isLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || (err == nil && address.IsLoopback() && !address.Is4In6())
 }
 
 // connect makes a connection of its own, which begins with its first call: a new stream must not find the broken

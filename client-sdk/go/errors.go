@@ -68,6 +68,8 @@ var (
 	// ErrInvalidCredential: the credential has characters other than printable ones of ASCII, or its file cannot be
 	// read.
 	ErrInvalidCredential = errors.New("the credential is not printable ASCII")
+	// ErrInsecureToken: a bearer token would be sent unencrypted to another machine ([WithAllowInsecureToken]).
+	ErrInsecureToken = errors.New("the bearer token would cross the network unencrypted")
 	// ErrInvalidOwner: the owner's name is empty, longer than 256 bytes or no UTF-8.
 	ErrInvalidOwner = errors.New("the owner's name must have 1 to 256 bytes of UTF-8")
 	// ErrCredentialRefused: the brokers answer, and accept no call with this credential, or without one.

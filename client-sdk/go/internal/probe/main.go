@@ -80,6 +80,9 @@ func connect() (*leasehold.Client, error) {
 	if path, ok := os.LookupEnv("LEASEHOLD_BEARER_TOKEN_FILE"); ok {
 		options = append(options, leasehold.WithBearerTokenFile(path))
 	}
+	if os.Getenv("LEASEHOLD_ALLOW_INSECURE_TOKEN") != "" {
+		options = append(options, leasehold.WithAllowInsecureToken())
+	}
 	if ca, ok := os.LookupEnv("LEASEHOLD_TLS_CA"); ok {
 		config, err := trusted(ca)
 		if err != nil {

@@ -120,6 +120,7 @@ var classes = []struct {
 	{leasehold.ErrNoEndpoint, "NoEndpoint"},
 	{leasehold.ErrInvalidEndpoint, "InvalidEndpoint"},
 	{leasehold.ErrInvalidCredential, "InvalidCredential"},
+	{leasehold.ErrInsecureToken, "InsecureToken"},
 	{leasehold.ErrInvalidOwner, "InvalidOwner"},
 	{leasehold.ErrCredentialRefused, "CredentialRefused"},
 	{leasehold.ErrUnreachable, "Unreachable"},
