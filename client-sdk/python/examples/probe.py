@@ -193,6 +193,7 @@ async def connect() -> aio.Client:
         owner=os.environ.get("LEASEHOLD_OWNER"),
         bearer_token=os.environ.get("LEASEHOLD_BEARER_TOKEN"),
         bearer_token_file=os.environ.get("LEASEHOLD_BEARER_TOKEN_FILE"),
+        allow_insecure_token=bool(os.environ.get("LEASEHOLD_ALLOW_INSECURE_TOKEN")),
         tls=tls,
     )
     return await client.connect()

@@ -236,6 +236,40 @@ def test_endpoints_are_checked(wrong: str) -> None:
         leasehold.Client(wrong)
 
 
+@pytest.mark.parametrize("by", ["token", "file"])
+def test_a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed(by: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{CANARY}\n")
+    source = Source(CANARY) if by == "token" else Source(file=file)
+    for url in (
+        "http://127.0.0.1:1",
+        "http://127.9.8.7",
+        "http://[::1]:1",
+        "http://localhost",
+        "http://LocalHost:1",
+        "https://10.1.2.3",
+        "https://locks.example.com",
+    ):
+        assert len(brokers(url, None, source).endpoints) == 1
+    for url in (
+        "http://10.1.2.3:1",
+        "http://0.0.0.0",
+        "http://[2001:db8::1]:1",
+        "http://locks.example.com",
+        "http://localhost.example.com",
+        "http://127.0.0.1.example.com",
+    ):
+        with pytest.raises(leasehold.InsecureToken) as caught:
+            brokers(["http://127.0.0.1:1", url], None, source)
+        assert caught.value.endpoint == url
+        assert CANARY not in str(caught.value)
+        assert len(brokers(url, None, source, allow_insecure_token=True).endpoints) == 1
+        assert len(brokers(url, None, Source()).endpoints) == 1
+    with pytest.raises(leasehold.InsecureToken):
+        leasehold.Client("http://10.1.2.3:1", bearer_token=CANARY)
+    leasehold.Client("http://10.1.2.3:1", bearer_token=CANARY, allow_insecure_token=True).shutdown()
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(leasehold.InvalidCredential) as caught:
         leasehold.Client("http://a:7070", bearer_token=f"{CANARY}\n")

@@ -266,6 +266,17 @@ class InvalidCredential(ConnectError):
         super().__init__(f"the credential {why}")
 
 
+class InsecureToken(ConnectError):
+    """A bearer token would be sent unencrypted to another machine."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(
+            f"endpoint {endpoint!r}: the bearer token would cross the network unencrypted; use https, or "
+            "allow_insecure_token=True where the network itself is trusted"
+        )
+        self.endpoint = endpoint
+
+
 class InvalidOwner(ConnectError):
     """The owner is empty or longer than 256 bytes."""
 

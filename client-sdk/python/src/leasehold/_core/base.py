@@ -30,6 +30,7 @@ class ClientBase:
         owner: str | None = None,
         bearer_token: str | None = None,
         bearer_token_file: str | os.PathLike[str] | None = None,
+        allow_insecure_token: bool = False,
         tls: TLS | None = None,
         release_at_exit: bool = True,
     ) -> None:
@@ -42,11 +43,14 @@ class ClientBase:
         bearer_token: shown to the brokers.
         bearer_token_file: a file with the token instead, which is looked at every second: when it has another
         token, that is shown to the brokers, so that locks outlive the token that they were taken with.
+        allow_insecure_token: let the token go unencrypted to endpoints that are not https and not of this machine
+        (127.0.0.0/8, ``::1`` and ``localhost``), where the network itself is trusted. Else ``InsecureToken`` is
+        raised for them.
         tls: how https endpoints are trusted. Default: the root certificates of the machine.
         release_at_exit: give everything back when the process ends, within 2 s.
         """
         source = Source(bearer_token, bearer_token_file)
-        core = Core(brokers(endpoints, tls, source), release_at_exit)
+        core = Core(brokers(endpoints, tls, source, allow_insecure_token=allow_insecure_token), release_at_exit)
         self._begin(core, owner)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from leasehold._core.source import Source
-from leasehold.errors import InvalidEndpoint, NoEndpoint
+from leasehold.errors import InsecureToken, InvalidEndpoint, NoEndpoint
 
 #: Establishing a connection, and opening a stream on it, in seconds.
 OPEN_LIMIT = 2.0
@@ -31,6 +32,8 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _PORTS = {"http": 80, "https": 443}
+#: The addresses of this machine alone.
+_LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Endpoint:
     name: str
     address: str
     is_tls: bool
+    #: What is sent there crosses a network unencrypted.
+    is_exposed: bool
 
     def channel(self, tls: TLS) -> grpc.Channel:
         """A connection of its own, which begins with its first call."""
@@ -76,13 +81,18 @@ class Brokers:
     source: Source = field(default_factory=Source)
 
 
-def brokers(endpoints: str | Sequence[str], tls: TLS | None, source: Source) -> Brokers:
+def brokers(
+    endpoints: str | Sequence[str], tls: TLS | None, source: Source, *, allow_insecure_token: bool = False
+) -> Brokers:
     """Checks what a client is made of. URLs are separated by commas, or stand in a list."""
     urls = endpoints.split(",") if isinstance(endpoints, str) else endpoints
     parsed = [_endpoint(url.strip()) for url in urls if url.strip()]
     if not parsed:
         raise NoEndpoint
-    source.now()
+    if source.now() is not None and not allow_insecure_token:
+        for one in parsed:
+            if one.is_exposed:
+                raise InsecureToken(one.name)
     return Brokers(parsed, tls or TLS(), source)
 
 
@@ -96,8 +106,18 @@ def _endpoint(url: str) -> Endpoint:
         raise InvalidEndpoint(url, "is no http or https URL")
     if not host:
         raise InvalidEndpoint(url, "has no host")
-    host = f"[{host}]" if ":" in host else host
-    return Endpoint(url, f"{host}:{port or _PORTS[parts.scheme]}", parts.scheme == "https")
+    is_tls = parts.scheme == "https"
+    address = f"[{host}]" if ":" in host else host
+    address = f"{address}:{port or _PORTS[parts.scheme]}"
+    return Endpoint(url, address, is_tls, not is_tls and not _is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return any(address in network for network in _LOOPBACK)
 
 
 def _machine_roots() -> bytes | None:
