@@ -239,6 +239,7 @@ async function main(): Promise<void> {
       owner: process.env["LEASEHOLD_OWNER"],
       bearerToken: process.env["LEASEHOLD_BEARER_TOKEN"],
       bearerTokenFile: process.env["LEASEHOLD_BEARER_TOKEN_FILE"],
+      allowInsecureToken: process.env["LEASEHOLD_ALLOW_INSECURE_TOKEN"] !== undefined,
       tls: { ca: file("LEASEHOLD_TLS_CA"), cert: file("LEASEHOLD_TLS_CERT"), key: file("LEASEHOLD_TLS_KEY") },
       warn: (message) => {
         process.stderr.write(`${message}\n`);

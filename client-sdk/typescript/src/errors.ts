@@ -243,6 +243,17 @@ export class InvalidCredentialError extends ConnectError {
   }
 }
 
+/** A bearer token would be sent unencrypted to another machine. */
+export class InsecureTokenError extends ConnectError {
+  readonly code = "InsecureToken";
+
+  constructor(readonly endpoint: string) {
+    const why = "the bearer token would cross the network unencrypted";
+    const next = "use https, or allowInsecureToken where the network itself is trusted";
+    super(`endpoint ${JSON.stringify(endpoint)}: ${why}; ${next}`);
+  }
+}
+
 /** The owner is empty or longer than 256 bytes. */
 export class InvalidOwnerError extends ConnectError {
   readonly code = "InvalidOwner";

@@ -12,6 +12,7 @@ export {
   ClosedError,
   ConnectError,
   HeldError,
+  InsecureTokenError,
   InternalError,
   CredentialRefusedError,
   InvalidCredentialError,

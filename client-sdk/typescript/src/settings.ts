@@ -3,7 +3,13 @@
 import { readFileSync } from "node:fs";
 import { hostname } from "node:os";
 
-import { InvalidCredentialError, InvalidEndpointError, InvalidOwnerError, NoEndpointError } from "./errors.js";
+import {
+  InsecureTokenError,
+  InvalidCredentialError,
+  InvalidEndpointError,
+  InvalidOwnerError,
+  NoEndpointError,
+} from "./errors.js";
 import type { Brokers, Endpoint } from "./order.js";
 
 /** How https endpoints are trusted, and a certificate of this client's own, all in PEM. */
@@ -29,6 +35,11 @@ export interface ClientOptions {
    * brokers, so that locks outlive the token that they were taken with.
    */
   bearerTokenFile?: string | undefined;
+  /**
+   * Lets the token go unencrypted to endpoints that are not https and not of this machine (127.0.0.0/8, `::1` and
+   * `localhost`), where the network itself is trusted. Without it such an endpoint is refused. Default: false.
+   */
+  allowInsecureToken?: boolean | undefined;
   /** How https endpoints are trusted. */
   tls?: TlsOptions | undefined;
   /** Gives everything back when the process ends, within 2 s. Default: true. */
@@ -47,10 +58,17 @@ export function brokersOf(endpoints: string | readonly string[], options: Client
     throw new NoEndpointError();
   }
   const { ca, cert, key, serverName } = options.tls ?? {};
+  const read = parsed.map(endpointOf);
+  const credential = credentialOf(options);
+  const hasToken = (credential.bearerToken ?? credential.bearerTokenFile) !== undefined;
+  const exposed = read.find(isExposed);
+  if (hasToken && exposed !== undefined && options.allowInsecureToken !== true) {
+    throw new InsecureTokenError(exposed.name);
+  }
   return {
-    endpoints: parsed.map(endpointOf),
+    endpoints: read,
     tls: { ca: text(ca), cert: text(cert), key: text(key), serverName },
-    ...credentialOf(options),
+    ...credential,
   };
 }
 
@@ -96,6 +114,14 @@ function endpointOf(name: string): Endpoint {
   }
   const address = `${url.hostname}:${url.port === "" ? String(port) : url.port}`;
   return { name, address, isTls: url.protocol === "https:" };
+}
+
+/** Whether what is sent there crosses a network unencrypted. */
+function isExposed({ name, isTls }: Endpoint): boolean {
+  // The URL has lower case, and addresses in one spelling.
+  const { hostname } = new URL(name);
+  const isLoopback = hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
+  return !isTls && !isLoopback;
 }
 
 function text(pem: string | Uint8Array | undefined): string | undefined {

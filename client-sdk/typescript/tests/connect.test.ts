@@ -10,6 +10,7 @@ import { test } from "node:test";
 import {
   Client,
   CredentialRefusedError,
+  InsecureTokenError,
   InvalidCredentialError,
   InvalidEndpointError,
   InvalidOwnerError,
@@ -39,6 +40,43 @@ test("settings that are none are told at once", () => {
     );
   }
   assert.throws(() => new Client(url, { bearerTokenFile: "/nowhere" }), InvalidCredentialError);
+});
+
+test("a token goes unencrypted to other machines only if that is allowed", (t) => {
+  const dir = mkdtempSync(join(tmpdir(), "leasehold-"));
+  t.after(() => {
+    rmSync(dir, { recursive: true });
+  });
+  const bearerTokenFile = join(dir, "token");
+  writeFileSync(bearerTokenFile, "secret\n");
+  for (const token of [{ bearerToken: "secret" }, { bearerTokenFile }]) {
+    for (const url of [
+      "http://127.0.0.1:1",
+      "http://127.9.8.7",
+      "http://[::1]:1",
+      "http://localhost",
+      "http://LocalHost:1",
+      "https://10.1.2.3",
+      "https://locks.example.com",
+    ]) {
+      assert.ok(new Client(url, token), url);
+    }
+    for (const url of [
+      "http://10.1.2.3:1",
+      "http://0.0.0.0",
+      "http://[2001:db8::1]:1",
+      "http://locks.example.com",
+      "http://localhost.example.com",
+      "http://127.0.0.1.example.com",
+    ]) {
+      assert.throws(
+        () => new Client(`http://127.0.0.1:1,${url}`, token),
+        (error) => error instanceof InsecureTokenError && error.endpoint === url && !error.message.includes("secret"),
+      );
+      assert.ok(new Client(url, { ...token, allowInsecureToken: true }));
+      assert.ok(new Client(url));
+    }
+  }
 });
 
 test("endpoints are tried in their order, and the error names them", async (t) => {
