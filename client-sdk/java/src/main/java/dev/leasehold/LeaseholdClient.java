@@ -83,6 +83,7 @@ public class LeaseholdClient implements AutoCloseable {
         private String owner;
         private String bearerToken;
         private Path bearerTokenFile;
+        private boolean allowInsecureToken;
         private Tls tls = Tls.DEFAULT;
         private boolean releaseAtExit;
 
@@ -125,6 +126,19 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
+         * Lets the bearer token go unencrypted to endpoints that are not https and not of this machine (127.0.0.0/8,
+         * {@code ::1} and {@code localhost}): only where the network itself is trusted. Without it such an endpoint is
+         * refused with {@link dev.leasehold.error.InsecureTokenException}.
+         *
+         * @param allowInsecureToken default: false
+         * @return this
+         */
+        public Builder allowInsecureToken(boolean allowInsecureToken) {
+            this.allowInsecureToken = allowInsecureToken;
+            return this;
+        }
+
+        /**
          * How https endpoints are trusted.
          *
          * @param tls default: the root certificates of the Java runtime
@@ -157,7 +171,8 @@ public class LeaseholdClient implements AutoCloseable {
             if (owner != null) {
                 checked(owner);
             }
-            Brokers brokers = new Brokers(endpoints, tls, new Source(bearerToken, bearerTokenFile));
+            Source source = new Source(bearerToken, bearerTokenFile);
+            Brokers brokers = new Brokers(endpoints, tls, source, allowInsecureToken);
             LeaseholdClient client = new LeaseholdClient(Core.start(brokers), owner);
             if (releaseAtExit) {
                 client.exitHook = new Thread(client::close, "leasehold-exit");

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.leasehold.error.InsecureTokenException;
 import dev.leasehold.error.InvalidCredentialException;
 import dev.leasehold.error.InvalidEndpointException;
 import dev.leasehold.error.InvalidOwnerException;
@@ -55,6 +56,45 @@ class ConnectTest {
         assertThrows(
                 IllegalArgumentException.class,
                 () -> LeaseholdClient.builder("https://127.0.0.1:1").tls(none).build());
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "http://127.0.0.1:1",
+                "http://127.9.8.7",
+                "http://[::1]:1",
+                "http://localhost",
+                "http://LocalHost:1",
+                "https://10.1.2.3",
+                "https://locks.example.com"
+            })
+    void aTokenGoesToThisMachineAndOverTls(String url) {
+        LeaseholdClient.builder(url).bearerToken("secret").build().close();
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "http://10.1.2.3:1",
+                "http://0.0.0.0",
+                "http://[2001:db8::1]:1",
+                "http://locks.example.com",
+                "http://localhost.example.com",
+                "http://127.0.0.1.example.com"
+            })
+    void aTokenGoesUnencryptedToOtherMachinesOnlyIfThatIsAllowed(String url, @TempDir Path dir) throws Exception {
+        Path file = Files.writeString(dir.resolve("token"), "secret\n");
+        String urls = "http://127.0.0.1:1," + url;
+        for (LeaseholdClient.Builder builder : List.of(
+                LeaseholdClient.builder(urls).bearerToken("secret"),
+                LeaseholdClient.builder(urls).bearerTokenFile(file))) {
+            InsecureTokenException refused = assertThrows(InsecureTokenException.class, builder::build);
+            assertTrue(refused.getMessage().contains(url), refused.getMessage());
+            assertFalse(refused.getMessage().contains("secret"), refused.getMessage());
+            builder.allowInsecureToken(true).build().close();
+        }
+        LeaseholdClient.builder(url).build().close();
     }
 
     @Test

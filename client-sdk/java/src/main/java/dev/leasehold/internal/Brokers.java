@@ -1,6 +1,7 @@
 package dev.leasehold.internal;
 
 import dev.leasehold.Tls;
+import dev.leasehold.error.InsecureTokenException;
 import dev.leasehold.error.NoEndpointException;
 import io.grpc.Channel;
 import io.grpc.ClientInterceptors;
@@ -20,7 +21,7 @@ public final class Brokers {
     private final Source source;
 
     /** Checks what a client is made of. URLs are separated by commas. */
-    public Brokers(String urls, Tls tls, Source source) {
+    public Brokers(String urls, Tls tls, Source source, boolean allowInsecureToken) {
         endpoints = Stream.of(urls.split(","))
                 .map(String::strip)
                 .filter(url -> !url.isEmpty())
@@ -28,6 +29,11 @@ public final class Brokers {
                 .toList();
         if (endpoints.isEmpty()) {
             throw new NoEndpointException();
+        }
+        if (source.now() != null && !allowInsecureToken) {
+            endpoints.stream().filter(Endpoint::isExposed).findFirst().ifPresent(exposed -> {
+                throw new InsecureTokenException(exposed.name());
+            });
         }
         this.tls = tls;
         this.source = source;

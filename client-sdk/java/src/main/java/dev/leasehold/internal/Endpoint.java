@@ -4,8 +4,11 @@ import dev.leasehold.Tls;
 import dev.leasehold.error.InvalidEndpointException;
 import io.grpc.ManagedChannel;
 import io.grpc.okhttp.OkHttpChannelBuilder;
+import java.net.Inet6Address;
+import java.net.InetAddress;
 import java.net.URI;
 import java.net.URISyntaxException;
+import java.net.UnknownHostException;
 import java.util.logging.Level;
 import java.util.logging.Logger;
 
@@ -40,6 +43,24 @@ record Endpoint(String name, String host, int port, boolean isTls) {
         }
         int standard = isTls ? 443 : 80;
         return new Endpoint(url, uri.getHost(), uri.getPort() < 0 ? standard : uri.getPort(), isTls);
+    }
+
+    /** Returns whether what is sent there crosses a network unencrypted. */
+    boolean isExposed() {
+        return !isTls && !isLoopback(host);
+    }
+
+    /** Returns whether a host is this machine: an address in 127.0.0.0/8, ::1, or localhost. */
+    private static boolean isLoopback(String host) {
+        if (!host.startsWith("[")) {
+            return host.equalsIgnoreCase("localhost") || host.matches("127(\\.\\d{1,3}){3}");
+        }
+        try {
+            // In brackets there is an address: no name is looked up.
+            return InetAddress.getByName(host) instanceof Inet6Address address && address.isLoopbackAddress();
+        } catch (UnknownHostException e) {
+            return false;
+        }
     }
 
     /** A connection of its own, which begins with its first call. */

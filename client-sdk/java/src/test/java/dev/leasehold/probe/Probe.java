@@ -84,6 +84,7 @@ public final class Probe {
                 .owner(System.getenv("LEASEHOLD_OWNER"))
                 .bearerToken(System.getenv("LEASEHOLD_BEARER_TOKEN"))
                 .bearerTokenFile(tokenFile == null ? null : Path.of(tokenFile))
+                .allowInsecureToken(System.getenv("LEASEHOLD_ALLOW_INSECURE_TOKEN") != null)
                 .tls(tls)
                 .releaseAtExit(true)
                 .connect();
