@@ -93,7 +93,7 @@ func New(endpoints string, options ...ClientOption) (*Client, error) {
 		return nil, err
 	}
 	if credential != "" && !s.allowInsecureToken {
-		if err := protectToken(read); err != nil {
+		if err := refuseExposedToken(read); err != nil {
 			return nil, err
 		}
 	}

@@ -84,8 +84,8 @@ func endpointOf(text string) (endpoint, error) {
 	return endpoint{text, net.JoinHostPort(read.Hostname(), port), read.Scheme == "https"}, nil
 }
 
-// protectToken fails if a bearer token would cross a network unencrypted.
-func protectToken(endpoints []endpoint) error {
+// refuseExposedToken fails if a bearer token would cross a network unencrypted.
+func refuseExposedToken(endpoints []endpoint) error {
 	for _, one := range endpoints {
 		host, _, err := net.SplitHostPort(one.address)
 		if err == nil && (one.isTLS || isLoopback(host)) {

@@ -88,6 +88,9 @@ pub(crate) struct Reach {
     /// A file with the bearer token; `run` and `hold` go on with the next one that it gets
     #[arg(long, global = true, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Send the bearer token unencrypted to other machines, where the network itself is trusted
+    #[arg(long, global = true, env = "LEASEHOLD_ALLOW_INSECURE_TOKEN")]
+    pub(crate) allow_insecure_token: bool,
     /// Certificates of whom to trust, in PEM [default: whom the machine trusts]
     #[arg(long, global = true, env = "LEASEHOLD_CA_FILE", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::{Busy, Client, ConnectError, Error, Holder};
 use leasehold_proto::{
+    address::is_exposed,
     text::plain,
     v1::{
         Contention, ErrorReason, admin_service_client::AdminServiceClient,
@@ -54,7 +55,7 @@ impl Broker {
 
     async fn first_of(urls: &str, settings: &Settings, hint: &str) -> Result<Self, Failure> {
         let mut why = Vec::new();
-        for url in each(urls) {
+        for url in each(urls, settings)? {
             match Self::open(url, settings).await {
                 Ok(broker) => return Ok(broker),
                 Err(error) => why.push(error),
@@ -164,14 +165,31 @@ impl Broker {
     }
 }
 
-/// URLs of a list.
-pub(crate) fn each(urls: &str) -> impl Iterator<Item = &str> {
-    urls.split(',').map(str::trim).filter(|url| !url.is_empty())
+/// Returns the URLs of a list, if the bearer token may be sent to each of them.
+pub(crate) fn each<'a>(urls: &'a str, settings: &Settings) -> Result<Vec<&'a str>, Failure> {
+    let urls = urls.split(',').map(str::trim).filter(|url| !url.is_empty());
+    let urls: Vec<_> = urls.collect();
+    if settings.token.is_some() && !settings.allow_insecure_token {
+        let is_exposed = |url: &&&str| url.parse().is_ok_and(|url| is_exposed(&url));
+        if let Some(url) = urls.iter().find(is_exposed) {
+            return Err(insecure_token(url));
+        }
+    }
+    Ok(urls)
+}
+
+fn insecure_token(url: &str) -> Failure {
+    Failure::own(format!(
+        "{url}: the bearer token would cross the network unencrypted; use https, or \
+         --allow-insecure-token where the network itself is trusted"
+    ))
 }
 
 /// A client that keeps leases alive.
 pub(crate) async fn client(settings: &Settings, owner: &str) -> Result<Client, Failure> {
-    let mut builder = Client::builder(&settings.endpoint).owner(owner);
+    let mut builder = Client::builder(&settings.endpoint)
+        .owner(owner)
+        .allow_insecure_token(settings.allow_insecure_token);
     if let Some(path) = &settings.token_file {
         builder = builder.bearer_token_file(path);
     }
@@ -181,6 +199,9 @@ pub(crate) async fn client(settings: &Settings, owner: &str) -> Result<Client, F
     builder.connect().await.map_err(|error| {
         if let ConnectError::Unreachable(why) = &error {
             return unreachable(&plain(why), "--endpoint or LEASEHOLD_ENDPOINT");
+        }
+        if let ConnectError::InsecureToken { endpoint } = &error {
+            return insecure_token(endpoint);
         }
         Failure::own(plain(&error.to_string()))
     })

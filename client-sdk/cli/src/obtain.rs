@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Guard, Lock, Target};
+use leasehold_proto::text::plain;
 use rustix::{process::getpid, system::uname};
 use tokio::sync::watch;
 
@@ -74,7 +75,7 @@ pub(crate) fn not_obtained(take: &Take, failure: Failure) -> Failure {
 
 /// What to try when a lock is held.
 pub(crate) fn hint(take: &Take, command: &str) -> String {
-    let (name, wait) = (&take.name, take.wait.filter(|wait| !wait.is_zero()));
+    let (name, wait) = (plain(&take.name), take.wait.filter(|wait| !wait.is_zero()));
     let longer = match wait {
         Some(wait) => format!("--wait {}", show::exact(wait.saturating_mul(2))),
         None => "--wait 5m".to_owned(),

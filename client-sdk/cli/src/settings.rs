@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) token: Option<String>,
     /// Where it was found; it may be replaced there.
     pub(crate) token_file: Option<PathBuf>,
+    /// Whether the token may cross a network unencrypted.
+    pub(crate) allow_insecure_token: bool,
     /// `None`: whom the machine trusts.
     pub(crate) tls: Option<ClientTlsConfig>,
     pub(crate) quiet: bool,
@@ -45,6 +47,8 @@ struct Context {
     admin_endpoint: Option<String>,
     namespace: Option<String>,
     token_file: Option<PathBuf>,
+    #[serde(default)]
+    allow_insecure_token: bool,
     ca_file: Option<PathBuf>,
     cert_file: Option<PathBuf>,
     key_file: Option<PathBuf>,
@@ -77,6 +81,7 @@ impl Settings {
             namespace: text(&reach.namespace, context.namespace, "default"),
             token,
             token_file,
+            allow_insecure_token: reach.allow_insecure_token || context.allow_insecure_token,
             tls,
             quiet: reach.quiet,
         })

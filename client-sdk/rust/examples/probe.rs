@@ -96,6 +96,7 @@ async fn connect() -> Result<Client, ConnectError> {
     if let Some(path) = variable("BEARER_TOKEN_FILE") {
         builder = builder.bearer_token_file(path);
     }
+    builder = builder.allow_insecure_token(variable("ALLOW_INSECURE_TOKEN").is_some());
     if let Some(authority) = file("TLS_CA") {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
         if let (Some(shown), Some(key)) = (file("TLS_CERT"), file("TLS_KEY")) {

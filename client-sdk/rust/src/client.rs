@@ -7,7 +7,7 @@ use leasehold_proto::v1::Owner;
 use crate::{
     core::Core,
     election::Election,
-    endpoint::{self, Brokers, Credential, Source},
+    endpoint::{self, Brokers, Credential, Endpoint, Source},
     error::ConnectError,
     lock::Lock,
     target::Target,
@@ -31,6 +31,7 @@ pub struct Builder {
     owner: Option<String>,
     bearer: Option<String>,
     bearer_file: Option<PathBuf>,
+    allow_insecure_token: bool,
     #[cfg(feature = "tls")]
     tls: Option<tonic::transport::ClientTlsConfig>,
 }
@@ -49,6 +50,7 @@ impl Client {
             owner: None,
             bearer: None,
             bearer_file: None,
+            allow_insecure_token: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -108,6 +110,14 @@ impl Builder {
         self
     }
 
+    /// Lets the bearer token go unencrypted to endpoints that are not https and not of this machine
+    /// (127.0.0.0/8, `::1` and `localhost`): only where the network itself is trusted. Without it such an
+    /// endpoint is refused ([`ConnectError::InsecureToken`]).
+    pub fn allow_insecure_token(mut self, allow: bool) -> Self {
+        self.allow_insecure_token = allow;
+        self
+    }
+
     /// How https endpoints are trusted, and a certificate of this client's own. Default: the root
     /// certificates of the machine; a configuration trusts only what it names, and these with
     /// `with_native_roots`.
@@ -136,7 +146,12 @@ impl Builder {
             (_, Some(path)) => Source::File(path),
             (Some(token), None) => Source::Fixed(Credential::new(&token)?),
         };
-        source.now()?;
+        let shows_token = source.now()?.is_some();
+        if shows_token && !self.allow_insecure_token {
+            endpoints
+                .iter()
+                .try_for_each(Endpoint::refuse_exposed_token)?;
+        }
         let owner = self.owner.unwrap_or_else(this_process);
         if !(1..=256).contains(&owner.len()) {
             return Err(ConnectError::InvalidOwner);

@@ -2,9 +2,12 @@
 
 use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
-use leasehold_proto::v1::{
-    HoldRequest, HoldResponse, inspection_service_client::InspectionServiceClient,
-    lock_service_client::LockServiceClient,
+use leasehold_proto::{
+    address::is_exposed,
+    v1::{
+        HoldRequest, HoldResponse, inspection_service_client::InspectionServiceClient,
+        lock_service_client::LockServiceClient,
+    },
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
@@ -115,6 +118,15 @@ impl Endpoint {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns an error if a bearer token would cross a network unencrypted.
+    pub(crate) fn refuse_exposed_token(&self) -> Result<(), ConnectError> {
+        if is_exposed(self.address.uri()) {
+            let endpoint = self.name.clone();
+            return Err(ConnectError::InsecureToken { endpoint });
+        }
+        Ok(())
     }
 
     /// Connects.
@@ -269,6 +281,19 @@ mod tests {
                 why.contains("\"https://b:7070\": needs the feature `tls`"),
                 "{why}"
             );
+        }
+    }
+
+    #[test]
+    fn tokens_are_exposed_by_plaintext_to_other_machines() {
+        let urls = "http://localhost:1,http://127.0.0.2,http://[::1]:1,http://b:1";
+        let protects = |one: &Endpoint| one.refuse_exposed_token().is_ok();
+        let endpoints = parse(urls).expect("URLs");
+        let protected: Vec<_> = endpoints.iter().map(protects).collect();
+        assert_eq!(protected, [true, true, true, false]);
+        if cfg!(feature = "tls") {
+            let endpoints = parse("https://b:1").expect("a URL");
+            assert!(endpoints.iter().all(protects));
         }
     }
 

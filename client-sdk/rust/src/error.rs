@@ -203,6 +203,15 @@ pub enum ConnectError {
     /// The credential has characters other than printable ones of ASCII, or its file cannot be read.
     #[error("the credential {0}")]
     InvalidCredential(String),
+    /// A bearer token would be sent unencrypted to another machine.
+    #[error(
+        "endpoint {endpoint:?}: the bearer token would cross the network unencrypted; use https, or \
+         `allow_insecure_token` where the network itself is trusted"
+    )]
+    InsecureToken {
+        /// As it was given.
+        endpoint: String,
+    },
     /// The owner is empty or longer than 256 bytes.
     #[error("the owner's name must have 1 to 256 bytes")]
     InvalidOwner,

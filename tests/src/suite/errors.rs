@@ -82,6 +82,19 @@ pub async fn an_endpoint_that_is_none_is_told_by_its_class(cast: Cast) {
         let failure = fails(&[("LEASEHOLD_ENDPOINTS", &broker), (name, value)]).await;
         assert_eq!(failure.class, class, "{failure:?}");
     }
+    // The broker answers; the other endpoint is of a network for documentation.
+    let exposed = "http://192.0.2.1:7070";
+    let urls = format!("{broker},{exposed}");
+    let shown = [
+        ("LEASEHOLD_ENDPOINTS", &*urls),
+        ("LEASEHOLD_BEARER_TOKEN", "s3cret"),
+    ];
+    let failure = fails(&shown).await;
+    assert_eq!(failure.class, "InsecureToken", "{failure:?}");
+    assert!(failure.message.contains(exposed), "{failure:?}");
+    let allowed = [&shown[..], &[("LEASEHOLD_ALLOW_INSECURE_TOKEN", "1")]].concat();
+    let one = Probe::start_with(cast.one.command(), &allowed).await;
+    one.expect("it is allowed").takes(&Ask::one("b")).await;
     let both = format!("{nowhere},{broker}");
     let one = Probe::start_with(cast.one.command(), &[("LEASEHOLD_ENDPOINTS", &both)]).await;
     one.expect("the second answers").takes(&Ask::one("a")).await;

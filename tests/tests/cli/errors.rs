@@ -297,3 +297,50 @@ async fn files_that_cannot_be_used_are_named() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed() {
+    let broker = InProcess::start().await;
+    let mut cli = Cli::at(broker.api);
+    let token = format!("--token-file={}", cli.write("token", "s3cret\n"));
+    // The broker answers; the other endpoint is of a network for documentation.
+    let other = "http://192.0.2.1:7070";
+    let admin = format!("--admin-endpoint={other}");
+    let force = ["force-release", "a", "l", "--reason=r", "--yes", &admin];
+    cli.endpoint = format!("http://{},{other}", broker.api);
+    let said = format!(
+        "leasehold: {other}: the bearer token would cross the network unencrypted; use https, or \
+         --allow-insecure-token where the network itself is trusted\n"
+    );
+    for command in [
+        &["get", "a"][..],
+        &["acquire", "a"],
+        &["run", "a", "--", "true"],
+        &["hold", "a"],
+        &["ping"],
+        &force,
+    ] {
+        let refused = cli.run(&[&[token.as_str()], command].concat()).await;
+        assert_eq!(
+            (refused.code, refused.stderr.as_str()),
+            (Some(125), said.as_str())
+        );
+    }
+    for command in [&["get", "a"][..], &["run", "a", "--", "true"]] {
+        let open = cli.run(command).await;
+        assert_eq!(open.code, Some(0), "nothing to protect: {open:?}");
+        let args = [&["--allow-insecure-token", token.as_str()], command].concat();
+        let allowed = cli.run(&args).await;
+        assert_eq!(allowed.code, Some(0), "{allowed:?}");
+        let mut by_variable = cli.command(&[&[token.as_str()], command].concat());
+        by_variable.env("LEASEHOLD_ALLOW_INSECURE_TOKEN", "true");
+        let allowed = ran(by_variable).await;
+        assert_eq!(allowed.code, Some(0), "{allowed:?}");
+        let context = "[contexts.lan]\ntoken_file = \"token\"\nallow_insecure_token = true\n";
+        let config = format!("--config={}", cli.write("config.toml", context));
+        let args = [&[config.as_str(), "--context=lan"], command].concat();
+        let allowed = cli.run(&args).await;
+        assert_eq!(allowed.code, Some(0), "{allowed:?}");
+    }
+    broker.stop().await;
+}

@@ -118,7 +118,7 @@ async fn reasons_of_operators_are_shown_without_hidden_characters() {
         let ran = running.ended().await;
         assert_eq!(ran.code, Some(123), "{ran:?}");
         is_clean(args[0], &ran);
-        assert!(ran.stderr.contains("revoked: x‹U+001B›]0;"), "{ran:?}");
+        assert!(ran.stderr.contains("x‹U+001B›]0;title‹U+0007›"), "{ran:?}");
     }
     scene.broker.stop().await;
 }

@@ -21,7 +21,7 @@ use crate::{
 pub(crate) async fn ping(args: Ping, reach: &Reach) -> Result<u8, Failure> {
     let settings = Settings::read(reach)?;
     let mut pings = Vec::new();
-    for url in broker::each(&settings.endpoint) {
+    for url in broker::each(&settings.endpoint, &settings)? {
         pings.push(one(url, &args.service, &settings).await);
     }
     let is_well = !pings.is_empty() && pings.iter().all(|ping| ping.is_serving);

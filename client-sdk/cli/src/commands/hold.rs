@@ -35,7 +35,8 @@ pub(crate) async fn hold(args: Hold, reach: &Reach) -> Result<u8, Failure> {
             ttl_ms: json::millis(guard.ttl()),
         })),
         Format::Text => show::print(&format!(
-            "holding {name} with fencing token {}; Ctrl-C gives it back",
+            "holding {} with fencing token {}; Ctrl-C gives it back",
+            plain(name),
             guard.fencing_token()
         )),
     };

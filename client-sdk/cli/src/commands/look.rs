@@ -43,7 +43,10 @@ pub(crate) async fn get(args: Get, reach: &Reach) -> Result<u8, Failure> {
     };
     let text = match (lock, args.output.output) {
         (None, Format::Json) => json::pretty(&json::Lock::free(&settings.namespace, &args.name)),
-        (None, Format::Text) => format!("{} is free: nobody holds it or waits for it", args.name),
+        (None, Format::Text) => format!(
+            "{} is free: nobody holds it or waits for it",
+            plain(&args.name)
+        ),
         (Some(lock), Format::Json) => json::pretty(&json::Lock::from(&lock)),
         (Some(lock), Format::Text) => described(&lock),
     };

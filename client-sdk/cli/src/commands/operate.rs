@@ -2,7 +2,10 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-use leasehold_proto::v1::{ForceReleaseLeaseRequest, GetLockRequest, LockRef};
+use leasehold_proto::{
+    text::plain,
+    v1::{ForceReleaseLeaseRequest, GetLockRequest, LockRef},
+};
 use uuid::Uuid;
 
 use super::lease::held_by;
@@ -86,7 +89,7 @@ async fn confirm(args: &ForceRelease, settings: &Settings) -> Result<(), Failure
         .iter()
         .find(|holder| holder.lease_id == args.lease_id);
     let Some(holder) = holder else {
-        let hint = format!("`leasehold get {}` shows who does", args.name);
+        let hint = format!("`leasehold get {}` shows who does", plain(&args.name));
         return Err(Failure::own(format!(
             "the lease {} does not hold {:?}; {hint}",
             args.lease_id, args.name
