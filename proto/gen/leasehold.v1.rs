@@ -2309,14 +2309,16 @@ pub struct SetLockLimitRequest {
     /// Required. The semaphore.
     #[prost(message, optional, tag = "1")]
     pub lock: ::core::option::Option<LockRef>,
-    /// Required. 1-1000.
+    /// 1-1000. 0 removes the limit: callers decide again once the lock is idle, and
+    /// until then the lock keeps the limit that is in use.
     #[prost(int32, tag = "2")]
     pub limit: i32,
 }
 /// Response of SetLockLimit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetLockLimitResponse {
-    /// The limit before.
+    /// The limit that was in use or, after a removal, the limit that had been set.
+    /// 0: there was none.
     #[prost(int32, tag = "1")]
     pub previous_limit: i32,
 }
@@ -2439,9 +2441,11 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Changes the limit of a semaphore. It stays in the record and overrides what
-        /// callers send. Shrinking stops grants until enough permits have come back;
-        /// waiters that want more than the new limit are refused LIMIT_MISMATCH.
+        /// Sets the limit of a semaphore, or removes it. A set limit stays in the record
+        /// and overrides what callers send. Shrinking stops grants until enough permits
+        /// have come back; waiters that want more than the new limit are refused
+        /// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
+        /// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
         pub async fn set_lock_limit(
             &mut self,
             request: impl tonic::IntoRequest<super::SetLockLimitRequest>,
@@ -2489,9 +2493,11 @@ pub mod admin_service_server {
             tonic::Response<super::ForceReleaseLeaseResponse>,
             tonic::Status,
         >;
-        /// Changes the limit of a semaphore. It stays in the record and overrides what
-        /// callers send. Shrinking stops grants until enough permits have come back;
-        /// waiters that want more than the new limit are refused LIMIT_MISMATCH.
+        /// Sets the limit of a semaphore, or removes it. A set limit stays in the record
+        /// and overrides what callers send. Shrinking stops grants until enough permits
+        /// have come back; waiters that want more than the new limit are refused
+        /// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
+        /// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
         async fn set_lock_limit(
             &self,
             request: tonic::Request<super::SetLockLimitRequest>,

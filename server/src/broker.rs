@@ -262,8 +262,9 @@ impl Broker {
         checked
     }
 
-    /// Sets the limit of a semaphore. Returns the one before; 0 if there was none.
-    pub async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<u32, LockError> {
+    /// Sets the limit of a semaphore, or removes it with `None`. Returns the one before; 0 if there was
+    /// none.
+    pub async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<u32, LockError> {
         match self.store.set_limit(lock, limit).await? {
             LimitSet::Set { previous } => Ok(previous),
             LimitSet::Mismatch => Err(LockError::LimitMismatch { limit: WHOLE }),

@@ -79,6 +79,8 @@ pub enum DeedKind {
     ForceRelease,
     /// A semaphore's limit was set.
     SetLimit,
+    /// A semaphore's limit was removed.
+    RemoveLimit,
     /// Somebody asked for what the rules deny.
     Denied,
 }
@@ -140,7 +142,9 @@ impl History {
     pub fn done(&self, deed: Deed) {
         match deed.kind {
             DeedKind::Denied => keep(&self.denials, deed, DENIALS_MAX),
-            DeedKind::ForceRelease | DeedKind::SetLimit => keep(&self.deeds, deed, DEEDS_MAX),
+            DeedKind::ForceRelease | DeedKind::SetLimit | DeedKind::RemoveLimit => {
+                keep(&self.deeds, deed, DEEDS_MAX);
+            }
         }
     }
 

@@ -74,10 +74,11 @@ pub trait Store: Send + Sync + 'static {
     /// free, and tells what this broker may have missed.
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError>;
 
-    /// Fixes the limit of a semaphore, whatever its callers say, until a day after its last use.
+    /// Fixes the limit of a semaphore, whatever its callers say, until a day after its last use. `None`
+    /// removes the limit: a lock in use keeps it until it is idle.
     /// After a decrease the brokers of waiters receive [`Event::Rejoin`]; a waiter that needs more than the
     /// limit is rejected when it asks again or reaches the head of the queue.
-    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError>;
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError>;
 
     /// Takes a lock away from a lease of somebody else. The stream that the lease is on is told with
     /// [`Event::Revoked`].

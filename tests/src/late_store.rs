@@ -105,7 +105,7 @@ impl Store for LateStore {
         self.store.touch(lock).await
     }
 
-    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         self.store.set_limit(lock, limit).await
     }
 

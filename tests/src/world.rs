@@ -300,9 +300,18 @@ impl World {
 
     /// Sets the limit of the lock; returns the one before.
     pub async fn set_limit(&self, n: usize, limit: u32) -> u32 {
-        let set = self.store(n).set_limit(&self.lock, limit).await;
+        let set = self.store(n).set_limit(&self.lock, Some(limit)).await;
         let Ok(LimitSet::Set { previous }) = set else {
             panic!("{set:?} instead of a limit");
+        };
+        previous
+    }
+
+    /// Removes the limit that was set; returns it.
+    pub async fn remove_limit(&self, n: usize) -> u32 {
+        let removed = self.store(n).set_limit(&self.lock, None).await;
+        let Ok(LimitSet::Set { previous }) = removed else {
+            panic!("{removed:?} instead of a removed limit");
         };
         previous
     }

@@ -104,22 +104,36 @@ impl AdminService for Admin {
             Ok(broker) => broker.set_limit(&lock, limit).await,
             Err(error) => Err(error),
         };
-        let previous = previous.map_err(|error| status::of(&error, &lock))?;
+        let previous = previous.map_err(|error| status::limit_not_set(&error, &lock))?;
         let caller = &*asking.caller.name;
-        tracing::info!(
-            target: "audit",
-            lock = lock.to_string(),
-            limit,
-            previous,
-            caller,
-            peer = peer.map(tracing::field::display),
-            "an operator has set a limit"
-        );
-        let deed = deed(DeedKind::SetLimit, lock, (&asking, peer));
-        self.done(Deed {
-            why: format!("from {previous} to {limit}"),
-            ..deed
-        });
+        let peer_shown = peer.map(tracing::field::display);
+        let (kind, why) = match limit {
+            Some(limit) => {
+                tracing::info!(
+                    target: "audit",
+                    lock = lock.to_string(),
+                    limit,
+                    previous,
+                    caller,
+                    peer = peer_shown,
+                    "an operator has set a limit"
+                );
+                (DeedKind::SetLimit, format!("from {previous} to {limit}"))
+            }
+            None => {
+                tracing::info!(
+                    target: "audit",
+                    lock = lock.to_string(),
+                    previous,
+                    caller,
+                    peer = peer_shown,
+                    "an operator has removed a limit"
+                );
+                (DeedKind::RemoveLimit, format!("from {previous} to none"))
+            }
+        };
+        let deed = deed(kind, lock, (&asking, peer));
+        self.done(Deed { why, ..deed });
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous),
         }))

@@ -182,6 +182,20 @@ pub(super) fn not_taken(error: &LockError, lock: &LockKey) -> Status {
     status(code, message, vec![info(reason, named(lock))])
 }
 
+/// Returns the status of a `SetLockLimit` that changed nothing.
+pub(super) fn limit_not_set(error: &LockError, lock: &LockKey) -> Status {
+    if !matches!(error, LockError::LimitMismatch { .. }) {
+        return of(error, lock);
+    }
+    let (code, reason) = kind(error);
+    let message = format!(
+        "{}: the lock is held or waited for as an exclusive or shared lock, which has no limit; \
+         set the limit when the lock is idle",
+        shown(lock)
+    );
+    status(code, message, vec![info(reason, named(lock))])
+}
+
 /// The table.
 fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
     use pb::ErrorReason as Reason;

@@ -203,7 +203,7 @@ impl Store for Measured {
         self.time(5, self.store.touch(lock)).await
     }
 
-    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         self.time(6, self.store.set_limit(lock, limit)).await
     }
 

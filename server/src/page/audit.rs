@@ -82,6 +82,7 @@ impl DeedRow {
         let (what, mood) = match deed.kind {
             DeedKind::ForceRelease => ("taken away", "warning"),
             DeedKind::SetLimit => ("limit set", "good"),
+            DeedKind::RemoveLimit => ("limit removed", "good"),
             DeedKind::Denied => ("denied", "bad"),
         };
         let caller = match deed.caller.as_str() {

@@ -258,9 +258,9 @@ impl Store for MemoryStore {
         self.run(lock, |record, context| record.touch(context, 1))
     }
 
-    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         let set = self.run(lock, |record, context| record.set_limit(context, limit))?;
-        if set != LimitSet::Mismatch {
+        if limit.is_some() && set != LimitSet::Mismatch {
             for listener in self.memory.state().listeners.values() {
                 listener(Event::Rejoin(lock.clone()));
             }

@@ -348,7 +348,7 @@ impl Store for RedisStore {
         })
     }
 
-    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.set_limit(lock, limit);
         self.run(lock, Verb::SetLimit, command, answers::limit_set)
             .await

@@ -266,7 +266,11 @@ impl Store for RedlockStore {
         })
     }
 
-    async fn set_limit(&self, _lock: &LockKey, _limit: u32) -> Result<LimitSet, StoreError> {
+    async fn set_limit(
+        &self,
+        _lock: &LockKey,
+        _limit: Option<u32>,
+    ) -> Result<LimitSet, StoreError> {
         Err(StoreError::Unsupported(NO_LIMITS))
     }
 

@@ -139,10 +139,10 @@ pub enum Cancelled {
 pub enum LimitSet {
     /// Done.
     Set {
-        /// The limit before; 0 if there was none.
+        /// The limit in use before, or the one that was removed; 0 if there was none.
         previous: u32,
     },
-    /// The lock is in use as a shared or exclusive lock.
+    /// The lock is held or waited for as a shared or exclusive lock.
     Mismatch,
 }
 

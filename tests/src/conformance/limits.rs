@@ -1,11 +1,13 @@
 //! SetLockLimit: an operator's limit stands above the callers'.
 
 use leasehold_server::{
-    lock::{Acquire, LeaseRef, Mode, SET_KEEP_MS},
+    lock::{Acquire, LeaseRef, Mode, SET_KEEP_MS, expiry_ms},
     store::LimitSet,
 };
 
-use crate::world::{SLACK_MS, World, again, with_mode, with_ttl};
+use crate::world::{SLACK_MS, TTL_MS, World, again, with_mode, with_terms, with_ttl};
+
+const DELAY_MS: u64 = 5_000;
 
 fn taking(world: &World, permits: u32, limit: u32) -> Acquire {
     let call = with_ttl(world.call(), 60_000);
@@ -91,7 +93,7 @@ pub async fn a_set_limit_keeps_other_kinds_of_lock_out(world: &World) {
 
 pub async fn a_limit_is_not_set_on_another_kind_of_lock_in_use(world: &World) {
     let held = world.held_by(0).await;
-    let set = world.store(0).set_limit(&world.lock, 3).await;
+    let set = world.store(0).set_limit(&world.lock, Some(3)).await;
     assert_eq!(set, Ok(LimitSet::Mismatch));
     world.release(0, &held).await;
     assert_eq!(world.set_limit(0, 3).await, 0);
@@ -112,4 +114,50 @@ pub async fn a_set_limit_is_kept_for_a_day_after_the_last_use(world: &World) {
     assert_eq!(world.mismatch(0, &taking(world, 3, 5)).await, 2);
     world.advance_ms(SET_KEEP_MS + 10 * SLACK_MS).await;
     holds(world, 3, 5).await;
+}
+
+pub async fn a_limit_is_not_set_on_a_lock_that_is_waited_for_exclusively(world: &World) {
+    let reader = with_mode(world.call(), Mode::Shared);
+    world.granted(0, &with_terms(reader, 0, DELAY_MS)).await;
+    let waiter = world.waiting();
+    world.queued(0, &waiter).await;
+    for _ in 0..2 {
+        let set = world.store(1).set_limit(&world.lock, Some(3)).await;
+        assert_eq!(set, Ok(LimitSet::Mismatch));
+        // The reader's lock_delay now closes the lock: no lease holds it.
+        world.advance_ms(expiry_ms(TTL_MS)).await;
+    }
+    assert_eq!(world.state().await.queue_length, 1);
+}
+
+pub async fn a_removed_limit_lets_other_kinds_of_lock_in(world: &World) {
+    world.set_limit(0, 3).await;
+    assert_eq!(world.remove_limit(1).await, 3);
+    assert_eq!(world.remove_limit(0).await, 0);
+    let held = world.held_by(0).await;
+    world.release(0, &held).await;
+    holds(world, 7, 7).await;
+}
+
+pub async fn a_removed_limit_stays_in_use_until_the_lock_is_idle(world: &World) {
+    world.set_limit(0, 2).await;
+    let held = holds(world, 1, 5).await;
+    let waits = waiting_for(world, 2, 5);
+    world.queued(1, &waits).await;
+    assert_eq!(world.remove_limit(0).await, 2);
+    assert_eq!(world.mismatch(0, &taking(world, 1, 5)).await, 2);
+    assert_eq!(world.mismatch(0, &world.call()).await, 2);
+    world.release(0, &held).await;
+    let next = world.handed(1, &waits).await;
+    world.release(1, &next).await;
+    holds(world, 5, 5).await;
+}
+
+pub async fn removing_a_limit_that_is_not_set_changes_nothing(world: &World) {
+    assert_eq!(world.remove_limit(0).await, 0);
+    assert_eq!(world.get().await, None);
+    let held = world.held_by(0).await;
+    assert_eq!(world.remove_limit(0).await, 0);
+    world.renewed(0, &held).await;
+    world.refused(0, &world.call()).await;
 }

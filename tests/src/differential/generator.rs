@@ -242,7 +242,10 @@ impl Generator {
             67..81 => self.cancel(),
             81..83 => Verb::Get,
             83..85 => Verb::Check(self.lease().fencing_token),
-            85 => Verb::SetLimit(self.rng.gen_range(1..=LIMIT + 1)),
+            85 => {
+                let limit = self.rng.gen_range(1..=LIMIT + 4);
+                Verb::SetLimit((limit <= LIMIT + 1).then_some(limit))
+            }
             86 => Verb::Revoke(self.revoke()),
             _ => Verb::Touch(if self.rng.gen_bool(0.1) { 3 } else { 1 }),
         }

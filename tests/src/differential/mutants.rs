@@ -18,7 +18,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 }
 
 /// The mistakes.
-pub const MUTANTS: [Mutant; 91] = [
+pub const MUTANTS: [Mutant; 92] = [
     mutant(
         "anybody releases",
         "local h = living(holder_of(lease))\n  if h and h.token == token and is_elsewhere",
@@ -218,6 +218,11 @@ pub const MUTANTS: [Mutant; 91] = [
         "a set limit is forgotten",
         "holders.limit, set_limit = limit, limit",
         "holders.limit = limit",
+    ),
+    mutant(
+        "a removed limit stays",
+        "previous, set_limit = set_limit, 0",
+        "previous = set_limit",
     ),
     mutant(
         "a released entry comes back",

@@ -75,7 +75,8 @@ pub enum Verb {
     Cancel(RequestHash, AttemptId),
     /// From this slot on.
     Touch(usize),
-    SetLimit(u32),
+    /// `None` removes it.
+    SetLimit(Option<u32>),
     Revoke(Revoke),
     Get,
     Check(FencingToken),
@@ -100,6 +101,13 @@ pub enum Answer {
 }
 
 type Done<T> = Result<Outcome<T>, Refused>;
+
+impl Verb {
+    /// Returns true if the limit that an operator set is removed.
+    pub fn removes_limit(&self) -> bool {
+        matches!(self, Self::SetLimit(None))
+    }
+}
 
 impl Answer {
     /// The grants that the command made to waiters.

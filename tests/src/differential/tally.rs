@@ -86,6 +86,9 @@ impl Tally {
                 self.count_if(!done.reply.held.is_empty(), "touch: grant told");
             }
             Answer::SetLimit(Ok(done)) => self.one(match done.reply {
+                LimitSet::Set { previous: 1.. } if step.verb.removes_limit() => {
+                    "set limit: removed"
+                }
                 LimitSet::Set { .. } => "set limit",
                 LimitSet::Mismatch => "set limit: mismatch",
             }),

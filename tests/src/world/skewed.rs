@@ -162,7 +162,7 @@ impl Store for Skewed {
         self.at(lock).await.touch(lock).await
     }
 
-    async fn set_limit(&self, lock: &LockKey, limit: u32) -> Result<LimitSet, StoreError> {
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         self.at(lock).await.set_limit(lock, limit).await
     }
 

@@ -217,9 +217,46 @@ async fn an_operator_sets_the_limit() {
     admin.set_lock_limit(set(2)).await.expect("a semaphore");
     waits.await.expect("no panic").expect("it has grown");
     release(locks, lease).await;
-    for limit in [0, -1, 1_001] {
+    for limit in [-1, 1_001] {
         let status = admin.set_lock_limit(set(limit)).await.expect_err("illegal");
         assert_eq!(status.code(), Code::InvalidArgument);
+    }
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
+    let broker = InProcess::start().await;
+    let locks = &mut Locks::new(broker.channel());
+    let mut admin = AdminServiceClient::new(broker.channel());
+    let set = |limit| SetLockLimitRequest {
+        lock: Some(LockRef {
+            name: LOCK.to_owned(),
+            ..LockRef::default()
+        }),
+        limit,
+    };
+    admin
+        .set_lock_limit(set(7))
+        .await
+        .expect("the lock is idle");
+    let refused = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
+    let refused = refused.expect_err("a semaphore of 7 permits");
+    assert_eq!(reason(&refused), Some(ErrorReason::LimitMismatch));
+    let removed = admin.set_lock_limit(set(0)).await.expect("a limit is set");
+    assert_eq!(removed.into_inner().previous_limit, 7);
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
+        let lease = acquire(locks, target(mode, 0, 0)).await;
+        let lease = lease.expect("the lock has no limit");
+        let refused = admin.set_lock_limit(set(7)).await.expect_err("in use");
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert_eq!(reason(&refused), Some(ErrorReason::LimitMismatch));
+        let message = refused.message();
+        assert!(
+            message.ends_with("set the limit when the lock is idle"),
+            "{message}"
+        );
+        release(locks, lease).await;
     }
     broker.stop().await;
 }

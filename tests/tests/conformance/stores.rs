@@ -356,6 +356,10 @@ on_every_store! {
         a_limit_is_not_set_on_another_kind_of_lock_in_use
         a_set_limit_may_be_set_again
         a_set_limit_is_kept_for_a_day_after_the_last_use
+        a_limit_is_not_set_on_a_lock_that_is_waited_for_exclusively
+        a_removed_limit_lets_other_kinds_of_lock_in
+        a_removed_limit_stays_in_use_until_the_lock_is_idle
+        removing_a_limit_that_is_not_set_changes_nothing
     }
     Trusted terms {
         max_hold_cuts_the_first_validity

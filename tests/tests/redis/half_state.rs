@@ -155,7 +155,7 @@ impl Site {
                 ("bury", cancelled.map(drop))
             }
             11 => ("touch", here.touch(lock).await.map(drop)),
-            12 => ("limit", there.set_limit(lock, 3).await.map(drop)),
+            12 => ("limit", there.set_limit(lock, Some(3)).await.map(drop)),
             13 => ("get", here.get(lock).await.map(drop)),
             14 => ("check", here.check(lock, token).await.map(drop)),
             _ => return None,

@@ -11,20 +11,21 @@ use crate::{
     lock::{Force, LockKey, PERMITS_MAX, Revoke},
 };
 
+/// Reads the lock and its limit; `None` removes the limit.
 pub(in crate::grpc) fn set_lock_limit(
     request: SetLockLimitRequest,
     asking: &Asking,
-) -> Result<(LockKey, u32), Refused> {
+) -> Result<(LockKey, Option<u32>), Refused> {
     let mut fields = Fields::default();
     let lock = lock(&mut fields, request.lock);
     let limit = u32::try_from(request.limit).ok();
-    let limit = limit.filter(|limit| (1..=PERMITS_MAX).contains(limit));
+    let limit = limit.filter(|limit| *limit <= PERMITS_MAX);
     if limit.is_none() {
-        fields.violation("limit", "must be 1 to 1000");
+        fields.violation("limit", "must be 1 to 1000, or 0 to remove the limit");
     }
     let (lock, limit) = fields.accept(lock.zip(limit))?;
     asking.about(Ask::SetLockLimit, [&lock])?;
-    Ok((lock, limit))
+    Ok((lock, (limit > 0).then_some(limit)))
 }
 
 pub(in crate::grpc) fn force_release(

@@ -11,10 +11,14 @@ impl Record {
     pub fn set_limit(
         &mut self,
         context: &Context,
-        limit: u32,
+        limit: Option<u32>,
     ) -> Result<Outcome<LimitSet>, Refused> {
         context.check_late()?;
         self.expire(context);
+        let Some(limit) = limit else {
+            let previous = std::mem::take(&mut self.set_limit);
+            return Ok(self.advanced(context, LimitSet::Set { previous }));
+        };
         let previous = self.limit_in_use();
         if previous == WHOLE {
             return Ok(Outcome::silent(LimitSet::Mismatch));

@@ -23,7 +23,7 @@ const MUTANT_SEQUENCES: u64 = 5_000;
 const RARE: [u64; 6] = [3_769, 2_273, 1_705, 791, 641, 577];
 /// At full scale each of these occurs at least so often.
 const OCCUR: usize = 500;
-const MUST_OCCUR: [&str; 45] = [
+const MUST_OCCUR: [&str; 46] = [
     "ended: expired",
     "ended: revoked",
     "ended: max_hold",
@@ -49,6 +49,7 @@ const MUST_OCCUR: [&str; 45] = [
     "release: downgraded",
     "set limit",
     "set limit: mismatch",
+    "set limit: removed",
     "acquire: closed by a lock_delay",
     "renew: max_hold",
     "acquire: granted beside holders",

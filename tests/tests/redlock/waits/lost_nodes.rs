@@ -282,7 +282,7 @@ async fn what_needs_counting_is_refused_with_a_sentence() {
         "{}",
         status.message()
     );
-    let refused = broker.store.set_limit(&lock("counted"), 5).await;
+    let refused = broker.store.set_limit(&lock("counted"), Some(5)).await;
     assert!(
         matches!(refused, Err(StoreError::Unsupported(_))),
         "{refused:?}"

@@ -198,7 +198,8 @@ type SetLockLimitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The semaphore.
 	Lock *LockRef `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	// Required. 1-1000.
+	// 1-1000. 0 removes the limit: callers decide again once the lock is idle, and
+	// until then the lock keeps the limit that is in use.
 	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -251,7 +252,8 @@ func (x *SetLockLimitRequest) GetLimit() int32 {
 // Response of SetLockLimit.
 type SetLockLimitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The limit before.
+	// The limit that was in use or, after a removal, the limit that had been set.
+	// 0: there was none.
 	PreviousLimit int32 `protobuf:"varint,1,opt,name=previous_limit,json=previousLimit,proto3" json:"previous_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

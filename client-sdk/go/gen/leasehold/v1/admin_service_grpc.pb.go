@@ -33,9 +33,11 @@ const (
 type AdminServiceClient interface {
 	// Ends a lease that is not the caller's.
 	ForceReleaseLease(ctx context.Context, in *ForceReleaseLeaseRequest, opts ...grpc.CallOption) (*ForceReleaseLeaseResponse, error)
-	// Changes the limit of a semaphore. It stays in the record and overrides what
-	// callers send. Shrinking stops grants until enough permits have come back;
-	// waiters that want more than the new limit are refused LIMIT_MISMATCH.
+	// Sets the limit of a semaphore, or removes it. A set limit stays in the record
+	// and overrides what callers send. Shrinking stops grants until enough permits
+	// have come back; waiters that want more than the new limit are refused
+	// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
+	// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
 	SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error)
 }
 
@@ -75,9 +77,11 @@ func (c *adminServiceClient) SetLockLimit(ctx context.Context, in *SetLockLimitR
 type AdminServiceServer interface {
 	// Ends a lease that is not the caller's.
 	ForceReleaseLease(context.Context, *ForceReleaseLeaseRequest) (*ForceReleaseLeaseResponse, error)
-	// Changes the limit of a semaphore. It stays in the record and overrides what
-	// callers send. Shrinking stops grants until enough permits have come back;
-	// waiters that want more than the new limit are refused LIMIT_MISMATCH.
+	// Sets the limit of a semaphore, or removes it. A set limit stays in the record
+	// and overrides what callers send. Shrinking stops grants until enough permits
+	// have come back; waiters that want more than the new limit are refused
+	// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
+	// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
 	SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

@@ -39,9 +39,11 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetLockLimit(self, request, context):
-        """Changes the limit of a semaphore. It stays in the record and overrides what
-        callers send. Shrinking stops grants until enough permits have come back;
-        waiters that want more than the new limit are refused LIMIT_MISMATCH.
+        """Sets the limit of a semaphore, or removes it. A set limit stays in the record
+        and overrides what callers send. Shrinking stops grants until enough permits
+        have come back; waiters that want more than the new limit are refused
+        LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
+        or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -134,8 +134,8 @@ impl Preamble<'_> {
         self.command(lock, [number(from as u64)])
     }
 
-    pub fn set_limit(&self, lock: &LockKey, limit: u32) -> Command {
-        self.command(lock, [number(limit.into())])
+    pub fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Command {
+        self.command(lock, [number(limit.unwrap_or(0).into())])
     }
 
     pub fn revoke(&self, revoke: &Revoke) -> Command {
