@@ -401,8 +401,8 @@ pub struct AcquireRequest {
     #[prost(message, optional, tag = "6")]
     pub under: ::core::option::Option<Lease>,
     /// The longest the lock may be held in all, however often it is renewed: the
-    /// validity that the broker announces ends there. Unset: no limit but the
-    /// server's.
+    /// validity that the broker announces ends there. The server may have a limit
+    /// (limits.max_hold_max): a longer time is cut to it. Unset: that limit, if any.
     #[prost(message, optional, tag = "7")]
     pub max_hold: ::core::option::Option<::prost_types::Duration>,
     /// After an expiry or revocation (not a release) keep the whole lock closed

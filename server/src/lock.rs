@@ -124,6 +124,8 @@ pub struct Limits {
     pub wait_max_ms: u64,
     /// The longest lock_delay.
     pub lock_delay_max_ms: u64,
+    /// The longest max_hold, and that of a call that names none.
+    pub max_hold_max_ms: Option<u64>,
 }
 
 impl Default for Limits {
@@ -134,6 +136,7 @@ impl Default for Limits {
             ttl_default_ms: 10_000,
             wait_max_ms: 3_600_000,
             lock_delay_max_ms: 10_000,
+            max_hold_max_ms: None,
         }
     }
 }
@@ -144,6 +147,14 @@ impl Limits {
         Ttl(wished_ms
             .unwrap_or(self.ttl_default_ms)
             .clamp(self.ttl_min_ms, self.ttl_max_ms))
+    }
+
+    /// Cuts a wished max_hold. `None` is any time.
+    pub fn max_hold_ms(&self, wished_ms: Option<u64>) -> Option<u64> {
+        let max_ms = self.max_hold_max_ms;
+        wished_ms
+            .map(|wished_ms| wished_ms.min(max_ms.unwrap_or(u64::MAX)))
+            .or(max_ms)
     }
 
     /// Clamps a wished wait.

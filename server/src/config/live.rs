@@ -13,6 +13,8 @@ const TTL_LEAST: Duration = Duration::from_millis(100);
 const TTL_DEFAULT: Duration = Duration::from_secs(10);
 const LOCK_DELAY_MOST: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+/// As humantime counts it.
+const YEAR: Duration = Duration::from_secs(31_557_600);
 
 /// What calls and a stop go by from the moment they begin. Of the limits `ttl_max_ms` and
 /// `lock_delay_max_ms` stay as they are: they stand in the store's era.
@@ -64,12 +66,20 @@ fn limits(reader: &mut Reader) -> Limits {
     }
     let about = "The longest wait in line; a longer one asked for is cut to it";
     let wait_max = key("limits.wait_max", about).or("1h").reloads();
+    let about = "The longest max_hold, and the max_hold where the caller names none; a longer one asked \
+        for is cut to it";
+    let max_hold_max = key("limits.max_hold_max", about).reloads();
+    let max_hold_max = reader.find(max_hold_max, &time(TTL_LEAST, YEAR));
+    if max_hold_max.is_some_and(|max_hold_max| max_hold_max < ttl_min) {
+        reader.problem("limits.max_hold_max", "must not be below limits.ttl_min");
+    }
     let about = "The longest lock_delay; a longer one asked for is refused";
     let lock_delay_max = key("limits.lock_delay_max", about).or("10s");
     Limits {
         ttl_min_ms: millis(ttl_min),
         ttl_max_ms: millis(ttl_max),
         ttl_default_ms: millis(ttl_default),
+        max_hold_max_ms: max_hold_max.map(millis),
         wait_max_ms: millis(reader.read(wait_max, time(Duration::ZERO, HOUR))),
         lock_delay_max_ms: millis(
             reader.read(lock_delay_max, time(Duration::ZERO, LOCK_DELAY_MOST)),

@@ -302,8 +302,9 @@ impl Asked {
         let ttl = limits.ttl(ttl_ms);
         let grace = self.disconnect_grace.filter(|_| under.is_none());
         let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
+        let max_hold_ms = fields.ttl("max_hold", self.max_hold);
         let terms = Terms {
-            max_hold_ms: fields.ttl("max_hold", self.max_hold).unwrap_or(0),
+            max_hold_ms: limits.max_hold_ms(max_hold_ms).unwrap_or(0),
             lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
             disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
         };
@@ -312,7 +313,7 @@ impl Asked {
         let (targets, owner) = (targets?, owner?);
         let wished = Wished {
             ttl_ms: ttl_ms.filter(|_| under.is_none()),
-            max_hold_ms: terms.max_hold_ms,
+            max_hold_ms: max_hold_ms.unwrap_or(0),
             lock_delay_ms: terms.lock_delay_ms,
             disconnect_grace_ms: grace_ms,
         };

@@ -46,7 +46,7 @@ const fn source(
     }
 }
 
-const FILES: [Wrong; 24] = [
+const FILES: [Wrong; 25] = [
     wrong(
         "a syntax error",
         "[server]\nlisten = \"127.0.0.1:1\n",
@@ -156,6 +156,11 @@ const FILES: [Wrong; 24] = [
         "ttl_default out of bounds",
         "[limits]\nttl_max = \"20s\"\nttl_default = \"21s\"\n",
         "limits.ttl_default (from {dir}/leasehold.toml): must lie between limits.ttl_min and limits.ttl_max",
+    ),
+    wrong(
+        "max_hold_max below ttl_min",
+        "[limits]\nttl_min = \"2s\"\nmax_hold_max = \"1s\"\n",
+        "limits.max_hold_max (from {dir}/leasehold.toml): must not be below limits.ttl_min",
     ),
     wrong(
         "both listeners on one address",

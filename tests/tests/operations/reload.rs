@@ -332,3 +332,29 @@ async fn a_stop_goes_by_the_newest_drain_timeout() {
     assert_eq!(broker.process.ended().await, Some(0));
     broker.logs("drain_timeout has passed").await;
 }
+
+#[tokio::test]
+async fn max_hold_max_cuts_every_hold_that_begins_after_it() {
+    let broker = Broker::on("").await;
+    let before = AcquireRequest {
+        request_id: Uuid::new_v4().to_string(),
+        ..request(Some(50_000))
+    };
+    let held = broker.granted(before.clone()).await;
+    assert_eq!(broker.granted_ms(Some(50_000)).await, 50_000);
+    broker.rewrite("[limits]\nmax_hold_max = \"20s\"\n");
+    broker
+        .logs("changed: limits.max_hold_max from nothing to 20s")
+        .await;
+    for (asked_s, cut_s) in [(None, 20), (Some(40), 20), (Some(10), 10)] {
+        let asked = AcquireRequest {
+            max_hold: asked_s.map(|seconds| prost_types::Duration { seconds, nanos: 0 }),
+            ..request(Some(50_000))
+        };
+        let ttl = broker.granted(asked).await.ttl.expect("a lease has a ttl");
+        assert_eq!((ttl.seconds, ttl.nanos), (cut_s, 0), "{asked_s:?}");
+    }
+    let again = broker.granted(before).await;
+    assert_eq!(again.lease_id, held.lease_id, "the same call as before");
+    assert_eq!(again.ttl, held.ttl);
+}

@@ -99,7 +99,7 @@ The files that the broker is given: where, of which secret, of which key, for wh
 {{- define "leasehold.restarting" -}}
 {{- $settings := include "leasehold.settings" . | fromJson }}
 {{- $_ := unset $settings "quotas" }}
-{{- with $settings.limits }}{{ $_ := unset . "ttl_min" }}{{ $_ := unset . "ttl_default" }}{{ $_ := unset . "wait_max" }}{{ end }}
+{{- with $settings.limits }}{{ $_ := unset . "ttl_min" }}{{ $_ := unset . "ttl_default" }}{{ $_ := unset . "wait_max" }}{{ $_ := unset . "max_hold_max" }}{{ end }}
 {{- with $settings.server }}{{ $_ := unset . "drain_timeout" }}{{ end }}
 {{- with $settings.log }}{{ $_ := unset . "filter" }}{{ end }}
 {{- range $section, $keys := $settings }}

@@ -55,8 +55,8 @@ type AcquireRequest struct {
 	// grants you already have.
 	Under *Lease `protobuf:"bytes,6,opt,name=under,proto3" json:"under,omitempty"`
 	// The longest the lock may be held in all, however often it is renewed: the
-	// validity that the broker announces ends there. Unset: no limit but the
-	// server's.
+	// validity that the broker announces ends there. The server may have a limit
+	// (limits.max_hold_max): a longer time is cut to it. Unset: that limit, if any.
 	MaxHold *durationpb.Duration `protobuf:"bytes,7,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
 	// After an expiry or revocation (not a release) keep the whole lock closed
 	// for this long, for resources that cannot check fencing tokens. At most 60 s.
