@@ -214,8 +214,7 @@ impl Broker {
         if self.is_draining() {
             return Err(LockError::Draining.at(call.first()));
         }
-        let locks = call.targets.iter().map(|target| &target.lock);
-        let places = self.quotas.admit(caller, locks);
+        let places = self.quotas.admit(caller, call);
         let places = places.inspect_err(|error| self.metrics.over_quota(error));
         let places = places.map_err(|error| error.at(call.first()))?;
         Ok((self.lease_of(caller, call).await?, places))

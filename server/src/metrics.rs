@@ -181,7 +181,8 @@ impl All {
         names.plain("fencing_checks", about, checks.clone());
         begin(&checks, "result", &labels::RESULTS);
         let quotas = Counters::default();
-        let about = "Acquires that were refused for how much there is already";
+        let about =
+            "Acquires, watches and live pages that were refused for how much there is already";
         names.plain("quota_refusals", about, quotas.clone());
         begin(&quotas, "quota", &labels::QUOTAS);
         let credentials = Counters::default();

@@ -2,6 +2,8 @@
 //! themselves: nothing is asked of the store.
 
 mod kept;
+mod shares;
+mod waits;
 
 use std::{
     collections::HashMap,
@@ -13,9 +15,13 @@ use std::{
     time::Duration,
 };
 
-use self::kept::Kept;
+pub use self::shares::{Share, Shares};
+use self::{kept::Kept, waits::Waits};
 use crate::{
-    lock::{LeaseId, LockError, LockKey, Quota},
+    lock::{
+        AcquireCall, LeaseId, LockError, LockKey, Quota, RequestHash, WATCHES_MAX,
+        WATCHES_PER_CALLER_MAX,
+    },
     metrics::HeldCount,
     pace::{Pace, Paces},
 };
@@ -42,6 +48,7 @@ pub struct Quotas {
     counts: Arc<Mutex<Counts>>,
     kept: Arc<Mutex<Kept>>,
     asked: Arc<AtomicU32>,
+    watches: Shares,
 }
 
 /// Returns the limits that apply now: they can change while the broker runs.
@@ -54,6 +61,7 @@ struct Counts {
     by_caller: HashMap<Arc<str>, u32>,
     by_namespace: HashMap<Box<str>, u32>,
     acquires: Paces<Arc<str>>,
+    waits: Waits,
 }
 
 /// A lock that is held or waited for, until dropped.
@@ -62,6 +70,8 @@ pub struct Place {
     counts: Arc<Mutex<Counts>>,
     caller: Arc<str>,
     lock: LockKey,
+    /// The call that waits for the lock, until the lock is held.
+    waits: Option<RequestHash>,
     /// Since it is held.
     held: Option<HeldCount>,
 }
@@ -79,6 +89,7 @@ impl Quotas {
             counts: Arc::default(),
             kept: Arc::default(),
             asked: Arc::default(),
+            watches: Shares::new(WATCHES_PER_CALLER_MAX, WATCHES_MAX),
         }
     }
 
@@ -86,11 +97,7 @@ impl Quotas {
     ///
     /// # Errors
     /// [`LockError::QuotaExceeded`] or [`LockError::Overloaded`].
-    pub fn admit<'a>(
-        &self,
-        caller: &Arc<str>,
-        locks: impl Iterator<Item = &'a LockKey>,
-    ) -> Result<Vec<Place>, LockError> {
+    pub fn admit(&self, caller: &Arc<str>, call: &AcquireCall) -> Result<Vec<Place>, LockError> {
         let limits = (self.limits.0)();
         if self.asked.load(Ordering::Relaxed) >= limits.acquires_at_once {
             return Err(LockError::Overloaded);
@@ -105,9 +112,18 @@ impl Quotas {
             })?;
         }
         locked(&self.kept).forget_expired();
-        let places = locks.map(|lock| {
-            locked(&self.counts).check(&limits, caller, lock)?;
-            Ok(self.place(caller, lock))
+        let waits = call.wait_ms > 0 && !caller.is_empty();
+        let waits = waits.then(|| call.request_id.hash());
+        let places = call.targets.iter().map(|target| {
+            let mut counts = locked(&self.counts);
+            counts.check(&limits, caller, &target.lock)?;
+            if let Some(request) = waits {
+                counts.waits.add(caller, &target.lock, request)?;
+            }
+            drop(counts);
+            let mut place = self.place(caller, &target.lock);
+            place.waits = waits;
+            Ok(place)
         });
         places.collect()
     }
@@ -119,6 +135,7 @@ impl Quotas {
             counts: Arc::clone(&self.counts),
             caller: Arc::clone(caller),
             lock: lock.clone(),
+            waits: None,
             held: None,
         }
     }
@@ -155,6 +172,14 @@ impl Quotas {
         locked(&self.kept).run_out()
     }
 
+    /// Takes a place for a watch.
+    ///
+    /// # Errors
+    /// [`Quota::Watches`].
+    pub fn watch(&self, caller: &Arc<str>) -> Result<Share, Quota> {
+        self.watches.take(caller).map_err(Quota::Watches)
+    }
+
     /// The store is asked for a lock.
     pub fn ask(&self) -> Unanswered {
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -171,12 +196,20 @@ impl Place {
     /// The lock is held from now on.
     pub fn held(&mut self, held: Option<HeldCount>) {
         self.held = held;
+        if let Some(request) = self.waits.take() {
+            let mut counts = locked(&self.counts);
+            counts.waits.remove(&self.caller, &self.lock, request);
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        locked(&self.counts).remove(&self.caller, &self.lock);
+        let mut counts = locked(&self.counts);
+        counts.remove(&self.caller, &self.lock);
+        if let Some(request) = self.waits {
+            counts.waits.remove(&self.caller, &self.lock, request);
+        }
     }
 }
 

@@ -33,9 +33,6 @@ impl Broker {
 
     /// These locks are held from now on, each in its place.
     pub(super) fn count_held(&self, places: &mut [Place], locks: &[HeldLock]) {
-        if !self.metrics.is_on() {
-            return;
-        }
         for place in places {
             let is_its = |held: &&HeldLock| held.lock == *place.lock();
             let grant = locks.iter().find(is_its).map(|held| held.grant);

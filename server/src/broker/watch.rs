@@ -1,7 +1,7 @@
 //! Watching: what changes is told to whoever wants to hear it, while somebody does.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use tracing::warn;
 use super::Broker;
 use crate::{
     lock::{LockError, LockKey},
+    quotas::Share,
     store::{Change, WATCHED_MS},
 };
 
@@ -27,7 +28,7 @@ const ASK_EVERY: Duration = Duration::from_millis(WATCHED_MS / 3);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
     /// Something has changed.
-    Changed(LockKey, Change),
+    Changed(LockKey, Arc<Change>),
     /// Something may have been missed.
     Gap,
 }
@@ -45,6 +46,8 @@ pub(super) struct Watchers {
 pub struct Watch {
     news: broadcast::Receiver<News>,
     draining: CancellationToken,
+    /// That of a caller's watch.
+    _share: Option<Share>,
 }
 
 impl Default for Watchers {
@@ -61,7 +64,7 @@ impl Watchers {
     pub(super) fn changed(&self, lock: &LockKey, changes: Vec<Change>) {
         if self.news.receiver_count() > 0 {
             for change in changes {
-                self.tell(News::Changed(lock.clone(), change));
+                self.tell(News::Changed(lock.clone(), Arc::new(change)));
             }
         }
     }
@@ -108,8 +111,24 @@ impl Watchers {
 }
 
 impl Broker {
-    /// Has all brokers tell what they change from now on, until the watch is dropped.
-    pub async fn watch(&self) -> Result<Watch, LockError> {
+    /// Watches for a caller, as [`Broker::watch_uncounted`] does; `caller` is empty where callers do
+    /// not show who they are.
+    ///
+    /// # Errors
+    /// [`LockError::QuotaExceeded`] beside those of the store.
+    pub async fn watch(&self, caller: &Arc<str>) -> Result<Watch, LockError> {
+        let share = self.quotas.watch(caller).map_err(LockError::from);
+        let share = share.inspect_err(|error| self.metrics.over_quota(error))?;
+        let watch = self.watch_uncounted().await?;
+        Ok(Watch {
+            _share: Some(share),
+            ..watch
+        })
+    }
+
+    /// Has all brokers tell what they change from now on, until the watch is dropped. No quota counts
+    /// the watch: it is that of the broker itself.
+    pub async fn watch_uncounted(&self) -> Result<Watch, LockError> {
         if self.draining.is_cancelled() {
             return Err(LockError::Draining);
         }
@@ -121,6 +140,7 @@ impl Broker {
         Ok(Watch {
             news,
             draining: self.draining.clone(),
+            _share: None,
         })
     }
 

@@ -63,7 +63,7 @@ impl InspectionService for Inspection {
         let asking = self.asking(&request)?;
         asking.some(Ask::WatchLocks)?;
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
-        let watch = self.broker.watch().await;
+        let watch = self.broker.watch(&asking.caller.name).await;
         let watch = watch.map_err(|error| status::of_all(&error, None))?;
         Ok(Response::new(watching::events(
             watch, asking, filter, resumes,

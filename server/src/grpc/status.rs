@@ -115,6 +115,9 @@ pub(super) fn of_all(error: &LockError, missing: Option<&str>) -> Status {
     let mut details = vec![info(reason, vec![])];
     details.extend(retry_after_ms(error).map(retry));
     let missing = missing.map_or_else(String::new, |server| format!(" ({server} does not answer)"));
+    if let LockError::QuotaExceeded(quota) = error {
+        details.push(quota_failure(quota));
+    }
     // These have no request_id.
     let known = [
         (LockError::StoreUnavailable, "repeat the call"),
@@ -297,6 +300,11 @@ fn next(error: &LockError) -> &'static str {
         LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::Cancelled => "acquire again to join the end of the line",
         LockError::QuotaExceeded(Quota::Rate { .. }) => "repeat the call later",
+        LockError::QuotaExceeded(Quota::Waits) => {
+            "acquire the lock again when fewer of these calls wait"
+        }
+        LockError::QuotaExceeded(Quota::Watches(_)) => "end a watch, or use one for several locks",
+        LockError::QuotaExceeded(Quota::LivePages(_)) => "close a page",
         LockError::QuotaExceeded(_) => "release locks, or have the operator raise the quota",
         LockError::Overloaded => "repeat the call with the same request_id a moment later",
         LockError::QueueFull => "try again when fewer wait",

@@ -2,7 +2,10 @@
 
 use thiserror::Error;
 
-use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, LOCKS_MAX, LockKey, WHOLE};
+use super::{
+    ATTEMPTS_MAX, Contention, ENTRIES_MAX, LIVE_PAGES_MAX, LIVE_PAGES_PER_CALLER_MAX, LOCKS_MAX,
+    LockKey, WAITS_PER_CALLER_MAX, WATCHES_MAX, WATCHES_PER_CALLER_MAX, WHOLE,
+};
 
 /// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -146,6 +149,26 @@ pub enum Quota {
         /// When there may be one more.
         retry_after_ms: u64,
     },
+    /// Of the caller's calls in one queue.
+    #[error(
+        "{WAITS_PER_CALLER_MAX} calls of the caller wait for the lock at this broker, the maximum"
+    )]
+    Waits,
+    /// Of watches.
+    #[error("{}", bound_reached("watches", *_0, WATCHES_PER_CALLER_MAX, WATCHES_MAX))]
+    Watches(Bound),
+    /// Of pages that are told of changes.
+    #[error("{}", bound_reached("live pages", *_0, LIVE_PAGES_PER_CALLER_MAX, LIVE_PAGES_MAX))]
+    LivePages(Bound),
+}
+
+/// A bound of something that callers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Of each caller.
+    PerCaller,
+    /// Of all callers together.
+    Total,
 }
 
 /// Which of its locks a call failed at, and why.
@@ -164,6 +187,15 @@ impl LockError {
     pub fn at(self, lock: &LockKey) -> Failed {
         let lock = lock.clone();
         Failed { lock, error: self }
+    }
+}
+
+fn bound_reached(what: &str, bound: Bound, per_caller: usize, total: usize) -> String {
+    match bound {
+        Bound::PerCaller => {
+            format!("the caller has {per_caller} {what} at this broker, the maximum")
+        }
+        Bound::Total => format!("this broker has {total} {what}, the maximum"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     history::EndReason,
-    lock::{LockError, Mode, Quota},
+    lock::{Bound, LockError, Mode, Quota},
 };
 
 /// The labels of one series.
@@ -40,12 +40,17 @@ pub(super) const REASONS: [&str; 6] = [
 ];
 
 pub(super) const RESULTS: [&str; 4] = ["live", "stale", "unknown", "failed"];
-pub(super) const QUOTAS: [&str; 5] = [
+pub(super) const QUOTAS: [&str; 10] = [
     "locks_per_caller",
     "locks_per_namespace",
     "locks",
     "acquires_per_second",
     "acquires_at_once",
+    "waits_per_caller",
+    "watches_per_caller",
+    "watches",
+    "live_pages_per_caller",
+    "live_pages",
 ];
 
 /// Why a call was not let in.
@@ -183,5 +188,10 @@ pub(super) fn quota(error: &LockError) -> Option<&'static str> {
         Quota::Namespace(_) => QUOTAS[1],
         Quota::Broker(_) => QUOTAS[2],
         Quota::Rate { .. } => QUOTAS[3],
+        Quota::Waits => QUOTAS[5],
+        Quota::Watches(Bound::PerCaller) => QUOTAS[6],
+        Quota::Watches(Bound::Total) => QUOTAS[7],
+        Quota::LivePages(Bound::PerCaller) => QUOTAS[8],
+        Quota::LivePages(Bound::Total) => QUOTAS[9],
     })
 }

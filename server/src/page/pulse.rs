@@ -60,7 +60,7 @@ impl Pulse {
         let mut is_beating = self.is_beating.lock().await;
         if !std::mem::replace(&mut *is_beating, true) {
             // A store without watches, or out of reach, leaves browsers with the time that passes.
-            let watch = broker.watch().await.ok();
+            let watch = broker.watch_uncounted().await.ok();
             let beat = self.clone().beat(broker.clone(), watch);
             self.tasks
                 .spawn(self.stop.clone().run_until_cancelled_owned(beat));
@@ -73,7 +73,7 @@ impl Pulse {
         while !broker.is_draining() && !self.is_left().await {
             let Some(ear) = &mut watch else {
                 sleep(ASK_AGAIN).await;
-                watch = broker.watch().await.ok();
+                watch = broker.watch_uncounted().await.ok();
                 continue;
             };
             match timeout_at(Instant::now() + LOOK_EVERY, ear.next()).await {

@@ -4,17 +4,21 @@
 use std::time::Duration;
 
 use leasehold_proto::v1::{
-    AcquireRequest, Close, ErrorReason, Heartbeat, HoldAcquire, HoldRequest, HoldResponse,
-    hold_request::Message as Ask, hold_response::Message as Told,
+    AcquireRequest, CancelAcquire, Close, ErrorReason, Heartbeat, HoldAcquire, HoldRequest,
+    HoldResponse, Refused, hold_request::Message as Ask, hold_response::Message as Told,
 };
 use leasehold_tests::{
+    callers::Caller,
     clock::boottime,
     guarded::{EVERYTHING, Guarded, SOON, acquire, given_back, next, renewed, send, stream, taken},
+    in_process::InProcess,
     scale::figures,
+    scrape::scrape_at,
     status::reason,
     until::until,
 };
 use tokio::{
+    sync::mpsc,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -308,4 +312,133 @@ async fn end(told: &mut Streaming<HoldResponse>) -> Status {
             Err(status) => return status,
         }
     }
+}
+
+/// A lease stream whose calls wait for locks.
+struct Queueing {
+    /// Above that of the stream which the same calls were on before.
+    attach_number: i32,
+    asks: mpsc::Sender<HoldRequest>,
+    told: Streaming<HoldResponse>,
+    last_call_id: i64,
+}
+
+impl Queueing {
+    async fn of(caller: &Caller, attach_number: i32) -> Self {
+        let (asks, told) = stream(caller).await;
+        Self {
+            attach_number,
+            asks,
+            told,
+            last_call_id: 0,
+        }
+    }
+
+    /// Enqueues a call, which must not be granted.
+    async fn enqueue(&mut self, request: AcquireRequest) -> Result<i64, Refused> {
+        self.last_call_id += 1;
+        let call_id = self.last_call_id;
+        let acquire = HoldAcquire {
+            call_id,
+            request: Some(request),
+            attach_number: self.attach_number,
+            ..HoldAcquire::default()
+        };
+        send(&self.asks, Ask::Acquire(acquire)).await;
+        loop {
+            let told = next(&mut self.told).await;
+            if let Told::Refused(refused) = told {
+                assert_eq!(refused.call_id, call_id);
+                return Err(refused);
+            }
+            let Told::Queued(queued) = told else {
+                panic!("{told:?} instead of a position in the queue");
+            };
+            if queued.call_id == call_id {
+                return Ok(call_id);
+            }
+        }
+    }
+
+    async fn cancel(&mut self, call_id: i64) {
+        send(&self.asks, Ask::Cancel(CancelAcquire { call_id })).await;
+        loop {
+            let told = next(&mut self.told).await;
+            if let Told::Refused(refused) = told {
+                assert_eq!(refused.call_id, call_id);
+                return;
+            }
+            assert!(matches!(told, Told::Queued(_)), "{told:?}");
+        }
+    }
+}
+
+fn waiting(name: &str) -> AcquireRequest {
+    AcquireRequest {
+        wait_timeout: LONG.try_into().ok(),
+        ..acquire(name, LONG)
+    }
+}
+
+#[tokio::test]
+async fn one_caller_leaves_most_of_a_queue_to_others() {
+    const WAITS_PER_CALLER: usize = 1_000;
+    let site = start(&[("ACQUIRES_PER_SECOND", "100000")]).await;
+    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
+    for name in ["shared", "other"] {
+        let held = taken(&bob, acquire(name, LONG)).await;
+        held.expect("it is free");
+    }
+    let mut first = Queueing::of(&alice, 1).await;
+    let mut last = None;
+    for _ in 0..WAITS_PER_CALLER {
+        let request = waiting("shared");
+        last = Some(request.clone());
+        first.enqueue(request).await.expect("a position");
+    }
+    let mut second = Queueing::of(&alice, 2).await;
+    let refused = second.enqueue(waiting("shared")).await;
+    let refused = refused.expect_err("one too many");
+    assert_eq!(refused.code, i32::from(Code::ResourceExhausted));
+    assert_eq!(refused.reason(), ErrorReason::QuotaExceeded);
+    let says = "1000 calls of the caller wait for the lock at this broker, the maximum";
+    assert!(refused.message.contains(says), "{}", refused.message);
+    let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
+    let label = [("quota", "waits_per_caller")];
+    let counted = metrics.sum("leasehold_quota_refusals_total", &label);
+    assert_eq!(counted as usize, 1);
+
+    // Calls that do not wait, other locks, other callers, and repeats are not concerned.
+    let now = taken(&alice, acquire("shared", LONG)).await;
+    assert_eq!(reason(&now.expect_err("held")), Some(ErrorReason::LockHeld));
+    let other = second.enqueue(waiting("other")).await;
+    other.expect("a position in another queue");
+    let others = Queueing::of(&bob, 1).await.enqueue(waiting("shared")).await;
+    others.expect("a position of another caller");
+    let repeated = second.enqueue(last.expect("a call")).await;
+    repeated.expect("the position that the call has");
+
+    first.cancel(1).await;
+    until("a position is free", async || {
+        second.enqueue(waiting("shared")).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn callers_without_names_share_the_whole_queue() {
+    let broker = InProcess::start().await;
+    let caller = Caller::new(broker.api, broker.admin, None);
+    let held = taken(&caller, acquire("shared", LONG)).await;
+    held.expect("it is free");
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut stream = Queueing::of(&caller, 1).await;
+        for _ in 0..600 {
+            let queued = stream.enqueue(waiting("shared")).await;
+            queued.expect("a position");
+        }
+        streams.push(stream);
+    }
+    broker.stop().await;
 }

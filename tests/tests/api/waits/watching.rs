@@ -7,14 +7,18 @@ use leasehold_proto::v1::{
     inspection_service_client::InspectionServiceClient, watch_locks_response::EventType,
 };
 use leasehold_tests::{
+    callers::Caller,
     client::{AcquireCall, Client, channel},
     deployment::Deployment,
+    guarded::{EVERYTHING, Guarded},
     in_process::InProcess,
+    scrape::scrape_at,
     status::reason,
     until::until,
 };
 use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
+use tonic_types::StatusExt as _;
 
 const TTL: Duration = Duration::from_secs(10);
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
@@ -172,5 +176,67 @@ async fn illegal_names_are_refused() {
     };
     let refused = Watch::of(broker.api, illegal).await.err().expect("refused");
     assert_eq!(reason(&refused), Some(ErrorReason::InvalidField));
+    broker.stop().await;
+}
+
+const WATCHES_PER_CALLER: usize = 16;
+const WATCHES: usize = 1_000;
+const WATCHES_PER_CONNECTION: usize = 100;
+
+async fn watch_all(caller: &Caller) -> Result<Streaming<WatchLocksResponse>, Status> {
+    let request = WatchLocksRequest::default();
+    let watch = caller.looks.clone().watch_locks(request).await?;
+    Ok(watch.into_inner())
+}
+
+/// That a bound on watches is reached, and which.
+fn is_over(refused: &Status, bound: &str) {
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(reason(refused), Some(ErrorReason::QuotaExceeded));
+    assert!(refused.message().contains(bound), "{}", refused.message());
+    let failure = refused.get_details_quota_failure();
+    let failure = failure.expect("a QuotaFailure");
+    assert!(failure.violations[0].description.contains(bound));
+}
+
+#[tokio::test]
+async fn one_caller_has_sixteen_watches() {
+    let tokens = [("alice", "alice"), ("bob", "bob")];
+    let site = Guarded::start(EVERYTHING, &tokens).await;
+    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES_PER_CALLER {
+        watches.push(watch_all(&alice).await.expect("a watch"));
+    }
+    let refused = watch_all(&alice).await.expect_err("one too many");
+    is_over(&refused, "the caller has 16 watches at this broker");
+    let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
+    let label = [("quota", "watches_per_caller")];
+    let counted = metrics.sum("leasehold_quota_refusals_total", &label);
+    assert_eq!(counted as usize, 1);
+    watch_all(&bob).await.expect("a watch of another caller");
+    watches.pop();
+    until("the watch has ended", async || watch_all(&alice).await.ok()).await;
+}
+
+#[tokio::test]
+async fn a_broker_has_a_thousand_watches() {
+    let broker = InProcess::start().await;
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES / WATCHES_PER_CONNECTION {
+        let caller = Caller::new(broker.api, broker.admin, None);
+        for _ in 0..WATCHES_PER_CONNECTION {
+            watches.push(watch_all(&caller).await.expect("a watch"));
+        }
+    }
+    let caller = Caller::new(broker.api, broker.admin, None);
+    let refused = watch_all(&caller).await.expect_err("one too many");
+    is_over(&refused, "this broker has 1000 watches, the maximum");
+    watches.pop();
+    until("the watch has ended", async || {
+        watch_all(&caller).await.ok()
+    })
+    .await;
+    drop(watches);
     broker.stop().await;
 }
