@@ -23,14 +23,16 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     routing::{get, post},
 };
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{census::Census, pulse::Pulse, seal::Seal};
-use crate::grpc::Desk;
+use crate::{
+    grpc::Desk,
+    lock::{LIVE_PAGES_MAX, LIVE_PAGES_PER_CALLER_MAX},
+    quotas::Shares,
+};
 
-/// Browsers that are told at once when something changes; others look again by themselves.
-const LISTENERS_MOST: usize = 64;
 /// A form of the longest legal fields, percent-encoded, fits.
 const FORM_MAX_BYTES: usize = 16 * 1_024;
 
@@ -55,7 +57,8 @@ struct Page {
     seal: Seal,
     census: Census,
     pulse: Pulse,
-    listeners: Arc<Semaphore>,
+    /// Browsers that are told at once when something changes; others look again by themselves.
+    listeners: Shares,
 }
 
 type Shared = Arc<Page>;
@@ -76,7 +79,7 @@ pub(crate) fn router(setup: Setup) -> Router {
         seal: Seal::new(),
         census: Census::new(tasks.clone(), stop.clone()),
         pulse: Pulse::new(tasks, stop),
-        listeners: Arc::new(Semaphore::new(LISTENERS_MOST)),
+        listeners: Shares::new(LIVE_PAGES_PER_CALLER_MAX, LIVE_PAGES_MAX),
         desk,
     });
     Router::new()

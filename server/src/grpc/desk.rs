@@ -196,6 +196,18 @@ impl Visitor {
         Ok(self.asking.some(Ask::ListLocks)?)
     }
 
+    /// Whether they may find, observe or operate any lock at all: more than to acquire it.
+    ///
+    /// # Errors
+    /// As a list.
+    pub fn may_operate(&self) -> Result<(), Refusal> {
+        let verbs = [Verb::Observe, Verb::ForceRelease, Verb::Admin];
+        match verbs.into_iter().any(|verb| self.may_somewhere(verb)) {
+            true => Ok(()),
+            false => self.may_list_some(),
+        }
+    }
+
     /// Whether they may do that to any lock at all.
     #[must_use]
     pub fn may_somewhere(&self, verb: Verb) -> bool {

@@ -56,6 +56,8 @@ pub(super) async fn show(
     Guest(visitor): Guest,
 ) -> Result<Response, Failure> {
     let broker = broker(&page, &visitor)?;
+    let may_operate = visitor.may_operate().map_err(Failure::from);
+    may_operate.map_err(|failure| failure.of(&visitor))?;
     let deeds = broker.history().deeds();
     let deeds = deeds.iter().filter(|deed| is_shown(deed, &visitor));
     let losses = broker.history().losses();

@@ -14,7 +14,7 @@ use axum::{
 use futures::stream;
 use serde::Deserialize;
 use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
+    sync::watch,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -28,7 +28,8 @@ use crate::{
     access::Verb,
     broker::Broker,
     grpc::Visitor,
-    lock::{LockKey, LockName, Namespace},
+    lock::{Bound, LockError, LockKey, LockName, Namespace, Quota},
+    quotas::Share,
 };
 
 /// A page that costs a search of the store is made again no sooner.
@@ -88,7 +89,7 @@ struct Listener {
     until: Instant,
     is_new: bool,
     is_over: bool,
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 pub(super) async fn tell(
@@ -103,11 +104,18 @@ pub(super) async fn tell(
         // The answer by which a browser does not come again.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let place = Arc::clone(&page.listeners).try_acquire_owned();
-    let place = place.map_err(|_| {
-        let why =
-            "Too many browsers listen already: this page stays as it is until it is loaded again.";
-        Failure::new(StatusCode::SERVICE_UNAVAILABLE, why)
+    let place = page.listeners.take(visitor.name());
+    let place = place.map_err(|bound| {
+        let quota = Quota::LivePages(bound);
+        broker
+            .metrics()
+            .over_quota(&LockError::QuotaExceeded(quota));
+        let status = match bound {
+            Bound::PerCaller => StatusCode::TOO_MANY_REQUESTS,
+            Bound::Total => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let why = format!("{quota}: this page stays as it is until it is loaded again");
+        Failure::new(status, why).of(&visitor)
     })?;
     let beats = page.pulse.listen(&broker).await;
     let heard = beats.borrow().number();
@@ -155,7 +163,8 @@ fn may_hear(visitor: &Visitor, asked: &Asked, lock: Option<&LockKey>) -> Result<
         (View::Overview | View::Search, _) => Ok(visitor.may_list_some()?),
         (View::Lock, Some(lock)) if !visitor.may(Verb::Observe, lock) => Err(refused()),
         (View::Lock, None) => Err(Failure::new(StatusCode::BAD_REQUEST, "Which lock?")),
-        (View::Lock | View::Audit, _) => Ok(()),
+        (View::Lock, Some(_)) => Ok(()),
+        (View::Audit, _) => Ok(visitor.may_operate()?),
     }
 }
 

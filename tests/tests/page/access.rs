@@ -6,6 +6,7 @@ use leasehold_proto::v1::{AcquireRequest, AcquireResponse, ErrorReason, Lease};
 use leasehold_tests::{
     guarded::{Guarded, acquire, renewed, taken},
     page::{Looker, Reply, path},
+    scrape::scrape_at,
     status::reason,
     until::until,
 };
@@ -384,4 +385,42 @@ async fn with_a_grace_the_holder_is_asked_first() {
     assert!(site.is_held().await, "for as long as the grace");
     let log = site.guarded.broker.log();
     assert!(log.contains("grace_ms=30000"), "{log}");
+}
+
+const LIVE_PAGES_PER_CALLER: usize = 8;
+
+#[tokio::test]
+async fn a_caller_has_eight_live_pages() {
+    let site = Site::start().await;
+    let (lena, olga) = (site.looker("lena"), site.looker("olga"));
+    let mut pages = Vec::new();
+    for _ in 0..LIVE_PAGES_PER_CALLER {
+        let page = lena.listen("/live?view=overview").await;
+        pages.push(page.expect("there is room"));
+    }
+    let refused = lena.listen("/live?view=audit").await;
+    assert_eq!(refused.expect_err("one too many").status, 429);
+    let metrics = scrape_at(site.guarded.broker.admin(), Some("olga")).await;
+    let label = [("quota", "live_pages_per_caller")];
+    let counted = metrics.sum("leasehold_quota_refusals_total", &label);
+    assert_eq!(counted as usize, 1);
+    let other = olga.listen("/live?view=overview").await;
+    other.expect("a page of another caller");
+    pages.pop();
+    until("a page has ended", async || {
+        lena.listen("/live?view=audit").await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_audit_page_is_for_callers_who_may_more_than_acquire() {
+    let site = Site::start().await;
+    for path in ["/audit", "/live?view=audit"] {
+        for (name, status) in [("alice", 403), ("lena", 200), ("olga", 200), ("dora", 200)] {
+            let reply = site.looker(name).listen(path).await;
+            let shown = reply.map_or_else(|refused| refused.status, |_| 200);
+            assert_eq!(shown, status, "{name}: {path}");
+        }
+    }
 }
