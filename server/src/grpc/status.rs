@@ -11,8 +11,10 @@ use crate::access::{Unknown, Verb};
 use crate::lock::{Contention, Failed, LockError, LockKey, Quota};
 
 const DOMAIN: &str = "leasehold.dev";
-/// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB.
+/// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB, so that details
+/// must stay below 4 KiB.
 const SHOWN_MAX_BYTES: usize = 128;
+const VIOLATIONS_MAX: usize = 8;
 const VIOLATIONS_IN_MESSAGE: usize = 3;
 const STORE_RETRY_MS: u64 = 1_000;
 /// Memory comes back when others give their locks up, or somebody makes room.
@@ -320,14 +322,23 @@ fn next(error: &LockError) -> &'static str {
 }
 
 fn invalid(violations: Vec<Violation>) -> Status {
+    let count = violations.len();
+    let violations: Vec<_> = violations
+        .into_iter()
+        .take(VIOLATIONS_MAX)
+        .map(|violation| Violation {
+            field: cut(&violation.field),
+            ..violation
+        })
+        .collect();
     let shown: Vec<_> = violations
         .iter()
         .take(VIOLATIONS_IN_MESSAGE)
         .map(|violation| format!("{} {}", violation.field, violation.description))
         .collect();
     let mut message = format!("invalid request: {}", shown.join("; "));
-    if violations.len() > shown.len() {
-        message += &format!("; and {} more", violations.len() - shown.len());
+    if count > shown.len() {
+        message += &format!("; and {} more", count - shown.len());
     }
     let field_violations = violations
         .into_iter()
@@ -427,3 +438,6 @@ fn contention(
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(SHOWN_MAX_BYTES)].to_owned()
 }
+
+#[cfg(test)]
+mod tests;

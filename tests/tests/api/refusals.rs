@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_proto::v1::{
-    CheckFencingTokenRequest, ErrorReason, LockRef, lock_service_client::LockServiceClient,
+    AcquireRequest, CheckFencingTokenRequest, ErrorReason, Grant, Lease, LockRef, LockTarget,
+    Owner, RenewRequest, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
@@ -13,7 +14,7 @@ use leasehold_tests::{
     redis_server::RedisServer,
     status::reason,
 };
-use tonic::{Code, Status};
+use tonic::{Code, Status, transport::Endpoint};
 use tonic_types::StatusExt as _;
 
 pub(crate) const LOCK: &str = "a-lock";
@@ -168,4 +169,63 @@ async fn a_store_that_may_have_lost_leases_says_when_to_come_again() {
         let after = retry.expect("when to come again");
         assert!(after > TTL && after < 3 * WAIT, "{after:?}");
     }
+}
+
+/// What gRPC clients read of the metadata of an answer: that of Java, and of C, Python and Ruby before
+/// they warn.
+const METADATA_READ_BYTES: u32 = 8 * 1_024;
+
+#[tokio::test]
+async fn the_longest_refusals_are_read_by_every_client() {
+    let broker = InProcess::start().await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", broker.api));
+    let endpoint = endpoint.expect("a socket address");
+    let channel = endpoint.http2_max_header_list_size(METADATA_READ_BYTES);
+    let mut locks = LockServiceClient::new(channel.connect_lazy());
+    let wrong_target = LockTarget {
+        namespace: "?".to_owned(),
+        permits: -1,
+        limit: -1,
+        ..LockTarget::default()
+    };
+    let wrong_lease = Lease {
+        grants: vec![
+            Grant {
+                target: Some(wrong_target.clone()),
+                ..Grant::default()
+            };
+            64
+        ],
+        ..Lease::default()
+    };
+    let renew = RenewRequest {
+        lease: Some(wrong_lease.clone()),
+        ttl: None,
+    };
+    let labels = (0..16).map(|n| {
+        let key = format!("{n}{}", "\u{7f}".repeat(64));
+        (key, String::new())
+    });
+    let acquire = AcquireRequest {
+        target: Some(wrong_target),
+        owner: Some(Owner {
+            labels: labels.collect(),
+            ..Owner::default()
+        }),
+        under: Some(wrong_lease),
+        ..AcquireRequest::default()
+    };
+    let refusals = [
+        locks.renew(renew).await.err(),
+        locks.acquire(acquire).await.err(),
+    ];
+    for refused in refusals {
+        let refused = refused.expect("many fields are wrong");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        let told = refused.get_details_bad_request().expect("a BadRequest");
+        assert_eq!(told.field_violations.len(), 8);
+        let details = refused.details().len();
+        assert!(details < 4_096, "{details} bytes");
+    }
+    broker.stop().await;
 }
