@@ -106,34 +106,24 @@ impl AdminService for Admin {
         };
         let previous = previous.map_err(|error| status::limit_not_set(&error, &lock))?;
         let caller = &*asking.caller.name;
-        let peer_shown = peer.map(tracing::field::display);
-        let (kind, why) = match limit {
-            Some(limit) => {
-                tracing::info!(
-                    target: "audit",
-                    lock = lock.to_string(),
-                    limit,
-                    previous,
-                    caller,
-                    peer = peer_shown,
-                    "an operator has set a limit"
-                );
-                (DeedKind::SetLimit, format!("from {previous} to {limit}"))
-            }
-            None => {
-                tracing::info!(
-                    target: "audit",
-                    lock = lock.to_string(),
-                    previous,
-                    caller,
-                    peer = peer_shown,
-                    "an operator has removed a limit"
-                );
-                (DeedKind::RemoveLimit, format!("from {previous} to none"))
-            }
+        let (kind, changed, new) = match limit {
+            Some(limit) => (DeedKind::SetLimit, "set", limit.to_string()),
+            None => (DeedKind::RemoveLimit, "removed", "none".to_owned()),
         };
+        tracing::info!(
+            target: "audit",
+            lock = lock.to_string(),
+            limit,
+            previous,
+            caller,
+            peer = peer.map(tracing::field::display),
+            "an operator has {changed} a limit"
+        );
         let deed = deed(kind, lock, (&asking, peer));
-        self.done(Deed { why, ..deed });
+        self.done(Deed {
+            why: format!("from {previous} to {new}"),
+            ..deed
+        });
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous),
         }))
