@@ -24,16 +24,6 @@ pub use trace::TraceParent;
 
 /// Waiters of one lock; one more is `QUEUE_FULL`.
 pub const WAITERS_MAX: u32 = 10_000;
-/// Calls of one caller that may wait for one lock at each broker, where callers show who they are.
-pub const WAITS_PER_CALLER_MAX: usize = 1_000;
-/// Watches of one broker.
-pub const WATCHES_MAX: usize = 1_000;
-/// Watches of one caller at each broker, where callers show who they are.
-pub const WATCHES_PER_CALLER_MAX: usize = 16;
-/// Pages of operators of one broker that are told at once when something changes.
-pub const LIVE_PAGES_MAX: usize = 64;
-/// The same of one caller, where callers show who they are.
-pub const LIVE_PAGES_PER_CALLER_MAX: usize = 8;
 /// How many holders or waiters an inspection shows at most.
 pub const SHOWN_MAX: usize = 100;
 /// How many holders a refused call is told of at most, out of the first [`HELD_SLOTS`] slots.

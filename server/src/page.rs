@@ -27,12 +27,12 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{census::Census, pulse::Pulse, seal::Seal};
-use crate::{
-    grpc::Desk,
-    lock::{LIVE_PAGES_MAX, LIVE_PAGES_PER_CALLER_MAX},
-    quotas::Shares,
-};
+use crate::{grpc::Desk, quotas::Shares};
 
+/// Pages that are updated while they are shown; others show new data when they are loaded again.
+const LIVE_PAGES_MAX: usize = 64;
+/// Such pages of one caller, where callers show who they are.
+const LIVE_PAGES_PER_CALLER_MAX: usize = 8;
 /// A form of the longest legal fields, percent-encoded, fits.
 const FORM_MAX_BYTES: usize = 16 * 1_024;
 
@@ -57,7 +57,6 @@ struct Page {
     seal: Seal,
     census: Census,
     pulse: Pulse,
-    /// Browsers that are told at once when something changes; others look again by themselves.
     listeners: Shares,
 }
 

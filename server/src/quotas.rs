@@ -18,13 +18,15 @@ use std::{
 pub use self::shares::{Share, Shares};
 use self::{kept::Kept, waits::Waits};
 use crate::{
-    lock::{
-        AcquireCall, LeaseId, LockError, LockKey, Quota, RequestHash, WATCHES_MAX,
-        WATCHES_PER_CALLER_MAX,
-    },
+    lock::{AcquireCall, LeaseId, LockError, LockKey, Quota, RequestHash},
     metrics::HeldCount,
     pace::{Pace, Paces},
 };
+
+/// Watches of one broker.
+const WATCHES_MAX: usize = 1_000;
+/// Watches of one caller at each broker, where callers show who they are.
+const WATCHES_PER_CALLER_MAX: usize = 16;
 
 /// How much there may be at once. A lock counts while it is held or waited for, by each lease of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -302,7 +302,7 @@ fn next(error: &LockError) -> &'static str {
         LockError::TooManyLocks => "release locks of it, or begin another lease",
         LockError::Cancelled => "acquire again to join the end of the line",
         LockError::QuotaExceeded(Quota::Rate { .. }) => "repeat the call later",
-        LockError::QuotaExceeded(Quota::Waits) => {
+        LockError::QuotaExceeded(Quota::Waits(_)) => {
             "acquire the lock again when fewer of these calls wait"
         }
         LockError::QuotaExceeded(Quota::Watches(_)) => "end a watch, or use one for several locks",

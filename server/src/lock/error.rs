@@ -2,10 +2,7 @@
 
 use thiserror::Error;
 
-use super::{
-    ATTEMPTS_MAX, Contention, ENTRIES_MAX, LIVE_PAGES_MAX, LIVE_PAGES_PER_CALLER_MAX, LOCKS_MAX,
-    LockKey, WAITS_PER_CALLER_MAX, WATCHES_MAX, WATCHES_PER_CALLER_MAX, WHOLE,
-};
+use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, LOCKS_MAX, LockKey, WHOLE};
 
 /// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -150,15 +147,13 @@ pub enum Quota {
         retry_after_ms: u64,
     },
     /// Of the caller's calls in one queue.
-    #[error(
-        "{WAITS_PER_CALLER_MAX} calls of the caller wait for the lock at this broker, the maximum"
-    )]
-    Waits,
+    #[error("{_0} calls of the caller wait for the lock at this broker, the maximum")]
+    Waits(usize),
     /// Of watches.
-    #[error("{}", bound_reached("watches", *_0, WATCHES_PER_CALLER_MAX, WATCHES_MAX))]
+    #[error("{}", bound_reached("watches", *_0))]
     Watches(Bound),
     /// Of pages that are told of changes.
-    #[error("{}", bound_reached("live pages", *_0, LIVE_PAGES_PER_CALLER_MAX, LIVE_PAGES_MAX))]
+    #[error("{}", bound_reached("live pages", *_0))]
     LivePages(Bound),
 }
 
@@ -166,9 +161,9 @@ pub enum Quota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
     /// Of each caller.
-    PerCaller,
+    PerCaller(usize),
     /// Of all callers together.
-    Total,
+    Total(usize),
 }
 
 /// Which of its locks a call failed at, and why.
@@ -190,12 +185,12 @@ impl LockError {
     }
 }
 
-fn bound_reached(what: &str, bound: Bound, per_caller: usize, total: usize) -> String {
+fn bound_reached(what: &str, bound: Bound) -> String {
     match bound {
-        Bound::PerCaller => {
-            format!("the caller has {per_caller} {what} at this broker, the maximum")
+        Bound::PerCaller(most) => {
+            format!("the caller has {most} {what} at this broker, the maximum")
         }
-        Bound::Total => format!("this broker has {total} {what}, the maximum"),
+        Bound::Total(most) => format!("this broker has {most} {what}, the maximum"),
     }
 }
 

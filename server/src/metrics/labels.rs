@@ -188,10 +188,10 @@ pub(super) fn quota(error: &LockError) -> Option<&'static str> {
         Quota::Namespace(_) => QUOTAS[1],
         Quota::Broker(_) => QUOTAS[2],
         Quota::Rate { .. } => QUOTAS[3],
-        Quota::Waits => QUOTAS[5],
-        Quota::Watches(Bound::PerCaller) => QUOTAS[6],
-        Quota::Watches(Bound::Total) => QUOTAS[7],
-        Quota::LivePages(Bound::PerCaller) => QUOTAS[8],
-        Quota::LivePages(Bound::Total) => QUOTAS[9],
+        Quota::Waits(_) => QUOTAS[5],
+        Quota::Watches(Bound::PerCaller(_)) => QUOTAS[6],
+        Quota::Watches(Bound::Total(_)) => QUOTAS[7],
+        Quota::LivePages(Bound::PerCaller(_)) => QUOTAS[8],
+        Quota::LivePages(Bound::Total(_)) => QUOTAS[9],
     })
 }

@@ -111,8 +111,8 @@ pub(super) async fn tell(
             .metrics()
             .over_quota(&LockError::QuotaExceeded(quota));
         let status = match bound {
-            Bound::PerCaller => StatusCode::TOO_MANY_REQUESTS,
-            Bound::Total => StatusCode::SERVICE_UNAVAILABLE,
+            Bound::PerCaller(_) => StatusCode::TOO_MANY_REQUESTS,
+            Bound::Total(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         let why = format!("{quota}: this page stays as it is until it is loaded again");
         Failure::new(status, why).of(&visitor)

@@ -48,10 +48,10 @@ impl Shares {
         let mut taken = locked(&self.taken);
         let mine = taken.by_caller.get(caller).copied().unwrap_or(0);
         if !caller.is_empty() && mine >= self.per_caller {
-            return Err(Bound::PerCaller);
+            return Err(Bound::PerCaller(self.per_caller));
         }
         if taken.total >= self.total {
-            return Err(Bound::Total);
+            return Err(Bound::Total(self.total));
         }
         taken.total += 1;
         taken.by_caller.insert(Arc::clone(caller), mine + 1);
@@ -85,13 +85,13 @@ mod tests {
         let [alice, bob, unnamed] = ["token:alice", "token:bob", ""].map(Arc::<str>::from);
         let first = shares.take(&alice).expect("a place");
         let second = shares.take(&alice).expect("a place");
-        assert_eq!(shares.take(&alice).err(), Some(Bound::PerCaller));
+        assert_eq!(shares.take(&alice).err(), Some(Bound::PerCaller(2)));
         let third = shares.take(&bob).expect("a place");
-        assert_eq!(shares.take(&bob).err(), Some(Bound::Total));
+        assert_eq!(shares.take(&bob).err(), Some(Bound::Total(3)));
         drop((first, second, third));
         assert!(locked(&shares.taken).by_caller.is_empty());
         let all: Vec<_> = (0..3).map(|_| shares.take(&unnamed)).collect();
         assert!(all.iter().all(Result::is_ok));
-        assert_eq!(shares.take(&unnamed).err(), Some(Bound::Total));
+        assert_eq!(shares.take(&unnamed).err(), Some(Bound::Total(3)));
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::lock::{LockKey, Quota, RequestHash, WAITS_PER_CALLER_MAX};
+use crate::lock::{LockKey, Quota, RequestHash};
+
+/// Calls of one caller that may wait for one lock at each broker, where callers show who they are.
+const PER_CALLER_MAX: usize = 1_000;
 
 /// The attempts of each call, by caller and lock. Attempts of one call share a position in the queue.
 #[derive(Debug, Default)]
@@ -18,8 +21,8 @@ impl Waits {
     ) -> Result<(), Quota> {
         let calls = self.0.entry((Arc::clone(caller), lock.clone()));
         let calls = calls.or_default();
-        if calls.len() >= WAITS_PER_CALLER_MAX && !calls.contains_key(&request) {
-            return Err(Quota::Waits);
+        if calls.len() >= PER_CALLER_MAX && !calls.contains_key(&request) {
+            return Err(Quota::Waits(PER_CALLER_MAX));
         }
         *calls.entry(request).or_default() += 1;
         Ok(())
@@ -56,18 +59,24 @@ mod tests {
             let namespace = Namespace::parse("").expect("the default");
             LockKey::new(namespace, LockName::parse(name).expect("a legal name"))
         });
-        let calls: Vec<_> = (0..WAITS_PER_CALLER_MAX)
+        let calls: Vec<_> = (0..PER_CALLER_MAX)
             .map(|_| RequestId::random().hash())
             .collect();
         for call in calls.iter().chain(&calls) {
             assert_eq!(waits.add(&alice, &lock, *call), Ok(()));
         }
         let one_more = RequestId::random().hash();
-        assert_eq!(waits.add(&alice, &lock, one_more), Err(Quota::Waits));
+        assert_eq!(
+            waits.add(&alice, &lock, one_more),
+            Err(Quota::Waits(PER_CALLER_MAX))
+        );
         assert_eq!(waits.add(&alice, &other, one_more), Ok(()));
         assert_eq!(waits.add(&bob, &lock, one_more), Ok(()));
         waits.remove(&alice, &lock, calls[0]);
-        assert_eq!(waits.add(&alice, &lock, one_more), Err(Quota::Waits));
+        assert_eq!(
+            waits.add(&alice, &lock, one_more),
+            Err(Quota::Waits(PER_CALLER_MAX))
+        );
         waits.remove(&alice, &lock, calls[0]);
         assert_eq!(waits.add(&alice, &lock, one_more), Ok(()));
         waits.remove(&alice, &other, one_more);

@@ -64,8 +64,8 @@ fn longest_errors() -> Vec<LockError> {
             most: u32::MAX,
             retry_after_ms,
         }),
-        LockError::QuotaExceeded(Quota::Waits),
-        LockError::QuotaExceeded(Quota::Watches(Bound::PerCaller)),
+        LockError::QuotaExceeded(Quota::Waits(usize::MAX)),
+        LockError::QuotaExceeded(Quota::Watches(Bound::PerCaller(usize::MAX))),
         LockError::StoreRecovering { retry_after_ms },
     ]
 }
