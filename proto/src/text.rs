@@ -17,7 +17,7 @@ pub fn plain(text: &str) -> String {
     shown
 }
 
-/// Returns whether a character has no shape of its own: control characters (C0, DEL, C1), line and
+/// Returns whether a character is invisible: control characters (C0, DEL, C1), line and
 /// paragraph separators, bidirectional controls, and characters of zero width.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
