@@ -1,6 +1,7 @@
 //! The repository itself: imports, form of files, and documentation that names code.
 
 mod documented_commands;
+mod documented_limits;
 mod documented_tests;
 mod test_needs;
 mod tidy;
