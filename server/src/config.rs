@@ -44,6 +44,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The address of health and the admin service.
     pub admin_listen: SocketAddr,
+    /// The names of the admin listener, in lower case; addresses and `localhost` need none.
+    pub admin_hosts: Vec<String>,
     /// Who may connect.
     pub access: Access,
     /// What can change while the broker runs: the newest is what counts.
@@ -101,6 +103,10 @@ impl Config {
         if listen == admin_listen && listen.port() != 0 {
             reader.problem("server.admin_listen", "must differ from server.listen");
         }
+        let about = "Names by which the admin listener may be called where authentication is off, besides IP \
+                     addresses and localhost";
+        let admin_hosts = key("server.admin_hosts", about).or("");
+        let admin_hosts = reader.read(admin_hosts, host_names());
         let about = "How the log is written: as text, as one JSON object a line, or, with auto, as text \
                      on a terminal and else as JSON";
         let log_format = key("log.format", about).or("auto");
@@ -120,6 +126,7 @@ impl Config {
             dev,
             listen,
             admin_listen,
+            admin_hosts,
             access: Access::read(
                 reader,
                 [
@@ -157,6 +164,21 @@ pub(crate) fn reloadable(
         return Ok((live, settings));
     }
     Err(problems)
+}
+
+fn host_names() -> Kind<Vec<String>> {
+    let what = "host names without ports, with commas between them";
+    let schema = serde_json::json!({ "type": "string" });
+    Kind::new(what, schema, |text| {
+        let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        let names = text.split(',').map(str::trim);
+        let names: Vec<_> = names
+            .filter(|name| !name.is_empty())
+            .map(str::to_ascii_lowercase)
+            .collect();
+        let are_legal = names.iter().all(|name| name.chars().all(is_legal));
+        are_legal.then_some(names)
+    })
 }
 
 fn address() -> Kind<SocketAddr> {

@@ -5,6 +5,7 @@ mod admit;
 mod decode;
 mod delivery;
 mod desk;
+pub(crate) mod early;
 mod encode;
 mod hold;
 mod inspection;
@@ -33,8 +34,8 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-pub(crate) use self::operator::Operator;
 use self::{admit::Asking, status::Refused, waits::Waits};
+pub(crate) use self::{admit::authenticate, operator::Operator};
 pub use self::{
     delivery::OnDelivery,
     desk::{Desk, Refusal, Visitor},

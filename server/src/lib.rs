@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod broker;
+mod browsers;
 pub mod config;
 mod files;
 pub mod grpc;

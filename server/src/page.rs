@@ -20,7 +20,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::DefaultBodyLimit,
-    middleware::{from_fn, from_fn_with_state},
+    middleware::from_fn,
     routing::{get, post},
 };
 use tokio::time::Instant;
@@ -42,8 +42,6 @@ pub(crate) struct Setup {
     pub(crate) desk: Desk,
     /// What the store is and where, in a few words.
     pub(crate) store: String,
-    /// The listener is for this machine alone.
-    pub(crate) is_local: bool,
     /// Ends what the page does in the background.
     pub(crate) stop: CancellationToken,
 }
@@ -52,7 +50,6 @@ pub(crate) struct Setup {
 struct Page {
     desk: Desk,
     store: String,
-    is_local: bool,
     began: Instant,
     seal: Seal,
     census: Census,
@@ -64,16 +61,10 @@ type Shared = Arc<Page>;
 
 /// The page, to be put beside what else the listener serves.
 pub(crate) fn router(setup: Setup) -> Router {
-    let Setup {
-        desk,
-        store,
-        is_local,
-        stop,
-    } = setup;
+    let Setup { desk, store, stop } = setup;
     let tasks = TaskTracker::new();
     let page = Arc::new(Page {
         store,
-        is_local,
         began: Instant::now(),
         seal: Seal::new(),
         census: Census::new(tasks.clone(), stop.clone()),
@@ -93,7 +84,7 @@ pub(crate) fn router(setup: Setup) -> Router {
         .route("/assets/page.js", get(assets::js))
         .route("/assets/icon.svg", get(assets::icon))
         .layer(DefaultBodyLimit::max(FORM_MAX_BYTES))
-        .layer(from_fn_with_state(Arc::clone(&page), guard::admit))
+        .layer(from_fn(guard::admit))
         .layer(from_fn(guard::protect))
         .with_state(page)
 }

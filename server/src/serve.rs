@@ -1,14 +1,13 @@
 //! Runs a broker on sockets that the caller owns, until the caller says stop.
 
 mod banner;
-mod bounds;
-mod counted;
 mod health;
+mod layers;
 mod listeners;
 mod log_filter;
+mod methods;
 mod probes;
 mod scrape;
-mod traced;
 
 use std::{
     future::Future,
@@ -30,8 +29,11 @@ use tonic::{
     transport::{Server, server::Router},
 };
 
-use self::health::{Health, Phase};
 pub use self::listeners::Listeners;
+use self::{
+    health::{Health, Phase},
+    layers::{Edge, around_admin, around_grpc, around_http},
+};
 use crate::{
     access::{Follower, Gate},
     broker::{Broker, stream::StreamAge},
@@ -55,9 +57,8 @@ const READY_PROBE: Duration = Duration::from_millis(100);
 /// A connection that comes during a drain takes calls for so long: then its client may be led to
 /// another broker.
 const LATE_AGE: Duration = Duration::from_millis(500);
-
-/// What the edge of a broker is made with.
-type Edge<'a> = (&'a Config, &'a Gate, &'a Tracing);
+/// Calls at once on a connection of the admin listener: operators and probes make few.
+const ADMIN_STREAMS_MAX: u32 = 64;
 
 /// Why a broker did not start, or ended by itself.
 #[derive(Debug, Error)]
@@ -143,7 +144,12 @@ async fn serve(
     };
     let (api, calls) = Acceptor::new(api, tls.clone(), Speaks::Http2, counted(Listener::Api));
     let (admin, probes) = Acceptor::new(admin, tls, Speaks::Either, counted(Listener::Admin));
-    let edge = (&config, &gate, tracing);
+    let edge = Edge {
+        config: &config,
+        gate: &gate,
+        tracing,
+        health: &health,
+    };
     let page = page::router(page::Setup {
         desk: Desk::new(
             Arc::clone(&broker),
@@ -152,12 +158,11 @@ async fn serve(
             &config.http2,
         ),
         store: config.store.described(),
-        is_local: config.admin_listen.ip().to_canonical().is_loopback(),
         stop: stop.clone(),
     });
-    let operators = admin_router(edge, &health, &broker, page)
+    let operators = admin_router(&edge, &broker, page)
         .serve_with_incoming_shutdown(probes.connections(), stop.clone().cancelled_owned());
-    let callers = serve_api(edge, calls, (&health, &broker), shutdown);
+    let callers = serve_api(&edge, calls, &broker, shutdown);
     tokio::select! {
         ended = callers => ended,
         ended = operators => ended.map_err(RunError::from),
@@ -166,11 +171,17 @@ async fn serve(
 }
 
 async fn serve_api(
-    (config, gate, tracing): Edge<'_>,
+    edge: &Edge<'_>,
     calls: Accepted,
-    (health, started): (&Arc<Health>, &OnceLock<Broker>),
+    started: &OnceLock<Broker>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
+    let Edge {
+        config,
+        gate,
+        tracing,
+        health,
+    } = *edge;
     let mut shutdown = pin!(shutdown);
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
@@ -194,7 +205,7 @@ async fn serve_api(
     });
     gate.denials().keep(broker.history());
     let api = |server, stop: &CancellationToken| {
-        let router = api_router(server, (config, gate, tracing), broker, health)?;
+        let router = api_router(server, edge, broker)?;
         let stopped = stop.clone().cancelled_owned();
         let served = router.serve_with_incoming_shutdown(calls.connections(), stopped);
         Ok::<_, RunError>(served)
@@ -268,12 +279,13 @@ async fn ready(store: &dyn Store, health: &Health) {
     tracing::info!("serving");
 }
 
-fn api_router(
-    mut server: Server,
-    (config, gate, tracing): Edge<'_>,
-    broker: &Broker,
-    health: &Arc<Health>,
-) -> Result<Router, RunError> {
+fn api_router(mut server: Server, edge: &Edge<'_>, broker: &Broker) -> Result<Router, RunError> {
+    let Edge {
+        config,
+        gate,
+        tracing,
+        health,
+    } = *edge;
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -304,23 +316,29 @@ fn api_router(
         let broker = Arc::new(broker.clone().into());
         routes = routes.add_service(grpc::admin_service(broker, gate.clone(), live(), http2));
     }
-    let calls = counted::calls(&config.metrics);
-    Ok(server.add_routes(bounds::bounded(routes, calls, tracing)))
+    Ok(server.add_routes(around_grpc(routes, edge).into()))
 }
 
-fn admin_router(
-    (config, gate, tracing): Edge<'_>,
-    health: &Arc<Health>,
-    broker: &Arc<OnceLock<Broker>>,
-    page: axum::Router,
-) -> Router {
+fn admin_router(edge: &Edge<'_>, broker: &Arc<OnceLock<Broker>>, page: axum::Router) -> Router {
+    let Edge {
+        config,
+        gate,
+        health,
+        ..
+    } = *edge;
     let (live, http2) = (config.live.subscribe(), &config.http2);
     let admin = grpc::admin_service(Arc::clone(broker), gate.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
-    let services = counted::counted(services, counted::calls(&config.metrics), tracing);
-    let services = scrape::beside(services, &config.metrics, gate, broker);
-    let routes = probes::beside(services, health, gate, page);
-    aging(http2).accept_http1(true).add_routes(routes)
+    let plain = probes::routes(health)
+        .merge(scrape::route(&config.metrics, gate, broker))
+        .merge(log_filter::route(gate))
+        .merge(page);
+    let routes = around_grpc(services, edge).merge(around_http(plain));
+    let routes = around_admin(routes.fallback(probes::nothing_here), edge);
+    aging(http2)
+        .max_concurrent_streams(http2.max_concurrent_streams.min(ADMIN_STREAMS_MAX))
+        .accept_http1(true)
+        .add_routes(routes.into())
 }
 
 /// A connection that is old takes no new calls, and ends with the last that it has. (tonic 0.14 does so

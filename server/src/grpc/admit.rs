@@ -1,10 +1,10 @@
-//! Who asks for what: each call is admitted before anything is made of it, and each lock that it names
-//! before anybody is asked about it.
+//! Who asks for what: each call is admitted by its headers, and each lock that it names is looked up in the rules
+//! before the broker is asked about it.
 
 use std::net::IpAddr;
 
 use futures::stream::Stream;
-use tonic::{Request, Status, metadata::MetadataMap};
+use tonic::{Request, Status};
 
 use super::status::{self, Refused};
 use crate::{
@@ -66,24 +66,27 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// By what the connection and the metadata of a call show.
+    /// Returns the caller that was admitted with this call, which comes with its extensions.
     pub(super) fn by<T>(gate: &Gate, limits: Limits, request: &Request<T>) -> Result<Self, Status> {
+        let admitted = request.extensions().get::<Caller>().cloned();
+        let caller = admitted.ok_or_else(|| status::unknown(Unknown::Worthless))?;
         let peer = request.extensions().get::<Peer>();
-        let address = peer.map(|peer| peer.address.ip().to_canonical());
-        let caller = bearer(request.metadata()).and_then(|bearer| {
-            gate.caller(Shown {
-                address,
-                certified: peer.and_then(|peer| peer.identity.as_ref()),
-                bearer,
-            })
-        });
-        let caller = caller.inspect_err(|_| unknown(gate, address));
-        Ok(Self {
-            caller: caller.map_err(status::unknown)?,
+        Ok(Self::admitted(gate, limits, caller, peer))
+    }
+
+    /// The same of a caller that [`authenticate`] has returned.
+    pub(super) fn admitted(
+        gate: &Gate,
+        limits: Limits,
+        caller: Caller,
+        peer: Option<&Peer>,
+    ) -> Self {
+        Self {
+            caller,
             limits,
-            address,
+            address: peer.map(address),
             gate: gate.clone(),
-        })
+        }
     }
 
     /// The same caller by a newer token.
@@ -176,6 +179,30 @@ impl Asking {
     }
 }
 
+/// Returns who calls, by the connection and the header `authorization`.
+///
+/// # Errors
+/// As the call is to be answered. The refusal has been counted and logged.
+pub(crate) fn authenticate(
+    gate: &Gate,
+    peer: Option<&Peer>,
+    authorization: Option<&[u8]>,
+) -> Result<Caller, Status> {
+    let address = peer.map(address);
+    let caller = gate.caller(Shown {
+        address,
+        certified: peer.and_then(|peer| peer.identity.as_ref()),
+        // A header that cannot be read is not as good as none.
+        bearer: authorization.map(|header| bearer(header).unwrap_or_default()),
+    });
+    let caller = caller.inspect_err(|_| unknown(gate, address));
+    caller.map_err(status::unknown)
+}
+
+fn address(peer: &Peer) -> IpAddr {
+    peer.address.ip().to_canonical()
+}
+
 /// Somebody shows no credential that is good.
 fn unknown(gate: &Gate, address: Option<IpAddr>) {
     gate.denials().note(Denied {
@@ -186,11 +213,6 @@ fn unknown(gate: &Gate, address: Option<IpAddr>) {
     });
 }
 
-fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Unknown> {
-    let Some(shown) = metadata.get("authorization") else {
-        return Ok(None);
-    };
-    let shown = shown.to_str().ok();
-    let token = shown.and_then(|shown| shown.strip_prefix(BEARER));
-    token.map(Some).ok_or(Unknown::Worthless)
+fn bearer(authorization: &[u8]) -> Option<&str> {
+    str::from_utf8(authorization).ok()?.strip_prefix(BEARER)
 }

@@ -9,20 +9,17 @@ use leasehold_proto::v1::{
     inspection_service_server::InspectionService as _,
 };
 use tokio::sync::watch;
-use tonic::{
-    Code, Request, Status,
-    metadata::{Ascii, MetadataValue},
-};
+use tonic::{Code, Request, Status};
 
 use super::{
     admin::Admin,
-    admit::{Ask, Asking},
+    admit::{Ask, Asking, authenticate},
     bytes,
     inspection::Inspection,
     status,
 };
 use crate::{
-    access::{Gate, Unknown, Verb},
+    access::{Gate, Verb},
     broker::Broker,
     config::{Http2, Live},
     lock::{Filter, LockError, LockKey},
@@ -45,7 +42,6 @@ pub struct Desk {
 pub struct Visitor {
     asking: Asking,
     peer: Option<Peer>,
-    authorization: Option<MetadataValue<Ascii>>,
 }
 
 /// Why something was not shown or done.
@@ -92,16 +88,12 @@ impl Desk {
     /// # Errors
     /// As a call with the same credential.
     pub fn admit(&self, peer: Option<Peer>, bearer: Option<&str>) -> Result<Visitor, Refusal> {
-        let authorization = bearer.map(|token| format!("Bearer {token}").parse());
-        let authorization = authorization.transpose();
-        let authorization = authorization.map_err(|_| status::unknown(Unknown::Worthless))?;
-        let request = request((), peer.as_ref(), authorization.as_ref());
-        let asking = Asking::by(&self.gate, self.live.borrow().limits, &request)?;
-        Ok(Visitor {
-            asking,
-            peer,
-            authorization,
-        })
+        let authorization = bearer.map(|token| format!("Bearer {token}"));
+        let authorization = authorization.as_ref().map(String::as_bytes);
+        let caller = authenticate(&self.gate, peer.as_ref(), authorization)?;
+        let limits = self.live.borrow().limits;
+        let asking = Asking::admitted(&self.gate, limits, caller, peer.as_ref());
+        Ok(Visitor { asking, peer })
     }
 
     /// `InspectionService.GetLock`.
@@ -214,25 +206,16 @@ impl Visitor {
         self.asking.may_somewhere(verb)
     }
 
+    /// A call of an admitted caller.
     fn request<T>(&self, message: T) -> Request<T> {
-        request(message, self.peer.as_ref(), self.authorization.as_ref())
+        let mut request = Request::new(message);
+        let extensions = request.extensions_mut();
+        extensions.insert(self.asking.caller.clone());
+        if let Some(peer) = &self.peer {
+            extensions.insert(peer.clone());
+        }
+        request
     }
-}
-
-fn request<T>(
-    message: T,
-    peer: Option<&Peer>,
-    authorization: Option<&MetadataValue<Ascii>>,
-) -> Request<T> {
-    let mut request = Request::new(message);
-    if let Some(peer) = peer {
-        request.extensions_mut().insert(peer.clone());
-    }
-    if let Some(authorization) = authorization {
-        let metadata = request.metadata_mut();
-        metadata.insert("authorization", authorization.clone());
-    }
-    request
 }
 
 impl From<Status> for Refusal {

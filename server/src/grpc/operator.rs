@@ -2,13 +2,10 @@
 
 use std::net::SocketAddr;
 
-use tonic::{Request, Status};
+use tonic::Status;
 
-use super::{
-    address,
-    admit::{Ask, Asking},
-};
-use crate::{access::Gate, lock::Limits};
+use super::admit::{Ask, Asking, authenticate};
+use crate::{access::Gate, lock::Limits, transport::Peer};
 
 /// One who may.
 pub(crate) struct Operator {
@@ -17,14 +14,19 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// By what the connection and the headers show.
+    /// Returns the operator that the connection and the header `authorization` show.
     ///
     /// # Errors
     /// As a call of the API would be refused.
-    pub(crate) fn of<T>(gate: &Gate, request: &Request<T>) -> Result<Self, Status> {
-        let asking = Asking::by(gate, Limits::default(), request)?;
+    pub(crate) fn of(
+        gate: &Gate,
+        peer: Option<&Peer>,
+        authorization: Option<&[u8]>,
+    ) -> Result<Self, Status> {
+        let caller = authenticate(gate, peer, authorization)?;
+        let asking = Asking::admitted(gate, Limits::default(), caller, peer);
         asking.some(Ask::SetLogFilter)?;
-        let peer = address(request);
+        let peer = peer.map(|peer| peer.address);
         Ok(Self { asking, peer })
     }
 

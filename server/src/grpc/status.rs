@@ -135,6 +135,17 @@ pub(super) fn plain(code: Code, reason: pb::ErrorReason, message: &str) -> Statu
     status(code, message.to_owned(), vec![info(reason, vec![])])
 }
 
+/// The status of a call that found no place for its answer in time.
+pub(super) fn no_place() -> Status {
+    let message = "too many lists, or looks at a lock, are made or not read yet; read the answers, and \
+        repeat the call a moment later";
+    let details = vec![
+        info(pb::ErrorReason::Overloaded, Vec::new()),
+        retry(OVERLOAD_RETRY_MS),
+    ];
+    status(Code::Unavailable, message.to_owned(), details)
+}
+
 /// The same as a message of a stream.
 pub(super) fn refused(call_id: i64, status: &Status) -> pb::Refused {
     let details = rpc::Status::decode(status.details())

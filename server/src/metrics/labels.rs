@@ -62,6 +62,10 @@ pub enum Refusal {
     TooOften,
     /// The rules do not allow it.
     Denied,
+    /// A request to a path of gRPC that is no call of gRPC, such as one of a web page.
+    NotGrpc,
+    /// It calls the admin listener by a name that is not among the listener's own.
+    Host,
 }
 
 /// What is read again while the broker runs.
@@ -85,13 +89,21 @@ pub enum Listener {
 }
 
 impl Refusal {
-    pub(super) const ALL: [Self; 3] = [Self::Credential, Self::TooOften, Self::Denied];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Credential,
+        Self::TooOften,
+        Self::Denied,
+        Self::NotGrpc,
+        Self::Host,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Credential => "credential",
             Self::TooOften => "too_often",
             Self::Denied => "denied",
+            Self::NotGrpc => "not_grpc",
+            Self::Host => "host",
         }
     }
 }

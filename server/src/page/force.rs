@@ -13,10 +13,11 @@ use serde::Deserialize;
 use super::{
     Shared,
     frame::{Failure, Guest},
-    guard::{host, is_ours},
+    guard::is_ours,
     lock::done_at,
     seal::Bound,
 };
+use crate::browsers::host;
 
 /// The longest grace of the form; the API takes longer ones.
 const GRACE_MOST_S: u64 = 3_600;

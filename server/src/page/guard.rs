@@ -1,14 +1,12 @@
 //! What holds for every request and every answer of the page: where it is asked from, and what a browser may do
 //! with it.
 
-use std::net::IpAddr;
-
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{
         HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
         header::{
-            CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+            CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
             X_FRAME_OPTIONS,
         },
         uri::Authority,
@@ -17,23 +15,13 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-use super::Shared;
+use crate::browsers::{FETCH_MODE, FETCH_SITE};
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
     img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// By what a browser says of a request where it is from.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
-
 /// Refuses what a page of somebody else asks for.
-pub(super) async fn admit(State(page): State<Shared>, request: Request, next: Next) -> Response {
-    if page.is_local && !page.desk.asks() && !names_this_machine(host(&request).as_ref()) {
-        // A name that leads here by the choice of whoever owns it: its pages would read ours.
-        let why =
-            "This page is for the machine that it runs on: call it by 127.0.0.1 or localhost.\n";
-        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
-    }
+pub(super) async fn admit(request: Request, next: Next) -> Response {
     if is_foreign(request.headers()) && !is_visit(&request) {
         return (StatusCode::FORBIDDEN, "Another site asks for this.\n").into_response();
     }
@@ -79,24 +67,6 @@ pub(super) fn is_ours(headers: &HeaderMap, host: Option<&Authority>) -> bool {
     origin.is_some_and(|origin| host.is_some_and(|host| host.as_str() == origin))
 }
 
-/// What the client calls this listener.
-pub(super) fn host(request: &Request) -> Option<Authority> {
-    let named = request.uri().authority().cloned();
-    let header = || request.headers().get(HOST)?.to_str().ok()?.parse().ok();
-    named.or_else(header)
-}
-
-fn names_this_machine(host: Option<&Authority>) -> bool {
-    let Some(host) = host.map(Authority::host) else {
-        return false;
-    };
-    let literal = host.trim_start_matches('[').trim_end_matches(']');
-    match literal.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => host.eq_ignore_ascii_case("localhost"),
-    }
-}
-
 fn is_foreign(headers: &HeaderMap) -> bool {
     let site = headers.get(FETCH_SITE);
     site.is_some_and(|site| site == "cross-site" || site == "same-site")
@@ -106,28 +76,4 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 fn is_visit(request: &Request) -> bool {
     let mode = request.headers().get(FETCH_MODE);
     request.method() == Method::GET && mode.is_some_and(|mode| mode == "navigate")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_this_machine_are_few() {
-        for (host, is_ours) in [
-            ("127.0.0.1:7071", true),
-            ("127.8.9.1", true),
-            ("[::1]:7071", true),
-            ("localhost:1", true),
-            ("LOCALHOST", true),
-            ("10.0.0.1:7071", false),
-            ("localhost.example.org:7071", false),
-            ("127.0.0.1.example.org", false),
-            ("broker", false),
-        ] {
-            let host: Authority = host.parse().expect("an authority");
-            assert_eq!(names_this_machine(Some(&host)), is_ours, "{host}");
-        }
-        assert!(!names_this_machine(None));
-    }
 }

@@ -70,6 +70,12 @@ impl Health {
         self.phase.send_replace(phase);
     }
 
+    /// Waits until the broker drains.
+    pub(super) async fn draining(&self) {
+        let is_draining = |phase: &Phase| matches!(phase, Phase::Draining | Phase::Over);
+        let _ = self.phase.subscribe().wait_for(is_draining).await;
+    }
+
     /// Shows that the runtime runs tasks, for as long as it does. Never ends.
     pub(super) async fn tick(self: Arc<Self>) {
         let mut ticks = interval(TICK);

@@ -5,22 +5,20 @@ use axum::{
     Router,
     body::to_bytes,
     extract::Request,
-    http::{HeaderMap, StatusCode, header::ORIGIN},
+    http::{StatusCode, header::AUTHORIZATION},
     routing::post,
 };
-use tonic::{Code, Status, metadata::MetadataMap};
+use tonic::{Code, Status};
 
-use crate::{access::Gate, grpc::Operator, telemetry};
+use crate::{access::Gate, browsers, grpc::Operator, telemetry, transport::Peer};
 
 const PATH: &str = "/log-filter";
 const LENGTH_MAX: usize = 4_096;
-/// What browsers say of the page that a request is from.
-const FROM_SITE: &str = "sec-fetch-site";
 
 type Answer = (StatusCode, String);
 
-/// The same, with this path.
-pub(super) fn beside(router: Router, gate: &Gate) -> Router {
+/// Returns the path.
+pub(super) fn route(gate: &Gate) -> Router {
     let gate = gate.clone();
     let set = move |request: Request| {
         let gate = gate.clone();
@@ -30,21 +28,26 @@ pub(super) fn beside(router: Router, gate: &Gate) -> Router {
             (code, text + "\n")
         }
     };
-    router.route(PATH, post(set))
+    Router::new().route(PATH, post(set))
 }
 
 async fn set(gate: &Gate, request: Request) -> Result<Answer, Answer> {
     let (parts, body) = request.into_parts();
-    if is_from_browser(&parts.headers) {
+    if browsers::is_from_page(&parts.headers) {
         let why = "not for browsers: any page that is open there could ask";
         return Err((StatusCode::FORBIDDEN, why.to_owned()));
     }
-    let metadata = MetadataMap::from_headers(parts.headers);
-    let asked = tonic::Request::from_parts(metadata, parts.extensions, ());
-    let operator = Operator::of(gate, &asked).map_err(|status| refused(&status))?;
+    let peer = parts.extensions.get::<Peer>();
+    let authorization = parts.headers.get(AUTHORIZATION);
+    let authorization = authorization.map(|header| header.as_bytes());
+    let operator = Operator::of(gate, peer, authorization).map_err(|status| refused(&status))?;
     let bad = |why: String| (StatusCode::BAD_REQUEST, why);
     let body = to_bytes(body, LENGTH_MAX).await;
-    let body = body.map_err(|_| bad(format!("more than {LENGTH_MAX} bytes")))?;
+    let body = body.map_err(|_| {
+        bad(format!(
+            "more than {LENGTH_MAX} bytes, or they came too late"
+        ))
+    })?;
     let filter = str::from_utf8(&body).unwrap_or_default().trim();
     if filter.is_empty() {
         return Err(bad(
@@ -56,10 +59,6 @@ async fn set(gate: &Gate, request: Request) -> Result<Answer, Answer> {
     operator.tells("has changed what is logged", filter);
     telemetry::set_filter(filter);
     Ok((StatusCode::OK, format!("log.filter is {filter}")))
-}
-
-fn is_from_browser(headers: &HeaderMap) -> bool {
-    headers.contains_key(ORIGIN) || headers.contains_key(FROM_SITE)
 }
 
 fn refused(status: &Status) -> Answer {

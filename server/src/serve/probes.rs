@@ -1,4 +1,4 @@
-//! Plain HTTP beside gRPC on the admin listener: for probes that speak nothing else, and for the operators' page.
+//! Plain HTTP beside gRPC on the admin listener, for probes that speak nothing else.
 
 use std::sync::Arc;
 
@@ -9,16 +9,12 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use tonic::{Status, service::Routes};
+use tonic::Status;
 
-use super::{
-    health::{Health, Probe},
-    log_filter,
-};
-use crate::access::Gate;
+use super::health::{Health, Probe};
 
-/// The services, the two paths that probes ask for, that of the log, and the page.
-pub(super) fn beside(services: Routes, health: &Arc<Health>, gate: &Gate, page: Router) -> Routes {
+/// Returns the two paths that probes ask for.
+pub(super) fn routes(health: &Arc<Health>) -> Router {
     let answer = |probe| {
         let health = Arc::clone(health);
         get(move || async move {
@@ -28,14 +24,12 @@ pub(super) fn beside(services: Routes, health: &Arc<Health>, gate: &Gate, page: 
             }
         })
     };
-    let router = services.into_axum_router();
-    let router = router.route("/livez", answer(Probe::Live));
-    let router = router.route("/readyz", answer(Probe::Ready));
-    let router = log_filter::beside(router, gate);
-    router.merge(page).fallback(nothing_here).into()
+    let router = Router::new().route("/livez", answer(Probe::Live));
+    router.route("/readyz", answer(Probe::Ready))
 }
 
-async fn nothing_here(request: Request) -> Response {
+/// Answers what no route of the admin listener serves.
+pub(super) async fn nothing_here(request: Request) -> Response {
     let kind = request.headers().get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
         return Status::unimplemented("no such service on this listener").into_http();

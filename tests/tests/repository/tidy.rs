@@ -16,7 +16,7 @@ use leasehold_tests::{
 /// The modules of the server from the inside to the outside. A module must not import one of a later
 /// layer, also not by way of another module.
 const LAYERS: [&[&str]; 9] = [
-    &["lock", "files", "pace", "runtime", "shutdown"],
+    &["browsers", "lock", "files", "pace", "runtime", "shutdown"],
     &["history", "trace"],
     &["store"],
     &["metrics", "streams", "telemetry", "waiters"],
@@ -55,7 +55,7 @@ const WITHOUT_CRATES: [(&str, &[&str]); 1] = [(
 /// Crates that only these modules of the server may name.
 const HOMES: [(&str, &[&str]); 12] = [
     ("askama", &["page"]),
-    ("axum", &["page", "serve"]),
+    ("axum", &["browsers", "page", "serve"]),
     ("fred", &["store/redis"]),
     ("clap", &["config"]),
     ("notify", &["reload"]),

@@ -1,0 +1,77 @@
+//! Notes which answers wait for their clients to read on, and tells a grant that its answer was sent whole.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
+    middleware::Next,
+    response::Response,
+};
+
+use crate::{
+    grpc::OnDelivery,
+    transport::{Answer, Peer},
+};
+
+/// Watches the answer of a call until it was read.
+pub(super) async fn watch(request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let load = peer.map(|peer| Arc::clone(&peer.load));
+    let mut answer = next.run(request).await;
+    let delivery = answer.extensions_mut().remove::<OnDelivery>();
+    let Some(load) = load else {
+        // Without a connection nobody would see the client go.
+        if let Some(delivery) = delivery {
+            delivery.done();
+        }
+        return answer;
+    };
+    answer.map(|body| {
+        Body::new(Answered {
+            body,
+            delivery,
+            answer: load.answer(),
+        })
+    })
+}
+
+/// The answer of a call. It is asked for more once the client has read what there was.
+struct Answered {
+    body: Body,
+    delivery: Option<OnDelivery>,
+    answer: Answer,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match polled {
+            Poll::Ready(Some(_)) => self.answer.waits(),
+            Poll::Ready(None) | Poll::Pending => self.answer.is_read(),
+        }
+        let is_sent = match &polled {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if let Some(delivery) = self.delivery.take_if(|_| is_sent) {
+            delivery.done();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}

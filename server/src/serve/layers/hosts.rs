@@ -1,0 +1,54 @@
+//! Keeps names of others away from the admin listener where nothing else does: without authentication, a page under a
+//! name that its owner has made to resolve to this listener could read and do everything.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{StatusCode, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+
+use crate::{
+    access::Gate,
+    browsers,
+    metrics::{Metrics, Refusal},
+};
+
+/// The names by which the listener may be called. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Hosts {
+    /// In lower case.
+    names: Arc<[String]>,
+    gate: Gate,
+    metrics: Metrics,
+}
+
+impl Hosts {
+    /// Creates the guard of a listener with these names of its own.
+    pub(super) fn new(names: &[String], gate: Gate, metrics: Metrics) -> Self {
+        Self {
+            names: names.into(),
+            gate,
+            metrics,
+        }
+    }
+
+    fn include(&self, host: &Authority) -> bool {
+        let is_name = |name: &String| host.host().eq_ignore_ascii_case(name);
+        browsers::is_address(host) || self.names.iter().any(is_name)
+    }
+}
+
+/// Refuses requests under any other name, unless callers must show who they are.
+pub(super) async fn guard(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    let host = browsers::host(&request);
+    if hosts.gate.asks() || host.is_some_and(|host| hosts.include(&host)) {
+        return next.run(request).await;
+    }
+    hosts.metrics.refused(Refusal::Host);
+    let why = "Without authentication this listener answers to IP addresses, localhost and the names in \
+               server.admin_hosts only: call it by its address, or add the name there.\n";
+    (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+}

@@ -1,0 +1,93 @@
+//! Bounds the large answers that are made, or not read yet, at a time: on a connection, and on all together.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+
+use crate::{
+    grpc,
+    transport::{Large, Peer, Places},
+};
+
+/// Lists on all connections.
+const LISTS_MAX: usize = 32;
+/// Looks at a lock on all connections.
+const LOOKS_MAX: usize = 256;
+/// How long a call waits for a place.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The places of all connections. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct AllPlaces(Arc<Places>);
+
+impl Default for AllPlaces {
+    fn default() -> Self {
+        Self(Arc::new(Places::new(LISTS_MAX, LOOKS_MAX)))
+    }
+}
+
+/// Runs a call with a place of its connection and one of all, which are kept until its answer has been read. A call
+/// that finds none within [`WAIT_MAX`] is refused as overload.
+pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: Next) -> Response {
+    let (Some(large), Some(peer)) = (
+        large(request.uri().path()),
+        request.extensions().get::<Peer>(),
+    ) else {
+        return next.run(request).await;
+    };
+    let load = Arc::clone(&peer.load);
+    // First the connection's own place: one client waits for itself, before it does for others.
+    let places = async { (load.large(large).await, all.0.take(large).await) };
+    let Ok((of_connection, of_all)) = timeout(WAIT_MAX, places).await else {
+        return grpc::early::no_place().into_http();
+    };
+    let answer = next.run(request).await;
+    answer.map(|body| {
+        Body::new(Placed {
+            body,
+            _places: [of_connection, of_all],
+        })
+    })
+}
+
+/// Returns what the answer of a call to this path may have much of.
+fn large(path: &str) -> Option<Large> {
+    match path {
+        "/leasehold.v1.InspectionService/ListLocks" => Some(Large::List),
+        "/leasehold.v1.InspectionService/GetLock" => Some(Large::Look),
+        _ => None,
+    }
+}
+
+/// The answer of a call that has its places.
+struct Placed {
+    body: Body,
+    _places: [Option<OwnedSemaphorePermit>; 2],
+}
+
+impl HttpBody for Placed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
