@@ -14,6 +14,8 @@ const RELEASES_MAX: usize = 4_096;
 const DEEDS_MAX: usize = 1_000;
 /// Kept apart: callers decide how many there are, and must not drive the deeds of operators out.
 const DENIALS_MAX: usize = 1_000;
+/// Kept apart from both, because every client decides how many there are. Half of what the page shows.
+const UNAUTHENTICATED_MAX: usize = 100;
 
 /// The end of a lease's hold on a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +83,10 @@ pub enum DeedKind {
     SetLimit,
     /// A semaphore's limit was removed.
     RemoveLimit,
-    /// Somebody asked for what the rules deny.
+    /// A known caller was denied what the rules do not allow.
     Denied,
+    /// A call came without a good credential.
+    Unauthenticated,
 }
 
 /// Both, newest first.
@@ -92,6 +96,7 @@ pub struct History {
     releases: Mutex<VecDeque<End>>,
     deeds: Mutex<VecDeque<Deed>>,
     denials: Mutex<VecDeque<Deed>>,
+    unauthenticated: Mutex<VecDeque<Deed>>,
 }
 
 impl EndReason {
@@ -142,6 +147,7 @@ impl History {
     pub fn done(&self, deed: Deed) {
         match deed.kind {
             DeedKind::Denied => keep(&self.denials, deed, DENIALS_MAX),
+            DeedKind::Unauthenticated => keep(&self.unauthenticated, deed, UNAUTHENTICATED_MAX),
             DeedKind::ForceRelease | DeedKind::SetLimit | DeedKind::RemoveLimit => {
                 keep(&self.deeds, deed, DEEDS_MAX);
             }
@@ -174,6 +180,7 @@ impl History {
     pub fn deeds(&self) -> Vec<Deed> {
         let mut all = newest(&self.deeds);
         all.extend(newest(&self.denials));
+        all.extend(newest(&self.unauthenticated));
         all.sort_by_key(|deed| std::cmp::Reverse(deed.at));
         all
     }

@@ -146,7 +146,7 @@ impl Asking {
 
     fn denied(&self, verb: Verb, lock: Option<&LockKey>) {
         self.gate.denials().note(Denied {
-            caller: &self.caller.name,
+            caller: Some(&self.caller.name),
             peer: self.address,
             lock,
             what: verb.to_string(),
@@ -206,7 +206,7 @@ fn address(peer: &Peer) -> IpAddr {
 /// Somebody shows no credential that is good.
 fn unknown(gate: &Gate, address: Option<IpAddr>) {
     gate.denials().note(Denied {
-        caller: "",
+        caller: None,
         peer: address,
         lock: None,
         what: "to call without a good credential".to_owned(),

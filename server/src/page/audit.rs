@@ -85,11 +85,12 @@ impl DeedRow {
             DeedKind::ForceRelease => ("taken away", "warning"),
             DeedKind::SetLimit => ("limit set", "good"),
             DeedKind::RemoveLimit => ("limit removed", "good"),
-            DeedKind::Denied => ("denied", "bad"),
+            DeedKind::Denied | DeedKind::Unauthenticated => ("denied", "bad"),
         };
-        let caller = match deed.caller.as_str() {
-            "" => "not asked",
-            caller => caller,
+        let caller = match (deed.kind, deed.caller.as_str()) {
+            (DeedKind::Unauthenticated, _) => "unknown",
+            (_, "") => "not asked",
+            (_, caller) => caller,
         };
         let lease_id = deed.lease_id.as_ref();
         Self {
