@@ -25,11 +25,17 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Starts one.
+    /// Starts one on loopback.
     pub async fn start() -> Self {
+        Self::start_at("127.0.0.1").await
+    }
+
+    /// Starts one on this address of the machine.
+    pub async fn start_at(ip: &str) -> Self {
         let flags = Flags {
-            listen: Some("127.0.0.1:0".to_owned()),
-            admin_listen: Some("127.0.0.1:0".to_owned()),
+            listen: Some(format!("{ip}:0")),
+            admin_listen: Some(format!("{ip}:0")),
+            insecure: true,
             ..Flags::default()
         };
         let config = Config::load(&flags, true).expect("the defaults are legal");

@@ -104,6 +104,7 @@ pub mod tls_relay;
 pub mod traced;
 pub mod trust_log;
 pub mod turns;
+pub mod unfinished;
 pub mod until;
 pub mod witness;
 pub mod world;

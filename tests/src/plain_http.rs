@@ -36,7 +36,7 @@ async fn send(
         .collect();
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\
          content-length: {length}\r\n{headers}\r\n{body}"
     );
     connection.write_all(request.as_bytes()).await?;

@@ -47,7 +47,7 @@ pub async fn ask(
         format!("authorization: Bearer {token}\r\n")
     });
     let request =
-        format!("GET /metrics HTTP/1.1\r\nhost: scraper\r\n{shown}connection: close\r\n\r\n");
+        format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\n{shown}connection: close\r\n\r\n");
     wire.write_all(request.as_bytes())
         .await
         .expect("it is read");

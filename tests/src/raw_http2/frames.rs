@@ -101,6 +101,14 @@ pub fn call(stream: u32, path: &str, flags: u8) -> Vec<u8> {
     frame(HEADERS, flags | END_HEADERS, stream, &call_block(path))
 }
 
+/// The head of a call of somebody with this token.
+#[must_use]
+pub fn call_with(stream: u32, path: &str, token: &str, flags: u8) -> Vec<u8> {
+    let shown = header("authorization", &format!("Bearer {token}"));
+    let block = [call_block(path), shown].concat();
+    frame(HEADERS, flags | END_HEADERS, stream, &block)
+}
+
 /// The headers of a call of gRPC, as HPACK: nothing of it is remembered.
 #[must_use]
 pub fn call_block(path: &str) -> Vec<u8> {

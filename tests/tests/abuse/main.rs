@@ -9,3 +9,7 @@ mod alone {
     mod streams;
     mod windows;
 }
+
+mod loads {
+    mod strangers;
+}

@@ -4,12 +4,16 @@ mod waits {
     mod credential_ends;
     mod credentials;
     mod key_set;
+    mod late_messages;
     mod rotation;
     mod transport;
 }
 
+mod admission;
+mod browsers;
 mod canary;
 mod changes;
+mod hosts;
 mod leases;
 mod lists;
 mod matrix;

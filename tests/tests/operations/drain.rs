@@ -8,12 +8,14 @@ use leasehold_proto::v1::{
     ErrorReason, Lease, hold_response::Message as Response, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::BrokerOptions,
+    broker_process::{BrokerOptions, BrokerProcess},
     client::{AcquireCall, Client, Held, channel},
     deployment::Deployment,
+    guarded::{EVERYTHING, Guarded},
     health::{LIVENESS, READINESS, check},
     plain_http::get,
     proxy::Proxy,
+    raw_http2::{Opening, RawHttp2, frames},
     redis_server::RedisServer,
     status::reason,
     stream_client::StreamClient,
@@ -186,6 +188,48 @@ async fn who_does_not_react_is_cut_by_drain_timeout() {
     let mut next = StreamClient::open(addrs[1]).await;
     next.attach(&lease, 2).await;
     assert!(matches!(next.told().await, Response::Attached(_)));
+}
+
+/// Heads of calls without messages, on both listeners.
+async fn unfinished(broker: &BrokerProcess) -> [RawHttp2; 2] {
+    let api = "/leasehold.v1.LockService/Acquire";
+    let admin = "/leasehold.v1.AdminService/SetLockLimit";
+    let mut connections = Vec::new();
+    for (listener, path) in [(broker.addr(), api), (broker.admin(), admin)] {
+        let raw = Opening::to(listener).open().await.expect("a place");
+        assert!(raw.send(&frames::call(1, path, 0)).await);
+        assert!(raw.lives(TTL).await, "the head has been read");
+        connections.push(raw);
+    }
+    connections.try_into().ok().expect("two")
+}
+
+#[tokio::test]
+async fn calls_of_strangers_do_not_hold_a_drain_up() {
+    let mut site = Guarded::start(EVERYTHING, &[("alice", "alice")]).await;
+    let _unfinished = unfinished(&site.broker).await;
+    let begun = Instant::now();
+    site.broker.terminate();
+    assert_eq!(site.broker.ended().await, Some(0));
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+}
+
+/// Where nobody is asked who they are, everybody is admitted.
+#[tokio::test]
+async fn messages_that_do_not_come_hold_a_drain_up_for_a_second() {
+    const A_SECOND: Duration = Duration::from_secs(1);
+    let mut site = Deployment::start(1).await;
+    let _unfinished = unfinished(&site.brokers[0]).await;
+    let begun = Instant::now();
+    site.brokers[0].terminate();
+    assert_eq!(site.brokers[0].ended().await, Some(0));
+    assert!(
+        begun.elapsed() < A_SECOND + AT_ONCE,
+        "{:?}",
+        begun.elapsed()
+    );
+    let log = site.brokers[0].log();
+    assert!(!log.contains("drain_timeout has passed"), "{log}");
 }
 
 /// So that a thousand clients do not come to the other brokers at one moment.

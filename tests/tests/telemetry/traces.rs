@@ -3,8 +3,10 @@
 use leasehold_proto::v1::ReleaseRequest;
 use leasehold_tests::{
     broker_process::BrokerProcess,
+    callers::{Caller, Doors},
     collector::{Collector, Seen},
     deployment::Deployment,
+    guarded::EVERYTHING,
     redis_server::RedisServer,
     traced::{Parent, ask, locks, takes},
 };
@@ -146,6 +148,38 @@ async fn callers_decide_and_the_share_counts_where_they_have_not() {
         seen.iter().all(|span| span.trace != parent.trace),
         "{seen:?}"
     );
+}
+
+#[tokio::test]
+async fn strangers_decide_nothing() {
+    let (collector, redis) = (Collector::start().await, RedisServer::start().await);
+    let doors = Doors::new(EVERYTHING, &[("alice", "alice")]);
+    // So few that none is drawn; a share of 0 would turn tracing off.
+    let mut options = collector.options(redis.url(), "0.000001");
+    options.env.extend(doors.settings());
+    options.init_store().await;
+    let mut broker = BrokerProcess::start(&options).await;
+    let (stranger, known) = (Parent::new(), Parent::new());
+    for (parent, token) in [
+        (&stranger, None),
+        (&stranger, Some("bob")),
+        (&known, Some("alice")),
+    ] {
+        let caller = Caller::new(broker.addr(), broker.admin(), token);
+        let mut request = parent.calls(ask("a", 0));
+        let state = MetadataValue::from_static("vendor=opaque");
+        request.metadata_mut().insert("tracestate", state);
+        let answer = caller.locks.clone().acquire(request).await;
+        assert_eq!(answer.is_ok(), token == Some("alice"), "{answer:?}");
+    }
+    let span = of(&collector, &known, ACQUIRE).await;
+    assert_eq!(span.state, "vendor=opaque");
+    // It sends what it has.
+    broker.terminate();
+    assert_eq!(broker.ended().await, Some(0));
+    let seen = collector.seen();
+    let of_strangers = seen.iter().filter(|span| span.trace == stranger.trace);
+    assert_eq!(of_strangers.count(), 0, "{seen:?}");
 }
 
 #[tokio::test]
