@@ -1,6 +1,7 @@
 //! The Leasehold lock broker. To read it: `lock`, `store`, `store::memory`, `waiters`, `broker`, `grpc`.
 
 pub mod access;
+mod address;
 pub mod broker;
 mod browsers;
 pub mod config;

@@ -16,6 +16,7 @@ use super::{
     tokens::{Sum, Tokens},
 };
 use crate::{
+    address::AddressBlock,
     lock::LockKey,
     metrics::{Metrics, Refusal},
     pace::{Pace, Paces},
@@ -92,8 +93,8 @@ pub struct Gate {
 /// What comes from where, that nobody knows.
 #[derive(Debug, Default)]
 struct Strangers {
-    failures: Paces<IpAddr>,
-    signatures: Paces<IpAddr>,
+    failures: Paces<AddressBlock>,
+    signatures: Paces<AddressBlock>,
 }
 
 impl Caller {
@@ -217,11 +218,16 @@ impl Gate {
 
     fn may_verify(&self, address: Option<IpAddr>) -> bool {
         let mut strangers = self.strangers();
-        address.is_none_or(|address| strangers.signatures.take(SIGNATURES, address).is_ok())
+        address.is_none_or(|address| {
+            strangers
+                .signatures
+                .take(SIGNATURES, address.into())
+                .is_ok()
+        })
     }
 
     fn failed(&self, address: Option<IpAddr>) -> Unknown {
-        let paced = address.map(|address| self.strangers().failures.take(FAILURES, address));
+        let paced = address.map(|address| self.strangers().failures.take(FAILURES, address.into()));
         match paced {
             Some(Err(early)) => {
                 self.metrics.refused(Refusal::TooOften);

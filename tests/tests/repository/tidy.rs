@@ -16,7 +16,9 @@ use leasehold_tests::{
 /// The modules of the server from the inside to the outside. A module must not import one of a later
 /// layer, also not by way of another module.
 const LAYERS: [&[&str]; 9] = [
-    &["browsers", "lock", "files", "pace", "runtime", "shutdown"],
+    &[
+        "address", "browsers", "lock", "files", "pace", "runtime", "shutdown",
+    ],
     &["history", "trace"],
     &["store"],
     &["metrics", "streams", "telemetry", "waiters"],
