@@ -2,6 +2,7 @@
 
 mod acceptor;
 mod connection;
+mod control;
 mod frames;
 mod load;
 mod seats;

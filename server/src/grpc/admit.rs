@@ -196,7 +196,11 @@ pub(crate) fn authenticate(
         bearer: authorization.map(|header| bearer(header).unwrap_or_default()),
     });
     let caller = caller.inspect_err(|_| unknown(gate, address));
-    caller.map_err(status::unknown)
+    let caller = caller.map_err(status::unknown)?;
+    if let Some(peer) = peer {
+        peer.admitted();
+    }
+    Ok(caller)
 }
 
 fn address(peer: &Peer) -> IpAddr {

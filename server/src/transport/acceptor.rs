@@ -16,7 +16,8 @@ use super::{
     tls::Tls,
 };
 
-/// How soon a client must have done its part of the TLS handshake.
+/// How soon a client must have done its part of the TLS handshake, for which it may have to wait while
+/// others of its address shake hands.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 /// How soon it must then have begun to speak HTTP/2: nothing else in the server ends a connection that
 /// does not.
@@ -99,17 +100,19 @@ impl Acceptor {
         address: SocketAddr,
         seat: Seat,
     ) -> io::Result<Connection> {
-        let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp)).await??;
+        let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp, &seat)).await??;
         let begun = Connection::begun(io, address, self.speaks, seat);
         timeout(SPEAKS_WITHIN, begun).await?
     }
 
-    async fn encrypt(&self, tcp: TcpStream) -> io::Result<Io> {
+    async fn encrypt(&self, tcp: TcpStream, seat: &Seat) -> io::Result<Io> {
         tcp.set_nodelay(true)?;
-        Ok(match &self.tls {
-            None => Io::Plain(tcp),
-            Some(tls) => Io::Encrypted(Box::new(tls.acceptor().accept(tcp).await?)),
-        })
+        let Some(tls) = &self.tls else {
+            return Ok(Io::Plain(tcp));
+        };
+        let _turn = seat.handshake().await;
+        let accepted = tls.acceptor().accept(tcp).await?;
+        Ok(Io::Encrypted(Box::new(accepted)))
     }
 }
 

@@ -20,6 +20,7 @@ use tonic::transport::server::Connected;
 use webpki::EndEntityCert;
 
 use super::{
+    control::Control,
     frames::{Frames, Speaks},
     load::Load,
     seats::Seat,
@@ -50,6 +51,7 @@ pub struct Connection {
     io: Io,
     peer: Peer,
     frames: Frames,
+    control: Arc<Control>,
     /// The beginning, which was read already, and how much of it was passed on.
     heard: Vec<u8>,
     passed_on: usize,
@@ -63,6 +65,13 @@ pub struct Connection {
 pub(super) enum Io {
     Plain(TcpStream),
     Encrypted(Box<TlsStream<TcpStream>>),
+}
+
+impl Peer {
+    /// Notes that a call of the connection was admitted.
+    pub fn admitted(&self) {
+        self.load.admitted();
+    }
 }
 
 impl Connection {
@@ -90,12 +99,13 @@ impl Connection {
         let peer = Peer {
             address,
             identity,
-            load: Arc::default(),
+            load: Arc::new(Load::new(seat.ticket())),
         };
         Ok(Self {
             io,
             peer,
             frames,
+            control: Arc::clone(seat.ticket().control()),
             heard,
             passed_on: 0,
             in_turn: 0,
@@ -166,7 +176,8 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.peer.load.is_left_alone() {
+        self.control.register(cx.waker());
+        if self.control.is_cut() || self.peer.load.is_left_alone() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         if self.passed_on < self.heard.len() {

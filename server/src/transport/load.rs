@@ -12,6 +12,8 @@ use tokio::{
     time::Instant,
 };
 
+use super::seats::Ticket;
+
 /// Bytes of messages that are not whole.
 const PARTIAL_MOST: usize = 4 << 20;
 /// Lists that are made, or not read yet.
@@ -45,6 +47,7 @@ pub struct Load {
     places: Places,
     /// The client takes nothing of what is sent.
     is_stalled: watch::Sender<bool>,
+    ticket: Arc<Ticket>,
 }
 
 #[derive(Debug, Default)]
@@ -87,17 +90,22 @@ impl Places {
     }
 }
 
-impl Default for Load {
-    fn default() -> Self {
+impl Load {
+    /// Nothing is kept yet.
+    pub(super) fn new(ticket: Arc<Ticket>) -> Self {
         Self {
             waiting: Mutex::default(),
             places: Places::new(LISTS_MOST, LOOKS_MOST),
             is_stalled: watch::Sender::new(false),
+            ticket,
         }
     }
-}
 
-impl Load {
+    /// A call of the connection was admitted.
+    pub(super) fn admitted(&self) {
+        self.ticket.admitted();
+    }
+
     /// Nothing has come of it yet.
     pub fn partial(self: &Arc<Self>) -> Partial {
         Partial {
@@ -184,11 +192,15 @@ impl Drop for Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::seats::Ticket, *};
+
+    fn load() -> Arc<Load> {
+        Arc::new(Load::new(Arc::new(Ticket::alone())))
+    }
 
     #[test]
     fn partial_messages_are_counted_until_they_are_whole_or_gone() {
-        let load = Arc::<Load>::default();
+        let load = load();
         let (mut one, mut other) = (load.partial(), load.partial());
         assert!(one.is(PARTIAL_MOST));
         assert!(!other.is(1), "one byte too many");
@@ -200,7 +212,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_wait_for_so_long() {
-        let load = Arc::<Load>::default();
+        let load = load();
         let (read, unread) = (load.answer(), load.answer());
         read.is_read();
         tokio::time::advance(READ_WITHIN).await;
