@@ -50,7 +50,7 @@ use crate::{
         redlock::{self, RedlockStore},
     },
     trace::Tracing,
-    transport::{Accepted, Acceptor, Connections, Speaks, Tls},
+    transport::{Accepted, Acceptor, Connections, Setup, Speaks, Tls},
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
@@ -138,12 +138,19 @@ async fn serve(
     let (newest, rules) = watch::channel(Arc::new(rules));
     let gate = Gate::new(rules, config.metrics.clone());
     let follow = follower.follow(newest, config.metrics.clone());
-    let counted = |listener| {
-        let metrics = config.metrics.clone();
-        (access.limits, Connections { metrics, listener })
+    let budget = Arc::default();
+    let setup = |listener, speaks| Setup {
+        tls: tls.clone(),
+        speaks,
+        limits: access.limits,
+        counted: Connections {
+            metrics: config.metrics.clone(),
+            listener,
+        },
+        budget: Arc::clone(&budget),
     };
-    let (api, calls) = Acceptor::new(api, tls.clone(), Speaks::Http2, counted(Listener::Api));
-    let (admin, probes) = Acceptor::new(admin, tls, Speaks::Either, counted(Listener::Admin));
+    let (api, calls) = Acceptor::new(api, setup(Listener::Api, Speaks::Http2));
+    let (admin, probes) = Acceptor::new(admin, setup(Listener::Admin, Speaks::Either));
     let edge = Edge {
         config: &config,
         gate: &gate,

@@ -1,6 +1,7 @@
 //! Connections of clients: accepted within limits, encrypted, and watched for what no caller does.
 
 mod acceptor;
+mod budget;
 mod connection;
 mod control;
 mod frames;
@@ -9,10 +10,11 @@ mod seats;
 mod tls;
 
 pub use self::{
-    acceptor::{Accepted, Acceptor},
+    acceptor::{Accepted, Acceptor, Setup},
+    budget::Budget,
     connection::{Connection, Peer},
     frames::Speaks,
-    load::{Answer, Large, Load, Partial, Places},
+    load::{Answer, Large, Load, Partial, Paused, Places, Unread},
     seats::{ConnectionLimits, Connections},
     tls::{Tls, TlsFiles},
 };

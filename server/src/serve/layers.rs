@@ -51,9 +51,12 @@ pub(super) fn around_grpc(services: Routes, edge: &Edge<'_>) -> Router {
     services.into_axum_router().layer(layers)
 }
 
-/// Puts the layer of plain HTTP around what the admin listener serves besides gRPC.
+/// Puts the layers of plain HTTP around what the admin listener serves besides gRPC.
 pub(super) fn around_http(routes: Router) -> Router {
-    routes.layer(from_fn(bodies::limit))
+    let layers = ServiceBuilder::new()
+        .layer(from_fn(bodies::limit))
+        .layer(from_fn(answers::watch));
+    routes.layer(layers)
 }
 
 /// Puts the layer of all routes around the admin listener.

@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{
+    budget::Budget,
     connection::{Connection, Io},
     frames::Speaks,
     seats::{ConnectionLimits, Connections, Seat, Seats},
@@ -31,29 +32,40 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub struct Accepted(Arc<Mutex<mpsc::Receiver<Connection>>>);
 
+/// What the connections of a listener have in common.
+pub struct Setup {
+    /// The broker's certificate; `None`: plaintext.
+    pub tls: Option<Arc<Tls>>,
+    /// What clients may speak.
+    pub speaks: Speaks,
+    /// How many connections there may be.
+    pub limits: ConnectionLimits,
+    /// Where they are counted.
+    pub counted: Connections,
+    /// What the connections of all listeners may keep in memory.
+    pub budget: Arc<Budget>,
+}
+
 /// The listener's side.
 pub struct Acceptor {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     speaks: Speaks,
     seats: Seats,
+    budget: Arc<Budget>,
     ready: mpsc::Sender<Connection>,
 }
 
 impl Acceptor {
-    /// With what every connection of the listener has in common.
-    pub fn new(
-        listener: TcpListener,
-        tls: Option<Arc<Tls>>,
-        speaks: Speaks,
-        (limits, counted): (ConnectionLimits, Connections),
-    ) -> (Self, Accepted) {
+    /// Accepts connections of a listener by the rules of its [`Setup`].
+    pub fn new(listener: TcpListener, setup: Setup) -> (Self, Accepted) {
         let (ready, accepted) = mpsc::channel(READY_MOST);
         let acceptor = Self {
             listener,
-            tls,
-            speaks,
-            seats: Seats::new(limits, counted),
+            tls: setup.tls,
+            speaks: setup.speaks,
+            seats: Seats::new(setup.limits, setup.counted),
+            budget: setup.budget,
             ready,
         };
         (acceptor, Accepted(Arc::new(Mutex::new(accepted))))
@@ -101,7 +113,7 @@ impl Acceptor {
         seat: Seat,
     ) -> io::Result<Connection> {
         let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp, &seat)).await??;
-        let begun = Connection::begun(io, address, self.speaks, seat);
+        let begun = Connection::begun(io, address, self.speaks, (seat, &self.budget));
         timeout(SPEAKS_WITHIN, begun).await?
     }
 

@@ -20,6 +20,7 @@ use tonic::transport::server::Connected;
 use webpki::EndEntityCert;
 
 use super::{
+    budget::{Account, Budget},
     control::Control,
     frames::{Frames, Speaks},
     load::Load,
@@ -31,6 +32,8 @@ const PIECE: usize = 64;
 /// How long a client may take nothing of what is sent to it. One that does not answer whether it lives is
 /// told that the connection ends, which would wait as long as all before it.
 const TAKES_WITHIN: Duration = Duration::from_secs(15);
+/// Calls in progress on a connection before its first admitted call; while there are more nothing is read.
+const UNADMITTED_CALLS_MAX: usize = 16;
 /// After so many bytes without a pause others have their turn: by itself a connection would read some
 /// megabytes first.
 const TURN: usize = 64 << 10;
@@ -51,7 +54,11 @@ pub struct Connection {
     io: Io,
     peer: Peer,
     frames: Frames,
+    /// Calls in progress before the first that is admitted.
+    unadmitted_calls: Account,
     control: Arc<Control>,
+    /// Nothing is read until there are fewer calls in progress, or the client takes its answers.
+    is_paused: bool,
     /// The beginning, which was read already, and how much of it was passed on.
     heard: Vec<u8>,
     passed_on: usize,
@@ -59,7 +66,7 @@ pub struct Connection {
     in_turn: usize,
     /// While the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
-    _seat: Seat,
+    seat: Seat,
 }
 
 pub(super) enum Io {
@@ -80,7 +87,7 @@ impl Connection {
         mut io: Io,
         address: SocketAddr,
         speaks: Speaks,
-        mut seat: Seat,
+        (mut seat, budget): (Seat, &Budget),
     ) -> io::Result<Self> {
         let identity = io.identity();
         if identity.as_ref().is_some_and(|name| !seat.belongs_to(name)) {
@@ -99,19 +106,40 @@ impl Connection {
         let peer = Peer {
             address,
             identity,
-            load: Arc::new(Load::new(seat.ticket())),
+            load: Arc::new(Load::new(budget, seat.ticket())),
         };
         Ok(Self {
             io,
             peer,
             frames,
+            unadmitted_calls: budget.unadmitted_calls.account(&seat.ticket()),
             control: Arc::clone(seat.ticket().control()),
+            is_paused: false,
             heard,
             passed_on: 0,
             in_turn: 0,
             stalled: None,
-            _seat: seat,
+            seat,
         })
+    }
+
+    /// Counts calls in progress until one is admitted, and returns false while nothing may be read: there
+    /// are too many of those calls, or answers wait because the client takes none.
+    fn may_read(&mut self) -> bool {
+        let calls = match self.frames.calls() {
+            None => 0,
+            Some(calls) if !self.seat.is_admitted() => {
+                self.unadmitted_calls.set(calls);
+                calls
+            }
+            Some(_) => {
+                self.frames.stop_counting_calls();
+                self.unadmitted_calls.set(0);
+                0
+            }
+        };
+        self.is_paused = calls >= UNADMITTED_CALLS_MAX || self.stalled.is_some();
+        !self.is_paused
     }
 
     /// What came of sending, or an error if nothing has for too long.
@@ -123,6 +151,9 @@ impl Connection {
         if sent.is_ready() {
             if self.stalled.take().is_some() {
                 self.peer.load.stalled(false);
+            }
+            if self.is_paused && self.may_read() {
+                self.control.wake();
             }
             return sent;
         }
@@ -193,6 +224,9 @@ impl AsyncRead for Connection {
         if self.in_turn > TURN {
             self.in_turn = 0;
             cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if !self.may_read() {
             return Poll::Pending;
         }
         let before = buffer.filled().len();

@@ -1,7 +1,7 @@
 //! Watches what a connection carries: whether the client speaks HTTP/2 at all, and frames that only make
 //! work.
 
-use std::{io, time::Duration};
+use std::{collections::HashSet, io, time::Duration};
 
 use tokio::time::Instant;
 
@@ -11,11 +11,14 @@ const HEAD: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
+/// The bit of a stream's number that means nothing.
+const RESERVED: u32 = 1 << 31;
 /// What stands before each message of gRPC. Less in a frame is a piece that nobody sends so small.
 const PREFIX: usize = 5;
 /// So many frames that ask for nothing may come within the time below: neither tonic nor h2 limits
@@ -50,6 +53,16 @@ pub(super) struct Frames {
     /// Acknowledgements that the client has to send.
     pings: u32,
     settings: u32,
+    /// Calls without a whole answer, as long as they are counted.
+    calls: Option<Calls>,
+}
+
+/// The calls of a connection that no answer was sent to.
+#[derive(Debug, Default)]
+struct Calls {
+    open: HashSet<u32>,
+    /// The newest stream: HEADERS of an older one are its trailers.
+    newest: u32,
 }
 
 #[derive(Debug)]
@@ -74,6 +87,7 @@ struct Head {
     kind: u8,
     flags: u8,
     length: usize,
+    stream: u32,
 }
 
 impl Frames {
@@ -90,7 +104,18 @@ impl Frames {
             since: Instant::now(),
             pings: 0,
             settings: 0,
+            calls: Some(Calls::default()),
         }
+    }
+
+    /// Returns the number of calls in progress, unless they are not counted any more.
+    pub(super) fn calls(&self) -> Option<usize> {
+        self.calls.as_ref().map(|calls| calls.open.len())
+    }
+
+    /// Stops counting calls.
+    pub(super) fn stop_counting_calls(&mut self) {
+        self.calls = None;
     }
 
     /// Whether the client has said what it speaks.
@@ -111,9 +136,13 @@ impl Frames {
             kind,
             flags,
             length,
+            stream,
         }) = self.read.next(&mut bytes)
         {
             self.has_begun = true;
+            if let Some(calls) = &mut self.calls {
+                calls.read(kind, stream);
+            }
             let is_ack = flags & ACK != 0;
             match kind {
                 HEADERS => self.allow_more(),
@@ -133,7 +162,16 @@ impl Frames {
         if matches!(self.language, Language::Http1) {
             return;
         }
-        while let Some(Head { kind, flags, .. }) = self.written.next(&mut bytes) {
+        while let Some(Head {
+            kind,
+            flags,
+            stream,
+            ..
+        }) = self.written.next(&mut bytes)
+        {
+            if let Some(calls) = &mut self.calls {
+                calls.written(kind, flags, stream);
+            }
             match kind {
                 DATA | HEADERS => self.allow_more(),
                 PING if flags & ACK == 0 => self.pings += 1,
@@ -177,6 +215,24 @@ impl Frames {
     }
 }
 
+impl Calls {
+    fn read(&mut self, kind: u8, stream: u32) {
+        if kind == HEADERS && stream > self.newest {
+            self.newest = stream;
+            self.open.insert(stream);
+        } else if kind == RST_STREAM {
+            self.open.remove(&stream);
+        }
+    }
+
+    fn written(&mut self, kind: u8, flags: u8, stream: u32) {
+        let is_last = matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0;
+        if is_last || kind == RST_STREAM {
+            self.open.remove(&stream);
+        }
+    }
+}
+
 impl Heads {
     fn after(skip: usize) -> Self {
         Self {
@@ -199,13 +255,14 @@ impl Heads {
             return None;
         }
         self.len = 0;
-        let [high, middle, low, kind, flags, ..] = self.head;
+        let [high, middle, low, kind, flags, stream @ ..] = self.head;
         let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         self.skip = length;
         Some(Head {
             kind,
             flags,
             length,
+            stream: u32::from_be_bytes(stream) & !RESERVED,
         })
     }
 }
@@ -214,7 +271,6 @@ impl Heads {
 mod tests {
     use super::*;
 
-    const RST_STREAM: u8 = 3;
     const WINDOW_UPDATE: u8 = 8;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
@@ -291,6 +347,34 @@ mod tests {
         }
         let most = usize::try_from(LEFT_MOST).expect("a count");
         assert!(!goes_on(&mut frames, &update, most + 1, 100), "all at once");
+    }
+
+    #[test]
+    fn calls_are_in_progress_until_their_answer_has_ended_or_they_are_reset() {
+        let on = |stream: u8, mut frame: Vec<u8>| {
+            frame[HEAD - 1] = stream;
+            frame
+        };
+        let mut frames = begun();
+        for stream in [1, 3, 5, 7] {
+            let call = on(stream, frame(HEADERS, 0, 50));
+            frames.read(&call).expect("a call");
+        }
+        let trailers = on(7, frame(HEADERS, END_STREAM, 50));
+        frames.read(&trailers).expect("trailers");
+        assert_eq!(frames.calls(), Some(4));
+        frames.written(&on(1, frame(HEADERS, 4, 50)));
+        frames.written(&on(1, frame(DATA, 0, 50)));
+        assert_eq!(frames.calls(), Some(4), "its answer has not ended");
+        frames.written(&on(1, frame(HEADERS, END_STREAM, 50)));
+        frames.written(&on(1, frame(RST_STREAM, 0, 4)));
+        assert_eq!(frames.calls(), Some(3));
+        frames.written(&on(3, frame(RST_STREAM, 0, 4)));
+        let reset = on(5, frame(RST_STREAM, 0, 4));
+        frames.read(&reset).expect("a reset");
+        assert_eq!(frames.calls(), Some(1));
+        frames.stop_counting_calls();
+        assert_eq!(frames.calls(), None);
     }
 
     #[test]

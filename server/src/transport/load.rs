@@ -4,18 +4,27 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Waker},
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
 
-use super::seats::Ticket;
+use super::{
+    budget::{Account, Budget},
+    seats::Ticket,
+};
 
 /// Bytes of messages that are not whole.
 const PARTIAL_MOST: usize = 4 << 20;
+/// Bytes of answers that the client has not read; with more no lease stream of the connection is read.
+const UNREAD_MAX: usize = 4 << 20;
+/// Bytes that a client may send on a stream that is not read, by `http2.stream_window`.
+const STREAM_WINDOW: usize = 64 << 10;
 /// Lists that are made, or not read yet.
 const LISTS_MOST: usize = 8;
 /// Locks that are looked at, or not read yet: each look may wait for a store that does not answer, so
@@ -48,11 +57,21 @@ pub struct Load {
     /// The client takes nothing of what is sent.
     is_stalled: watch::Sender<bool>,
     ticket: Arc<Ticket>,
+    bytes: Account,
+    /// Calls whose first message is not whole.
+    incomplete_calls: Account,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     partial: usize,
+    /// Calls whose first message is not whole.
+    calls: usize,
+    unread: usize,
+    /// Streams that are not read for now.
+    paused: usize,
+    /// Lease streams that wait until there is room for answers.
+    without_room: Vec<Waker>,
     answers: HashMap<u64, Instant>,
     counted: u64,
 }
@@ -62,6 +81,24 @@ struct Waiting {
 pub struct Partial {
     load: Arc<Load>,
     bytes: usize,
+    is_first: bool,
+}
+
+/// Bytes that the client has not read.
+#[derive(Debug)]
+pub struct Unread {
+    load: Arc<Load>,
+    bytes: usize,
+}
+
+/// A stream whose requests are not read, until dropped.
+#[derive(Debug)]
+pub struct Paused(Arc<Load>);
+
+/// A piece of an answer that keeps its bytes counted.
+struct Piece {
+    data: Bytes,
+    _unread: Unread,
 }
 
 /// An answer.
@@ -92,26 +129,67 @@ impl Places {
 
 impl Load {
     /// Nothing is kept yet.
-    pub(super) fn new(ticket: Arc<Ticket>) -> Self {
+    pub(super) fn new(budget: &Budget, ticket: Arc<Ticket>) -> Self {
         Self {
             waiting: Mutex::default(),
             places: Places::new(LISTS_MOST, LOOKS_MOST),
             is_stalled: watch::Sender::new(false),
+            bytes: budget.bytes.account(&ticket),
+            incomplete_calls: budget.incomplete_calls.account(&ticket),
             ticket,
         }
+    }
+
+    /// Counts a call, which takes memory before its first message has begun.
+    pub fn call(self: &Arc<Self>) -> Partial {
+        let mut waiting = self.lock();
+        waiting.calls += 1;
+        self.incomplete_calls.set(waiting.calls);
+        drop(waiting);
+        Partial {
+            load: Arc::clone(self),
+            bytes: 0,
+            is_first: true,
+        }
+    }
+
+    /// Counts bytes that the client has to read.
+    pub fn unread(self: &Arc<Self>, bytes: usize) -> Unread {
+        let mut unread = Unread {
+            load: Arc::clone(self),
+            bytes: 0,
+        };
+        unread.set(bytes);
+        unread
+    }
+
+    /// Returns true if lease streams may be read. Else the task is woken when they may.
+    pub fn has_room(&self, cx: &Context<'_>) -> bool {
+        let mut waiting = self.lock();
+        let has_room = waiting.unread <= UNREAD_MAX;
+        if !has_room
+            && !waiting
+                .without_room
+                .iter()
+                .any(|task| task.will_wake(cx.waker()))
+        {
+            waiting.without_room.push(cx.waker().clone());
+        }
+        has_room
+    }
+
+    /// Counts a stream that is not read for now: its client may fill the stream's window.
+    pub fn paused(self: &Arc<Self>) -> Paused {
+        let mut waiting = self.lock();
+        waiting.paused += 1;
+        self.settle(&waiting);
+        drop(waiting);
+        Paused(Arc::clone(self))
     }
 
     /// A call of the connection was admitted.
     pub(super) fn admitted(&self) {
         self.ticket.admitted();
-    }
-
-    /// Nothing has come of it yet.
-    pub fn partial(self: &Arc<Self>) -> Partial {
-        Partial {
-            load: Arc::clone(self),
-            bytes: 0,
-        }
     }
 
     /// The client is to read it from now on.
@@ -149,6 +227,11 @@ impl Load {
         answers.any(|since| since.elapsed() > READ_WITHIN)
     }
 
+    fn settle(&self, waiting: &Waiting) {
+        let paused = waiting.paused * STREAM_WINDOW;
+        self.bytes.set(waiting.partial + waiting.unread + paused);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,13 +244,58 @@ impl Partial {
         let mut waiting = self.load.lock();
         waiting.partial = waiting.partial + bytes - self.bytes;
         self.bytes = bytes;
+        self.load.settle(&waiting);
         waiting.partial <= PARTIAL_MOST
+    }
+
+    /// The first message is whole.
+    pub fn arrived(&mut self) {
+        if std::mem::take(&mut self.is_first) {
+            let mut waiting = self.load.lock();
+            waiting.calls -= 1;
+            self.load.incomplete_calls.set(waiting.calls);
+        }
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        self.load.lock().partial -= self.bytes;
+        self.arrived();
+        let _ = self.is(0);
+    }
+}
+
+impl Unread {
+    /// So many bytes are unread now.
+    pub fn set(&mut self, bytes: usize) {
+        let mut waiting = self.load.lock();
+        waiting.unread = waiting.unread + bytes - self.bytes;
+        self.bytes = bytes;
+        self.load.settle(&waiting);
+        let has_room = waiting.unread <= UNREAD_MAX;
+        let tasks = has_room.then(|| std::mem::take(&mut waiting.without_room));
+        drop(waiting);
+        tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        waiting.paused -= 1;
+        self.0.settle(&waiting);
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
     }
 }
 
@@ -176,6 +304,15 @@ impl Answer {
     pub fn waits(&self) {
         let mut waiting = self.load.lock();
         waiting.answers.insert(self.number, Instant::now());
+    }
+
+    /// Counts a piece of the answer until it was sent, or its stream was reset.
+    pub fn piece(&self, data: Bytes) -> Bytes {
+        let unread = self.load.unread(data.len());
+        Bytes::from_owner(Piece {
+            data,
+            _unread: unread,
+        })
     }
 
     /// The client has read all there is so far.
@@ -195,19 +332,55 @@ mod tests {
     use super::{super::seats::Ticket, *};
 
     fn load() -> Arc<Load> {
-        Arc::new(Load::new(Arc::new(Ticket::alone())))
+        let ticket = Ticket::alone([127, 0, 0, 1].into());
+        Arc::new(Load::new(&Budget::default(), Arc::new(ticket)))
     }
 
     #[test]
     fn partial_messages_are_counted_until_they_are_whole_or_gone() {
         let load = load();
-        let (mut one, mut other) = (load.partial(), load.partial());
+        let (mut one, mut other) = (load.call(), load.call());
         assert!(one.is(PARTIAL_MOST));
         assert!(!other.is(1), "one byte too many");
         assert!(one.is(0), "it is whole");
         assert!(other.is(PARTIAL_MOST));
         drop(other);
         assert!(one.is(PARTIAL_MOST));
+    }
+
+    #[test]
+    fn a_call_is_incomplete_until_its_first_message_is_whole() {
+        let load = load();
+        let counted = || (load.incomplete_calls.amount(), load.bytes.amount());
+        let (mut whole, dropped) = (load.call(), load.call());
+        assert_eq!(counted(), (2, 0));
+        assert!(whole.is(100));
+        assert_eq!(counted(), (2, 100));
+        whole.arrived();
+        assert!(whole.is(0));
+        assert_eq!(counted(), (1, 0));
+        drop(dropped);
+        assert_eq!(counted(), (0, 0));
+    }
+
+    #[test]
+    fn pieces_of_answers_are_unread_until_they_are_dropped() {
+        let load = load();
+        let answer = load.answer();
+        let piece = answer.piece(vec![1; UNREAD_MAX].into());
+        drop(answer);
+        let cx = Context::from_waker(Waker::noop());
+        assert!(load.has_room(&cx));
+        let mut more = load.unread(1);
+        assert!(!load.has_room(&cx));
+        assert_eq!(load.lock().without_room.len(), 1);
+        drop(piece.slice(..1));
+        assert!(!load.has_room(&cx), "the rest is unread");
+        drop(piece);
+        assert!(load.has_room(&cx));
+        assert!(load.lock().without_room.is_empty(), "it was woken");
+        more.set(0);
+        assert_eq!(load.lock().unread, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -188,6 +188,11 @@ impl Seat {
         self.handshakes.acquire().await.ok()
     }
 
+    /// Returns true once a call of the connection was admitted.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.ticket.is_admitted()
+    }
+
     pub(super) fn ticket(&self) -> Arc<Ticket> {
         Arc::clone(&self.ticket)
     }
@@ -196,11 +201,11 @@ impl Seat {
 impl Ticket {
     /// A connection of no listener.
     #[cfg(test)]
-    pub(super) fn alone() -> Self {
+    pub(super) fn alone(address: IpAddr) -> Self {
         Self {
             taken: Arc::default(),
             number: 0,
-            block: IpAddr::from([127, 0, 0, 1]).into(),
+            block: address.into(),
             is_admitted: AtomicBool::new(false),
             control: Arc::default(),
         }
@@ -225,6 +230,10 @@ impl Ticket {
     /// Returns true once a call of the connection was admitted.
     pub(super) fn is_admitted(&self) -> bool {
         self.is_admitted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn block(&self) -> AddressBlock {
+        self.block
     }
 
     pub(super) fn control(&self) -> &Arc<Control> {

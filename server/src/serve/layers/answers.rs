@@ -60,6 +60,7 @@ impl HttpBody for Answered {
             Poll::Ready(Some(_)) => self.answer.waits(),
             Poll::Ready(None) | Poll::Pending => self.answer.is_read(),
         }
+        let polled = polled.map_ok(|frame| frame.map_data(|data| self.answer.piece(data)));
         let is_sent = match &polled {
             Poll::Ready(None) => true,
             Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),

@@ -96,7 +96,7 @@ pub(super) async fn receive(
     let method = METHODS.get(request.uri().path());
     let is_one = method.is_some_and(|method| method.takes_one_message());
     let peer = request.extensions().get::<Peer>();
-    let partial = peer.map(|peer| peer.load.partial());
+    let partial = peer.map(|peer| peer.load.call());
     let (parts, body) = request.into_parts();
     let messages = Messages {
         body,
@@ -149,11 +149,17 @@ impl Messages {
     }
 
     fn received(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        if self.message.more(bytes) && self.due == Due::FirstMessage {
+        let is_complete = self.message.more(bytes);
+        if is_complete && self.due == Due::FirstMessage {
             self.not_due();
         }
         let here = self.message.here;
-        let fits = self.partial.as_mut().is_none_or(|partial| partial.is(here));
+        let fits = self.partial.as_mut().is_none_or(|partial| {
+            if is_complete {
+                partial.arrived();
+            }
+            partial.is(here)
+        });
         match fits {
             true => Ok(()),
             false => Err(early::too_much_incomplete()),

@@ -1,0 +1,242 @@
+//! What the connections of all listeners keep in the memory of the process. With too much of it those
+//! connections are closed that keep most.
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::seats::Ticket;
+use crate::address::AddressBlock;
+
+/// Bytes of unfinished messages and of answers that clients have not read, of all connections.
+const BYTES_MAX: i64 = 32 << 20;
+/// The same of one address.
+const BYTES_PER_ADDRESS_MAX: i64 = 16 << 20;
+/// Calls in progress on connections without an admitted call.
+const UNADMITTED_CALLS_MAX: i64 = 1_000;
+
+/// The totals of a process.
+#[derive(Debug)]
+pub struct Budget {
+    pub(super) bytes: Arc<Pool>,
+    pub(super) unadmitted_calls: Arc<Pool>,
+}
+
+/// An amount that connections share.
+#[derive(Debug)]
+pub(super) struct Pool {
+    total_max: i64,
+    per_address_max: i64,
+    total: AtomicI64,
+    newest: AtomicU64,
+    accounts: Mutex<Accounts>,
+}
+
+#[derive(Debug, Default)]
+struct Accounts {
+    open: HashMap<u64, Arc<Entry>>,
+    by_block: HashMap<AddressBlock, Weak<AtomicI64>>,
+}
+
+/// The part of one connection.
+#[derive(Debug)]
+struct Entry {
+    amount: AtomicI64,
+    of_block: Arc<AtomicI64>,
+    ticket: Arc<Ticket>,
+}
+
+/// Keeps the part of one connection up to date. Dropped, it is nothing.
+#[derive(Debug)]
+pub(super) struct Account {
+    pool: Arc<Pool>,
+    number: u64,
+    entry: Arc<Entry>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            bytes: Pool::new(BYTES_MAX, BYTES_PER_ADDRESS_MAX),
+            unadmitted_calls: Pool::new(UNADMITTED_CALLS_MAX, UNADMITTED_CALLS_MAX),
+        }
+    }
+}
+
+impl Pool {
+    fn new(total_max: i64, per_address_max: i64) -> Arc<Self> {
+        Arc::new(Self {
+            total_max,
+            per_address_max,
+            total: AtomicI64::new(0),
+            newest: AtomicU64::new(0),
+            accounts: Mutex::default(),
+        })
+    }
+
+    /// Opens the account of a connection.
+    pub(super) fn account(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Account {
+        let number = self.newest.fetch_add(1, Relaxed);
+        let mut accounts = self.lock();
+        let block = ticket.block();
+        let of_block = accounts.by_block.get(&block).and_then(Weak::upgrade);
+        let of_block = of_block.unwrap_or_else(|| {
+            let new = Arc::default();
+            accounts.by_block.insert(block, Arc::downgrade(&new));
+            new
+        });
+        let entry = Arc::new(Entry {
+            amount: AtomicI64::new(0),
+            of_block,
+            ticket: Arc::clone(ticket),
+        });
+        accounts.open.insert(number, Arc::clone(&entry));
+        drop(accounts);
+        Account {
+            pool: Arc::clone(self),
+            number,
+            entry,
+        }
+    }
+
+    /// Closes connections until three quarters of the maximum are left, those with most first: of the
+    /// address that has too much, or of all.
+    fn shrink(&self, of_block: &Arc<AtomicI64>) {
+        let accounts = self.lock();
+        let is_block = of_block.load(Relaxed) > self.per_address_max;
+        let (amount, most) = match is_block {
+            true => (of_block.as_ref(), self.per_address_max),
+            false => (&self.total, self.total_max),
+        };
+        if amount.load(Relaxed) <= most {
+            return;
+        }
+        let open = accounts.open.iter();
+        let open = open.filter(|(_, entry)| !is_block || Arc::ptr_eq(&entry.of_block, of_block));
+        let mut open: Vec<_> = open
+            .map(|(&number, entry)| (Reverse(entry.amount.load(Relaxed)), number, entry))
+            .collect();
+        // Of those with equal amounts the oldest.
+        open.sort_unstable_by_key(|&(amount, number, _)| (amount, number));
+        for (_, _, entry) in open {
+            if amount.load(Relaxed) <= most / 4 * 3 {
+                return;
+            }
+            tracing::debug!(block = ?entry.ticket.block(), "closing connection: too much unfinished or unread");
+            entry.ticket.control().cut();
+            self.set(entry, 0);
+        }
+    }
+
+    /// The sums may be below zero for a moment, while two tasks change one amount.
+    fn set(&self, entry: &Entry, amount: i64) {
+        let more = amount - entry.amount.swap(amount, Relaxed);
+        self.total.fetch_add(more, Relaxed);
+        entry.of_block.fetch_add(more, Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    /// The connection has so much now.
+    pub(super) fn set(&self, amount: usize) {
+        let Self { pool, entry, .. } = self;
+        if entry.ticket.control().is_cut() {
+            return;
+        }
+        pool.set(entry, i64::try_from(amount).unwrap_or(i64::MAX / 2));
+        let of_block = entry.of_block.load(Relaxed);
+        if of_block > pool.per_address_max || pool.total.load(Relaxed) > pool.total_max {
+            pool.shrink(&entry.of_block);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Account {
+    /// Returns what the connection has.
+    pub(super) fn amount(&self) -> usize {
+        usize::try_from(self.entry.amount.load(Relaxed)).expect("not below zero")
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.pool.set(&self.entry, 0);
+        let mut accounts = self.pool.lock();
+        accounts.open.remove(&self.number);
+        let block = self.entry.ticket.block();
+        let is_last = Arc::strong_count(&self.entry.of_block) == 1;
+        if is_last {
+            accounts.by_block.remove(&block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn connections(pool: &Arc<Pool>, host: u8, amounts: &[usize]) -> Vec<Account> {
+        let account = |&amount| {
+            let ticket = Ticket::alone([10, 0, 0, host].into());
+            let account = pool.account(&Arc::new(ticket));
+            account.set(amount * MIB);
+            account
+        };
+        amounts.iter().map(account).collect()
+    }
+
+    fn cut(accounts: &[Account]) -> Vec<bool> {
+        let tickets = accounts.iter().map(|account| &account.entry.ticket);
+        tickets.map(|ticket| ticket.control().is_cut()).collect()
+    }
+
+    fn pool() -> Arc<Pool> {
+        let mib = |count: i64| count << 20;
+        Pool::new(mib(32), mib(16))
+    }
+
+    #[test]
+    fn those_with_most_are_closed_until_three_quarters_are_left() {
+        let pool = pool();
+        let addresses = [[1, 4, 4], [2, 3, 3], [1, 6, 4]];
+        let all = [1, 2, 3].map(|host| connections(&pool, host, &addresses[usize::from(host) - 1]));
+        assert_eq!(
+            all.each_ref().map(|accounts| cut(accounts)),
+            [[false; 3]; 3]
+        );
+        let more = connections(&pool, 4, &[5]);
+        assert_eq!(cut(&more), [true], "32 MiB and more in all");
+        let [first, second, third] = all;
+        assert_eq!(cut(&first), [false, false, false]);
+        assert_eq!(cut(&second), [false, false, false]);
+        assert_eq!(cut(&third), [false, true, false]);
+        assert_eq!(pool.total.load(Relaxed), 22 << 20);
+        more[0].set(9 * MIB);
+        assert_eq!(pool.total.load(Relaxed), 22 << 20, "it is closed");
+        drop((first, second, third, more));
+        assert_eq!(pool.total.load(Relaxed), 0);
+        assert!(pool.lock().open.is_empty() && pool.lock().by_block.is_empty());
+    }
+
+    #[test]
+    fn an_address_has_half_and_others_do_not_pay_for_it() {
+        let pool = pool();
+        let other = connections(&pool, 1, &[12]);
+        let greedy = connections(&pool, 2, &[4, 4, 4, 3, 2]);
+        assert_eq!(cut(&other), [false]);
+        assert_eq!(cut(&greedy).iter().filter(|cut| **cut).count(), 2);
+        assert!(!cut(&greedy)[4], "it has least");
+    }
+}
