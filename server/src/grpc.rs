@@ -217,11 +217,13 @@ impl LockService for Locks {
         if self.broker.is_draining() {
             return Err(status::of_all(&LockError::Draining, None));
         }
+        let peer = request.extensions().get::<Peer>();
+        let load = peer.map(|peer| Arc::clone(&peer.load));
         let stream = hold::serve(
             &self.broker,
             asking,
             (self.live.clone(), &self.tracing),
-            request.into_inner(),
+            (request.into_inner(), load),
         );
         Ok(Response::new(stream))
     }

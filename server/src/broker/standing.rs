@@ -78,7 +78,7 @@ impl Standing {
             return;
         }
         self.told = Some(told);
-        // A client that does not read is the stream's own to notice.
+        // A client that is gone is the stream's own to notice.
         (self.tell)(Told::Queued(Box::new(Place {
             call_id: self.call_id,
             lock: self.lock.clone(),

@@ -108,7 +108,7 @@ pub(super) struct Stream {
 
 impl Broker {
     /// Serves a stream: what its client asks comes in, what it is told goes out. It ends when
-    /// `asked` does, after [`Asked::Close`], when the client does not read, when it has become too
+    /// `asked` does, after [`Asked::Close`], when the client is gone, when it has become too
     /// old, or when the caller's credential expires.
     pub fn hold(
         &self,

@@ -2,13 +2,11 @@
 
 mod calls;
 mod told;
+mod unread;
 
 use std::{future::ready, sync::Arc, task::Poll};
 
-use futures::{
-    channel::mpsc,
-    stream::{self, BoxStream, Stream, StreamExt as _},
-};
+use futures::stream::{self, BoxStream, Stream, StreamExt as _};
 use leasehold_proto::v1::{
     self as pb, HoldRequest, HoldResponse, hold_request::Message as Request,
 };
@@ -18,6 +16,7 @@ use tonic::{Code, Status, Streaming};
 use self::{
     calls::Calls,
     told::{refused, response},
+    unread::{Requests, Sender},
 };
 use super::{admit::Asking, decode, status};
 use crate::{
@@ -27,18 +26,13 @@ use crate::{
     lock::LockKey,
     pace::Pace,
     trace::{Traced, Tracing},
+    transport::Load,
 };
 
-/// Messages to a client that does not read them; with more the stream is broken.
-const UNREAD_MAX: usize = 10_000;
 /// The shortest ttl wants three.
 const HEARTBEATS_PER_SECOND: u32 = 20;
 /// What was held up on the way for the longest ttl comes at once.
 const HEARTBEATS: Pace = Pace::per_second(HEARTBEATS_PER_SECOND, 200);
-
-/// What a client has not read yet. Not the channel of tokio, whose blocks of 32 messages would be a
-/// tenth of a stream's memory.
-type Unread = mpsc::UnboundedSender<Result<Box<HoldResponse>, Status>>;
 
 /// What comes to the stream. On its way for a moment only.
 #[expect(clippy::large_enum_variant, reason = "nothing keeps it")]
@@ -51,7 +45,7 @@ enum Heard {
 /// The way to the client.
 #[derive(Clone)]
 struct Client {
-    unread: Unread,
+    unread: Sender,
     calls: Calls,
 }
 
@@ -68,14 +62,14 @@ pub(super) fn serve(
     broker: &Broker,
     asking: Asking,
     (live, tracing): (watch::Receiver<Live>, &Tracing),
-    incoming: Streaming<HoldRequest>,
+    (incoming, load): (Streaming<HoldRequest>, Option<Arc<Load>>),
 ) -> BoxStream<'static, Result<HoldResponse, Status>> {
-    let (unread, told) = mpsc::unbounded();
+    let (unread, requests, told) = unread::queue(load);
     let calls = Calls::new(tracing);
     let client = Client { unread, calls };
     let (caller, expires) = (Arc::clone(&asking.caller.name), asking.caller.deadline());
     let veil = asking.clone();
-    let heard = heard(incoming, asking.changes());
+    let heard = heard((incoming, requests), asking.changes());
     let reader = Reader {
         asking,
         client: client.clone(),
@@ -87,18 +81,19 @@ pub(super) fn serve(
     });
     let tell = Arc::new(move |told| client.send(Box::new(response(told, &veil))));
     broker.hold((&caller, expires), asked.filter_map(ready).boxed(), tell);
-    told.map(|response| response.map(|response| *response))
-        .boxed()
+    told.boxed()
 }
 
-/// Ends with the client's messages.
+/// Ends with the client's messages, which are read while there is room for the answers.
 fn heard(
-    mut incoming: Streaming<HoldRequest>,
+    (mut incoming, requests): (Streaming<HoldRequest>, Requests),
     changes: impl Stream<Item = ()> + Send,
 ) -> impl Stream<Item = Heard> + Send {
     let mut changes = Box::pin(changes.fuse());
     stream::poll_fn(move |cx| {
-        if let Poll::Ready(next) = incoming.poll_next_unpin(cx) {
+        if requests.poll_room(cx).is_ready()
+            && let Poll::Ready(next) = incoming.poll_next_unpin(cx)
+        {
             return Poll::Ready(next.map(Heard::Message));
         }
         match changes.poll_next_unpin(cx) {
@@ -109,14 +104,10 @@ fn heard(
 }
 
 impl Client {
-    /// False if it does not read, or is gone.
+    /// False if it is gone.
     fn send(&self, response: Box<HoldResponse>) -> bool {
         self.calls.told(&response);
-        if self.unread.len() >= UNREAD_MAX {
-            tracing::warn!("a client does not read its lease stream: it is ended");
-            return false;
-        }
-        self.unread.unbounded_send(Ok(response)).is_ok()
+        self.unread.send(response)
     }
 }
 
@@ -132,7 +123,7 @@ impl Reader {
             return Some(None);
         };
         if matches!(message, Request::Heartbeat(_)) && HEARTBEATS.take(&mut self.due).is_err() {
-            let _ = self.client.unread.unbounded_send(Err(flooded()));
+            self.client.unread.fail(flooded());
             return None;
         }
         let traced = self.client.calls.asked(&message);

@@ -11,7 +11,7 @@ use crate::{
     trace::Traced,
 };
 
-/// Passes a message to the client, or says that the client does not read. Never waits.
+/// Passes a message to the client; false if the client is gone. Never waits.
 pub type Tell = Arc<dyn Fn(Told) -> bool + Send + Sync>;
 
 /// Whether a lock may be held by the client of the stream.

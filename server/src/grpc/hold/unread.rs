@@ -1,0 +1,335 @@
+//! The messages to a stream's client that it has not read yet. While there are many of them, or large
+//! ones, the requests of the stream are not read.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use futures::stream::Stream;
+use leasehold_proto::v1::{HoldResponse, hold_response::Message};
+use prost::Message as _;
+use tonic::Status;
+
+use crate::transport::{Load, Paused, Unread};
+
+/// Unread messages with which no request of the stream is read.
+const MESSAGES_MAX: usize = 100;
+/// Bytes of unread messages with which no request of the stream is read.
+const BYTES_MAX: usize = 256 << 10;
+/// Memory of a message besides its encoding.
+const MESSAGE_BYTES: usize = 256;
+
+/// Sends messages. Never waits: the end of a lease is sent however much is unread.
+#[derive(Clone)]
+pub(super) struct Sender(Arc<SendingHalf>);
+
+/// The requests of a stream, which are read as long as there is room for answers.
+pub(super) struct Requests(Arc<Mutex<Queue>>);
+
+/// The messages as the client reads them.
+pub(super) struct Receiver(Arc<Mutex<Queue>>);
+
+/// Ends the messages when the last sender is dropped.
+struct SendingHalf(Arc<Mutex<Queue>>);
+
+struct Queue {
+    messages: VecDeque<Result<Box<HoldResponse>, Status>>,
+    /// Number of messages that were read.
+    read: u64,
+    /// The number of the unread message with the position of each waiting call.
+    positions: HashMap<i64, u64>,
+    bytes: usize,
+    /// Without a connection nothing is counted.
+    load: Option<Arc<Load>>,
+    unread: Option<Unread>,
+    paused: Option<Paused>,
+    sender: Half,
+    receiver: Half,
+    /// The task that waits for messages.
+    reader: Option<Waker>,
+    /// The task that waits for room.
+    requests: Option<Waker>,
+}
+
+#[derive(PartialEq, Eq)]
+enum Half {
+    Open,
+    Dropped,
+}
+
+/// Returns the ends of a queue of a connection with this load.
+pub(super) fn queue(load: Option<Arc<Load>>) -> (Sender, Requests, Receiver) {
+    let queue = Arc::new(Mutex::new(Queue {
+        messages: VecDeque::new(),
+        read: 0,
+        positions: HashMap::new(),
+        bytes: 0,
+        unread: load.as_ref().map(|load| load.unread(0)),
+        load,
+        paused: None,
+        sender: Half::Open,
+        receiver: Half::Open,
+        reader: None,
+        requests: None,
+    }));
+    let sender = Sender(Arc::new(SendingHalf(Arc::clone(&queue))));
+    (sender, Requests(Arc::clone(&queue)), Receiver(queue))
+}
+
+impl Sender {
+    /// Sends a message; false if the client is gone.
+    pub(super) fn send(&self, response: Box<HoldResponse>) -> bool {
+        let mut queue = lock(&self.0.0);
+        if queue.receiver == Half::Dropped {
+            return false;
+        }
+        queue.push(response);
+        queue.wake_reader();
+        true
+    }
+
+    /// Ends the call with an error behind the messages that were sent.
+    pub(super) fn fail(&self, status: Status) {
+        let mut queue = lock(&self.0.0);
+        queue.messages.push_back(Err(status));
+        queue.wake_reader();
+    }
+}
+
+impl Requests {
+    /// Waits until there is room for answers, or the client is gone.
+    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut queue = lock(&self.0);
+        let load = queue.load.as_ref();
+        let has_room = !queue.is_full() && load.is_none_or(|load| load.has_room(cx));
+        if has_room || queue.receiver == Half::Dropped {
+            queue.paused = None;
+            return Poll::Ready(());
+        }
+        if queue.paused.is_none() {
+            queue.paused = load.map(Load::paused);
+        }
+        queue.requests = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Stream for Receiver {
+    type Item = Result<HoldResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut queue = lock(&self.0);
+        match queue.pop() {
+            Some(message) => Poll::Ready(Some(message.map(|message| *message))),
+            None if queue.sender == Half::Dropped => Poll::Ready(None),
+            None => {
+                queue.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn is_full(&self) -> bool {
+        self.messages.len() >= MESSAGES_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// Adds a message. Of positions in the queue of a lock that come while much is unread, only the
+    /// newest of each call is kept.
+    fn push(&mut self, mut response: Box<HoldResponse>) {
+        let is_full = self.is_full();
+        let newest = self.read + u64::try_from(self.messages.len()).unwrap_or(u64::MAX);
+        if let Some(Message::Queued(position)) = &mut response.message {
+            if self.bytes >= BYTES_MAX {
+                position.holders.clear();
+            }
+            let unread = self.positions.entry(position.call_id).or_insert(newest);
+            if is_full && *unread != newest {
+                let at = usize::try_from(*unread - self.read).unwrap_or(usize::MAX);
+                if let Some(Ok(older)) = self.messages.get_mut(at) {
+                    let (more, less) = (size(&response), size(older));
+                    *older = response;
+                    return self.count(more, less);
+                }
+                return;
+            }
+            *unread = newest;
+        }
+        self.count(size(&response), 0);
+        self.messages.push_back(Ok(response));
+    }
+
+    fn pop(&mut self) -> Option<Result<Box<HoldResponse>, Status>> {
+        let message = self.messages.pop_front()?;
+        if let Ok(response) = &message {
+            if let Some(Message::Queued(position)) = &response.message
+                && self.positions.get(&position.call_id) == Some(&self.read)
+            {
+                self.positions.remove(&position.call_id);
+            }
+            self.count(0, size(response));
+        }
+        self.read += 1;
+        if !self.is_full()
+            && let Some(requests) = self.requests.take()
+        {
+            requests.wake();
+        }
+        Some(message)
+    }
+
+    fn count(&mut self, more: usize, less: usize) {
+        self.bytes = self.bytes + more - less;
+        if let Some(unread) = &mut self.unread {
+            unread.set(self.bytes);
+        }
+    }
+
+    fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+impl Drop for SendingHalf {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0);
+        queue.sender = Half::Dropped;
+        queue.wake_reader();
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0);
+        queue.receiver = Half::Dropped;
+        queue.messages.clear();
+        let bytes = queue.bytes;
+        queue.count(0, bytes);
+        queue.paused = None;
+        if let Some(requests) = queue.requests.take() {
+            requests.wake();
+        }
+    }
+}
+
+fn size(response: &HoldResponse) -> usize {
+    response.encoded_len() + MESSAGE_BYTES
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+    use leasehold_proto::v1::{Done, Holder, Queued, Refused};
+
+    use super::*;
+
+    fn response(message: Message) -> Box<HoldResponse> {
+        Box::new(HoldResponse {
+            message: Some(message),
+        })
+    }
+
+    fn done(call_id: i64) -> Box<HoldResponse> {
+        response(Message::Done(Done { call_id }))
+    }
+
+    fn queued(call_id: i64, position: i32) -> Box<HoldResponse> {
+        response(Message::Queued(Queued {
+            call_id,
+            position,
+            holders: vec![Holder::default()],
+            ..Queued::default()
+        }))
+    }
+
+    fn has_room(requests: &Requests) -> bool {
+        let cx = Context::from_waker(Waker::noop());
+        requests.poll_room(&cx).is_ready()
+    }
+
+    async fn read(receiver: &mut Receiver) -> Message {
+        let message = receiver.next().now_or_never().expect("a message");
+        let response = message.expect("not the end").expect("no error");
+        response.message.expect("a kind")
+    }
+
+    #[tokio::test]
+    async fn requests_are_read_again_when_messages_were() {
+        let (sender, requests, mut receiver) = queue(None);
+        for call in 0..100 {
+            assert!(has_room(&requests), "{call}");
+            assert!(sender.send(done(call)));
+        }
+        assert!(!has_room(&requests), "100 messages");
+        read(&mut receiver).await;
+        assert!(has_room(&requests));
+        drop(sender);
+        assert_eq!(receiver.collect::<Vec<_>>().await.len(), 99);
+        assert!(has_room(&requests), "to see that the client is gone");
+    }
+
+    #[tokio::test]
+    async fn large_messages_leave_no_room_and_nothing_is_lost() {
+        let (sender, requests, mut receiver) = queue(None);
+        let large = response(Message::Refused(Refused {
+            message: "x".repeat(BYTES_MAX),
+            ..Refused::default()
+        }));
+        sender.send(large);
+        assert!(!has_room(&requests));
+        for call in 0..1_000 {
+            assert!(sender.send(done(call)));
+        }
+        read(&mut receiver).await;
+        for call in 0..1_000 {
+            assert_eq!(
+                read(&mut receiver).await,
+                Message::Done(Done { call_id: call })
+            );
+        }
+        assert_eq!(lock(&receiver.0).bytes, 0);
+        drop(receiver);
+        assert!(!sender.send(done(1)), "the client is gone");
+    }
+
+    #[tokio::test]
+    async fn only_the_newest_position_of_a_call_waits_for_a_slow_client() {
+        let (sender, _requests, mut receiver) = queue(None);
+        sender.send(queued(1, 9));
+        sender.send(queued(1, 8));
+        for call in 2..100 {
+            sender.send(queued(call, 9));
+        }
+        for position in (1..=8).rev() {
+            for call in 1..=120 {
+                sender.send(queued(call, position));
+            }
+        }
+        let Message::Queued(first) = read(&mut receiver).await else {
+            panic!("another message");
+        };
+        assert_eq!(
+            (first.call_id, first.position),
+            (1, 9),
+            "before it was slow"
+        );
+        for call in 1..=120 {
+            let Message::Queued(next) = read(&mut receiver).await else {
+                panic!("another message");
+            };
+            assert_eq!((next.call_id, next.position), (call, 1));
+        }
+        assert!(lock(&receiver.0).positions.is_empty());
+        assert!(lock(&receiver.0).messages.is_empty());
+    }
+}
