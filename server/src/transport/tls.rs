@@ -17,12 +17,15 @@ use tokio_rustls::{
     },
 };
 
-use x509_parser::parse_x509_certificate;
+use x509_parser::{parse_x509_certificate, public_key::PublicKey};
 
 use crate::{
     files::Files,
     metrics::{File, Metrics},
 };
+
+/// Bits of an RSA key with which handshakes are not slow yet.
+const RSA_BITS_MAX: usize = 2_048;
 
 /// Where the certificates are, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +115,17 @@ impl Tls {
             metrics,
         };
         tls.tell(true);
+        tls.warn_of_slow_handshakes();
         Ok(tls)
+    }
+
+    fn warn_of_slow_handshakes(&self) {
+        let certificates = certificates(&self.files.cert).unwrap_or_default();
+        let bits = certificates.first().and_then(rsa_bits);
+        if let Some(bits) = bits.filter(|bits| *bits > RSA_BITS_MAX) {
+            let file = self.files.cert.display();
+            tracing::warn!(%file, bits, "the RSA key makes TLS handshakes slow: use a P-256 key");
+        }
     }
 
     /// Whether the files could be used, and until when the certificate is good.
@@ -149,6 +162,15 @@ impl Tls {
     }
 }
 
+/// Returns the size of the certificate's key, if that is an RSA key.
+fn rsa_bits(certificate: &CertificateDer<'_>) -> Option<usize> {
+    let (_, parsed) = parse_x509_certificate(certificate).ok()?;
+    let PublicKey::RSA(key) = parsed.public_key().parsed().ok()? else {
+        return None;
+    };
+    Some(key.key_size())
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = read.map_err(|error| unusable(file, &error))?;
@@ -160,4 +182,52 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn unusable(file: &Path, error: &impl std::fmt::Display) -> String {
     format!("no usable certificate in {}: {error}", file.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_an_rsa_key_is_known() {
+        for (certificate, expected) in [(RSA_3072, Some(3_072)), (P_256, None)] {
+            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes());
+            assert_eq!(rsa_bits(&certificate.expect("a certificate")), expected);
+        }
+    }
+
+    const P_256: &str = "-----BEGIN CERTIFICATE-----\n\
+        MIIBcjCCARmgAwIBAgIUcefvSbpgArkKuNZH1BP5uebK8/UwCgYIKoZIzj0EAwIw\n\
+        DzENMAsGA1UEAwwEdGVzdDAeFw0yNjExMjcxMjU2NTJaFw0yNjExMjgxMjU2NTJa\n\
+        MA8xDTALBgNVBAMMBHRlc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAS3XDeK\n\
+        JFkFd86ybn9TAeSx1NgxtKfbfwiQsJmZp/nnRRVR/aeudJwEn85aGKsNJt0d24/0\n\
+        HW+GsMXuf7SqCcieo1MwUTAdBgNVHQ4EFgQUH24V1BayLoY38Ul2m99a4/rztYUw\n\
+        HwYDVR0jBBgwFoAUH24V1BayLoY38Ul2m99a4/rztYUwDwYDVR0TAQH/BAUwAwEB\n\
+        /zAKBggqhkjOPQQDAgNHADBEAiB4JF/1mfnW3akpM0by+P6VJn85WgorScCeaERL\n\
+        xmKz3gIgKyXYtNYV6f74HiAs9d2norThsylukhgBbkjjhDoX2Gk=\n\
+        -----END CERTIFICATE-----\n";
+    const RSA_3072: &str = "-----BEGIN CERTIFICATE-----\n\
+        MIID/zCCAmegAwIBAgIUZG7HpnwyXQjVOXczfx3n8NtqxFkwDQYJKoZIhvcNAQEL\n\
+        BQAwDzENMAsGA1UEAwwEdGVzdDAeFw0yNjExMjcxMjU2MzZaFw0yNjExMjgxMjU2\n\
+        MzZaMA8xDTALBgNVBAMMBHRlc3QwggGiMA0GCSqGSIb3DQEBAQUAA4IBjwAwggGK\n\
+        AoIBgQCh+bSUufQVVuzczXbUb/SnueHIpkgbi0gwe4nXUIIFE07SqP3OPTiMohIF\n\
+        SjPzKPjOIGOo5QP1a+WiK5ekqysIjxTcXPZdYshOwVX0M0hR6V2rTxh2QBIwovyT\n\
+        pZTNYeP2LubBk3VKaRdNHXoLvvouYl1mpjDO77ic3r287UULUVaqwPRw2htKBWK2\n\
+        U6xxGHfGBYt0uqmOcXUa8hc/3eyAtj58S9lsOLWy+WEnCZUvFO2jABUyMJ0GhJgD\n\
+        0YT8EytN5ilG1qjhXT7Vv3zTztY48WWDzWi7Z/vN2zQQUE5LSbmKAyysO/HLcRPC\n\
+        /bVHnzT0xSXaasqhgy5aY5kFwL2xeLaY44FD83fsgnrmtzjzADN/YvUM+kGNTvf2\n\
+        GV80PxboSrFa79xL6Xb7hacvb3kNmpBVCX5QkyOTuMWdJc5qjuxI0YU9wrW75qbG\n\
+        baSVRCJL7c0yX2fGMzAwvNBoAX4tjK3Z4JUsK/v4HxyT50ZnOpooScTIngOHsman\n\
+        ky5qDWcCAwEAAaNTMFEwHQYDVR0OBBYEFDkh2Fy/oZBuBaEoXXhlHxEIhaoPMB8G\n\
+        A1UdIwQYMBaAFDkh2Fy/oZBuBaEoXXhlHxEIhaoPMA8GA1UdEwEB/wQFMAMBAf8w\n\
+        DQYJKoZIhvcNAQELBQADggGBAFuFTnjtIgNEL/edaMPfVRpWtslyCKC4dZOcJ4qD\n\
+        pBEe/qa4/l9VqcPjLRsU7P/QFEk7RDkJY6cqsK+8edWj5+lA0yjCdhP3BNEE+ubv\n\
+        KxH9FcfDI8Z9r/Eq/9WB9YYKQuFa+0iYGDaTDobPV1fzHlayVtL8nljifbviNrsw\n\
+        ZDPhrancKsBKXT0SpF5d46ZEoXycKtDvdZ2DUIhPvD1C/lFcd9Y7guiXl9LezFQI\n\
+        b0tqRnGjJd8nj0CeZf9gvF3J+lSY3uFZCPnshKhlu8cHZyJLpP0SGH1vubEr0WWt\n\
+        yKOMbbvTg4EA+B5Lt7glrJEM+g//+wIEgriNWdq4To3fsNQGmNGhg6qXWzb94mHe\n\
+        45+7dYiJe8Ymuc5kQkGOfd9bYclAP1ZREPttm7bqaZZ5rBouvYaoIJODKF3M/gpi\n\
+        wsyjL90v248phLqSpnZ3OGL0veROtglP332+myQCE35Z+uBV93EnnruyymRaSgw/\n\
+        BZ0KNj2J1lrfFlgypp0gnxFjJg==\n\
+        -----END CERTIFICATE-----\n";
 }
