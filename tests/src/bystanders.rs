@@ -13,10 +13,13 @@ use leasehold_proto::v1::{AcquireRequest, ReleaseRequest};
 use leasehold_proto::v1::{LockTarget, Owner, lock_service_client::LockServiceClient};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint},
+};
 use uuid::Uuid;
 
-use crate::clock::boottime;
+use crate::{callers::Shows, clock::boottime};
 
 /// Connections that acquire and release.
 const PAIRING: usize = 8;
@@ -37,6 +40,8 @@ pub struct Reach {
     pub url: String,
     /// With TLS.
     pub tls: Option<ClientTlsConfig>,
+    /// The token that they show.
+    pub token: Option<String>,
 }
 
 /// The crowd. It has a thread of its own, so that whoever abuses the broker in this process does not
@@ -143,7 +148,8 @@ async fn crowd(
 
 /// Acquires and releases on one connection.
 async fn pairs(reach: &Reach, number: usize, shared: &Shared, stop: &CancellationToken) {
-    let mut locks = LockServiceClient::new(reach.channel());
+    let shows = Shows(reach.token.clone());
+    let mut locks = LockServiceClient::with_interceptor(reach.channel(), shows);
     let lock = format!("bystander/{number}");
     while !stop.is_cancelled() {
         if let Err(status) = pair(&mut locks, &lock, shared).await {
@@ -154,7 +160,7 @@ async fn pairs(reach: &Reach, number: usize, shared: &Shared, stop: &Cancellatio
 }
 
 async fn pair(
-    locks: &mut LockServiceClient<Channel>,
+    locks: &mut LockServiceClient<InterceptedService<Channel, Shows>>,
     lock: &str,
     shared: &Shared,
 ) -> Result<(), tonic::Status> {
@@ -197,6 +203,10 @@ impl Holder {
         let client = match &reach.tls {
             None => client,
             Some(tls) => client.tls(tls.clone()),
+        };
+        let client = match &reach.token {
+            None => client,
+            Some(token) => client.bearer_token(token),
         };
         let client = client.connect().await.expect("a broker that runs");
         let mut guards = Vec::new();

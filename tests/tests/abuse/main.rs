@@ -4,6 +4,7 @@ mod alone {
     mod bombs;
     mod floods;
     mod healthy;
+    mod many;
     mod resets;
     mod slow;
     mod streams;
@@ -11,5 +12,11 @@ mod alone {
 }
 
 mod loads {
+    mod honest;
     mod strangers;
+}
+
+mod waits {
+    mod handshakes;
+    mod places;
 }

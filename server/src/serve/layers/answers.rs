@@ -12,6 +12,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use http_body::{Frame, SizeHint};
 
 use crate::{
     grpc::OnDelivery,
@@ -54,7 +55,7 @@ impl HttpBody for Answered {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match polled {
             Poll::Ready(Some(_)) => self.answer.waits(),
@@ -74,5 +75,9 @@ impl HttpBody for Answered {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -1,0 +1,292 @@
+//! Many connections, each of which does little harm: all of them together cost little memory, and nobody else
+//! notices.
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures::future::join_all;
+use leasehold_proto::v1::{
+    AttachLease, GetLockRequest, Grant, HoldRequest, Lease, hold_request::Message as Request,
+};
+use leasehold_tests::{
+    abuse_site::{Attempt, Site},
+    broker_tls::is_closed,
+    callers::Doors,
+    clock::boottime,
+    raw_http2::{
+        Opening, RawHttp2, Seen,
+        frames::{
+            DATA, END_STREAM, HEAD, INITIAL_WINDOW_SIZE, announced, call_with, frame, message,
+            window_update,
+        },
+    },
+    scale::{count, figures},
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpStream,
+    time::{interval, sleep, timeout},
+};
+
+const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
+const LOOK: &str = "/leasehold.v1.InspectionService/GetLock";
+const HOLD: &str = "/leasehold.v1.LockService/Hold";
+const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
+/// A caller that may do everything, and one that may do nothing.
+const WORKER: &str = "worker-secret";
+const USELESS: &str = "useless-secret";
+const RULES: &str = r#"
+    [[rule]]
+    callers = ["token:worker"]
+    verbs = ["acquire", "observe", "list", "force_release", "admin"]
+"#;
+/// Addresses of abusers: each has a part of what all connections may keep.
+const ADDRESSES: u8 = 8;
+/// Bytes that may be sent on a connection at once.
+const FIRST_WINDOW: usize = 65_535;
+const MAX_FRAME: usize = 16_384;
+/// How long an abuse goes on at least, for the calls of bystanders.
+const DURING: Duration = Duration::from_secs(3);
+/// How soon an abuser is cut, or slowed down.
+const SLOWED: Duration = Duration::from_secs(15);
+
+/// Who abuses which listener.
+#[derive(Clone, Copy)]
+struct Abuser {
+    to: SocketAddr,
+    path: &'static str,
+    /// A credential without a rule; `None`: none at all.
+    token: Option<&'static str>,
+}
+
+/// An address of this machine that is no bystander's.
+fn opening(to: SocketAddr, number: usize) -> Opening {
+    let host = u8::try_from(number % usize::from(ADDRESSES)).expect("a few");
+    Opening {
+        from: [127, 0, 0, 2 + host].into(),
+        ..Opening::to(to)
+    }
+}
+
+impl Abuser {
+    fn call(&self, stream: u32) -> Vec<u8> {
+        let token = self.token.unwrap_or("wrong");
+        call_with(stream, self.path, token, 0)
+    }
+
+    /// Opens calls whose messages do not come.
+    async fn heads(self, number: usize) -> Option<RawHttp2> {
+        let raw = opening(self.to, number).open().await.ok()?;
+        for calls in 0..10 {
+            let streams = (100 * calls..100 * (calls + 1)).map(|number| 2 * number + 1);
+            let heads: Vec<_> = streams.map(|stream| self.call(stream)).collect();
+            if !sent(&raw, &heads.concat()).await {
+                break;
+            }
+        }
+        Some(raw)
+    }
+
+    /// Sends messages without their last bytes.
+    async fn pieces(self, number: usize) -> Option<RawHttp2> {
+        const STREAMS: u32 = 63;
+        const PIECE: usize = 65_000;
+        let raw = opening(self.to, number).open().await.ok()?;
+        let piece = [announced(PIECE + 9).as_slice(), &vec![7; PIECE]].concat();
+        let mut data = 0;
+        for number in 0..STREAMS {
+            let stream = 2 * number + 1;
+            if !sent(&raw, &self.call(stream)).await {
+                break;
+            }
+            for part in piece.chunks(MAX_FRAME) {
+                data += part.len();
+                let may = |seen: &Seen| seen.leave + FIRST_WINDOW >= data || seen.resets > 0;
+                let _ = raw.until(Duration::from_millis(200), may).await;
+                if !may(&raw.seen()) || !sent(&raw, &frame(DATA, 0, stream, part)).await {
+                    return Some(raw);
+                }
+            }
+        }
+        Some(raw)
+    }
+
+    /// Has many messages of lease streams refused, and reads no refusal.
+    async fn unread(self, number: usize) -> Option<RawHttp2> {
+        const STREAMS: u32 = 15;
+        const MESSAGES: usize = 100;
+        let shut = Opening {
+            settings: vec![(INITIAL_WINDOW_SIZE, 0)],
+            ..opening(self.to, number)
+        };
+        let raw = shut.open().await.ok()?;
+        let bad = wrong_attach();
+        let all = bad.len() * MESSAGES * STREAMS as usize;
+        let _ = raw.until(DURING, |seen| seen.leave >= all).await;
+        for number in 0..STREAMS {
+            let stream = 2 * number + 1;
+            let begun = sent(&raw, &self.call(stream)).await;
+            for part in bad.repeat(MESSAGES).chunks(MAX_FRAME) {
+                if !begun || !sent(&raw, &frame(DATA, 0, stream, part)).await {
+                    return Some(raw);
+                }
+            }
+        }
+        Some(raw)
+    }
+}
+
+/// Whether the broker has taken that; one that does not read any more is slowed down already.
+async fn sent(raw: &RawHttp2, bytes: &[u8]) -> bool {
+    timeout(DURING, raw.send(bytes)).await.unwrap_or(false)
+}
+
+/// A message with many faults.
+fn wrong_attach() -> Vec<u8> {
+    let lease = Lease {
+        lease_token: "x".to_owned(),
+        grants: vec![
+            Grant {
+                fencing_token: -1,
+                ..Grant::default()
+            };
+            64
+        ],
+        ..Lease::default()
+    };
+    let attach = AttachLease {
+        call_id: 1,
+        lease: Some(lease),
+        attach_number: -1,
+    };
+    let request = HoldRequest {
+        message: Some(Request::Attach(attach)),
+    };
+    // A frame's head is not wanted here.
+    message(1, &request, 0).split_off(HEAD)
+}
+
+/// Opens all connections, holds them for as long as bystanders are measured, and counts those that were cut.
+async fn hold(
+    site: &mut Site,
+    name: &str,
+    many: usize,
+    abuse: impl AsyncFn(usize) -> Option<RawHttp2>,
+) {
+    let began = boottime();
+    let open = join_all((0..many).map(|number| abuse(number))).await;
+    let open: Vec<_> = open.into_iter().flatten().collect();
+    sleep(DURING).await;
+    let cut = open.iter().filter(|raw| raw.seen().closed.is_some());
+    figures(&format!(
+        "abuse: {name}: {} of {} cut",
+        cut.count(),
+        open.len()
+    ));
+    let attempt = Attempt {
+        taken: many,
+        cut_after: boottime() - began,
+        go_away: None,
+    };
+    site.suffered(name, &[attempt]).await;
+}
+
+/// As many connections as an abuser's, each of which makes a call now and then.
+async fn honest(to: SocketAddr, many: usize) {
+    let began = boottime();
+    let open = (0..many).map(async |number| opening(to, number).open().await.expect("a place"));
+    let open = join_all(open).await;
+    let looked = GetLockRequest {
+        name: "nothing".to_owned(),
+        ..GetLockRequest::default()
+    };
+    let (mut ticks, mut stream) = (interval(Duration::from_millis(500)), 1);
+    while boottime() - began < DURING {
+        ticks.tick().await;
+        let call = call_with(stream, LOOK, WORKER, 0);
+        let call = [call, message(stream, &looked, END_STREAM)].concat();
+        for raw in &open {
+            assert!(raw.send(&call).await, "{:?}", raw.seen());
+        }
+        stream += 2;
+    }
+}
+
+/// Sends the head of a request in HTTP/1.1, whose body does not come.
+async fn post(to: SocketAddr, number: usize) -> TcpStream {
+    let mut tcp = opening(to, number).tcp().await.expect("a backlog");
+    let head = format!(
+        "POST /log-filter HTTP/1.1\r\nhost: {to}\r\nauthorization: Bearer {USELESS}\r\n\
+         content-length: 10\r\n\r\n"
+    );
+    let _ = tcp.write_all(head.as_bytes()).await;
+    tcp
+}
+
+/// Runs alone: it measures memory of the broker, and calls of others beside many connections.
+#[tokio::test]
+async fn many_connections_with_little_each_cost_little_in_all() {
+    let doors = Doors::new(RULES, &[("worker", WORKER), ("useless", USELESS)]);
+    let mut options = doors.options(String::new());
+    let rate = ("LEASEHOLD__QUOTAS__ACQUIRES_PER_SECOND", "100000");
+    options.env.push((rate.0.to_owned(), rate.1.to_owned()));
+    let mut site = Site::start_guarded(options, WORKER).await;
+    let (api, admin) = (site.broker.addr(), site.broker.admin());
+    let many = count(64, 32);
+    site.works(honest(api, many)).await;
+    for token in [None, Some(USELESS)] {
+        for (to, path) in [(api, ACQUIRE), (admin, SET_LIMIT)] {
+            let abuser = Abuser { to, path, token };
+            let who = token.map_or("strangers", |_| "callers without rules");
+            let name = format!("{who}: calls without a message at {path}");
+            hold(&mut site, &name, many, async |number| {
+                abuser.heads(number).await
+            })
+            .await;
+            let name = format!("{who}: messages without an end at {path}");
+            hold(&mut site, &name, many, async |number| {
+                abuser.pieces(number).await
+            })
+            .await;
+        }
+    }
+    let abuser = Abuser {
+        to: api,
+        path: HOLD,
+        token: Some(USELESS),
+    };
+    hold(&mut site, "unread refusals", many, async |number| {
+        abuser.unread(number).await
+    })
+    .await;
+    hold(
+        &mut site,
+        "refusals that are read slowly",
+        many,
+        async |number| {
+            let raw = abuser.unread(number).await?;
+            for stream in [1, 3, 5, 7] {
+                let more = [window_update(0, 26 << 10), window_update(stream, 26 << 10)];
+                let _ = sent(&raw, &more.concat()).await;
+            }
+            Some(raw)
+        },
+    )
+    .await;
+    let idle = count(1_000, 200);
+    hold(&mut site, "idle connections", idle, async |number| {
+        opening(api, number).open().await.ok()
+    })
+    .await;
+    let posts = join_all((0..idle).map(|number| post(admin, number))).await;
+    let cut = join_all(posts.into_iter().map(|tcp| is_closed(tcp, SLOWED))).await;
+    assert_eq!(cut, vec![true; idle], "posts without a body");
+    site.suffered(
+        "posts without a body",
+        &[Attempt {
+            taken: idle,
+            ..Attempt::default()
+        }],
+    )
+    .await;
+    site.end().await;
+}

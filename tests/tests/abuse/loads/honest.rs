@@ -1,0 +1,143 @@
+//! Crowds of honest clients: none of them is cut, however many they are.
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures::{
+    future::join_all,
+    stream::{self, StreamExt as _},
+};
+use leasehold_proto::v1::{
+    AcquireRequest, LockTarget, Owner, ReleaseRequest, hold_response::Message as Response,
+    lock_service_client::LockServiceClient,
+};
+use leasehold_tests::{
+    broker_process::{BrokerOptions, BrokerProcess},
+    client::AcquireCall,
+    redis_server::RedisServer,
+    scale::{count, figures},
+    stream_client::StreamClient,
+};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+use uuid::Uuid;
+
+/// Connections that are opened for one lease.
+const CYCLES: usize = 100_000;
+const CYCLES_LEAST: usize = 1_000;
+/// Clients that do so at a time.
+const AT_ONCE: usize = 32;
+/// Connections that are in use together, and the addresses that they come from.
+const CONNECTIONS: usize = 8_000;
+const CONNECTIONS_LEAST: usize = 400;
+const ADDRESSES: usize = 40;
+/// Leases of one stream.
+const LEASES: usize = 1_000;
+const TTL: Duration = Duration::from_secs(30);
+
+async fn broker() -> (BrokerProcess, RedisServer) {
+    let redis = RedisServer::start().await;
+    let options = BrokerOptions::on(redis.url());
+    options.init_store().await;
+    (BrokerProcess::start(&options).await, redis)
+}
+
+/// A connection from one of the addresses of this machine.
+async fn connect(to: SocketAddr, number: usize) -> Channel {
+    let host = u8::try_from(2 + number % ADDRESSES).expect("a few");
+    let endpoint = Endpoint::from_shared(format!("http://{to}")).expect("a URL");
+    let endpoint = endpoint.local_address(Some([127, 0, 0, host].into()));
+    endpoint.connect().await.expect("a place")
+}
+
+async fn cycle(channel: Channel, lock: &str) -> Result<(), Status> {
+    let mut locks = LockServiceClient::new(channel);
+    let acquired = locks.acquire(AcquireRequest {
+        target: Some(LockTarget {
+            name: lock.to_owned(),
+            ..LockTarget::default()
+        }),
+        owner: Some(Owner {
+            id: "honest".to_owned(),
+            ..Owner::default()
+        }),
+        request_id: Uuid::new_v4().to_string(),
+        ..AcquireRequest::default()
+    });
+    let lease = acquired.await?.into_inner().lease;
+    let released = locks.release(ReleaseRequest {
+        lease,
+        ..ReleaseRequest::default()
+    });
+    released.await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_short_connections_are_served() {
+    let (broker, _redis) = broker().await;
+    let to = broker.addr();
+    let cycles = (0..count(CYCLES, CYCLES_LEAST)).map(async |number| {
+        let channel = connect(to, number).await;
+        cycle(channel, &format!("short/{}", number % AT_ONCE)).await
+    });
+    let mut cycles = stream::iter(cycles).buffer_unordered(AT_ONCE);
+    let mut served = 0;
+    while let Some(cycle) = cycles.next().await {
+        // Two may be at the same lock.
+        if let Err(status) = cycle {
+            assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
+        }
+        served += 1;
+    }
+    figures(&format!("abuse: honest: {served} short connections"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_connections_in_use_are_served() {
+    let (broker, _redis) = broker().await;
+    let to = broker.addr();
+    let many = count(CONNECTIONS, CONNECTIONS_LEAST);
+    let opening = (0..many).map(async |number| connect(to, number).await);
+    let open: Vec<_> = stream::iter(opening).buffered(AT_ONCE).collect().await;
+    for round in 0..2 {
+        let all = open.iter().enumerate().map(async |(number, channel)| {
+            cycle(channel.clone(), &format!("in-use/{number}")).await
+        });
+        // All of them at once.
+        for cycle in join_all(all).await {
+            cycle.unwrap_or_else(|status| panic!("round {round}: {status}"));
+        }
+    }
+    let log = broker.log();
+    assert!(!log.contains("closing connection"), "{log}");
+    figures(&format!("abuse: honest: {many} connections in use"));
+}
+
+#[tokio::test]
+async fn a_thousand_leases_on_a_stream_are_acquired_renewed_and_released_at_once() {
+    let (broker, _redis) = broker().await;
+    let mut stream = StreamClient::open(broker.addr()).await;
+    for number in 0..LEASES {
+        let call = AcquireCall::new(&format!("lease/{number}"), TTL, Duration::ZERO);
+        stream.acquire(&call, 1).await;
+    }
+    let mut leases = Vec::new();
+    while leases.len() < LEASES {
+        if let Response::Granted(granted) = stream.next().await {
+            leases.push(granted.lease.expect("a grant has a lease").lease_id);
+        }
+    }
+    let beat = stream.heartbeat().await;
+    let mut renewed = 0;
+    while renewed < LEASES {
+        renewed += stream.acknowledged(beat).await;
+    }
+    for lease in &leases {
+        stream.release(lease).await;
+    }
+    let mut released = 0;
+    while released < LEASES {
+        released += usize::from(matches!(stream.next().await, Response::Released(_)));
+    }
+}
