@@ -10,26 +10,32 @@ use std::{
     },
 };
 
+use tokio::time::Instant;
+
 use super::seats::Ticket;
-use crate::address::AddressBlock;
+use crate::{address::AddressBlock, pace::Pace};
 
 /// Bytes of unfinished messages and of answers that clients have not read, of all connections.
 const BYTES_MAX: i64 = 32 << 20;
 /// The same of one address.
 const BYTES_PER_ADDRESS_MAX: i64 = 16 << 20;
-/// Calls in progress on connections without an admitted call.
-const UNADMITTED_CALLS_MAX: i64 = 1_000;
+/// Calls whose first message is not whole: more than all waits of a full queue that begin at the same time.
+const INCOMPLETE_CALLS_MAX: i64 = 16_384;
+
+/// The rate of warnings.
+const WARNINGS: Pace = Pace::per_second(1, 1);
 
 /// The totals of a process.
 #[derive(Debug)]
 pub struct Budget {
     pub(super) bytes: Arc<Pool>,
-    pub(super) unadmitted_calls: Arc<Pool>,
+    pub(super) incomplete_calls: Arc<Pool>,
 }
 
 /// An amount that connections share.
 #[derive(Debug)]
 pub(super) struct Pool {
+    what: &'static str,
     total_max: i64,
     per_address_max: i64,
     total: AtomicI64,
@@ -37,10 +43,14 @@ pub(super) struct Pool {
     accounts: Mutex<Accounts>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Accounts {
     open: HashMap<u64, Arc<Entry>>,
     by_block: HashMap<AddressBlock, Weak<AtomicI64>>,
+    /// Connections that were closed since the last warning.
+    closed: u32,
+    /// From when on warnings could keep their rate.
+    warn_at: Instant,
 }
 
 /// The part of one connection.
@@ -62,20 +72,34 @@ pub(super) struct Account {
 impl Default for Budget {
     fn default() -> Self {
         Self {
-            bytes: Pool::new(BYTES_MAX, BYTES_PER_ADDRESS_MAX),
-            unadmitted_calls: Pool::new(UNADMITTED_CALLS_MAX, UNADMITTED_CALLS_MAX),
+            bytes: Pool::new(
+                "unfinished and unread bytes",
+                BYTES_MAX,
+                BYTES_PER_ADDRESS_MAX,
+            ),
+            incomplete_calls: Pool::new(
+                "calls without a whole message",
+                INCOMPLETE_CALLS_MAX,
+                INCOMPLETE_CALLS_MAX,
+            ),
         }
     }
 }
 
 impl Pool {
-    fn new(total_max: i64, per_address_max: i64) -> Arc<Self> {
+    fn new(what: &'static str, total_max: i64, per_address_max: i64) -> Arc<Self> {
         Arc::new(Self {
+            what,
             total_max,
             per_address_max,
             total: AtomicI64::new(0),
             newest: AtomicU64::new(0),
-            accounts: Mutex::default(),
+            accounts: Mutex::new(Accounts {
+                open: HashMap::new(),
+                by_block: HashMap::new(),
+                closed: 0,
+                warn_at: Instant::now(),
+            }),
         })
     }
 
@@ -107,7 +131,7 @@ impl Pool {
     /// Closes connections until three quarters of the maximum are left, those with most first: of the
     /// address that has too much, or of all.
     fn shrink(&self, of_block: &Arc<AtomicI64>) {
-        let accounts = self.lock();
+        let mut accounts = self.lock();
         let is_block = of_block.load(Relaxed) > self.per_address_max;
         let (amount, most) = match is_block {
             true => (of_block.as_ref(), self.per_address_max),
@@ -123,13 +147,23 @@ impl Pool {
             .collect();
         // Of those with equal amounts the oldest.
         open.sort_unstable_by_key(|&(amount, number, _)| (amount, number));
+        let mut closed = 0;
         for (_, _, entry) in open {
             if amount.load(Relaxed) <= most / 4 * 3 {
-                return;
+                break;
             }
-            tracing::debug!(block = ?entry.ticket.block(), "closing connection: too much unfinished or unread");
             entry.ticket.control().cut();
             self.set(entry, 0);
+            closed += 1;
+        }
+        accounts.closed += closed;
+        if WARNINGS.take(&mut accounts.warn_at).is_ok() {
+            let closed = std::mem::take(&mut accounts.closed);
+            tracing::warn!(
+                closed,
+                of = self.what,
+                "closing the connections that keep most"
+            );
         }
     }
 
@@ -204,7 +238,7 @@ mod tests {
 
     fn pool() -> Arc<Pool> {
         let mib = |count: i64| count << 20;
-        Pool::new(mib(32), mib(16))
+        Pool::new("bytes", mib(32), mib(16))
     }
 
     #[test]

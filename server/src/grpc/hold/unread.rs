@@ -102,7 +102,7 @@ impl Sender {
 impl Requests {
     /// Waits until there is room for answers, or the client is gone.
     pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut queue = lock(&self.0);
+        let queue = &mut *lock(&self.0);
         let load = queue.load.as_ref();
         let has_room = !queue.is_full() && load.is_none_or(|load| load.has_room(cx));
         if has_room || queue.receiver == Half::Dropped {
