@@ -74,6 +74,11 @@ impl Doors {
         self.write("tokens", &lines);
     }
 
+    /// Puts another text in the place of the key set.
+    pub fn set_key_set(&self, text: &str) {
+        self.write("keys.json", text);
+    }
+
     /// Has the tokens of these issuers accepted, and no others.
     pub fn set_keys(&self, issuers: &[&Issuer]) {
         self.write("keys.json", &key_set(issuers));
@@ -141,7 +146,8 @@ impl Issuer {
     }
 
     /// Its public key, as brokers get it.
-    fn public(&self) -> Value {
+    #[must_use]
+    pub fn public(&self) -> Value {
         let raw = self.key.public_key_raw();
         let half = |from: usize| BASE64URL_NOPAD.encode(&raw[from..from + 32]);
         json!({
@@ -171,8 +177,23 @@ impl Issuer {
         self.sign(&claims)
     }
 
+    /// The usual token of a subject, with a header that also says this.
+    #[must_use]
+    pub fn token_with_header(&self, subject: &str, header: &Value) -> String {
+        let claims = json!({
+            "iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": 4_000_000_000_i64,
+        });
+        self.sign_with(header, &claims)
+    }
+
     fn sign(&self, claims: &Value) -> String {
-        let header = json!({ "typ": "JWT", "alg": "ES256", "kid": self.id });
+        self.sign_with(&json!({ "typ": "JWT" }), claims)
+    }
+
+    fn sign_with(&self, header: &Value, claims: &Value) -> String {
+        let mut header = header.clone();
+        header["alg"] = "ES256".into();
+        header["kid"] = self.id.clone().into();
         let encode = |part: &Value| BASE64URL_NOPAD.encode(part.to_string().as_bytes());
         let message = format!("{}.{}", encode(&header), encode(claims));
         let (scheme, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());

@@ -58,6 +58,11 @@ impl KeySite {
         });
     }
 
+    /// Everybody gets an error from now on.
+    pub fn fail(&self) {
+        self.answer.send_modify(|answer| answer.status = 503);
+    }
+
     /// How often it was asked.
     #[must_use]
     pub fn asked(&self) -> usize {

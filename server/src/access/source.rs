@@ -54,7 +54,19 @@ pub enum KeySet {
     /// In a file.
     File(PathBuf),
     /// On the web.
-    Url(KeySetUrl),
+    Url {
+        /// Its address.
+        url: KeySetUrl,
+        /// How long the last keys are used while the address gives no others.
+        max_age: Duration,
+    },
+}
+
+/// A key set that was fetched.
+#[derive(Debug)]
+struct Fetched {
+    text: String,
+    at: Instant,
 }
 
 /// Rules as they are read, again and again.
@@ -62,7 +74,7 @@ pub enum KeySet {
 pub struct Follower {
     source: Source,
     files: Files,
-    fetched: Option<String>,
+    fetched: Option<Fetched>,
     fetch_at: Instant,
     fetch_least: Instant,
 }
@@ -94,7 +106,7 @@ impl Source {
             let keys = |text: &str| jwt.keys(text).map_err(|why| vec![why]);
             match &jwt.keys {
                 KeySet::File(file) => read(file, keys, &mut problems),
-                KeySet::Url(_) => jwt.keys(fetched?).ok(),
+                KeySet::Url { .. } => jwt.keys(fetched?).ok(),
             }
         });
         match policy {
@@ -111,17 +123,17 @@ impl Source {
     fn files(&self) -> Files {
         let keys = self.jwt.as_ref().and_then(|jwt| match &jwt.keys {
             KeySet::File(file) => Some(file.as_path()),
-            KeySet::Url(_) => None,
+            KeySet::Url { .. } => None,
         });
         let others = [&self.tokens, &self.policy].map(Option::as_deref);
         Files::look(others.into_iter().flatten().chain(keys))
     }
 
-    fn url(&self) -> Option<(&JwtSource, &KeySetUrl)> {
+    fn url(&self) -> Option<(&JwtSource, &KeySetUrl, Duration)> {
         let jwt = self.jwt.as_ref()?;
         match &jwt.keys {
             KeySet::File(_) => None,
-            KeySet::Url(url) => Some((jwt, url)),
+            KeySet::Url { url, max_age } => Some((jwt, url, *max_age)),
         }
     }
 }
@@ -147,7 +159,7 @@ impl Follower {
             fetch_least: Instant::now(),
         };
         follower.fetch().await;
-        let rules = follower.source.load_with(follower.fetched.as_deref())?;
+        let rules = follower.load()?;
         Ok((rules, follower))
     }
 
@@ -161,10 +173,11 @@ impl Follower {
             let now = Instant::now();
             let is_due = now >= self.fetch_at || wants_keys && now >= self.fetch_least;
             let is_other = is_due && self.fetch().await;
-            if !self.files.have_changed() && !is_other {
+            let is_too_old = self.drop_old_keys();
+            if !self.files.have_changed() && !is_other && !is_too_old {
                 continue;
             }
-            match self.source.load_with(self.fetched.as_deref()) {
+            match self.load() {
                 Ok(newest) => {
                     metrics.name(newest.policy.namespaces());
                     rules.send_replace(Arc::new(newest));
@@ -182,9 +195,34 @@ impl Follower {
         }
     }
 
-    /// Whether there is another key set than before. One that cannot be used counts for nothing.
+    fn load(&self) -> Result<Rules, Vec<String>> {
+        let fetched = self.fetched.as_ref();
+        let rules = self
+            .source
+            .load_with(fetched.map(|fetched| &*fetched.text))?;
+        if rules.jwt.as_ref().is_some_and(Jwt::is_empty) {
+            tracing::warn!("no key of the key set can be used: no signed token is accepted");
+        }
+        Ok(rules)
+    }
+
+    /// Drops keys that the issuer has not confirmed for too long. Returns whether there were any.
+    fn drop_old_keys(&mut self) -> bool {
+        let Some((.., max_age)) = self.source.url() else {
+            return false;
+        };
+        let is_too_old = |fetched: &mut Fetched| fetched.at.elapsed() >= max_age;
+        let is_too_old = self.fetched.take_if(is_too_old).is_some();
+        if is_too_old {
+            self.fetch_at = self.fetch_at.min(Instant::now() + FETCH_AGAIN);
+            tracing::error!("no signed token is accepted: the key set is too old");
+        }
+        is_too_old
+    }
+
+    /// Returns whether there is another key set than before. An answer that is none counts for nothing.
     async fn fetch(&mut self) -> bool {
-        let Some((jwt, url)) = self.source.url() else {
+        let Some((jwt, url, max_age)) = self.source.url() else {
             return false;
         };
         let got = url.get().await;
@@ -196,9 +234,9 @@ impl Follower {
         self.fetch_least = now + FETCH_LEAST;
         match got {
             Ok(text) => {
-                self.fetch_at = now + FETCH_EVERY;
-                let is_other = self.fetched.as_ref() != Some(&text);
-                self.fetched = Some(text);
+                self.fetch_at = now + FETCH_EVERY.min(max_age / 2);
+                let is_other = self.fetched.as_ref().is_none_or(|last| last.text != text);
+                self.fetched = Some(Fetched { text, at: now });
                 is_other
             }
             Err(why) => {

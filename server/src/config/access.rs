@@ -1,9 +1,9 @@
 //! Who may connect: certificates, and how many connections there may be.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
-    key::{Key, Kind, key, number, switch},
+    key::{Key, Kind, key, number, switch, time},
     reader::Reader,
     store::{readable, secret},
 };
@@ -38,6 +38,11 @@ const JWT_CA: Key = key(
     "authentication.jwt_keys_ca_file",
     "Who signs the certificate of that address (PEM); else whom the machine trusts",
 );
+const JWT_MAX_AGE: Key = key(
+    "authentication.jwt_keys_max_age",
+    "How long the last keys are used while that address gives no others",
+)
+.or("24h");
 const JWT_ISSUER: Key = key("authentication.jwt_issuer", "The iss of tokens");
 const JWT_AUDIENCE: Key = key("authentication.jwt_audience", "The aud of tokens");
 const POLICY: Key = key(
@@ -46,6 +51,8 @@ const POLICY: Key = key(
 );
 const INSECURE: &str = "server.insecure";
 const CONNECTIONS_MOST: u32 = 1_000_000;
+const MAX_AGE_MIN: Duration = Duration::from_secs(10);
+const MAX_AGE_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// Who may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +163,7 @@ fn rules(reader: &mut Reader, has_certificates: bool) -> Source {
 fn key_set(reader: &mut Reader) -> Option<KeySet> {
     let (file, ca) = (readable(reader, JWT_KEYS), readable(reader, JWT_CA));
     let url = reader.find(JWT_URL, &https());
+    let max_age = reader.read(JWT_MAX_AGE, time(MAX_AGE_MIN, MAX_AGE_MAX));
     match (file, url) {
         (Some(_), Some(_)) => {
             reader.problem(
@@ -164,7 +172,10 @@ fn key_set(reader: &mut Reader) -> Option<KeySet> {
             );
             None
         }
-        (None, Some(url)) => Some(KeySet::Url(KeySetUrl { url, ca })),
+        (None, Some(url)) => Some(KeySet::Url {
+            url: KeySetUrl { url, ca },
+            max_age,
+        }),
         (file, None) => {
             if ca.is_some() {
                 let why = "is not used without authentication.jwt_keys_url";

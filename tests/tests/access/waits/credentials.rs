@@ -291,7 +291,7 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
     given_back_soon(&site).await;
     let ended = timeout(SOON, ended).await.expect("it ends");
     assert_eq!(reason(&ended), Some(ErrorReason::Unauthenticated));
-    site.doors.set_keys(&[]);
+    site.doors.set_key_set("<html>not found</html>");
     let unusable = async || {
         site.broker
             .log()
@@ -299,7 +299,7 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
             .then_some(())
     };
     let (_, kept) = tokio::join!(
-        until("a key set without keys is none", unusable),
+        until("a text that is no key set counts for nothing", unusable),
         of_key.beats(SEEN)
     );
     assert_eq!(kept, None);
@@ -307,6 +307,63 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
     site.doors.set_keys(&[&others.issuer]);
     of_key.ends(SEEN + SOON).await;
     of_key.is_over().await;
+}
+
+#[tokio::test]
+async fn a_key_set_without_usable_keys_withdraws_all_signed_tokens() {
+    let site = Guarded::start(EVERYTHING, &[("ci", "static")]).await;
+    let signed = site.doors.issuer.token("alice", 600, json!({}));
+    let caller = site.caller(&signed);
+    let mut for_others = site.doors.issuer.public();
+    for_others["use"] = json!("enc");
+    for (lock, keys) in [("b", json!([])), ("c", json!([for_others]))] {
+        site.doors.set_keys(&[&site.doors.issuer]);
+        let lease = until("the token is good", async || acquires(&caller).await.ok()).await;
+        given_back(&caller, &lease).await.expect("the holder");
+        let mut stream = Beating::start(&caller, lock).await;
+        site.doors.set_key_set(&json!({ "keys": keys }).to_string());
+        stream.ends(SEEN + SOON).await;
+        stream.is_over().await;
+        assert!(is_unknown(async || acquires(&caller).await).await);
+    }
+    let lease = acquires(&site.caller("static")).await;
+    lease.expect("who needs no keys");
+}
+
+#[tokio::test]
+async fn tokens_with_critical_extensions_or_of_other_types_are_refused() {
+    let site = Guarded::start(EVERYTHING, &[("other", "other")]).await;
+    let header = |typ: Option<&str>, crit: Option<&str>| {
+        let mut header = json!({});
+        if let Some(typ) = typ {
+            header["typ"] = json!(typ);
+        }
+        if let Some(name) = crit {
+            header["crit"] = json!([name]);
+        }
+        header
+    };
+    for (typ, crit, is_good) in [
+        (None, None, true),
+        (Some("JWT"), None, true),
+        (Some("at+jwt"), None, true),
+        (Some("logout+jwt"), None, false),
+        (Some("JWT"), Some("exp"), false),
+        (None, Some("urn:example:unknown"), false),
+    ] {
+        let token = site
+            .doors
+            .issuer
+            .token_with_header("alice", &header(typ, crit));
+        let caller = site.caller(&token);
+        let what = format!("{typ:?} {crit:?}");
+        if is_good {
+            let lease = acquires(&caller).await.expect(&what);
+            given_back(&caller, &lease).await.expect("the holder");
+        } else {
+            assert!(is_unknown(async || acquires(&caller).await).await, "{what}");
+        }
+    }
 }
 
 async fn given_back_soon(site: &Guarded) {

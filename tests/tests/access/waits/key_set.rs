@@ -56,21 +56,7 @@ fn is_unknown(refused: Result<(), Status>) -> bool {
 #[tokio::test]
 async fn keys_are_fetched_and_follow_those_of_the_issuer() {
     let site = KeySite::start().await;
-    let redis = RedisServer::start().await;
-    let doors = Doors::new(EVERYTHING, &[("ci", "static")]);
-    let mut options = BrokerOptions::on(redis.url());
-    let settings = doors.settings().into_iter();
-    let others = settings.filter(|(key, _)| !key.contains("JWT_KEYS_FILE"));
-    options.env.extend(others);
-    for (key, value) in [
-        ("URL", site.url()),
-        ("CA_FILE", site.ca().display().to_string()),
-    ] {
-        let key = format!("LEASEHOLD__AUTHENTICATION__JWT_KEYS_{key}");
-        options.env.push((key, value));
-    }
-    options.init_store().await;
-    let broker = BrokerProcess::start(&options).await;
+    let (broker, _store) = broker(&site, "24h").await;
     until("the broker says that it has none", async || {
         let log = broker.log();
         log.contains("; the keys in use stay").then_some(())
@@ -115,4 +101,69 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
     acquires(&broker, "static")
         .await
         .expect("who needs no keys");
+}
+
+#[tokio::test]
+async fn the_last_keys_are_used_no_longer_than_their_max_age() {
+    const MAX_AGE: Duration = Duration::from_secs(10);
+    let site = KeySite::start().await;
+    let issuer = Issuer::new("key");
+    site.answer(key_set(&[&issuer]));
+    let (broker, _store) = broker(&site, "10s").await;
+    let token = issuer.token("alice", 600, json!({}));
+    acquires(&broker, &token).await.expect("a good token");
+    let begun = boottime();
+    until("the keys are fetched in time for their age", async || {
+        (site.asked() >= 3).then_some(())
+    })
+    .await;
+    assert!(boottime() - begun < MAX_AGE + LATE);
+    acquires(&broker, &token).await.expect("confirmed again");
+
+    site.fail();
+    let failed = boottime();
+    let until_refused = loop {
+        match acquires(&broker, &token).await {
+            Ok(()) => assert!(boottime() - failed < MAX_AGE + LATE, "used for ever"),
+            Err(refused) => {
+                assert!(is_unknown(Err(refused)));
+                break boottime() - failed;
+            }
+        }
+        sleep(Duration::from_millis(250)).await;
+    };
+    figures(&format!(
+        "key_set: max_age={}ms refused {} ms after the address failed",
+        MAX_AGE.as_millis(),
+        until_refused.as_millis()
+    ));
+    acquires(&broker, "static")
+        .await
+        .expect("who needs no keys");
+
+    site.answer(key_set(&[&issuer]));
+    until("the issuer is asked again", async || {
+        acquires(&broker, &token).await.ok()
+    })
+    .await;
+}
+
+/// A broker that fetches its keys from the site, on a store.
+async fn broker(site: &KeySite, max_age: &str) -> (BrokerProcess, (RedisServer, Doors)) {
+    let redis = RedisServer::start().await;
+    let doors = Doors::new(EVERYTHING, &[("ci", "static")]);
+    let mut options = BrokerOptions::on(redis.url());
+    let settings = doors.settings().into_iter();
+    let others = settings.filter(|(key, _)| !key.contains("JWT_KEYS_FILE"));
+    options.env.extend(others);
+    for (key, value) in [
+        ("URL", site.url()),
+        ("CA_FILE", site.ca().display().to_string()),
+        ("MAX_AGE", max_age.to_owned()),
+    ] {
+        let key = format!("LEASEHOLD__AUTHENTICATION__JWT_KEYS_{key}");
+        options.env.push((key, value));
+    }
+    options.init_store().await;
+    (BrokerProcess::start(&options).await, (redis, doors))
 }
