@@ -1,5 +1,6 @@
 //! Who calls, and what they may do to which locks.
 
+mod certificate;
 mod denials;
 mod gate;
 mod jwt;
@@ -11,8 +12,9 @@ mod source;
 mod tokens;
 
 pub use self::{
+    certificate::{Certificate, Unnamed},
     denials::{Denials, Denied},
-    gate::{Caller, Gate, Rules, Shown, Unknown},
+    gate::{Caller, Gate, Rules, Shown, Unknown, Withdrawn},
     jwt::Jwt,
     key_set::KeySetUrl,
     policy::{Policy, Verb},

@@ -157,6 +157,11 @@ async fn serve(
         tracing,
         health: &health,
     };
+    let follow_tls = async {
+        if let Some(tls) = &tls {
+            tls.follow().await;
+        }
+    };
     let page = page::router(page::Setup {
         desk: Desk::new(
             Arc::clone(&broker),
@@ -173,7 +178,7 @@ async fn serve(
     tokio::select! {
         ended = callers => ended,
         ended = operators => ended.map_err(RunError::from),
-        () = async { tokio::join!(api.run(), admin.run(), follow); } => Ok(()),
+        () = async { tokio::join!(api.run(), admin.run(), follow, follow_tls); } => Ok(()),
     }
 }
 

@@ -1,11 +1,14 @@
 //! Certificate authorities of a test, and what they sign.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use data_encoding::BASE64;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 use tokio_rustls::rustls::{
     ClientConfig, RootCertStore,
@@ -49,13 +52,29 @@ impl Authority {
     /// For a server with these names or addresses.
     #[must_use]
     pub fn server(&self, names: &[&str]) -> Signed {
-        self.sign(names, ExtendedKeyUsagePurpose::ServerAuth)
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let params = CertificateParams::new(names).expect("names of hosts");
+        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// For a client of this name.
+    /// For a client of this name, which is [`spiffe`] of it in policies.
     #[must_use]
     pub fn client(&self, name: &str) -> Signed {
-        self.sign(&[name], ExtendedKeyUsagePurpose::ClientAuth)
+        self.client_of(&[&spiffe(name)], &[])
+    }
+
+    /// The same, good for so long from now.
+    #[must_use]
+    pub fn client_for(&self, name: &str, good_for: Duration) -> Signed {
+        let mut params = names(&[&spiffe(name)], &[]);
+        params.not_after = (SystemTime::now() + good_for).into();
+        self.sign(params, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// For a client with these URIs and DNS names.
+    #[must_use]
+    pub fn client_of(&self, uris: &[&str], hosts: &[&str]) -> Signed {
+        self.sign(names(uris, hosts), ExtendedKeyUsagePurpose::ClientAuth)
     }
 
     /// What its friends trust.
@@ -70,9 +89,7 @@ impl Authority {
         pem("CERTIFICATE", &self.certificate)
     }
 
-    fn sign(&self, names: &[&str], usage: ExtendedKeyUsagePurpose) -> Signed {
-        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("names of hosts");
+    fn sign(&self, mut params: CertificateParams, usage: ExtendedKeyUsagePurpose) -> Signed {
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("signs");
@@ -107,6 +124,24 @@ impl Signed {
     pub fn key_pem(&self) -> String {
         pem("PRIVATE KEY", self.key.secret_pkcs8_der())
     }
+}
+
+/// What policies call the client of such a name.
+#[must_use]
+pub fn spiffe(name: &str) -> String {
+    format!("spiffe://leasehold.test/{name}")
+}
+
+fn names(uris: &[&str], hosts: &[&str]) -> CertificateParams {
+    let uris = uris.iter().map(|&uri| SanType::URI(ascii(uri)));
+    let hosts = hosts.iter().map(|&host| SanType::DnsName(ascii(host)));
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = hosts.chain(uris).collect();
+    params
+}
+
+fn ascii<T: TryFrom<String, Error: std::fmt::Debug>>(text: &str) -> T {
+    T::try_from(text.to_owned()).expect("ASCII")
 }
 
 /// How a client trusts whom `authority` has signed, and shows its own certificate if it has one.

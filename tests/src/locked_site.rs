@@ -17,7 +17,7 @@ use crate::{
 pub const WORKER: &str = "worker";
 const RULES: &str = r#"
     [[rule]]
-    callers = ["dns:worker", "jwt:worker", "token:worker"]
+    callers = ["spiffe://leasehold.test/worker", "jwt:worker", "token:worker"]
     verbs = ["acquire", "observe"]
 "#;
 

@@ -2,14 +2,19 @@
 
 use std::{
     net::IpAddr,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use futures::stream::{self, Stream};
+use futures::{
+    future::{BoxFuture, FutureExt as _, pending},
+    stream::{self, Stream, StreamExt as _},
+};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
+    certificate::{Certificate, Unnamed, reached},
     denials::Denials,
     jwt::{self, Jwt},
     policy::{Policy, Verb},
@@ -24,13 +29,18 @@ use crate::{
 
 /// From one address so many credentials may be wrong; then who shows another one is told to wait.
 const FAILURES: Pace = Pace::per_second(5, 10);
+/// Share of what is left of a certificate after which streams move to a connection with a newer one.
+const MOVES_AFTER: f64 = 0.8;
+/// Time before the end of a certificate in which they move no more: there is none.
+const MOVES_NO_MORE: Duration = Duration::from_secs(10);
 /// Signatures cost more than all else: so many of tokens that are not known yet are looked at.
 const SIGNATURES: Pace = Pace::per_second(50, 200);
 
 /// Somebody who calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
-    /// As policies name them: `spiffe://…`, `dns:…`, `jwt:…`, `token:…`; empty where nobody is asked.
+    /// As policies name them: `spiffe://…`, `jwt:…`, `token:…`, so that no kind of credential can show
+    /// the name of another; empty where nobody is asked.
     pub name: Arc<str>,
     /// When what they have shown is worth nothing any more.
     pub expires: Option<SystemTime>,
@@ -38,10 +48,12 @@ pub struct Caller {
 }
 
 /// What a caller has shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Proof {
-    /// Nothing, or the certificate of its connection.
-    Connection,
+    /// Nothing: nobody is asked.
+    None,
+    /// The certificate of its connection.
+    Certificate(Certificate),
     /// A static token.
     Token(Sum),
     /// A token that this key has signed.
@@ -53,8 +65,8 @@ enum Proof {
 pub struct Shown<'a> {
     /// Where from.
     pub address: Option<IpAddr>,
-    /// Whom the certificate of the connection names.
-    pub certified: Option<&'a Arc<str>>,
+    /// The certificate of the connection.
+    pub certificate: Option<&'a Certificate>,
     /// A token.
     pub bearer: Option<&'a str>,
 }
@@ -64,8 +76,19 @@ pub struct Shown<'a> {
 pub enum Unknown {
     /// Nothing that is good now was shown.
     Worthless,
+    /// The certificate of the connection is good, but names no caller.
+    Unnamed(Unnamed),
     /// So much of that comes from the address that it is told to wait.
     TooOften(Duration),
+}
+
+/// What no longer admits a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// What it has shown has expired, or counts no more.
+    Credential,
+    /// The rules no longer allow what it does.
+    Rule,
 }
 
 /// What callers are known by, and what they may do.
@@ -102,6 +125,26 @@ impl Caller {
     pub fn deadline(&self) -> Option<Instant> {
         let left = self.expires?.duration_since(SystemTime::now());
         Some(Instant::now() + left.unwrap_or_default())
+    }
+
+    /// When a stream that it opens now has to go on with another connection: its certificate cannot be
+    /// replaced on this one. `None`: it shows no certificate, or one that is about to expire.
+    pub fn moves_at(&self) -> Option<Instant> {
+        let Proof::Certificate(certificate) = &self.proof else {
+            return None;
+        };
+        let left = certificate.expires().duration_since(SystemTime::now());
+        let left = left.ok().filter(|left| *left > MOVES_NO_MORE)?;
+        Some(Instant::now() + left.mul_f64(MOVES_AFTER))
+    }
+
+    /// Waits until its credential ends by itself. `None`: it does not.
+    fn end(&self) -> Option<BoxFuture<'static, ()>> {
+        if let Proof::Certificate(certificate) = &self.proof {
+            let certificate = certificate.clone();
+            return Some(async move { certificate.ended().await }.boxed());
+        }
+        self.expires.map(|expires| reached(expires).boxed())
     }
 }
 
@@ -140,18 +183,25 @@ impl Gate {
             proof,
         };
         if !rules.asks {
-            return Ok(named(Arc::default(), Proof::Connection));
+            return Ok(named(Arc::default(), Proof::None));
         }
         let Some(token) = shown.bearer else {
-            let certified = shown.certified.cloned();
-            let certified = certified.map(|name| named(name, Proof::Connection));
-            return certified.ok_or_else(|| self.failed(shown.address));
+            let certificate = shown.certificate.filter(|one| one.counts());
+            return match certificate.map(|one| (one, one.name())) {
+                Some((certificate, Ok(name))) => Ok(Caller {
+                    name: Arc::clone(name),
+                    expires: Some(certificate.expires()),
+                    proof: Proof::Certificate(certificate.clone()),
+                }),
+                Some((_, Err(why))) => Err(self.failed(shown.address, Unknown::Unnamed(why))),
+                None => Err(self.failed(shown.address, Unknown::Worthless)),
+            };
         };
         if let Some((name, sum)) = rules.tokens.caller(token) {
             return Ok(named(format!("token:{name}").into(), Proof::Token(sum)));
         }
         let Some(jwt) = &rules.jwt else {
-            return Err(self.failed(shown.address));
+            return Err(self.failed(shown.address, Unknown::Worthless));
         };
         let signed = match jwt.known(token) {
             Some(signed) => signed,
@@ -162,7 +212,7 @@ impl Gate {
             subject,
             expires,
             key,
-        } = signed.ok_or_else(|| self.failed(shown.address))?;
+        } = signed.ok_or_else(|| self.failed(shown.address, Unknown::Worthless))?;
         Ok(Caller {
             name: format!("jwt:{subject}").into(),
             expires: Some(expires),
@@ -176,7 +226,8 @@ impl Gate {
         let is_late = caller.expires.is_some_and(|end| end <= SystemTime::now());
         !is_late
             && match &caller.proof {
-                Proof::Connection => true,
+                Proof::None => true,
+                Proof::Certificate(certificate) => certificate.counts(),
                 Proof::Token(sum) => rules.tokens.has(sum),
                 Proof::Signed(key) => rules.jwt.as_ref().is_some_and(|jwt| jwt.has(key)),
             }
@@ -207,13 +258,57 @@ impl Gate {
         self.rules.borrow().asks
     }
 
-    /// Each time that the rules become others.
-    pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        stream::unfold(self.rules.clone(), |mut rules| async move {
-            rules.mark_unchanged();
-            rules.changed().await.ok()?;
-            Some(((), rules))
+    /// Returns the same gate, whose [`changes`](Self::changes) begin now.
+    #[must_use]
+    pub fn from_now(&self) -> Self {
+        let mut gate = self.clone();
+        gate.rules.mark_unchanged();
+        gate
+    }
+
+    /// Yields whenever the rules have changed since the gate was made, or the caller's credential has
+    /// ended: whether it still admits the caller is to be asked again then.
+    pub fn changes(&self, caller: &Caller) -> impl Stream<Item = ()> + Send + use<> {
+        let changes = (self.rules.clone(), caller.end());
+        stream::unfold(changes, |(mut rules, mut end)| async move {
+            let ended = async {
+                match &mut end {
+                    Some(end) => end.await,
+                    None => pending().await,
+                }
+            };
+            let has_ended = tokio::select! {
+                changed = rules.changed() => {
+                    changed.ok()?;
+                    false
+                }
+                () = ended => true,
+            };
+            let end = end.filter(|_| !has_ended);
+            Some(((), (rules, end)))
         })
+    }
+
+    /// Waits until the credential no longer admits what it was shown for: it has expired or was
+    /// withdrawn, or `is_allowed`, which asks the rules, returns false.
+    pub async fn until_withdrawn(
+        &self,
+        caller: &Caller,
+        is_allowed: impl Fn() -> bool,
+    ) -> Withdrawn {
+        let mut changes = pin!(self.changes(caller));
+        loop {
+            if !self.knows(caller) {
+                return Withdrawn::Credential;
+            }
+            if !is_allowed() {
+                return Withdrawn::Rule;
+            }
+            if changes.next().await.is_none() {
+                // Nothing changes the rules any more: the broker ends.
+                pending::<()>().await;
+            }
+        }
     }
 
     fn may_verify(&self, address: Option<IpAddr>) -> bool {
@@ -226,7 +321,7 @@ impl Gate {
         })
     }
 
-    fn failed(&self, address: Option<IpAddr>) -> Unknown {
+    fn failed(&self, address: Option<IpAddr>, why: Unknown) -> Unknown {
         let paced = address.map(|address| self.strangers().failures.take(FAILURES, address.into()));
         match paced {
             Some(Err(early)) => {
@@ -235,7 +330,7 @@ impl Gate {
             }
             Some(Ok(())) | None => {
                 self.metrics.refused(Refusal::Credential);
-                Unknown::Worthless
+                why
             }
         }
     }

@@ -203,7 +203,7 @@ fn tls(reader: &mut Reader) -> Option<TlsFiles> {
         key: key?,
         client_ca,
     };
-    if let Some(why) = files.load().err().filter(|_| are_read) {
+    if let Some(why) = files.check().err().filter(|_| are_read) {
         reader.problem(CERT.name, &why);
     }
     Some(files)

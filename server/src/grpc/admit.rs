@@ -8,7 +8,7 @@ use tonic::{Request, Status};
 
 use super::status::{self, Refused};
 use crate::{
-    access::{Caller, Denied, Gate, Shown, Unknown, Verb},
+    access::{Caller, Denied, Gate, Shown, Unknown, Verb, Withdrawn},
     lock::{Failed, Filter, Limits, LockError, LockKey},
     transport::Peer,
 };
@@ -71,32 +71,38 @@ impl Asking {
         let admitted = request.extensions().get::<Caller>().cloned();
         let caller = admitted.ok_or_else(|| status::unknown(Unknown::Worthless))?;
         let peer = request.extensions().get::<Peer>();
-        Ok(Self::admitted(gate, limits, caller, peer))
+        Self::admitted(gate, limits, caller, peer)
     }
 
-    /// The same of a caller that [`authenticate`] has returned.
+    /// Returns a caller that [`authenticate`] has returned, unless what it has shown has been withdrawn since: the
+    /// message may have come long after the headers.
     pub(super) fn admitted(
         gate: &Gate,
         limits: Limits,
         caller: Caller,
         peer: Option<&Peer>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Status> {
+        // From before the credential is judged, so that no change after it is missed.
+        let gate = gate.from_now();
+        if !gate.knows(&caller) {
+            return Err(status::unknown(Unknown::Worthless));
+        }
+        Ok(Self {
             caller,
             limits,
             address: peer.map(address),
-            gate: gate.clone(),
-        }
+            gate,
+        })
     }
 
     /// The same caller by a newer token.
     pub(super) fn refreshed(&self, authorization: &str) -> Result<Caller, Status> {
         let caller = self.gate.caller(Shown {
             address: self.address,
-            certified: None,
+            certificate: None,
             bearer: authorization.strip_prefix(BEARER),
         });
-        let caller = caller.inspect_err(|_| unknown(&self.gate, self.address));
+        let caller = caller.inspect_err(|why| unknown(&self.gate, self.address, *why));
         let caller = caller.map_err(status::unknown)?;
         match caller.name == self.caller.name {
             true => Ok(caller),
@@ -109,9 +115,41 @@ impl Asking {
         self.gate.knows(&self.caller)
     }
 
-    /// Each time that the rules become others.
+    /// Yields whenever the caller is to be judged again.
     pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        self.gate.changes()
+        self.gate.changes(&self.caller)
+    }
+
+    /// Waits until the caller is no longer admitted to that, with any of these locks, and returns why.
+    pub(super) async fn until_withdrawn(&self, ask: Ask, locks: &[LockKey]) -> Status {
+        let may = |lock: &LockKey| self.may(ask.verb(), lock);
+        let is_allowed = || locks.iter().all(may);
+        loop {
+            match self.gate.until_withdrawn(&self.caller, is_allowed).await {
+                Withdrawn::Credential => return status::unknown(Unknown::Worthless),
+                // Asked once more to note what was denied. The rules may have changed back meanwhile.
+                Withdrawn::Rule => {
+                    if let Err(refused) = self.about(ask, locks) {
+                        return refused.into();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same for what is asked of no lock in particular.
+    pub(super) async fn until_withdrawn_everywhere(&self, ask: Ask) -> Status {
+        let is_allowed = || self.may_somewhere(ask.verb());
+        loop {
+            match self.gate.until_withdrawn(&self.caller, is_allowed).await {
+                Withdrawn::Credential => return status::unknown(Unknown::Worthless),
+                Withdrawn::Rule => {
+                    if let Err(refused) = self.some(ask) {
+                        return refused;
+                    }
+                }
+            }
+        }
     }
 
     /// Whether all of these locks may be asked about so.
@@ -191,11 +229,11 @@ pub(crate) fn authenticate(
     let address = peer.map(address);
     let caller = gate.caller(Shown {
         address,
-        certified: peer.and_then(|peer| peer.identity.as_ref()),
+        certificate: peer.and_then(|peer| peer.certificate.as_ref()),
         // A header that cannot be read is not as good as none.
         bearer: authorization.map(|header| bearer(header).unwrap_or_default()),
     });
-    let caller = caller.inspect_err(|_| unknown(gate, address));
+    let caller = caller.inspect_err(|why| unknown(gate, address, *why));
     let caller = caller.map_err(status::unknown)?;
     if let Some(peer) = peer {
         peer.admitted();
@@ -208,12 +246,19 @@ fn address(peer: &Peer) -> IpAddr {
 }
 
 /// Somebody shows no credential that is good.
-fn unknown(gate: &Gate, address: Option<IpAddr>) {
+fn unknown(gate: &Gate, address: Option<IpAddr>, why: Unknown) {
     gate.denials().note(Denied {
         caller: None,
         peer: address,
         lock: None,
-        what: "to call without a good credential".to_owned(),
+        what: match why {
+            Unknown::Unnamed(why) => {
+                format!("to call by a certificate that names no caller: {why}")
+            }
+            Unknown::Worthless | Unknown::TooOften(_) => {
+                "to call without a good credential".to_owned()
+            }
+        },
     });
 }
 

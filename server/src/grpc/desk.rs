@@ -92,7 +92,7 @@ impl Desk {
         let authorization = authorization.as_ref().map(String::as_bytes);
         let caller = authenticate(&self.gate, peer.as_ref(), authorization)?;
         let limits = self.live.borrow().limits;
-        let asking = Asking::admitted(&self.gate, limits, caller, peer.as_ref());
+        let asking = Asking::admitted(&self.gate, limits, caller, peer.as_ref())?;
         Ok(Visitor { asking, peer })
     }
 

@@ -24,7 +24,7 @@ impl Operator {
         authorization: Option<&[u8]>,
     ) -> Result<Self, Status> {
         let caller = authenticate(gate, peer, authorization)?;
-        let asking = Asking::admitted(gate, Limits::default(), caller, peer);
+        let asking = Asking::admitted(gate, Limits::default(), caller, peer)?;
         asking.some(Ask::SetLogFilter)?;
         let peer = peer.map(|peer| peer.address);
         Ok(Self { asking, peer })

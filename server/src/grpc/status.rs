@@ -67,10 +67,19 @@ pub(super) fn unknown(why: Unknown) -> Status {
         ];
         return status(Code::ResourceExhausted, message.to_owned(), details);
     }
-    let message = "no credential that is good now; show a client certificate, or a bearer token in \
-        the metadata `authorization`";
+    let message = match why {
+        Unknown::Unnamed(why) => format!(
+            "the client certificate names no caller: {why}; it must have exactly one URI, a SPIFFE ID \
+             such as spiffe://example.org/worker"
+        ),
+        Unknown::Worthless | Unknown::TooOften(_) => {
+            "no credential that is good now; show a client \
+            certificate, or a bearer token in the metadata `authorization`"
+                .to_owned()
+        }
+    };
     let details = vec![info(pb::ErrorReason::Unauthenticated, Vec::new())];
-    status(Code::Unauthenticated, message.to_owned(), details)
+    status(Code::Unauthenticated, message, details)
 }
 
 /// What the policy allows for no lock.

@@ -14,7 +14,7 @@ use super::{
     connection::{Connection, Io},
     frames::Speaks,
     seats::{ConnectionLimits, Connections, Seat, Seats},
-    tls::Tls,
+    tls::{Certified, Tls},
 };
 
 /// How soon a client must have done its part of the TLS handshake, for which it may have to wait while
@@ -112,19 +112,19 @@ impl Acceptor {
         address: SocketAddr,
         seat: Seat,
     ) -> io::Result<Connection> {
-        let io = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp, &seat)).await??;
-        let begun = Connection::begun(io, address, self.speaks, (seat, &self.budget));
+        let (io, certified) = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp, &seat)).await??;
+        let begun = Connection::begun(io, certified, address, self.speaks, (seat, &self.budget));
         timeout(SPEAKS_WITHIN, begun).await?
     }
 
-    async fn encrypt(&self, tcp: TcpStream, seat: &Seat) -> io::Result<Io> {
+    async fn encrypt(&self, tcp: TcpStream, seat: &Seat) -> io::Result<(Io, Option<Certified>)> {
         tcp.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
-            return Ok(Io::Plain(tcp));
+            return Ok((Io::Plain(tcp), None));
         };
         let _turn = seat.handshake().await;
-        let accepted = tls.acceptor().accept(tcp).await?;
-        Ok(Io::Encrypted(Box::new(accepted)))
+        let (tls, certified) = tls.handshake().accept(tcp).await?;
+        Ok((Io::Encrypted(Box::new(tls)), certified))
     }
 }
 

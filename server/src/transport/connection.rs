@@ -1,5 +1,6 @@
 //! One connection of a client: plain or encrypted, counted while it lives, and ended when it does not take
-//! what is sent to it, or floods the broker with frames that ask for nothing.
+//! what is sent to it, floods the broker with frames that ask for nothing, or has a certificate that counts
+//! no more.
 
 use std::{
     io,
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -17,15 +19,16 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
-use webpki::EndEntityCert;
 
 use super::{
-    budget::{Account, Budget},
+    budget::Budget,
     control::Control,
     frames::{Frames, Speaks},
     load::Load,
     seats::Seat,
+    tls::Certified,
 };
+use crate::access::Certificate;
 
 /// The first words of a client are few.
 const PIECE: usize = 64;
@@ -37,14 +40,21 @@ const UNADMITTED_CALLS_MAX: usize = 16;
 /// After so many bytes without a pause others have their turn: by itself a connection would read some
 /// megabytes first.
 const TURN: usize = 64 << 10;
+/// How long a client that was told to go elsewhere may finish what it has begun.
+const LEAVES_WITHIN: Duration = Duration::from_secs(3);
+/// A frame that tells the client to begin nothing new here, while all that it has sent counts
+/// (RFC 9113, section 6.8): of stream 0, with the largest stream, and NO_ERROR.
+const GO_AWAY: [u8; 17] = [
+    0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0,
+];
 
 /// Who is at the other end, for calls to ask.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// The client, or a proxy before it.
     pub address: SocketAddr,
-    /// Whom its certificate names: a URI (SPIFFE), else `dns:` and a name. Never its CN.
-    pub identity: Option<Arc<str>>,
+    /// Its certificate, if it had to show one.
+    pub certificate: Option<Certificate>,
     /// What its calls keep in memory.
     pub load: Arc<Load>,
 }
@@ -54,8 +64,6 @@ pub struct Connection {
     io: Io,
     peer: Peer,
     frames: Frames,
-    /// Calls in progress before the first that is admitted.
-    unadmitted_calls: Account,
     control: Arc<Control>,
     /// Nothing is read until there are fewer calls in progress, or the client takes its answers.
     is_paused: bool,
@@ -66,7 +74,20 @@ pub struct Connection {
     in_turn: usize,
     /// While the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
+    life: Life,
+    /// How much of [`GO_AWAY`] was sent; `None`: it is not to be sent.
+    gone_away: Option<usize>,
     seat: Seat,
+}
+
+/// How long the connection may last.
+enum Life {
+    /// As long as both sides want.
+    Unbounded,
+    /// Until the client's certificate counts no more.
+    Certified(BoxFuture<'static, ()>),
+    /// Until then, after that.
+    Leaving(Pin<Box<Sleep>>),
 }
 
 pub(super) enum Io {
@@ -85,12 +106,17 @@ impl Connection {
     /// On which the client has begun to speak. Until it does nothing is kept for it but this future.
     pub(super) async fn begun(
         mut io: Io,
+        certified: Option<Certified>,
         address: SocketAddr,
         speaks: Speaks,
         (mut seat, budget): (Seat, &Budget),
     ) -> io::Result<Self> {
-        let identity = io.identity();
-        if identity.as_ref().is_some_and(|name| !seat.belongs_to(name)) {
+        let (certificate, life) = match certified {
+            None => (None, Life::Unbounded),
+            Some(Certified { certificate, ended }) => (Some(certificate), Life::Certified(ended)),
+        };
+        let name = certificate.as_ref().and_then(|one| one.name().ok());
+        if name.is_some_and(|name| !seat.belongs_to(name)) {
             return Err(io::Error::other("too many connections of one identity"));
         }
         let (mut frames, mut heard) = (Frames::new(speaks), Vec::new());
@@ -105,20 +131,21 @@ impl Connection {
         }
         let peer = Peer {
             address,
-            identity,
+            certificate,
             load: Arc::new(Load::new(budget, seat.ticket())),
         };
         Ok(Self {
             io,
             peer,
             frames,
-            unadmitted_calls: budget.unadmitted_calls.account(&seat.ticket()),
             control: Arc::clone(seat.ticket().control()),
             is_paused: false,
             heard,
             passed_on: 0,
             in_turn: 0,
             stalled: None,
+            life,
+            gone_away: None,
             seat,
         })
     }
@@ -128,18 +155,48 @@ impl Connection {
     fn may_read(&mut self) -> bool {
         let calls = match self.frames.calls() {
             None => 0,
-            Some(calls) if !self.seat.is_admitted() => {
-                self.unadmitted_calls.set(calls);
-                calls
-            }
+            Some(calls) if !self.seat.is_admitted() => calls,
             Some(_) => {
                 self.frames.stop_counting_calls();
-                self.unadmitted_calls.set(0);
                 0
             }
         };
         self.is_paused = calls >= UNADMITTED_CALLS_MAX || self.stalled.is_some();
         !self.is_paused
+    }
+
+    /// Returns an error once the connection may last no longer; tells the client before.
+    fn outlives(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if let Life::Certified(ended) = &mut self.life {
+            ready!(ended.as_mut().poll(cx));
+            self.life = Life::Leaving(Box::pin(sleep(LEAVES_WITHIN)));
+            self.gone_away = Some(0);
+            // What it cannot take now it gets before the next answer.
+            let _ = self.go_away(cx);
+        }
+        let Life::Leaving(until) = &mut self.life else {
+            return Poll::Pending;
+        };
+        ready!(until.as_mut().poll(cx));
+        let why = "the client's certificate has expired or was withdrawn";
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+
+    /// Sends [`GO_AWAY`], between two frames of the server: tonic can tell all clients of a listener to go,
+    /// or those of an age, but not a single one.
+    fn go_away(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(mut sent) = self.gone_away else {
+            return Poll::Ready(Ok(()));
+        };
+        if sent == 0 && !self.frames.are_between() {
+            return Poll::Ready(Ok(()));
+        }
+        while sent < GO_AWAY.len() {
+            sent += ready!(Pin::new(&mut self.io).poll_write(cx, &GO_AWAY[sent..]))?;
+            self.gone_away = Some(sent);
+        }
+        self.gone_away = None;
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     /// What came of sending, or an error if nothing has for too long.
@@ -157,6 +214,9 @@ impl Connection {
             }
             return sent;
         }
+        if let Poll::Ready(why) = self.outlives(cx) {
+            return Poll::Ready(Err(why));
+        }
         let load = &self.peer.load;
         let deadline = self.stalled.get_or_insert_with(|| {
             load.stalled(true);
@@ -164,19 +224,6 @@ impl Connection {
         });
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl Io {
-    fn identity(&self) -> Option<Arc<str>> {
-        let Self::Encrypted(tls) = self else {
-            return None;
-        };
-        let certificate = tls.get_ref().1.peer_certificates()?.first()?;
-        let certificate = EndEntityCert::try_from(certificate).ok()?;
-        let uri = certificate.valid_uri_names().next().map(Arc::from);
-        let dns = || certificate.valid_dns_names().next();
-        uri.or_else(|| Some(format!("dns:{}", dns()?).into()))
     }
 }
 
@@ -189,6 +236,51 @@ impl AsyncRead for Io {
         match self.get_mut() {
             Self::Plain(io) => Pin::new(io).poll_read(cx, buffer),
             Self::Encrypted(io) => Pin::new(io).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write(cx, bytes),
+            Self::Encrypted(io) => Pin::new(io).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write_vectored(cx, bytes),
+            Self::Encrypted(io) => Pin::new(io).poll_write_vectored(cx, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(io) => io.is_write_vectored(),
+            Self::Encrypted(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_flush(cx),
+            Self::Encrypted(io) => Pin::new(io).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_shutdown(cx),
+            Self::Encrypted(io) => Pin::new(io).poll_shutdown(cx),
         }
     }
 }
@@ -223,6 +315,9 @@ impl AsyncRead for Connection {
         }
         if self.in_turn > TURN {
             self.in_turn = 0;
+            if let Poll::Ready(why) = self.outlives(cx) {
+                return Poll::Ready(Err(why));
+            }
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -237,6 +332,9 @@ impl AsyncRead for Connection {
             self.in_turn += new.len();
         } else {
             self.in_turn = 0;
+            if let Poll::Ready(why) = self.outlives(cx) {
+                return Poll::Ready(Err(why));
+            }
         }
         read
     }
@@ -248,10 +346,10 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Io::Encrypted(io) => Pin::new(io).poll_write(cx, bytes),
-        };
+        if self.go_away(cx)?.is_pending() {
+            return self.in_time(cx, Poll::Pending);
+        }
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
             self.frames.written(&bytes[..count]);
         }
@@ -263,10 +361,10 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write_vectored(cx, bytes),
-            Io::Encrypted(io) => Pin::new(io).poll_write_vectored(cx, bytes),
-        };
+        if self.go_away(cx)?.is_pending() {
+            return self.in_time(cx, Poll::Pending);
+        }
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bytes);
         if let Poll::Ready(Ok(mut left)) = written {
             for part in bytes {
                 let count = left.min(part.len());
@@ -278,25 +376,19 @@ impl AsyncWrite for Connection {
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.io {
-            Io::Plain(io) => io.is_write_vectored(),
-            Io::Encrypted(io) => io.is_write_vectored(),
-        }
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_flush(cx),
-            Io::Encrypted(io) => Pin::new(io).poll_flush(cx),
-        };
+        if self.go_away(cx)?.is_pending() {
+            return self.in_time(cx, Poll::Pending);
+        }
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
         self.in_time(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Io::Encrypted(io) => Pin::new(io).poll_shutdown(cx),
-        };
+        let shut = Pin::new(&mut self.io).poll_shutdown(cx);
         self.in_time(cx, shut)
     }
 }

@@ -181,6 +181,11 @@ impl Frames {
         }
     }
 
+    /// Returns whether a frame can be sent now, which is none of the server's.
+    pub(super) fn are_between(&self) -> bool {
+        matches!(self.language, Language::Http2) && self.written.are_between()
+    }
+
     /// Finds out what the client speaks, where that is open.
     fn listen(&mut self, bytes: &[u8]) {
         let Language::Unknown(known) = &mut self.language else {
@@ -240,6 +245,10 @@ impl Heads {
             head: [0; HEAD],
             len: 0,
         }
+    }
+
+    fn are_between(&self) -> bool {
+        self.skip == 0 && self.len == 0
     }
 
     /// The next frame's head; takes `bytes` that were looked at away.

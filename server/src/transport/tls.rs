@@ -1,31 +1,39 @@
 //! The certificate by which clients know the broker, and those by which it knows them. The files are
-//! looked at for every connection, so that a renewed certificate counts from the next one on.
+//! looked at for every connection, so that a renewed certificate counts from the next one on, and every
+//! second, so that connections end whose authority does not count any more.
 
 use std::{
+    io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
+use futures::future::{BoxFuture, FutureExt as _};
+use tokio::{net::TcpStream, sync::watch, time::sleep};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
         RootCertStore, ServerConfig,
         crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-        server::WebPkiClientVerifier,
+        pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _},
+        server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
         version::TLS13,
     },
+    server::TlsStream,
 };
 
 use x509_parser::{parse_x509_certificate, public_key::PublicKey};
 
 use crate::{
+    access::Certificate,
     files::Files,
     metrics::{File, Metrics},
 };
 
 /// Bits of an RSA key with which handshakes are not slow yet.
 const RSA_BITS_MAX: usize = 2_048;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the certificates are, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +51,7 @@ pub struct TlsFiles {
 pub struct Tls {
     files: TlsFiles,
     current: Mutex<Current>,
+    authorities: watch::Sender<Option<Authorities>>,
     metrics: Metrics,
 }
 
@@ -52,28 +61,113 @@ struct Current {
     seen: Files,
 }
 
+/// What the files say.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    authorities: Option<Authorities>,
+}
+
+/// The authorities of clients' certificates.
+#[derive(Debug, Clone)]
+struct Authorities {
+    certificates: Vec<CertificateDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+/// What a handshake needs.
+pub(super) struct Handshake {
+    acceptor: TlsAcceptor,
+    /// Those by which the client is verified, and those that count later.
+    authorities: watch::Receiver<Option<Authorities>>,
+}
+
+/// The certificate that a client has shown.
+pub(super) struct Certified {
+    pub(super) certificate: Certificate,
+    /// Ends when the certificate counts no more.
+    pub(super) ended: BoxFuture<'static, ()>,
+}
+
+impl Handshake {
+    /// Runs the handshake.
+    pub(super) async fn accept(
+        self,
+        tcp: TcpStream,
+    ) -> io::Result<(TlsStream<TcpStream>, Option<Certified>)> {
+        let tls = self.acceptor.accept(tcp).await?;
+        let Some(chain) = tls.get_ref().1.peer_certificates() else {
+            return Ok((tls, None));
+        };
+        let certificate = Certificate::read(chain);
+        let certificate = certificate.ok_or_else(|| io::Error::other("unreadable certificate"))?;
+        let ended = ended(certificate.clone(), self.authorities).boxed();
+        Ok((tls, Some(Certified { certificate, ended })))
+    }
+}
+
+impl Authorities {
+    fn read(file: &Path) -> Result<Self, String> {
+        let certificates = certificates(file)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &certificates {
+            let added = roots.add(certificate.clone());
+            added.map_err(|error| unusable(file, &error))?;
+        }
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+        let verifier = verifier.build().map_err(|error| unusable(file, &error))?;
+        Ok(Self {
+            certificates,
+            verifier,
+        })
+    }
+
+    fn verify(&self, certificate: &Certificate) -> bool {
+        let Some((own, others)) = certificate.chain().split_first() else {
+            return false;
+        };
+        let verified = self
+            .verifier
+            .verify_client_cert(own, others, UnixTime::now());
+        verified.is_ok()
+    }
+}
+
+/// Waits until a client's certificate counts no more: it has expired, or none of the authorities that
+/// count now has signed it, which is then noted in the certificate.
+async fn ended(certificate: Certificate, mut authorities: watch::Receiver<Option<Authorities>>) {
+    loop {
+        tokio::select! {
+            () = certificate.ended() => return,
+            Ok(()) = authorities.changed() => {
+                let now = authorities.borrow_and_update().clone();
+                if !now.is_some_and(|now| now.verify(&certificate)) {
+                    return certificate.withdraw();
+                }
+            }
+        }
+    }
+}
+
 impl TlsFiles {
-    /// TLS with what is in the files.
+    /// Returns whether TLS can be spoken with what is in the files.
     ///
     /// # Errors
     /// What is wrong with which file.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
+    pub fn check(&self) -> Result<(), String> {
+        self.load().map(drop)
+    }
+
+    fn load(&self) -> Result<Loaded, String> {
         let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| format!("no TLS: {error}"))?;
-        let builder = match &self.client_ca {
+        let authorities = self.client_ca.as_deref().map(Authorities::read);
+        let authorities = authorities.transpose()?;
+        let builder = match &authorities {
             None => builder.with_no_client_auth(),
-            Some(file) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(file)? {
-                    let added = roots.add(certificate);
-                    added.map_err(|error| unusable(file, &error))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
-                let verifier = verifier.build().map_err(|error| unusable(file, &error))?;
-                builder.with_client_cert_verifier(verifier)
-            }
+            Some(known) => builder.with_client_cert_verifier(Arc::clone(&known.verifier)),
         };
         let (cert, key) = (&self.cert, self.key.display());
         let private_key = PrivateKeyDer::from_pem_file(&self.key)
@@ -87,7 +181,15 @@ impl TlsFiles {
                 )
             })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        if authorities.is_some() {
+            // A resumed session has the certificate of the first one, which nobody verifies again.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Loaded {
+            config: Arc::new(config),
+            authorities,
+        })
     }
 
     fn look(&self) -> Files {
@@ -107,11 +209,14 @@ impl Tls {
     /// What is wrong with which file.
     pub fn load(files: TlsFiles, metrics: Metrics) -> Result<Self, String> {
         let seen = files.look();
-        let config = files.load()?;
-        let current = Mutex::new(Current { config, seen });
+        let Loaded {
+            config,
+            authorities,
+        } = files.load()?;
         let tls = Self {
             files,
-            current,
+            current: Mutex::new(Current { config, seen }),
+            authorities: watch::Sender::new(authorities),
             metrics,
         };
         tls.tell(true);
@@ -128,6 +233,14 @@ impl Tls {
         }
     }
 
+    /// Looks at the files every second. Never ends.
+    pub async fn follow(&self) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            drop(self.newest());
+        }
+    }
+
     /// Whether the files could be used, and until when the certificate is good.
     fn tell(&self, is_good: bool) {
         self.metrics.reloaded(File::Certificate, is_good);
@@ -140,25 +253,40 @@ impl Tls {
         }
     }
 
-    /// For the next connection. While new files are wrong, or only one of them is there yet, the old
+    /// Returns what the next connection needs.
+    pub(super) fn handshake(&self) -> Handshake {
+        let current = self.newest();
+        let mut authorities = self.authorities.subscribe();
+        // Those of `current`: others are published under its lock only.
+        authorities.mark_unchanged();
+        Handshake {
+            acceptor: TlsAcceptor::from(Arc::clone(&current.config)),
+            authorities,
+        }
+    }
+
+    /// Reads files that have changed. While new ones are wrong, or only one of them is there yet, the old
     /// ones count.
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    fn newest(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.seen.have_changed() {
-            match self.files.load() {
-                Ok(config) => {
-                    current.config = config;
-                    self.tell(true);
-                    tracing::info!("the certificate was read again");
-                }
-                Err(problem) => {
-                    self.tell(false);
-                    tracing::error!("{problem}");
-                    tracing::error!("the certificate in use stays");
-                }
+        if !current.seen.have_changed() {
+            return current;
+        }
+        match self.files.load() {
+            Ok(loaded) => {
+                current.config = loaded.config;
+                self.authorities
+                    .send_if_modified(|known| replace_others(known, loaded.authorities));
+                self.tell(true);
+                tracing::info!("the certificate was read again");
+            }
+            Err(problem) => {
+                self.tell(false);
+                tracing::error!("{problem}");
+                tracing::error!("the certificate in use stays");
             }
         }
-        TlsAcceptor::from(Arc::clone(&current.config))
+        current
     }
 }
 
@@ -169,6 +297,19 @@ fn rsa_bits(certificate: &CertificateDer<'_>) -> Option<usize> {
         return None;
     };
     Some(key.key_size())
+}
+
+/// Puts authorities in the place of those that are known, if they are others. Returns whether they are.
+fn replace_others(known: &mut Option<Authorities>, new: Option<Authorities>) -> bool {
+    let certificates = |some: &Option<Authorities>| {
+        let some = some.as_ref();
+        some.map(|some| some.certificates.clone())
+    };
+    let are_others = certificates(known) != certificates(&new);
+    if are_others {
+        *known = new;
+    }
+    are_others
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -5,6 +5,8 @@ use std::fmt;
 use leasehold_proto::v1::{ErrorReason, LockRef, LockTarget};
 use tonic::Code;
 
+use crate::certificates::spiffe;
+
 /// What may be allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
@@ -164,7 +166,7 @@ impl Role {
             Shows::Nothing | Shows::Nonsense => String::new(),
             Shows::Token => format!("token:{name}"),
             Shows::Signed => format!("jwt:{name}"),
-            Shows::Certificate => format!("dns:{name}"),
+            Shows::Certificate => spiffe(name),
         }
     }
 

@@ -23,10 +23,10 @@ pub const OTHER: &str = "other";
 pub const TOKEN: &str = "canary-b09e4f1d7c6a4e2f";
 const RULES: &str = r#"
     [[rule]]
-    callers = ["dns:worker", "jwt:worker", "token:worker"]
+    callers = ["spiffe://leasehold.test/worker", "jwt:worker", "token:worker"]
     verbs = ["acquire", "observe"]
     [[rule]]
-    callers = ["dns:other", "jwt:other"]
+    callers = ["spiffe://leasehold.test/other", "jwt:other"]
     verbs = ["acquire"]
     names = ["public/*"]
 "#;
