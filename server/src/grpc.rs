@@ -34,8 +34,12 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{admit::Asking, status::Refused, waits::Waits};
 pub(crate) use self::{admit::authenticate, operator::Operator};
+use self::{
+    admit::{Ask, Asking},
+    status::Refused,
+    waits::Waits,
+};
 pub use self::{
     delivery::OnDelivery,
     desk::{Desk, Refusal, Visitor},
@@ -44,7 +48,7 @@ use crate::{
     access::Gate,
     broker::{Broker, Delivery, traced as spans},
     config::{Http2, Live},
-    lock::{AcquireCall, Lease, LeaseRef, LockError, Via},
+    lock::{AcquireCall, Failed, Lease, LeaseRef, LockError, Via},
     trace::{Traced, Tracing},
     transport::Peer,
 };
@@ -143,12 +147,25 @@ impl Locks {
         (wait_max_ms, peer): (u64, Option<SocketAddr>),
     ) -> Result<Delivery, Status> {
         call.wait_ms = call.wait_ms.min(wait_max_ms);
-        let _wait = match call.wait_ms {
-            0 => None,
-            _ => self.waits.begin(peer)?,
+        let caller = &asking.caller.name;
+        let offered = |offered: Result<_, Failed>| {
+            offered.map_err(|failed| Status::from(asking.veiled(failed)))
         };
-        let delivery = self.broker.offer(&asking.caller.name, call).await;
-        Ok(delivery.map_err(|failed| asking.veiled(failed))?)
+        if call.wait_ms == 0 {
+            return offered(self.broker.offer(caller, call).await);
+        }
+        let _wait = self.waits.begin(peer)?;
+        let locks: Vec<_> = call
+            .targets
+            .iter()
+            .map(|target| target.lock.clone())
+            .collect();
+        // A wait that is dropped is given up as that of a client that cancels its call.
+        tokio::select! {
+            biased;
+            refused = asking.until_withdrawn(Ask::Acquire, &locks) => Err(refused),
+            delivery = self.broker.offer(caller, call) => offered(delivery),
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub use self::{
 };
 use super::{Broker, OnStream, ended, heartbeats::Heartbeats, traced as spans};
 use crate::{
-    lock::{AcquireCall, Attachment, LeaseId, Release, StreamId},
+    lock::{AcquireCall, Attachment, LeaseId, LockKey, Release, StreamId},
     streams::News,
     trace::Traced,
 };
@@ -66,6 +66,26 @@ enum Phase {
     Left,
 }
 
+/// Whose stream it is.
+#[derive(Debug)]
+pub struct StreamCaller {
+    /// As policies name it.
+    pub name: Arc<str>,
+    /// When its credential has expired.
+    pub expires: Option<Instant>,
+    /// When it has to go on with another connection, if its credential is that of the connection.
+    pub moves_at: Option<Instant>,
+}
+
+/// A call without an answer.
+struct Wait {
+    give_up: CancellationToken,
+    /// What it is to acquire.
+    locks: Vec<LockKey>,
+    /// It was given up because the rules do not allow it any more.
+    is_denied: bool,
+}
+
 pub(super) struct Stream {
     broker: Broker,
     caller: Arc<str>,
@@ -88,8 +108,8 @@ pub(super) struct Stream {
     leases: HashMap<LeaseId, Box<Owned>>,
     /// The shortest validity of a lease that ends soon after a silence; `None`: there is none.
     graced: Option<Duration>,
-    /// Calls without an answer, and how to give each up.
-    waits: HashMap<i64, CancellationToken>,
+    /// Calls without an answer.
+    waits: HashMap<i64, Wait>,
     /// The calls themselves, each of which runs to its end.
     calls: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Their answers: nobody waits for them when the stream is over.
@@ -110,17 +130,13 @@ impl Broker {
     /// Serves a stream: what its client asks comes in, what it is told goes out. It ends when
     /// `asked` does, after [`Asked::Close`], when the client is gone, when it has become too
     /// old, or when the caller's credential expires.
-    pub fn hold(
-        &self,
-        (caller, expires): (&Arc<str>, Option<Instant>),
-        asked: BoxStream<'static, Asked>,
-        tell: Tell,
-    ) {
+    pub fn hold(&self, caller: StreamCaller, asked: BoxStream<'static, Asked>, tell: Tell) {
         let (id, news) = self.streams.open(self.store.broker());
+        let ages_at = Instant::now() + self.stream_age.jittered();
         // Boxed, or the task would hold it twice.
         let stream = Box::new(Stream {
             broker: self.clone(),
-            caller: Arc::clone(caller),
+            caller: caller.name,
             id,
             tell,
             phase: Phase::Open,
@@ -128,9 +144,11 @@ impl Broker {
             went_back: 0,
             heard: Instant::now(),
             silence: Silence::None,
-            ages_at: Instant::now() + self.stream_age.jittered(),
+            ages_at: caller
+                .moves_at
+                .map_or(ages_at, |moves_at| ages_at.min(moves_at)),
             is_old: false,
-            expires,
+            expires: caller.expires,
             may: None,
             leases: HashMap::new(),
             graced: None,
@@ -216,7 +234,7 @@ impl Stream {
             } => self.acquire((call_id, traced), *call, number),
             Asked::Cancel { call_id } => {
                 if let Some(wait) = self.waits.get(&call_id) {
-                    wait.cancel();
+                    wait.give_up.cancel();
                 }
             }
             Asked::Attach {
@@ -225,7 +243,9 @@ impl Stream {
                 number,
                 traced,
             } => {
-                if self.admit(call_id, Some(lease.lease_id)).is_some() {
+                // It waits for no lock, so that there is nothing to give up.
+                let is_admitted = self.admit(call_id, Some(lease.lease_id), Vec::new());
+                if is_admitted.is_some() {
                     spans::about(&traced, lease.locks.iter().map(|held| &held.lock));
                     spans::lease_id(&traced, lease.lease_id);
                     self.due_next(Due::Attach(Box::new(Attach {
@@ -290,7 +310,8 @@ impl Stream {
 
     fn acquire(&mut self, (call_id, traced): (i64, Traced), call: AcquireCall, number: u32) {
         let under = call.under.as_ref().map(|lease| lease.lease_id);
-        let Some(give_up) = self.admit(call_id, under) else {
+        let locks = call.targets.iter().map(|target| target.lock.clone());
+        let Some(give_up) = self.admit(call_id, under, locks.collect()) else {
             return;
         };
         self.hear();
@@ -315,7 +336,12 @@ impl Stream {
     }
 
     /// Notes a call that wants one more lease, unless it is about one that is here, or refuses it.
-    fn admit(&mut self, call_id: i64, lease_id: Option<LeaseId>) -> Option<CancellationToken> {
+    fn admit(
+        &mut self,
+        call_id: i64,
+        lease_id: Option<LeaseId>,
+        locks: Vec<LockKey>,
+    ) -> Option<CancellationToken> {
         let is_here = lease_id.is_some_and(|lease_id| self.leases.contains_key(&lease_id));
         let leases = if is_here { 0 } else { self.leases.len() };
         let why = if self.waits.contains_key(&call_id) {
@@ -324,7 +350,12 @@ impl Stream {
             Refusal::TooManyLeases
         } else {
             let give_up = CancellationToken::new();
-            self.waits.insert(call_id, give_up.clone());
+            let wait = Wait {
+                give_up: give_up.clone(),
+                locks,
+                is_denied: false,
+            };
+            self.waits.insert(call_id, wait);
             return Some(give_up);
         };
         self.tell(Told::Refused { call_id, why });
@@ -364,7 +395,7 @@ impl Stream {
     }
 
     fn give_up_waits(&self) {
-        self.waits.values().for_each(CancellationToken::cancel);
+        self.waits.values().for_each(|wait| wait.give_up.cancel());
     }
 
     fn tell(&mut self, told: Told) {

@@ -149,8 +149,9 @@ impl Turn<'_> {
                 signal = registration.signal() => signal,
                 () = look(&mut self.standing) => continue,
                 () = self.in_line.look() => continue,
-                () = reply.closed() => return Wait::Abandoned,
+                // Before the end of the stream, which may be the reason: no place is kept then.
                 () = given_up(self.on) => return self.leave(LockError::Cancelled).await,
+                () = reply.closed() => return Wait::Abandoned,
                 () = drained(self.on, self.broker) => return Wait::Failed(LockError::Draining),
                 () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
             };

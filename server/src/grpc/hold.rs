@@ -21,7 +21,10 @@ use self::{
 use super::{admit::Asking, decode, status};
 use crate::{
     access::Verb,
-    broker::{Broker, stream::Asked},
+    broker::{
+        Broker,
+        stream::{Asked, StreamCaller},
+    },
     config::Live,
     lock::LockKey,
     pace::Pace,
@@ -38,7 +41,7 @@ const HEARTBEATS: Pace = Pace::per_second(HEARTBEATS_PER_SECOND, 200);
 #[expect(clippy::large_enum_variant, reason = "nothing keeps it")]
 enum Heard {
     Message(Result<HoldRequest, Status>),
-    /// The rules have become others.
+    /// The rules have become others, or the credential has ended.
     Rules,
 }
 
@@ -67,7 +70,11 @@ pub(super) fn serve(
     let (unread, requests, told) = unread::queue(load);
     let calls = Calls::new(tracing);
     let client = Client { unread, calls };
-    let (caller, expires) = (Arc::clone(&asking.caller.name), asking.caller.deadline());
+    let caller = StreamCaller {
+        name: Arc::clone(&asking.caller.name),
+        expires: asking.caller.deadline(),
+        moves_at: asking.caller.moves_at(),
+    };
     let veil = asking.clone();
     let heard = heard((incoming, requests), asking.changes());
     let reader = Reader {
@@ -80,7 +87,7 @@ pub(super) fn serve(
         ready(reader.hear(heard))
     });
     let tell = Arc::new(move |told| client.send(Box::new(response(told, &veil))));
-    broker.hold((&caller, expires), asked.filter_map(ready).boxed(), tell);
+    broker.hold(caller, asked.filter_map(ready).boxed(), tell);
     told.boxed()
 }
 

@@ -4,10 +4,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Ended, Extended, Phase, Refusal, Silence, Stream, Told};
 use crate::{
-    broker::{
-        GivenBack,
-        call::{Answered, Offer},
-    },
+    broker::{GivenBack, call::Answered},
     lock::{Failed, HeldLock, LeaseId, LeaseRef, LockError, LockKey, Release, ShownLease},
     quotas::Place,
     trace::Origin,
@@ -107,14 +104,15 @@ impl Stream {
     }
 
     fn acquired(&mut self, call_id: i64, number: u32, result: Answered) {
-        self.waits.remove(&call_id);
+        let wait = self.waits.remove(&call_id);
+        let is_denied = wait.is_some_and(|wait| wait.is_denied);
         match result {
             Ok(offer) if self.silence == Silence::Certain => {
                 offer.take_back();
                 let why = Refusal::Cancelled;
                 self.tell(Told::Refused { call_id, why });
             }
-            Ok(offer) if self.is_forbidden(&offer) => {
+            Ok(offer) if is_denied || self.is_forbidden(offer.locks()) => {
                 offer.take_back();
                 let why = Refusal::Denied;
                 self.tell(Told::Refused { call_id, why });
@@ -141,14 +139,18 @@ impl Stream {
                     as_of,
                 });
             }
+            Err(failed) if is_denied && failed.error == LockError::Cancelled => {
+                let why = Refusal::Denied;
+                self.tell(Told::Refused { call_id, why });
+            }
             Err(failed) => self.refuse(call_id, failed),
         }
     }
 
-    /// The rules have changed while the call waited.
-    fn is_forbidden(&self, offer: &Offer) -> bool {
+    /// Returns whether the rules have changed since the call was admitted, and forbid one of its locks.
+    fn is_forbidden<'a>(&self, mut locks: impl Iterator<Item = &'a LockKey>) -> bool {
         let may = self.may.as_ref();
-        may.is_some_and(|may| !offer.locks().all(|lock| may(lock)))
+        may.is_some_and(|may| !locks.all(|lock| may(lock)))
     }
 
     fn settle(&mut self, lease_id: LeaseId, places: Vec<Place>) {
@@ -181,6 +183,9 @@ impl Stream {
             lease_id,
             interval_ms,
         });
+        if self.is_forbidden(kept.iter().map(|held| &held.lock)) {
+            self.end(lease_id, Ended::Denied);
+        }
     }
 
     fn renewed(

@@ -35,7 +35,7 @@ pub struct StreamAge {
 
 impl StreamAge {
     /// So that the clients of one moment do not all come back at one moment.
-    pub(super) fn jittered(self) -> Duration {
+    pub(in crate::broker) fn jittered(self) -> Duration {
         self.most.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
     }
 }
@@ -88,8 +88,10 @@ impl Stream {
         }
     }
 
-    /// Nobody knows any more whose leases these are: they are renewed no more, and run out.
+    /// Nobody knows any more whose leases these are: they are renewed no more, and run out. Waits leave
+    /// their queues, as if the client had given them up.
     pub(super) fn credential_expired(&mut self) {
+        self.give_up_waits();
         let leases: Vec<_> = self.leases.keys().copied().collect();
         for lease_id in leases {
             self.end(lease_id, Ended::CredentialExpired);
@@ -97,8 +99,15 @@ impl Stream {
         self.phase = Phase::Left;
     }
 
-    /// The rules have changed: what they forbid is renewed no more, and runs out.
+    /// The rules have changed: what they forbid is renewed no more, and runs out, and is waited for no
+    /// more.
     pub(super) fn restrict(&mut self, may: May) {
+        for wait in self.waits.values_mut() {
+            if !wait.locks.iter().all(|lock| may(lock)) {
+                wait.is_denied = true;
+                wait.give_up.cancel();
+            }
+        }
         let is_denied = |owned: &Owned| owned.locks.iter().any(|held| !may(&held.lock));
         let denied = self.leases.iter().filter(|(_, owned)| is_denied(owned));
         let denied: Vec<_> = denied.map(|(&lease_id, _)| lease_id).collect();
