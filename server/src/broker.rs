@@ -311,6 +311,11 @@ impl Broker {
         self.tasks.close();
     }
 
+    /// Returns how long a stream lasts that begins now, with the time to go on with another one.
+    pub fn stream_lifetime(&self) -> Duration {
+        self.stream_age.jittered() + self.stream_age.grace
+    }
+
     /// How leases ended here, and what operators did.
     pub fn history(&self) -> &Arc<History> {
         &self.history

@@ -65,6 +65,7 @@ impl InspectionService for Inspection {
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
         let watch = self.broker.watch(&asking.caller.name).await;
         let watch = watch.map_err(|error| status::of_all(&error, None))?;
+        let watch = (watch, self.broker.stream_lifetime());
         Ok(Response::new(watching::events(
             watch, asking, filter, resumes,
         )))

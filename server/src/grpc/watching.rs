@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, StreamExt as _};
+use futures::{
+    future::{BoxFuture, FutureExt as _},
+    stream::{self, BoxStream, StreamExt as _},
+};
 use leasehold_proto::v1::{Holder, WatchLocksResponse, watch_locks_response::EventType};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tonic::Status;
 
-use super::{admit::Asking, encode, status};
+use super::{
+    admit::{Ask, Asking},
+    encode, status,
+};
 use crate::{
-    access::{Unknown, Verb},
+    access::Verb,
     broker::watch::{News, Watch},
     lock::{Filter, LockError, LockKey},
 };
@@ -20,7 +26,10 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(10);
 struct Telling {
     watch: Watch,
     asking: Asking,
+    /// Ends when the caller may watch no more.
+    withdrawn: BoxFuture<'static, Status>,
     filter: Filter,
+    ends_at: Instant,
     bookmarks: Interval,
     /// What happened before is not known: to be told first.
     has_gap: bool,
@@ -30,17 +39,20 @@ struct Telling {
 /// What is told of the locks that the filter names. One that resumes begins with a gap: nobody keeps
 /// what happened meanwhile.
 pub(super) fn events(
-    watch: Watch,
+    (watch, lasts): (Watch, Duration),
     asking: Asking,
     filter: Filter,
     resumes: bool,
 ) -> BoxStream<'static, Result<WatchLocksResponse, Status>> {
     let mut bookmarks = interval_at(Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY);
     bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let caller = asking.clone();
     let telling = Telling {
         watch,
         asking,
+        withdrawn: async move { caller.until_withdrawn_everywhere(Ask::WatchLocks).await }.boxed(),
         filter,
+        ends_at: Instant::now() + lasts,
         bookmarks,
         has_gap: resumes,
         is_over: false,
@@ -67,13 +79,16 @@ impl Telling {
         }
         loop {
             let news = tokio::select! {
+                biased;
+                refused = &mut self.withdrawn => {
+                    self.is_over = true;
+                    return Some(Err(refused));
+                }
+                // Its client goes on with another one, as it does with its connection.
+                () = sleep_until(self.ends_at) => return None,
                 news = self.watch.next() => Some(news),
                 _ = self.bookmarks.tick() => None,
             };
-            if !self.asking.is_known() {
-                self.is_over = true;
-                return Some(Err(status::unknown(Unknown::Worthless)));
-            }
             match news {
                 None => return Some(Ok(encode::event(EventType::Bookmark, None))),
                 Some(Some(News::Changed(lock, change))) if self.shows(&lock) => {

@@ -25,7 +25,7 @@ use tonic::{Code, Request};
 
 const RULES: &str = r#"
     [[rule]]
-    callers = ["dns:worker"]
+    callers = ["spiffe://leasehold.test/worker"]
     verbs = ["acquire"]
 "#;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
