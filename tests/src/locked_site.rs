@@ -18,7 +18,7 @@ pub const WORKER: &str = "worker";
 const RULES: &str = r#"
     [[rule]]
     callers = ["spiffe://leasehold.test/worker", "jwt:worker", "token:worker"]
-    verbs = ["acquire", "observe"]
+    verbs = ["acquire", "observe", "list"]
 "#;
 
 /// Both brokers, and the files of the locked one.

@@ -99,7 +99,7 @@ pub(super) async fn tell(
 ) -> Result<Response, Failure> {
     let broker = broker(&page, &visitor)?.clone();
     let lock = asked.lock();
-    may_hear(&visitor, &asked, lock.as_ref()).map_err(|failure| failure.of(&visitor))?;
+    may_hear(&visitor, asked.view, lock.as_ref()).map_err(|failure| failure.of(&visitor))?;
     if broker.is_draining() {
         // The answer by which a browser does not come again.
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -152,14 +152,14 @@ impl Asked {
 }
 
 /// Whether the visitor may hear that something changes which the page shows.
-fn may_hear(visitor: &Visitor, asked: &Asked, lock: Option<&LockKey>) -> Result<(), Failure> {
+fn may_hear(visitor: &Visitor, view: View, lock: Option<&LockKey>) -> Result<(), Failure> {
     let refused = || {
         Failure::new(
             StatusCode::FORBIDDEN,
             "The policy does not allow you to observe it.",
         )
     };
-    match (asked.view, lock) {
+    match (view, lock) {
         (View::Overview | View::Search, _) => Ok(visitor.may_list_some()?),
         (View::Lock, Some(lock)) if !visitor.may(Verb::Observe, lock) => Err(refused()),
         (View::Lock, None) => Err(Failure::new(StatusCode::BAD_REQUEST, "Which lock?")),
@@ -212,7 +212,7 @@ impl Listener {
                 }
             }
         }
-        self.visitor.is_known()
+        self.visitor.is_known() && may_hear(&self.visitor, self.view, self.lock.as_ref()).is_ok()
     }
 
     /// Whether it shows what changes with this lock.

@@ -5,6 +5,7 @@ mod waits {
     mod credentials;
     mod key_set;
     mod late_messages;
+    mod outlive;
     mod rotation;
     mod transport;
 }
@@ -12,6 +13,7 @@ mod waits {
 mod admission;
 mod browsers;
 mod canary;
+mod certificates;
 mod changes;
 mod hosts;
 mod leases;

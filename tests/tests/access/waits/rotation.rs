@@ -150,6 +150,7 @@ impl Site {
 async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
     LazyLock::force(&LOG);
     let mut site = Site::start().await;
+    let old_certificate = site.locked.worker();
     let old_jwt = site.locked.doors.issuer.token("worker", LONG_S, json!({}));
     replace(&site.file("static"), OLD);
     replace(&site.file("jwt"), &old_jwt);
@@ -197,6 +198,7 @@ async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
         one.stream.ended().await;
     }
     assert_eq!(site.lost(&held).await, held.len(), "all given back");
+    old_certificates_are_withdrawn(&site, &old_certificate).await;
 }
 
 fn held_by(holders: &[Holder], raw: &[Raw]) -> Vec<(String, String, i64)> {
@@ -248,13 +250,31 @@ async fn certificates_are_replaced(site: &mut Site) {
         let client = site.connect(&[&new], shown, None).await;
         client.expect("both count");
     }
-    site.locked.tls.write("clients.pem", &later.pem());
-    site.connect(&[&new], &next, None).await.expect("it counts");
-    site.connect(&[&new], &worker, None)
-        .await
-        .expect_err("it counts no more");
     site.locked.tls.authority = new;
     site.locked.tls.clients = Some(later);
+}
+
+/// The old authority of clients is taken away: connections that its certificates have opened end, and no
+/// other.
+async fn old_certificates_are_withdrawn(site: &Site, old: &Signed) {
+    let addr = site.locked.broker.addr();
+    let before = connections(addr);
+    let authorities = [&site.locked.tls.authority];
+    let worker = site.locked.worker();
+    let stays = site.connect(&authorities, &worker, None).await;
+    let stays = stays.expect("the new authority");
+    let kept: BTreeSet<_> = connections(addr).difference(&before).copied().collect();
+    assert_eq!(kept.len(), 1, "one connection of a client");
+    let later = site.locked.tls.clients.as_ref().expect("mutual");
+    site.locked.tls.write("clients.pem", &later.pem());
+    until("the old connections are closed", async || {
+        connections(addr).is_disjoint(&before).then_some(())
+    })
+    .await;
+    assert!(connections(addr).is_superset(&kept), "it counts");
+    drop(stays);
+    let refused = site.connect(&authorities, old, None).await;
+    refused.expect_err("it counts no more");
 }
 
 async fn static_tokens_are_replaced(site: &Site) {

@@ -51,7 +51,11 @@ class InspectionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchLocks(self, request, context):
-        """Changes, as they happen. Best effort: a gap is told, not filled.
+        """Changes, as they happen. Best effort: a gap is told, not filled. A watch ends
+        with OK after `http2.max_connection_age` and its grace: go on with another one,
+        with the last `resume_token`. It ends with UNAUTHENTICATED once its credential
+        has expired or was withdrawn, and with PERMISSION_DENIED once the rules allow its
+        caller to list no lock.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
