@@ -25,6 +25,8 @@ use super::{signatures::use_ring, tokens::Sum};
 const LEEWAY: Duration = Duration::from_secs(30);
 /// Tokens whose signatures are known to be good.
 const KNOWN_MOST: usize = 10_000;
+/// The length of a public key for Ed25519 (RFC 8032, section 5.1.5).
+const ED25519_BYTES: usize = 32;
 const NEEDED: [&str; 4] = ["exp", "iss", "aud", "sub"];
 /// Values of `typ` of tokens that are meant for an API (RFC 7519, section 5.1; RFC 9068, section 4).
 const TYPES: [&str; 2] = ["jwt", "at+jwt"];
@@ -156,7 +158,7 @@ impl Jwt {
 impl Key {
     /// Returns `None` unless it is a public key for signatures that is long enough.
     fn new(jwk: &Jwk, issuer: &str, audience: &str) -> Option<Self> {
-        if !is_for_signatures(jwk) || !is_long_enough(jwk) {
+        if !is_for_signatures(jwk) || !is_long_enough(jwk) || !is_whole(jwk) {
             return None;
         }
         let key = DecodingKey::from_jwk(jwk).ok()?;
@@ -209,6 +211,16 @@ fn is_long_enough(jwk: &Jwk) -> bool {
     let zeros = modulus.get(first).map_or(0, |byte| byte.leading_zeros());
     let zeros = usize::try_from(zeros).unwrap_or_default();
     (modulus.len() - first) * 8 - zeros >= RSA_MIN_BITS
+}
+
+/// Returns false for an Ed25519 key of another length than such keys have. jsonwebtoken does not check
+/// it, and panics at the first token for a shorter key.
+fn is_whole(jwk: &Jwk) -> bool {
+    let AlgorithmParameters::OctetKeyPair(key) = &jwk.algorithm else {
+        return true;
+    };
+    let bytes = BASE64URL_NOPAD.decode(key.x.as_bytes());
+    bytes.is_ok_and(|bytes| bytes.len() == ED25519_BYTES)
 }
 
 fn digest(text: &str) -> Sum {
@@ -325,5 +337,20 @@ mod tests {
             let parsed: Header = serde_json::from_value(fields).expect("a header");
             assert_eq!(is_understood(&parsed), is_good, "{header}");
         }
+    }
+
+    #[test]
+    fn ed25519_keys_of_another_length_are_passed_over() {
+        let key = |bytes: usize| {
+            let x = BASE64URL_NOPAD.encode(&vec![9; bytes]);
+            format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#)
+        };
+        let keys = [0, 31, ED25519_BYTES, 33].map(key).join(",");
+        let set = format!(r#"{{"keys":[{keys}]}}"#);
+        let jwt = Jwt::new(&set, "issuer", "audience").expect("one key is whole");
+        assert_eq!(jwt.keys.len(), 1);
+        let parts = [br#"{"alg":"EdDSA"}"#.as_slice(), b"{}", &[0; 64]];
+        let token = parts.map(|part| BASE64URL_NOPAD.encode(part)).join(".");
+        assert_eq!(jwt.verify(&token), None);
     }
 }
