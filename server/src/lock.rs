@@ -66,7 +66,7 @@ pub const NOT_AFTER_MS: u64 = 800;
 /// 1.20 covers two hosts that each slew their clock by chrony's legal 8.3 % in opposite directions
 /// (`maxslewrate`, chrony.conf(5)).
 pub const fn expiry_ms(ttl_ms: u64) -> u64 {
-    ttl_ms + ttl_ms / 5 + 250
+    ttl_ms.saturating_add(ttl_ms / 5).saturating_add(250)
 }
 
 /// A lease's validity in milliseconds, within the bounds of [`Limits`].

@@ -302,3 +302,23 @@ fn decode<T>(
     };
     read(&mut fields).ok_or_else(|| StoreError::Garbled("a script's answer is not one".to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_scripts_cannot_count_are_garbled() {
+        let largest = i64::try_from(FencingToken::MAX).expect("below 2^63");
+        for (now_ms, is_read) in [(0, true), (largest, true), (largest + 1, false)] {
+            let answer = vec![
+                Value::from_static_str("DEQUEUED"),
+                Value::Integer(now_ms),
+                Value::Integer(0),
+                Value::Array(Vec::new()),
+            ];
+            let read = cancelled(Value::Array(answer), BrokerId::random());
+            assert_eq!(read.is_ok(), is_read, "{now_ms}");
+        }
+    }
+}

@@ -106,7 +106,10 @@ impl Default for EraBounds {
 impl EraBounds {
     /// `Q`: after so long, nothing that a lost grant allowed can still be in force.
     pub const fn quarantine_ms(&self) -> u64 {
-        expiry_ms(self.ttl_max_ms) + self.lock_delay_max_ms + self.former_master_max_ms + 1_000
+        expiry_ms(self.ttl_max_ms)
+            .saturating_add(self.lock_delay_max_ms)
+            .saturating_add(self.former_master_max_ms)
+            .saturating_add(1_000)
     }
 
     /// The larger of both, bound by bound.
@@ -304,5 +307,12 @@ mod tests {
             EraBounds::default().quarantine_ms(),
             72_250 + 10_000 + 12_000 + 1_000
         );
+    }
+
+    #[test]
+    fn bounds_of_a_garbled_era_make_no_short_quarantine() {
+        let text = format!("id|0|{SCHEMA}|run|repl|{0}|{0}|{0}|key|store", u64::MAX);
+        let era = Era::parse(&text).expect("an era");
+        assert_eq!(era.bounds.quarantine_ms(), u64::MAX);
     }
 }

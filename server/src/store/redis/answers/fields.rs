@@ -97,8 +97,10 @@ impl Fields {
         self.left.next()?.into_string()
     }
 
+    /// Reads a number that scripts can count with: a larger one than [`FencingToken::MAX`] is garbled.
     pub(super) fn number(&mut self) -> Option<u64> {
-        self.left.next()?.as_u64()
+        let number = self.left.next()?.as_u64();
+        number.filter(|number| *number <= FencingToken::MAX)
     }
 
     pub(super) fn count(&mut self) -> Option<u32> {
