@@ -5,6 +5,7 @@ mod answers;
 mod bodies;
 mod browsers;
 mod counting;
+mod deadline;
 mod hosts;
 mod messages;
 mod places;

@@ -1,7 +1,6 @@
 //! Bounds how long the body of a request in plain HTTP may take to arrive.
 
 use std::{
-    future::Future as _,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -13,7 +12,9 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use tokio::time::{Sleep, sleep};
+use futures::future::{BoxFuture, FutureExt as _};
+
+use super::deadline::passed;
 
 /// How soon a body must be complete.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -24,7 +25,7 @@ pub(super) async fn limit(request: Request, next: Next) -> Response {
         true => body,
         false => Body::new(InTime {
             body,
-            deadline: Box::pin(sleep(WITHIN)),
+            deadline: passed(WITHIN).boxed(),
         }),
     });
     next.run(request).await
@@ -33,7 +34,7 @@ pub(super) async fn limit(request: Request, next: Next) -> Response {
 /// A body with a deadline.
 struct InTime {
     body: Body,
-    deadline: Pin<Box<Sleep>>,
+    deadline: BoxFuture<'static, ()>,
 }
 
 impl HttpBody for InTime {
@@ -45,7 +46,7 @@ impl HttpBody for InTime {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_pending() && self.deadline.as_mut().poll(cx).is_ready() {
+        if polled.is_pending() && self.deadline.poll_unpin(cx).is_ready() {
             let why = "the body was not complete within 10 s";
             return Poll::Ready(Some(Err(axum::Error::new(why))));
         }

@@ -19,6 +19,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use tokio::time::sleep;
 use tonic::Status;
 
+use super::deadline::passed;
 use crate::{
     config::Http2,
     grpc::early,
@@ -81,7 +82,7 @@ impl Arrival {
             sleep(WITHIN_IN_DRAIN).await;
         };
         tokio::select! {
-            () = sleep(WITHIN) => early::late_message(WITHIN),
+            () = passed(WITHIN) => early::late_message(WITHIN),
             () = in_drain => early::draining(),
         }
     }
