@@ -88,7 +88,9 @@ impl BrokerTls {
         }
     }
 
-    fn path(&self, file: &str) -> PathBuf {
+    /// Where a file is.
+    #[must_use]
+    pub fn path(&self, file: &str) -> PathBuf {
         self.dir.path().join(file)
     }
 }

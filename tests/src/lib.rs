@@ -106,5 +106,6 @@ pub mod trust_log;
 pub mod turns;
 pub mod unfinished;
 pub mod until;
+pub mod web_site;
 pub mod witness;
 pub mod world;

@@ -1,5 +1,8 @@
 //! Authentication and authorization: who may connect, who may do what, and credentials that change.
 
+mod loads {
+    mod web_pages;
+}
 mod waits {
     mod credential_ends;
     mod credentials;
