@@ -2,6 +2,8 @@
 
 mod access;
 mod cli;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod http2;
 mod key;
 mod live;
@@ -72,7 +74,10 @@ impl Config {
     /// # Errors
     /// Every problem, one sentence each.
     pub fn load(flags: &Flags, dev: bool) -> Result<Self, Vec<String>> {
-        let mut reader = Reader::open(flags);
+        Self::load_from(Reader::open(flags), dev)
+    }
+
+    fn load_from(mut reader: Reader, dev: bool) -> Result<Self, Vec<String>> {
         let config = Self::read(&mut reader, dev);
         reader.refuse_unknown();
         let outcome = reader.finish();

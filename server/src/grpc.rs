@@ -7,6 +7,8 @@ mod delivery;
 mod desk;
 pub(crate) mod early;
 mod encode;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod hold;
 mod inspection;
 mod listing;

@@ -6,6 +6,8 @@ pub mod broker;
 mod browsers;
 pub mod config;
 mod files;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod grpc;
 pub mod history;
 pub mod lock;

@@ -5,6 +5,8 @@ mod budget;
 mod connection;
 mod control;
 mod frames;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod load;
 mod seats;
 mod tls;

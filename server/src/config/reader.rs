@@ -1,5 +1,9 @@
 //! Reads keys one by one from what was given, and collects what is wrong with them.
 
+use std::env;
+#[cfg(feature = "fuzzing")]
+use std::ffi::OsString;
+
 use super::{
     Flags,
     key::{Key, Kind},
@@ -37,10 +41,24 @@ impl Reader {
         let file = flags.config.as_deref();
         let file = file.map_or(Ok(()), |path| sources::add_file(&mut reader.given, path));
         reader.is_file_missing = file.is_err();
-        let environment = sources::add_environment(&mut reader.given);
+        let environment = sources::add_environment(&mut reader.given, env::vars_os());
         let wrong = [file, environment].into_iter().filter_map(Result::err);
         reader.problems.extend(wrong);
         sources::add_flags(&mut reader.given, flags);
+        reader
+    }
+
+    /// Opens a file of this text and these variables of the environment.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn of(
+        text: &str,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Self {
+        let mut reader = Self::default();
+        let file = sources::add_text(&mut reader.given, "leasehold.toml".to_owned(), text);
+        let environment = sources::add_environment(&mut reader.given, variables);
+        let wrong = [file, environment].into_iter().filter_map(Result::err);
+        reader.problems.extend(wrong);
         reader
     }
 

@@ -1,6 +1,6 @@
 //! What the file, the environment and the flags give, later ones after earlier ones.
 
-use std::{collections::BTreeMap, env, fmt, fs, path::Path};
+use std::{collections::BTreeMap, ffi::OsString, fmt, fs, path::Path};
 
 use super::{Flags, key::Form};
 
@@ -89,7 +89,12 @@ impl fmt::Display for Origin {
 pub(super) fn add_file(sources: &mut Sources, path: &Path) -> Result<(), String> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| {
+    add_text(sources, name, &text)
+}
+
+/// Adds what a file of this name and text gives. See [`add_file`].
+pub(super) fn add_text(sources: &mut Sources, name: String, text: &str) -> Result<(), String> {
+    let table: toml::Table = toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
@@ -101,13 +106,16 @@ pub(super) fn add_file(sources: &mut Sources, path: &Path) -> Result<(), String>
     Ok(())
 }
 
-/// Adds what the environment gives.
+/// Adds what the variables of the environment give.
 ///
 /// # Errors
 /// The variable that is no text.
-pub(super) fn add_environment(sources: &mut Sources) -> Result<(), String> {
+pub(super) fn add_environment(
+    sources: &mut Sources,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(), String> {
     let mut wrong = Ok(());
-    for (name, value) in env::vars_os() {
+    for (name, value) in variables {
         let name = name.to_string_lossy().into_owned();
         let Some(key) = name.strip_prefix(ENV_PREFIX) else {
             continue;

@@ -163,7 +163,11 @@ fn flooded() -> Status {
     status::plain(Code::ResourceExhausted, reason, &message)
 }
 
-fn asked(message: Request, asking: &mut Asking, traced: Traced) -> Result<Asked, (i64, Status)> {
+pub(super) fn asked(
+    message: Request,
+    asking: &mut Asking,
+    traced: Traced,
+) -> Result<Asked, (i64, Status)> {
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;

@@ -11,6 +11,8 @@ pub mod connection;
 pub mod decide;
 pub mod era;
 mod former;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod gate;
 pub mod init;
 pub(super) mod list;

@@ -26,7 +26,9 @@ const LAYERS: [&[&str]; 9] = [
     &["broker"],
     &["config"],
     &["grpc"],
-    &["page", "prepare", "reload", "serve", "main", "lib"],
+    &[
+        "fuzzing", "page", "prepare", "reload", "serve", "main", "lib",
+    ],
 ];
 
 /// Modules that must not import others of their own layer or of a layer further inside, also not by

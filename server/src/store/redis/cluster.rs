@@ -28,6 +28,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
+#[cfg(feature = "fuzzing")]
+pub(super) use self::map::read_slots;
 use self::{
     eras::Learnt,
     map::SlotMap,

@@ -132,6 +132,15 @@ impl SlotMap {
     }
 }
 
+/// Reads a reply of `CLUSTER SLOTS` for a fuzz target.
+#[cfg(feature = "fuzzing")]
+pub(in crate::store::redis) fn read_slots(answer: Value, from: &Address) {
+    if let Some(map) = SlotMap::parse(answer, from) {
+        map.by_first_slot();
+        map.unserved();
+    }
+}
+
 impl Reading {
     /// Asks a server.
     pub(super) async fn of(client: &Client, from: &Address) -> Result<Self, Error> {
