@@ -1,0 +1,7 @@
+//! The configuration file and the environment.
+#![no_main]
+
+use leasehold_server::fuzzing::configuration;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &str| configuration(input));

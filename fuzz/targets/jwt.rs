@@ -1,0 +1,73 @@
+//! Bearer tokens and key sets: the lines of the input are a header, claims, and a key set, as JSON.
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+
+use data_encoding::BASE64URL_NOPAD;
+use leasehold_server::{
+    access::{Gate, Jwt, Policy, Rules, Shown, Tokens},
+    metrics::Metrics,
+};
+use libfuzzer_sys::fuzz_target;
+use ring::signature::Ed25519KeyPair;
+use serde_json::Value;
+use tokio::sync::watch;
+
+const ISSUER: &str = "issuer";
+const AUDIENCE: &str = "leasehold";
+/// The keys of RFC 8032, section 7.1, test 1.
+const KEY_SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a",
+    "x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+const PRIVATE_KEY: &[u8; 32] = b"\x9d\x61\xb1\x9d\xef\xfd\x5a\x60\xba\x84\x4a\xf4\x92\xec\x2c\xc4\
+    \x44\x49\xc5\x69\x7b\x32\x69\x19\x70\x3b\xac\x03\x1c\xae\x7f\x60";
+
+static KEY: LazyLock<Ed25519KeyPair> =
+    LazyLock::new(|| Ed25519KeyPair::from_seed_unchecked(PRIVATE_KEY).expect("a key"));
+static GATE: LazyLock<Gate> = LazyLock::new(|| gate(KEY_SET).expect("a key set"));
+
+fuzz_target!(|input: &str| {
+    let mut lines = input.lines();
+    let mut line = || lines.next().unwrap_or_default();
+    let (header, claims, key_set) = (line(), line(), line());
+    let [head, body] = [header, claims].map(|json| BASE64URL_NOPAD.encode(json.as_bytes()));
+    let signed = format!("{head}.{body}");
+    let signature = BASE64URL_NOPAD.encode(KEY.sign(signed.as_bytes()).as_ref());
+    let token = format!("{signed}.{signature}");
+    if is_accepted(&GATE, &token) {
+        let read = |json| serde_json::from_str::<Value>(json).expect("JSON");
+        assert_eq!(read(header)["alg"], "EdDSA");
+        assert_eq!(read(claims)["iss"], ISSUER);
+    }
+    assert!(
+        !is_accepted(&GATE, &format!("{signed}.")),
+        "without a signature"
+    );
+    is_accepted(&GATE, header);
+    if let Ok(gate) = gate(key_set) {
+        is_accepted(&gate, &token);
+    }
+});
+
+fn gate(key_set: &str) -> Result<Gate, String> {
+    let rules = Rules {
+        asks: true,
+        tokens: Tokens::default(),
+        jwt: Some(Jwt::new(key_set, ISSUER, AUDIENCE)?),
+        policy: Policy::open(),
+    };
+    let (_, rules) = watch::channel(Arc::new(rules));
+    Ok(Gate::new(rules, Metrics::off()))
+}
+
+fn is_accepted(gate: &Gate, token: &str) -> bool {
+    let caller = gate.caller(Shown {
+        address: None,
+        certificate: None,
+        bearer: Some(token),
+    });
+    let Ok(caller) = caller else { return false };
+    assert!(caller.name.starts_with("jwt:"));
+    assert!(gate.knows(&caller));
+    caller.deadline();
+    true
+}
