@@ -14,7 +14,7 @@ CLIENTS    := go java typescript
 # How much of the counts and durations the tests run: 1 is all, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak check fix bench
+.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-cli: setup ## Run the tests of the command line alone
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
+
+soak-fuzz: ## Fuzz each kind of input for an hour of CPU time; goes on where it was interrupted
+	scripts/fuzz.py --soak
 
 # The crates that cargo-deny has downloaded for the first check are there for the second one, which has no network.
 check: setup ## Formatting, lints, dependencies (advisories where ADVISORY_DB names a clone), docs, API

@@ -21,7 +21,7 @@ mkdir -p "$copy"
 cp -p Cargo.toml Cargo.lock rust-toolchain.toml "$copy"
 cp -pr proto server "$copy"
 # Without code, but with their dependencies: with other features these would all be built again.
-for member in client-sdk/cli client-sdk/rust tests; do
+for member in client-sdk/cli client-sdk/rust fuzz tests; do
     mkdir -p "$copy/$member/src"
     sed -e '/^\[\[/,/^$/d' "$member/Cargo.toml" >"$copy/$member/Cargo.toml"
     echo '//! Nothing.' >"$copy/$member/src/lib.rs"

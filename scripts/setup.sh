@@ -4,16 +4,20 @@
 # installed as root on Debian, elsewhere it prints one line to paste and exits 2; the rest goes into the cache, as any
 # user. It never calls sudo. With an argument it does one thing instead:
 #   check                            installs what only `make check` needs
-#   python, buf, grpcurl, playwright prints in which folder that is, and installs nothing
+#   fuzz                             installs what only `make soak-fuzz` needs
+#   python, buf, grpcurl, playwright, cargo-fuzz
+#                                    prints in which folder that is, and installs nothing
 #   chromium                         prints where the browser is
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/provide.sh
 
 readonly CARGO_DENY_VERSION=0.20.2
+readonly CARGO_FUZZ_VERSION=0.13.2
 readonly GRPCURL_VERSION=1.9.4
 readonly PLAYWRIGHT_VERSION=1.65.1
 readonly CARGO_DENY_DIR="$CACHE/cargo-deny-$CARGO_DENY_VERSION"
+readonly CARGO_FUZZ_DIR="$CACHE/cargo-fuzz-$CARGO_FUZZ_VERSION"
 readonly GRPCURL_DIR="$CACHE/grpcurl-$GRPCURL_VERSION"
 readonly PLAYWRIGHT_DIR="$CACHE/playwright-$PLAYWRIGHT_VERSION"
 readonly PLAYWRIGHT="$PLAYWRIGHT_DIR/node_modules/playwright-core/package.json"
@@ -44,17 +48,23 @@ buf)
     ;;
 playwright) tell playwright-core "$PLAYWRIGHT" "$PLAYWRIGHT_DIR" ;;
 chromium) tell "A browser" "$CHROMIUM" "$CHROMIUM" ;;
+cargo-fuzz) tell cargo-fuzz "$CARGO_FUZZ_DIR/bin/cargo-fuzz" "$CARGO_FUZZ_DIR/bin" ;;
 grpcurl) tell grpcurl "$GRPCURL_DIR/bin/grpcurl" "$GRPCURL_DIR/bin" ;;
 esac
 
 scripts/preflight.sh tool cargo
-if [[ "${1:-}" == check ]]; then
-    # Not in the target folder of the project, which may be kept.
-    add_folder "$CARGO_DENY_DIR" bin/cargo-deny "CARGO_TARGET_DIR=\"\$NEW/target\" \
-cargo install --locked --root \"\$NEW\" --version $CARGO_DENY_VERSION cargo-deny; rm -rf \"\$NEW/target\""
+# Installs a program of cargo into a folder of the cache: the folder, its name, its version. It is not built in the target
+# folder of the project, which may be kept.
+install_program() {
+    add_folder "$1" "bin/$2" "CARGO_TARGET_DIR=\"\$NEW/target\" \
+cargo install --locked --root \"\$NEW\" --version $3 $2; rm -rf \"\$NEW/target\""
     provide
-    exit 0
-fi
+}
+
+case "${1:-}" in
+check) install_program "$CARGO_DENY_DIR" cargo-deny "$CARGO_DENY_VERSION"; exit 0 ;;
+fuzz) install_program "$CARGO_FUZZ_DIR" cargo-fuzz "$CARGO_FUZZ_VERSION"; exit 0 ;;
+esac
 
 # Sentinel and Cluster are the same program. Tests on another one name it.
 if [[ -z "${STORE_SERVER:-}" ]]; then
