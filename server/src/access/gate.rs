@@ -27,6 +27,8 @@ use crate::{
     pace::{Pace, Paces},
 };
 
+/// Before the names of callers with static tokens.
+const TOKEN: &str = "token:";
 /// From one address so many credentials may be wrong; then who shows another one is told to wait.
 const FAILURES: Pace = Pace::per_second(5, 10);
 /// Share of what is left of a certificate after which streams move to a connection with a newer one.
@@ -198,7 +200,7 @@ impl Gate {
             };
         };
         if let Some((name, sum)) = rules.tokens.caller(token) {
-            return Ok(named(format!("token:{name}").into(), Proof::Token(sum)));
+            return Ok(named(format!("{TOKEN}{name}").into(), Proof::Token(sum)));
         }
         let Some(jwt) = &rules.jwt else {
             return Err(self.failed(shown.address, Unknown::Worthless));
@@ -228,7 +230,10 @@ impl Gate {
             && match &caller.proof {
                 Proof::None => true,
                 Proof::Certificate(certificate) => certificate.counts(),
-                Proof::Token(sum) => rules.tokens.has(sum),
+                Proof::Token(sum) => {
+                    let name = caller.name.strip_prefix(TOKEN);
+                    name.is_some_and(|name| rules.tokens.has(name, sum))
+                }
                 Proof::Signed(key) => rules.jwt.as_ref().is_some_and(|jwt| jwt.has(key)),
             }
     }

@@ -55,9 +55,10 @@ impl Tokens {
         whose
     }
 
-    /// Whether it is a token still.
-    pub(super) fn has(&self, sum: &Sum) -> bool {
-        self.0.iter().any(|(_, known)| known == sum)
+    /// Returns whether the caller of this name still has the token.
+    pub(super) fn has(&self, name: &str, sum: &Sum) -> bool {
+        let mut tokens = self.0.iter();
+        tokens.any(|(known, digest)| known == name && digest == sum)
     }
 }
 
@@ -77,8 +78,9 @@ mod tests {
     fn tokens_are_known_by_their_digests() {
         let tokens = Tokens::parse(&format!("# comment\nci {SECRET} # old\n\n")).expect("legal");
         let known = tokens.caller("secret").expect("a token");
-        assert!(known.0 == "ci" && tokens.has(&known.1));
-        assert!(!Tokens::default().has(&known.1));
+        assert!(known.0 == "ci" && tokens.has("ci", &known.1));
+        assert!(!tokens.has("ops", &known.1), "given to another caller");
+        assert!(!Tokens::default().has("ci", &known.1));
         assert_eq!(tokens.caller("Secret"), None);
         assert_eq!(tokens.caller(""), None);
         assert_eq!(Tokens::default().caller(""), None);
