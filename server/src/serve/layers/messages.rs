@@ -53,6 +53,8 @@ enum Due {
 struct Messages {
     body: Body,
     message: Message,
+    /// Bytes of a call with one message, which are kept until the call has ended.
+    kept: usize,
     partial: Option<Partial>,
     arrival: Arrival,
     due: Due,
@@ -102,6 +104,7 @@ pub(super) async fn receive(
     let messages = Messages {
         body,
         message: Message::default(),
+        kept: 0,
         partial,
         arrival,
         due: if is_one {
@@ -151,16 +154,19 @@ impl Messages {
 
     fn received(&mut self, bytes: &[u8]) -> Result<(), Status> {
         let is_complete = self.message.more(bytes);
-        if is_complete && self.due == Due::FirstMessage {
-            self.not_due();
-        }
-        let here = self.message.here;
-        let fits = self.partial.as_mut().is_none_or(|partial| {
+        if self.due == Due::Everything {
+            self.kept += bytes.len();
+        } else {
+            self.kept = self.message.here;
             if is_complete {
-                partial.arrived();
+                self.not_due();
+                if let Some(partial) = &mut self.partial {
+                    partial.arrived();
+                }
             }
-            partial.is(here)
-        });
+        }
+        let kept = self.kept;
+        let fits = self.partial.as_mut().is_none_or(|partial| partial.is(kept));
         match fits {
             true => Ok(()),
             false => Err(early::too_much_incomplete()),

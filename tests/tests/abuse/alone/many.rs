@@ -86,12 +86,13 @@ impl Abuser {
         Some(raw)
     }
 
-    /// Sends messages without their last bytes.
+    /// Sends messages without their last bytes, or without the end of the call.
     async fn pieces(self, number: usize) -> Option<RawHttp2> {
         const STREAMS: u32 = 63;
         const PIECE: usize = 65_000;
         let raw = opening(self.to, number).open().await.ok()?;
-        let piece = [announced(PIECE + 9).as_slice(), &vec![7; PIECE]].concat();
+        let missing = if number.is_multiple_of(2) { 9 } else { 0 };
+        let piece = [announced(PIECE + missing).as_slice(), &vec![7; PIECE]].concat();
         let mut data = 0;
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
