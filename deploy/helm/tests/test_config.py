@@ -63,6 +63,14 @@ def test_jobs_and_brokers_read_the_same(case):
     assert settings["server"].get("insecure", False) == ("tls" not in settings)
 
 
+def test_names_of_the_admin_port_are_passed_on():
+    objects = chart.rendered("default", chart.HELMS[1], "--set", "adminHosts={locks.example.com,locks-admin}")
+    maps = [each for each in objects if each["kind"] == "ConfigMap" and not chart.hook(each)]
+    settings = tomllib.loads(maps[0]["data"]["leasehold.toml"])
+    assert settings["server"]["admin_hosts"] == "locks.example.com,locks-admin"
+    assert "admin_hosts" not in chart.settings("default")["server"]
+
+
 def test_numbers_stay_numbers():
     settings = chart.settings("access")
     assert settings["quotas"] == {"locks": 1_000_000, "acquires_per_second": 2000}

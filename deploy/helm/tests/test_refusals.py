@@ -13,6 +13,7 @@ BY_SCHEMA = [
     ("store.url=memory", "does not match pattern"),
     ("image.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
     ("image.digest=sha256:1234", "does not match pattern"),
+    ("adminHosts={http://locks}", "does not match pattern"),
     ("service.port=70700", "maximum: got 70,700, want 65,535"),
     ("service.type=ExternalName", "value must be one of 'ClusterIP', 'NodePort', 'LoadBalancer'"),
     ("tls.existingSecret=Not_A_Name", "does not match pattern"),

@@ -216,7 +216,7 @@ async fn without_a_credential_there_is_health_and_nothing_else() {
     for path in REFLECTION {
         let call = (Vec::new(), Listens::ToTheFirst);
         let reply = exchange(&api, path, None, call).await;
-        assert_eq!(reply.code, Code::Unimplemented, "{path}: {reply:?}");
+        assert_eq!(reply.code, Code::Unauthenticated, "{path}: {reply:?}");
         assert!(reply.messages.is_empty(), "{path}: {reply:?}");
     }
 }

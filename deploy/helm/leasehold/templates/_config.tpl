@@ -53,6 +53,7 @@ The files that the broker is given: where, of which secret, of which key, for wh
   "store" (dict "url" (include "leasehold.storeUrl" .))
 }}
 {{- if not (include "leasehold.tls" .) }}{{ $_ := set $set.server "insecure" true }}{{ end }}
+{{- with .Values.adminHosts }}{{ $_ := set $set.server "admin_hosts" (join "," .) }}{{ end }}
 {{- if .Values.valkey.enabled }}{{ $_ := set $set.store "wait_for_store" true }}{{ end }}
 {{- range include "leasehold.files" . | fromJsonArray }}
 {{- $section := default dict (index $set .section) }}
