@@ -243,7 +243,7 @@ impl LockService for Locks {
             asking,
             (self.live.clone(), &self.tracing),
             (request.into_inner(), load),
-        );
+        )?;
         Ok(Response::new(stream))
     }
 

@@ -23,6 +23,10 @@ use crate::{
     pace::{Pace, Paces},
 };
 
+/// Lease streams of one broker.
+const STREAMS_MAX: usize = 20_000;
+/// Lease streams of one caller at each broker, where callers show who they are.
+const STREAMS_PER_CALLER_MAX: usize = 3_000;
 /// Watches of one broker.
 const WATCHES_MAX: usize = 1_000;
 /// Watches of one caller at each broker, where callers show who they are.
@@ -50,6 +54,7 @@ pub struct Quotas {
     counts: Arc<Mutex<Counts>>,
     kept: Arc<Mutex<Kept>>,
     asked: Arc<AtomicU32>,
+    streams: Shares,
     watches: Shares,
 }
 
@@ -91,6 +96,7 @@ impl Quotas {
             counts: Arc::default(),
             kept: Arc::default(),
             asked: Arc::default(),
+            streams: Shares::new(STREAMS_PER_CALLER_MAX, STREAMS_MAX),
             watches: Shares::new(WATCHES_PER_CALLER_MAX, WATCHES_MAX),
         }
     }
@@ -172,6 +178,14 @@ impl Quotas {
     /// Locks of leases on no stream whose time was over since this was asked last.
     pub fn run_out(&self) -> Vec<LockKey> {
         locked(&self.kept).run_out()
+    }
+
+    /// Takes a place for a lease stream.
+    ///
+    /// # Errors
+    /// [`Quota::Streams`].
+    pub fn stream(&self, caller: &Arc<str>) -> Result<Share, Quota> {
+        self.streams.take(caller).map_err(Quota::Streams)
     }
 
     /// Takes a place for a watch.

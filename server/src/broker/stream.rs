@@ -37,7 +37,8 @@ pub use self::{
 };
 use super::{Broker, OnStream, ended, heartbeats::Heartbeats, traced as spans};
 use crate::{
-    lock::{AcquireCall, Attachment, LeaseId, LockKey, Release, StreamId},
+    lock::{AcquireCall, Attachment, LeaseId, LockError, LockKey, Release, StreamId},
+    quotas::Share,
     streams::News,
     trace::Traced,
 };
@@ -124,13 +125,24 @@ pub(super) struct Stream {
     acks: Vec<(i64, Extended)>,
     /// How often the client was last told to send heartbeats.
     interval_ms: u64,
+    _share: Share,
 }
 
 impl Broker {
     /// Serves a stream: what its client asks comes in, what it is told goes out. It ends when
     /// `asked` does, after [`Asked::Close`], when the client is gone, when it has become too
     /// old, or when the caller's credential expires.
-    pub fn hold(&self, caller: StreamCaller, asked: BoxStream<'static, Asked>, tell: Tell) {
+    ///
+    /// # Errors
+    /// [`LockError::QuotaExceeded`] if there are too many streams.
+    pub fn hold(
+        &self,
+        caller: StreamCaller,
+        asked: BoxStream<'static, Asked>,
+        tell: Tell,
+    ) -> Result<(), LockError> {
+        let share = self.quotas.stream(&caller.name).map_err(LockError::from);
+        let share = share.inspect_err(|error| self.metrics.over_quota(error))?;
         let (id, news) = self.streams.open(self.store.broker());
         let ages_at = Instant::now() + self.stream_age.jittered();
         // Boxed, or the task would hold it twice.
@@ -160,8 +172,10 @@ impl Broker {
             jobs: FuturesUnordered::new(),
             acks: Vec::new(),
             interval_ms: 0,
+            _share: share,
         });
         self.tasks.spawn(stream.run(asked, news));
+        Ok(())
     }
 }
 

@@ -61,12 +61,15 @@ struct Reader {
 }
 
 /// Serves one stream until its client ends it.
+///
+/// # Errors
+/// If there are too many streams.
 pub(super) fn serve(
     broker: &Broker,
     asking: Asking,
     (live, tracing): (watch::Receiver<Live>, &Tracing),
     (incoming, load): (Streaming<HoldRequest>, Option<Arc<Load>>),
-) -> BoxStream<'static, Result<HoldResponse, Status>> {
+) -> Result<BoxStream<'static, Result<HoldResponse, Status>>, Status> {
     let (unread, requests, told) = unread::queue(load);
     let calls = Calls::new(tracing);
     let client = Client { unread, calls };
@@ -87,8 +90,9 @@ pub(super) fn serve(
         ready(reader.hear(heard))
     });
     let tell = Arc::new(move |told| client.send(Box::new(response(told, &veil))));
-    broker.hold(caller, asked.filter_map(ready).boxed(), tell);
-    told.boxed()
+    let held = broker.hold(caller, asked.filter_map(ready).boxed(), tell);
+    held.map_err(|error| status::of_all(&error, None))?;
+    Ok(told.boxed())
 }
 
 /// Ends with the client's messages, which are read while there is room for the answers.

@@ -325,6 +325,9 @@ fn next(error: &LockError) -> &'static str {
         LockError::QuotaExceeded(Quota::Waits(_)) => {
             "acquire the lock again when fewer of these calls wait"
         }
+        LockError::QuotaExceeded(Quota::Streams(_)) => {
+            "use one stream for all leases of a process, and end others"
+        }
         LockError::QuotaExceeded(Quota::Watches(_)) => "end a watch, or use one for several locks",
         LockError::QuotaExceeded(Quota::LivePages(_)) => "close a page",
         LockError::QuotaExceeded(_) => "release locks, or have the operator raise the quota",

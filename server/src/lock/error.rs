@@ -149,6 +149,9 @@ pub enum Quota {
     /// Of the caller's calls in one queue.
     #[error("{_0} calls of the caller wait for the lock at this broker, the maximum")]
     Waits(usize),
+    /// Of lease streams.
+    #[error("{}", bound_reached("lease streams", *_0))]
+    Streams(Bound),
     /// Of watches.
     #[error("{}", bound_reached("watches", *_0))]
     Watches(Bound),

@@ -40,7 +40,7 @@ pub(super) const REASONS: [&str; 6] = [
 ];
 
 pub(super) const RESULTS: [&str; 4] = ["live", "stale", "unknown", "failed"];
-pub(super) const QUOTAS: [&str; 10] = [
+pub(super) const QUOTAS: [&str; 12] = [
     "locks_per_caller",
     "locks_per_namespace",
     "locks",
@@ -51,6 +51,8 @@ pub(super) const QUOTAS: [&str; 10] = [
     "watches",
     "live_pages_per_caller",
     "live_pages",
+    "streams_per_caller",
+    "streams",
 ];
 
 /// Why a call was not let in.
@@ -205,5 +207,7 @@ pub(super) fn quota(error: &LockError) -> Option<&'static str> {
         Quota::Watches(Bound::Total(_)) => QUOTAS[7],
         Quota::LivePages(Bound::PerCaller(_)) => QUOTAS[8],
         Quota::LivePages(Bound::Total(_)) => QUOTAS[9],
+        Quota::Streams(Bound::PerCaller(_)) => QUOTAS[10],
+        Quota::Streams(Bound::Total(_)) => QUOTAS[11],
     })
 }

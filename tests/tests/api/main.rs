@@ -6,6 +6,7 @@ mod alone {
 mod loads {
     mod connections;
     mod idempotence;
+    mod streams;
 }
 mod waits {
     mod force_release_states;

@@ -65,6 +65,7 @@ fn longest_errors() -> Vec<LockError> {
             retry_after_ms,
         }),
         LockError::QuotaExceeded(Quota::Waits(usize::MAX)),
+        LockError::QuotaExceeded(Quota::Streams(Bound::PerCaller(usize::MAX))),
         LockError::QuotaExceeded(Quota::Watches(Bound::PerCaller(usize::MAX))),
         LockError::StoreRecovering { retry_after_ms },
     ]

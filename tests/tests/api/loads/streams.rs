@@ -1,0 +1,55 @@
+//! How many lease streams there may be.
+
+use futures::future::join_all;
+use leasehold_proto::v1::{ErrorReason, HoldRequest, HoldResponse};
+use leasehold_tests::{
+    callers::Caller,
+    guarded::{EVERYTHING, Guarded},
+    scrape::scrape_at,
+    status::reason,
+    until::until,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+const PER_CALLER: usize = 3_000;
+const PER_CONNECTION: usize = 1_000;
+
+/// A lease stream that asks for nothing.
+struct Idle(
+    #[expect(dead_code, reason = "kept open")] mpsc::Sender<HoldRequest>,
+    #[expect(dead_code, reason = "kept open")] Streaming<HoldResponse>,
+);
+
+async fn idle(caller: &Caller) -> Result<Idle, Status> {
+    let (asks, requests) = mpsc::channel(1);
+    let mut locks = caller.locks.clone();
+    let answers = locks.hold(ReceiverStream::new(requests)).await?;
+    Ok(Idle(asks, answers.into_inner()))
+}
+
+#[tokio::test]
+async fn one_caller_has_three_thousand_lease_streams() {
+    let tokens = [("alice", "alice"), ("bob", "bob")];
+    let site = Guarded::start(EVERYTHING, &tokens).await;
+    let mut open = Vec::new();
+    for _ in 0..PER_CALLER / PER_CONNECTION {
+        let alice = site.caller("alice");
+        let streams = join_all((0..PER_CONNECTION).map(|_| idle(&alice))).await;
+        open.extend(streams.into_iter().map(|stream| stream.expect("a stream")));
+    }
+    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
+    let refused = idle(&alice).await.err().expect("one too many");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(reason(&refused), Some(ErrorReason::QuotaExceeded));
+    let bound = "the caller has 3000 lease streams at this broker, the maximum";
+    assert!(refused.message().contains(bound), "{}", refused.message());
+    let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
+    let label = [("quota", "streams_per_caller")];
+    let counted = metrics.sum("leasehold_quota_refusals_total", &label);
+    assert_eq!(counted as usize, 1);
+    idle(&bob).await.expect("a stream of another caller");
+    open.pop();
+    until("the stream has ended", async || idle(&alice).await.ok()).await;
+}
