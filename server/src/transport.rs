@@ -16,7 +16,7 @@ pub use self::{
     budget::Budget,
     connection::{Connection, Peer},
     frames::Speaks,
-    load::{Answer, Large, Load, Partial, Paused, Places, Unread},
+    load::{Answer, Costly, Load, Partial, Paused, Places, Unread},
     seats::{ConnectionLimits, Connections},
     tls::{Tls, TlsFiles},
 };

@@ -9,19 +9,28 @@ mod deadline;
 mod hosts;
 mod messages;
 mod places;
+mod small;
 mod spans;
 
 use std::sync::Arc;
 
 use axum::{
     Router,
-    middleware::{from_fn, from_fn_with_state},
+    middleware::{from_fn_with_state, map_request},
 };
 use tonic::service::Routes;
 use tower::ServiceBuilder;
 
 use self::{
-    admission::Admission, counting::calls, hosts::Hosts, messages::Arrival, places::AllPlaces,
+    admission::Admission,
+    answers::Answers,
+    browsers::GrpcOnly,
+    counting::calls,
+    hosts::Hosts,
+    messages::Arrival,
+    places::AllPlaces,
+    small::{Checking, Surrounding},
+    spans::Spans,
 };
 use super::health::Health;
 use crate::{
@@ -42,27 +51,27 @@ pub(super) struct Edge<'a> {
 pub(super) fn around_grpc(services: Routes, edge: &Edge<'_>) -> Router {
     let Config { metrics, http2, .. } = edge.config;
     let layers = ServiceBuilder::new()
-        .layer(from_fn_with_state(metrics.clone(), browsers::guard))
-        .layer(from_fn_with_state(calls(metrics), counting::count))
-        .layer(from_fn_with_state(edge.admission(), admission::admit))
-        .layer(from_fn_with_state(edge.tracing.clone(), spans::trace))
-        .layer(from_fn_with_state(edge.arrival(http2), messages::receive))
+        .layer(Checking(GrpcOnly(metrics.clone())))
+        .layer(Surrounding(calls(metrics)))
+        .layer(Checking(edge.admission()))
+        .layer(Spans(edge.tracing.clone()))
+        .layer(edge.arrival(http2))
         .layer(from_fn_with_state(AllPlaces::default(), places::take))
-        .layer(from_fn(answers::watch));
+        .layer(Surrounding(Answers));
     services.into_axum_router().layer(layers)
 }
 
 /// Puts the layers of plain HTTP around what the admin listener serves besides gRPC.
 pub(super) fn around_http(routes: Router) -> Router {
     let layers = ServiceBuilder::new()
-        .layer(from_fn(bodies::limit))
-        .layer(from_fn(answers::watch));
+        .layer(map_request(bodies::limit))
+        .layer(Surrounding(Answers));
     routes.layer(layers)
 }
 
 /// Puts the layer of all routes around the admin listener.
 pub(super) fn around_admin(routes: Router, edge: &Edge<'_>) -> Router {
-    routes.layer(from_fn_with_state(edge.hosts(), hosts::guard))
+    routes.layer(Checking(edge.hosts()))
 }
 
 impl Edge<'_> {

@@ -30,23 +30,28 @@ const LISTS_MOST: usize = 8;
 /// Locks that are looked at, or not read yet: each look may wait for a store that does not answer, so
 /// that few at a time would hold each other up.
 const LOOKS_MOST: usize = 64;
+/// Streams of health and reflection: one for each name that a client asks about.
+const AUXILIARY_MAX: usize = 8;
 /// How long an answer may wait for its client to read on.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
-/// What may be large in an answer.
+/// A kind of calls of which only so many may be in progress, or not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Large {
+pub enum Costly {
     /// A page of locks.
     List,
     /// One lock with its holders and its line.
     Look,
+    /// A stream of health or reflection, which lasts as long as its client wants.
+    Auxiliary,
 }
 
-/// So many large answers are made, or not read yet, at a time.
+/// How many costly calls may be in progress, or not read yet, at a time.
 #[derive(Debug)]
 pub struct Places {
     lists: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    auxiliary: Arc<Semaphore>,
 }
 
 /// One connection's.
@@ -110,18 +115,21 @@ pub struct Answer {
 
 impl Places {
     /// So many of each.
-    pub fn new(lists: usize, looks: usize) -> Self {
+    pub fn new(max: impl Fn(Costly) -> usize) -> Self {
+        let semaphore = |kind| Arc::new(Semaphore::new(max(kind)));
         Self {
-            lists: Arc::new(Semaphore::new(lists)),
-            looks: Arc::new(Semaphore::new(looks)),
+            lists: semaphore(Costly::List),
+            looks: semaphore(Costly::Look),
+            auxiliary: semaphore(Costly::Auxiliary),
         }
     }
 
     /// Waits for one, which is taken until the permit is dropped.
-    pub async fn take(&self, answer: Large) -> Option<OwnedSemaphorePermit> {
-        let places = match answer {
-            Large::List => &self.lists,
-            Large::Look => &self.looks,
+    pub async fn take(&self, call: Costly) -> Option<OwnedSemaphorePermit> {
+        let places = match call {
+            Costly::List => &self.lists,
+            Costly::Look => &self.looks,
+            Costly::Auxiliary => &self.auxiliary,
         };
         Arc::clone(places).acquire_owned().await.ok()
     }
@@ -132,7 +140,11 @@ impl Load {
     pub(super) fn new(budget: &Budget, ticket: Arc<Ticket>) -> Self {
         Self {
             waiting: Mutex::default(),
-            places: Places::new(LISTS_MOST, LOOKS_MOST),
+            places: Places::new(|call| match call {
+                Costly::List => LISTS_MOST,
+                Costly::Look => LOOKS_MOST,
+                Costly::Auxiliary => AUXILIARY_MAX,
+            }),
             is_stalled: watch::Sender::new(false),
             bytes: budget.bytes.account(&ticket),
             incomplete_calls: budget.incomplete_calls.account(&ticket),
@@ -205,10 +217,10 @@ impl Load {
         }
     }
 
-    /// Waits until there is room for one more large answer, which it takes until the permit is dropped.
+    /// Waits until there is room for one more costly call, which it takes until the permit is dropped.
     /// There is none while the client takes nothing: answers that are made would wait before the socket.
-    pub async fn large(&self, answer: Large) -> Option<OwnedSemaphorePermit> {
-        let place = self.places.take(answer).await;
+    pub async fn place(&self, call: Costly) -> Option<OwnedSemaphorePermit> {
+        let place = self.places.take(call).await;
         let mut is_stalled = self.is_stalled.subscribe();
         let _ = is_stalled.wait_for(|is_stalled| !is_stalled).await;
         place

@@ -1,13 +1,9 @@
 //! Admits calls by their headers: a caller without a good credential is answered before a byte of the call's message
 //! is read. Services find the [`Caller`](crate::access::Caller) among the extensions of the request.
 
-use axum::{
-    extract::{Request, State},
-    http::header::AUTHORIZATION,
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, http::header::AUTHORIZATION, response::Response};
 
+use super::small::Check;
 use crate::{access::Gate, grpc, transport::Peer};
 
 /// The one service that everybody may call: probes have no credentials.
@@ -26,23 +22,21 @@ impl Admission {
     }
 }
 
-/// Admits a call, or answers it.
-pub(super) async fn admit(
-    State(admission): State<Admission>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    if request.uri().path().starts_with(OPEN) {
-        return next.run(request).await;
-    }
-    let peer = request.extensions().get::<Peer>();
-    let authorization = request.headers().get(AUTHORIZATION);
-    let authorization = authorization.map(|header| header.as_bytes());
-    match grpc::authenticate(&admission.gate, peer, authorization) {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
+/// Answers a call that is not admitted.
+impl Check for Admission {
+    fn refusal(&self, request: &mut Request) -> Option<Response> {
+        if request.uri().path().starts_with(OPEN) {
+            return None;
         }
-        Err(refused) => refused.into_http(),
+        let peer = request.extensions().get::<Peer>();
+        let authorization = request.headers().get(AUTHORIZATION);
+        let authorization = authorization.map(|header| header.as_bytes());
+        match grpc::authenticate(&self.gate, peer, authorization) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                None
+            }
+            Err(refused) => Some(refused.into_http()),
+        }
     }
 }

@@ -9,36 +9,45 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    middleware::Next,
     response::Response,
 };
 use http_body::{Frame, SizeHint};
 
+use super::small::Around;
 use crate::{
     grpc::OnDelivery,
-    transport::{Answer, Peer},
+    transport::{Answer, Load, Peer},
 };
 
 /// Watches the answer of a call until it was read.
-pub(super) async fn watch(request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>();
-    let load = peer.map(|peer| Arc::clone(&peer.load));
-    let mut answer = next.run(request).await;
-    let delivery = answer.extensions_mut().remove::<OnDelivery>();
-    let Some(load) = load else {
-        // Without a connection nobody would see the client go.
-        if let Some(delivery) = delivery {
-            delivery.done();
-        }
-        return answer;
-    };
-    answer.map(|body| {
-        Body::new(Answered {
-            body,
-            delivery,
-            answer: load.answer(),
+#[derive(Clone)]
+pub(super) struct Answers;
+
+impl Around for Answers {
+    type Noted = Option<Arc<Load>>;
+
+    fn begin(&self, request: &mut Request) -> Option<Arc<Load>> {
+        let peer = request.extensions().get::<Peer>();
+        peer.map(|peer| Arc::clone(&peer.load))
+    }
+
+    fn end(load: Option<Arc<Load>>, mut answer: Response) -> Response {
+        let delivery = answer.extensions_mut().remove::<OnDelivery>();
+        let Some(load) = load else {
+            // Without a connection nobody would see the client go.
+            if let Some(delivery) = delivery {
+                delivery.done();
+            }
+            return answer;
+        };
+        answer.map(|body| {
+            Body::new(Answered {
+                body,
+                delivery,
+                answer: load.answer(),
+            })
         })
-    })
+    }
 }
 
 /// The answer of a call. It is asked for more once the client has read what there was.

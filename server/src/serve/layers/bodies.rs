@@ -9,8 +9,6 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    middleware::Next,
-    response::Response,
 };
 use futures::future::{BoxFuture, FutureExt as _};
 
@@ -20,15 +18,14 @@ use super::deadline::passed;
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Passes a request on with a body that fails once it is late.
-pub(super) async fn limit(request: Request, next: Next) -> Response {
-    let request = request.map(|body| match body.is_end_stream() {
+pub(super) async fn limit(request: Request) -> Request {
+    request.map(|body| match body.is_end_stream() {
         true => body,
         false => Body::new(InTime {
             body,
             deadline: passed(WITHIN).boxed(),
         }),
-    });
-    next.run(request).await
+    })
 }
 
 /// A body with a deadline.

@@ -2,15 +2,15 @@
 //! of the content types below, unless the server agrees beforehand; and it marks each request of a page.
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{
         Method, StatusCode, Version,
         header::{ALLOW, CONTENT_TYPE},
     },
-    middleware::Next,
     response::{IntoResponse as _, Response},
 };
 
+use super::small::Check;
 use crate::{
     browsers,
     metrics::{Metrics, Refusal},
@@ -21,19 +21,18 @@ const CONTENT_TYPES: [&str; 2] = ["application/grpc", "application/grpc+proto"];
 
 type Refused = (StatusCode, &'static str);
 
-/// Refuses what no client of gRPC sends.
-pub(super) async fn guard(
-    State(metrics): State<Metrics>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let Err((status, why)) = check(&request) else {
-        return next.run(request).await;
-    };
-    metrics.refused(Refusal::NotGrpc);
-    match status {
-        StatusCode::METHOD_NOT_ALLOWED => (status, [(ALLOW, "POST")], why).into_response(),
-        _ => (status, why).into_response(),
+/// Refuses what no client of gRPC sends. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct GrpcOnly(pub(super) Metrics);
+
+impl Check for GrpcOnly {
+    fn refusal(&self, request: &mut Request) -> Option<Response> {
+        let (status, why) = check(request).err()?;
+        self.0.refused(Refusal::NotGrpc);
+        Some(match status {
+            StatusCode::METHOD_NOT_ALLOWED => (status, [(ALLOW, "POST")], why).into_response(),
+            _ => (status, why).into_response(),
+        })
     }
 }
 

@@ -8,12 +8,12 @@ use std::{
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{Request, State},
+    extract::Request,
     http::HeaderMap,
-    middleware::Next,
     response::Response,
 };
 
+use super::small::Around;
 use crate::{
     metrics::{Calls, Counting, Metrics},
     serve::methods::METHODS,
@@ -27,16 +27,22 @@ pub(super) fn calls(metrics: &Metrics) -> Calls {
 }
 
 /// Counts a call, from its headers to the end of its answer.
-pub(super) async fn count(State(calls): State<Calls>, request: Request, next: Next) -> Response {
-    let counting = calls.begin(request.uri().path());
-    let answer = next.run(request).await;
-    let Some(mut counting) = counting else {
-        return answer;
-    };
-    if answer.headers().contains_key(STATUS) {
-        counting.end(code(answer.headers()));
+impl Around for Calls {
+    type Noted = Option<Counting>;
+
+    fn begin(&self, request: &mut Request) -> Option<Counting> {
+        Calls::begin(self, request.uri().path())
     }
-    answer.map(|body| Body::new(Counted { body, counting }))
+
+    fn end(counting: Option<Counting>, answer: Response) -> Response {
+        let Some(mut counting) = counting else {
+            return answer;
+        };
+        if answer.headers().contains_key(STATUS) {
+            counting.end(code(answer.headers()));
+        }
+        answer.map(|body| Body::new(Counted { body, counting }))
+    }
 }
 
 fn code(headers: &HeaderMap) -> Option<usize> {

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{StatusCode, uri::Authority},
-    middleware::Next,
     response::{IntoResponse as _, Response},
 };
 
+use super::small::Check;
 use crate::{
     access::Gate,
     browsers,
@@ -42,13 +42,15 @@ impl Hosts {
 }
 
 /// Refuses requests under any other name, unless callers must show who they are.
-pub(super) async fn guard(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
-    let host = browsers::host(&request);
-    if hosts.gate.asks() || host.is_some_and(|host| hosts.include(&host)) {
-        return next.run(request).await;
-    }
-    hosts.metrics.refused(Refusal::Host);
-    let why = "Without authentication this listener answers to IP addresses, localhost and the names in \
+impl Check for Hosts {
+    fn refusal(&self, request: &mut Request) -> Option<Response> {
+        let host = browsers::host(request);
+        if self.gate.asks() || host.is_some_and(|host| self.include(&host)) {
+            return None;
+        }
+        self.metrics.refused(Refusal::Host);
+        let why = "Without authentication this listener answers to IP addresses, localhost and the names in \
                server.admin_hosts only: call it by its address, or add the name there.\n";
-    (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+        Some((StatusCode::MISDIRECTED_REQUEST, why).into_response())
+    }
 }

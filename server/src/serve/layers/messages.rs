@@ -2,6 +2,8 @@
 //! message before anything is done for the call.
 
 use std::{
+    collections::VecDeque,
+    convert::Infallible,
     future::poll_fn,
     pin::Pin,
     sync::Arc,
@@ -11,13 +13,15 @@ use std::{
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{Request, State},
-    middleware::Next,
+    extract::Request,
+    http::request::Parts,
     response::Response,
 };
-use futures::future::{BoxFuture, FutureExt as _};
+use futures::future::{BoxFuture, Either, FutureExt as _};
+use http_body::{Frame, SizeHint};
 use tokio::time::sleep;
 use tonic::Status;
+use tower::{Layer, Service};
 
 use super::deadline::passed;
 use crate::{
@@ -33,12 +37,22 @@ const WITHIN: Duration = Duration::from_secs(10);
 const WITHIN_IN_DRAIN: Duration = Duration::from_secs(1);
 /// Bytes before each message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// The least size of all pieces of a message but the first.
+const SEGMENT: usize = 4_096;
 
-/// What messages keep to. Cheap to clone.
+/// The layer, with what messages keep to. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Arrival {
     health: Arc<Health>,
     bytes_max: usize,
+}
+
+/// A service that is called when messages are there: with a call's only message once it is complete, and with one of
+/// several messages as they come.
+#[derive(Clone)]
+pub(super) struct Receiving<S> {
+    arrival: Arrival,
+    inner: S,
 }
 
 /// Which part of a request must arrive in time.
@@ -60,6 +74,20 @@ struct Messages {
     due: Due,
     /// Made when the client is waited for.
     late: Option<BoxFuture<'static, Status>>,
+}
+
+/// The only message of a call. Its bytes are counted until it is decoded: the call may have to wait for a place.
+struct Complete {
+    message: Segments,
+    _counted: Option<Partial>,
+}
+
+/// Bytes in pieces that are never moved: one that grew would leave each of its former sizes behind in the memory of the
+/// process, for as long as its neighbours live.
+#[derive(Default)]
+struct Segments {
+    pieces: VecDeque<Vec<u8>>,
+    bytes: usize,
 }
 
 /// How much of a message is there.
@@ -90,55 +118,97 @@ impl Arrival {
     }
 }
 
-/// Passes a call on once its only message is complete, or one of several messages as they come.
-pub(super) async fn receive(
-    State(arrival): State<Arrival>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let method = METHODS.get(request.uri().path());
-    let is_one = method.is_some_and(|method| method.takes_one_message());
-    let peer = request.extensions().get::<Peer>();
-    let partial = peer.map(|peer| peer.load.call());
-    let (parts, body) = request.into_parts();
-    let messages = Messages {
-        body,
-        message: Message::default(),
-        kept: 0,
-        partial,
-        arrival,
-        due: if is_one {
-            Due::Everything
-        } else {
-            Due::FirstMessage
-        },
-        late: None,
-    };
-    let body = match is_one {
-        false => Body::new(messages),
-        true => match messages.complete().await {
-            Ok(message) => Body::from(message),
-            Err(refused) => return refused.into_http(),
-        },
-    };
-    next.run(Request::from_parts(parts, body)).await
+impl<S> Layer<S> for Arrival {
+    type Service = Receiving<S>;
+
+    fn layer(&self, inner: S) -> Receiving<S> {
+        let arrival = self.clone();
+        Receiving { arrival, inner }
+    }
+}
+
+impl<S> Service<Request> for Receiving<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<S::Future, BoxFuture<'static, Result<Response, Infallible>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let method = METHODS.get(request.uri().path());
+        let is_one = method.is_some_and(|method| method.takes_one_message());
+        let due = match is_one {
+            true => Due::Everything,
+            false => Due::FirstMessage,
+        };
+        let peer = request.extensions().get::<Peer>();
+        let partial = peer.map(|peer| peer.load.call());
+        let (parts, body) = request.into_parts();
+        let messages = Messages {
+            body,
+            message: Message::default(),
+            kept: 0,
+            partial,
+            arrival: self.arrival.clone(),
+            due,
+            late: None,
+        };
+        if !is_one {
+            let request = Request::from_parts(parts, Body::new(messages));
+            return Either::Left(self.inner.call(request));
+        }
+        let mut inner = self.inner.clone();
+        std::mem::swap(&mut inner, &mut self.inner);
+        // Each waits on the heap for itself, so that the larger future begins when the message is there.
+        let waits = (messages.complete().boxed(), Box::new(parts));
+        Either::Right(once_complete(inner, waits).boxed())
+    }
+}
+
+/// Passes a call on once its only message is complete.
+async fn once_complete<S>(
+    mut inner: S,
+    (message, parts): (BoxFuture<'static, Result<Complete, Status>>, Box<Parts>),
+) -> Result<Response, Infallible>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+{
+    match message.await {
+        Ok(message) => {
+            let request = Request::from_parts(*parts, Body::new(message));
+            inner.call(request).await
+        }
+        Err(refused) => Ok(refused.into_http()),
+    }
 }
 
 impl Messages {
     /// Reads the body to its end. One that is longer than a legal message is cut, for the decoder to refuse.
-    async fn complete(mut self) -> Result<Vec<u8>, Status> {
+    async fn complete(mut self) -> Result<Complete, Status> {
         let most = self.arrival.bytes_max.saturating_add(PREFIX);
-        let mut message = Vec::new();
+        let mut message = Segments::default();
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {
             let frame = frame.map_err(|error| Status::from_error(error.into_inner()))?;
             if let Some(bytes) = frame.data_ref() {
-                message.extend_from_slice(bytes);
+                message.extend(bytes);
             }
-            if message.len() > most {
+            if message.bytes > most {
                 break;
             }
         }
-        Ok(message)
+        if let Some(partial) = &mut self.partial {
+            partial.arrived();
+        }
+        Ok(Complete {
+            message,
+            _counted: self.partial,
+        })
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
@@ -185,7 +255,7 @@ impl HttpBody for Messages {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         let kept = match &polled {
             Poll::Pending => match self.poll_late(cx) {
@@ -209,6 +279,53 @@ impl HttpBody for Messages {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
+    }
+}
+
+impl HttpBody for Complete {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.message.next();
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.message.bytes == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.message.bytes as u64)
+    }
+}
+
+impl Segments {
+    fn extend(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len();
+        let fits = |last: &&mut Vec<u8>| last.capacity() - last.len() >= bytes.len();
+        if let Some(last) = self.pieces.back_mut().filter(fits) {
+            last.extend_from_slice(bytes);
+            return;
+        }
+        // Most messages come as a whole.
+        let least = if self.pieces.is_empty() { 0 } else { SEGMENT };
+        let mut piece = Vec::with_capacity(bytes.len().max(least));
+        piece.extend_from_slice(bytes);
+        self.pieces.push_back(piece);
+    }
+}
+
+impl Iterator for Segments {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.len();
+        Some(piece)
     }
 }
 
@@ -256,6 +373,22 @@ mod tests {
             assert!((1..=2).contains(&complete), "{piece}: {complete}");
             assert_eq!(message.here, 2, "{piece}: the third has begun");
         }
+    }
+
+    #[test]
+    fn segments_keep_all_bytes_in_order_and_little_more() {
+        let mut segments = Segments::default();
+        let bytes: Vec<u8> = (0..20_000_u32).map(|number| number as u8).collect();
+        for piece in [&bytes[..10], &bytes[10..13], &bytes[13..9_000]] {
+            segments.extend(piece);
+        }
+        bytes[9_000..]
+            .chunks(1)
+            .for_each(|byte| segments.extend(byte));
+        assert_eq!(segments.bytes, bytes.len());
+        let kept: usize = segments.pieces.iter().map(Vec::capacity).sum();
+        assert!(kept <= bytes.len() + 2 * SEGMENT, "{kept}");
+        assert_eq!(segments.flatten().collect::<Vec<_>>(), bytes);
     }
 
     #[tokio::test(start_paused = true)]

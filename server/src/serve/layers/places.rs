@@ -1,4 +1,4 @@
-//! Bounds the large answers that are made, or not read yet, at a time: on a connection, and on all together.
+//! Bounds the costly calls that are in progress, or not read yet, at a time: on a connection, and on all together.
 
 use std::{
     pin::Pin,
@@ -17,13 +17,15 @@ use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use crate::{
     grpc,
-    transport::{Large, Peer, Places},
+    transport::{Costly, Peer, Places},
 };
 
 /// Lists on all connections.
 const LISTS_MAX: usize = 32;
 /// Looks at a lock on all connections.
 const LOOKS_MAX: usize = 256;
+/// Streams of health and reflection on all connections.
+const AUXILIARY_MAX: usize = 16_384;
 /// How long a call waits for a place.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -33,22 +35,26 @@ pub(super) struct AllPlaces(Arc<Places>);
 
 impl Default for AllPlaces {
     fn default() -> Self {
-        Self(Arc::new(Places::new(LISTS_MAX, LOOKS_MAX)))
+        Self(Arc::new(Places::new(|call| match call {
+            Costly::List => LISTS_MAX,
+            Costly::Look => LOOKS_MAX,
+            Costly::Auxiliary => AUXILIARY_MAX,
+        })))
     }
 }
 
 /// Runs a call with a place of its connection and one of all, which are kept until its answer has been read. A call
 /// that finds none within [`WAIT_MAX`] is refused as overload.
 pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: Next) -> Response {
-    let (Some(large), Some(peer)) = (
-        large(request.uri().path()),
+    let (Some(costly), Some(peer)) = (
+        costly(request.uri().path()),
         request.extensions().get::<Peer>(),
     ) else {
         return next.run(request).await;
     };
     let load = Arc::clone(&peer.load);
     // First the connection's own place: one client waits for itself, before it does for others.
-    let places = async { (load.large(large).await, all.0.take(large).await) };
+    let places = async { (load.place(costly).await, all.0.take(costly).await) };
     let Ok((of_connection, of_all)) = timeout(WAIT_MAX, places).await else {
         return grpc::early::no_place().into_http();
     };
@@ -61,12 +67,14 @@ pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: N
     })
 }
 
-/// Returns what the answer of a call to this path may have much of.
-fn large(path: &str) -> Option<Large> {
+fn costly(path: &str) -> Option<Costly> {
     match path {
-        "/leasehold.v1.InspectionService/ListLocks" => Some(Large::List),
-        "/leasehold.v1.InspectionService/GetLock" => Some(Large::Look),
-        _ => None,
+        "/leasehold.v1.InspectionService/ListLocks" => Some(Costly::List),
+        "/leasehold.v1.InspectionService/GetLock" => Some(Costly::Look),
+        "/grpc.health.v1.Health/Watch" => Some(Costly::Auxiliary),
+        _ => path
+            .starts_with("/grpc.reflection.")
+            .then_some(Costly::Auxiliary),
     }
 }
 
