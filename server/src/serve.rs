@@ -32,7 +32,7 @@ use tonic::{
 pub use self::listeners::Listeners;
 use self::{
     health::{Health, Phase},
-    layers::{Edge, around_admin, around_grpc, around_http},
+    layers::{Edge, around_admin, around_api, around_grpc, around_http},
 };
 use crate::{
     access::{Follower, Gate},
@@ -328,7 +328,7 @@ fn api_router(mut server: Server, edge: &Edge<'_>, broker: &Broker) -> Result<Ro
         let broker = Arc::new(broker.clone().into());
         routes = routes.add_service(grpc::admin_service(broker, gate.clone(), live(), http2));
     }
-    Ok(server.add_routes(around_grpc(routes, edge).into()))
+    Ok(server.add_routes(around_api(around_grpc(routes, edge)).into()))
 }
 
 fn admin_router(edge: &Edge<'_>, broker: &Arc<OnceLock<Broker>>, page: axum::Router) -> Router {

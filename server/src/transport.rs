@@ -1,7 +1,9 @@
 //! Connections of clients: accepted within limits, encrypted, and watched for what no caller does.
 
 mod acceptor;
+mod backlog;
 mod budget;
+mod bursts;
 mod connection;
 mod control;
 mod frames;
@@ -16,7 +18,7 @@ pub use self::{
     budget::Budget,
     connection::{Connection, Peer},
     frames::Speaks,
-    load::{Answer, Costly, Load, Partial, Paused, Places, Unread},
+    load::{Answer, Costly, Load, Partial, Paused, Places, Unread, WaitsForPlace},
     seats::{ConnectionLimits, Connections},
     tls::{Tls, TlsFiles},
 };

@@ -2,6 +2,7 @@
 
 mod admission;
 mod answers;
+mod begun;
 mod bodies;
 mod browsers;
 mod counting;
@@ -24,6 +25,7 @@ use tower::ServiceBuilder;
 use self::{
     admission::Admission,
     answers::Answers,
+    begun::Begun,
     browsers::GrpcOnly,
     counting::calls,
     hosts::Hosts,
@@ -61,6 +63,11 @@ pub(super) fn around_grpc(services: Routes, edge: &Edge<'_>) -> Router {
     services.into_axum_router().layer(layers)
 }
 
+/// Puts the layer of all routes around the API.
+pub(super) fn around_api(routes: Router) -> Router {
+    routes.layer(Checking(Begun))
+}
+
 /// Puts the layers of plain HTTP around what the admin listener serves besides gRPC.
 pub(super) fn around_http(routes: Router) -> Router {
     let layers = ServiceBuilder::new()
@@ -69,9 +76,12 @@ pub(super) fn around_http(routes: Router) -> Router {
     routes.layer(layers)
 }
 
-/// Puts the layer of all routes around the admin listener.
+/// Puts the layers of all routes around the admin listener.
 pub(super) fn around_admin(routes: Router, edge: &Edge<'_>) -> Router {
-    routes.layer(Checking(edge.hosts()))
+    let layers = ServiceBuilder::new()
+        .layer(Checking(Begun))
+        .layer(Checking(edge.hosts()));
+    routes.layer(layers)
 }
 
 impl Edge<'_> {

@@ -12,15 +12,18 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::seats::Ticket;
+use super::{bursts::Bursts, seats::Ticket};
 use crate::{address::AddressBlock, pace::Pace};
 
 /// Bytes of unfinished messages and of answers that clients have not read, of all connections.
-const BYTES_MAX: i64 = 32 << 20;
+const BYTES_MAX: i64 = 24 << 20;
 /// The same of one address.
-const BYTES_PER_ADDRESS_MAX: i64 = 16 << 20;
+const BYTES_PER_ADDRESS_MAX: i64 = 12 << 20;
 /// Calls whose first message is not whole: more than all waits of a full queue that begin at the same time.
-const INCOMPLETE_CALLS_MAX: i64 = 16_384;
+const INCOMPLETE_CALLS_MAX: i64 = 8_192;
+
+/// Calls without their messages with which connections read little at a time.
+const MANY_INCOMPLETE_CALLS: i64 = 1_024;
 
 /// The rate of warnings.
 const WARNINGS: Pace = Pace::per_second(1, 1);
@@ -30,6 +33,7 @@ const WARNINGS: Pace = Pace::per_second(1, 1);
 pub struct Budget {
     pub(super) bytes: Arc<Pool>,
     pub(super) incomplete_calls: Arc<Pool>,
+    pub(super) bursts: Bursts,
 }
 
 /// An amount that connections share.
@@ -82,7 +86,15 @@ impl Default for Budget {
                 INCOMPLETE_CALLS_MAX,
                 INCOMPLETE_CALLS_MAX,
             ),
+            bursts: Bursts::default(),
         }
+    }
+}
+
+impl Budget {
+    /// Returns true while many calls wait for their messages.
+    pub(super) fn has_many_incomplete_calls(&self) -> bool {
+        self.incomplete_calls.total.load(Relaxed) > MANY_INCOMPLETE_CALLS
     }
 }
 
@@ -251,7 +263,7 @@ mod tests {
             [[false; 3]; 3]
         );
         let more = connections(&pool, 4, &[5]);
-        assert_eq!(cut(&more), [true], "32 MiB and more in all");
+        assert_eq!(cut(&more), [true], "too much in all");
         let [first, second, third] = all;
         assert_eq!(cut(&first), [false, false, false]);
         assert_eq!(cut(&second), [false, false, false]);

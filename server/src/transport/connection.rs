@@ -21,7 +21,9 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::{
+    backlog::Backlog,
     budget::Budget,
+    bursts::{Burst, TooLong},
     control::Control,
     frames::{Frames, Speaks},
     load::Load,
@@ -40,6 +42,8 @@ const UNADMITTED_CALLS_MAX: usize = 16;
 /// After so many bytes without a pause others have their turn: by itself a connection would read some
 /// megabytes first.
 const TURN: usize = 64 << 10;
+/// What is read at a time while many calls wait for their messages.
+const SMALL_PIECE: usize = 1 << 10;
 /// How long a client that was told to go elsewhere may finish what it has begun.
 const LEAVES_WITHIN: Duration = Duration::from_secs(3);
 /// A frame that tells the client to begin nothing new here, while all that it has sent counts
@@ -65,6 +69,9 @@ pub struct Connection {
     peer: Peer,
     frames: Frames,
     control: Arc<Control>,
+    backlog: Backlog,
+    burst: Burst,
+    budget: Arc<Budget>,
     /// Nothing is read until there are fewer calls in progress, or the client takes its answers.
     is_paused: bool,
     /// The beginning, which was read already, and how much of it was passed on.
@@ -109,7 +116,7 @@ impl Connection {
         certified: Option<Certified>,
         address: SocketAddr,
         speaks: Speaks,
-        (mut seat, budget): (Seat, &Budget),
+        (mut seat, budget): (Seat, &Arc<Budget>),
     ) -> io::Result<Self> {
         let (certificate, life) = match certified {
             None => (None, Life::Unbounded),
@@ -139,6 +146,9 @@ impl Connection {
             peer,
             frames,
             control: Arc::clone(seat.ticket().control()),
+            backlog: Backlog::default(),
+            burst: Burst::new(&budget.bursts),
+            budget: Arc::clone(budget),
             is_paused: false,
             heard,
             passed_on: 0,
@@ -163,6 +173,21 @@ impl Connection {
         };
         self.is_paused = calls >= UNADMITTED_CALLS_MAX || self.stalled.is_some();
         !self.is_paused
+    }
+
+    /// Waits until the connection may read on.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.may_read() {
+            return Poll::Pending;
+        }
+        ready!(self.backlog.poll_short(&self.peer.load, cx));
+        let is_in_burst = self.peer.load.is_in_burst();
+        let turn = ready!(self.burst.poll_turn(is_in_burst, cx));
+        Poll::Ready(turn.map_err(|TooLong| {
+            let why =
+                "calls of the client wait for their messages, and other clients for their turn";
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        }))
     }
 
     /// Returns an error once the connection may last no longer; tells the client before.
@@ -224,6 +249,23 @@ impl Connection {
         });
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Reads a small piece while many calls of all connections wait for their messages, so that none adds many at once.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.budget.has_many_incomplete_calls() {
+            return Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
+        let mut piece = [0; SMALL_PIECE];
+        let most = buffer.remaining().min(SMALL_PIECE);
+        let mut piece = ReadBuf::new(&mut piece[..most]);
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut piece))?;
+        buffer.put_slice(piece.filled());
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -321,15 +363,20 @@ impl AsyncRead for Connection {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if !self.may_read() {
+        if self.poll_turn(cx)?.is_pending() {
+            if let Poll::Ready(why) = self.outlives(cx) {
+                return Poll::Ready(Err(why));
+            }
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let read = self.poll_piece(cx, buffer);
         if let Poll::Ready(Ok(())) = read {
             let new = &buffer.filled()[before..];
             self.frames.read(new)?;
             self.in_turn += new.len();
+            let heads = self.frames.take_heads();
+            self.backlog.read(heads);
         } else {
             self.in_turn = 0;
             if let Poll::Ready(why) = self.outlives(cx) {

@@ -53,6 +53,8 @@ pub(super) struct Frames {
     /// Acknowledgements that the client has to send.
     pings: u32,
     settings: u32,
+    /// Heads of calls that were read.
+    heads: u32,
     /// Calls without a whole answer, as long as they are counted.
     calls: Option<Calls>,
 }
@@ -104,8 +106,14 @@ impl Frames {
             since: Instant::now(),
             pings: 0,
             settings: 0,
+            heads: 0,
             calls: Some(Calls::default()),
         }
+    }
+
+    /// Returns how many heads of calls were read since this was asked last.
+    pub(super) fn take_heads(&mut self) -> u32 {
+        std::mem::take(&mut self.heads)
     }
 
     /// Returns the number of calls in progress, unless they are not counted any more.
@@ -145,7 +153,10 @@ impl Frames {
             }
             let is_ack = flags & ACK != 0;
             match kind {
-                HEADERS => self.allow_more(),
+                HEADERS => {
+                    self.heads += 1;
+                    self.allow_more();
+                }
                 DATA if length >= PREFIX || flags & END_STREAM != 0 => {}
                 // h2 limits these.
                 CONTINUATION => {}

@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
     task::{Context, Waker},
     time::Duration,
 };
@@ -16,11 +19,12 @@ use tokio::{
 
 use super::{
     budget::{Account, Budget},
+    bursts::{BYTES_MIN, CALLS_MIN},
     seats::Ticket,
 };
 
 /// Bytes of messages that are not whole.
-const PARTIAL_MOST: usize = 4 << 20;
+const PARTIAL_MOST: usize = 1 << 20;
 /// Bytes of answers that the client has not read; with more no lease stream of the connection is read.
 const UNREAD_MAX: usize = 4 << 20;
 /// Bytes that a client may send on a stream that is not read, by `http2.stream_window`.
@@ -32,6 +36,8 @@ const LISTS_MOST: usize = 8;
 const LOOKS_MOST: usize = 64;
 /// Streams of health and reflection: one for each name that a client asks about.
 const AUXILIARY_MAX: usize = 8;
+/// Calls of a connection that wait for a place; more are refused.
+const WAITING_MAX: u32 = 64;
 /// How long an answer may wait for its client to read on.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
@@ -65,6 +71,12 @@ pub struct Load {
     bytes: Account,
     /// Calls whose first message is not whole.
     incomplete_calls: Account,
+    /// Calls that have begun, since the connection was opened.
+    begun: AtomicU32,
+    /// Calls that wait for a place.
+    waiting_for_place: AtomicU32,
+    /// The connection waits for calls to begin.
+    is_behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +111,10 @@ pub struct Unread {
 /// A stream whose requests are not read, until dropped.
 #[derive(Debug)]
 pub struct Paused(Arc<Load>);
+
+/// A call that waits for a place.
+#[derive(Debug)]
+pub struct WaitsForPlace(Arc<Load>);
 
 /// A piece of an answer that keeps its bytes counted.
 struct Piece {
@@ -149,7 +165,24 @@ impl Load {
             bytes: budget.bytes.account(&ticket),
             incomplete_calls: budget.incomplete_calls.account(&ticket),
             ticket,
+            begun: AtomicU32::new(0),
+            waiting_for_place: AtomicU32::new(0),
+            is_behind: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that a call has begun to be served.
+    pub fn begun(&self) {
+        self.begun.fetch_add(1, Relaxed);
+        if self.is_behind.swap(false, Relaxed) {
+            self.ticket.control().wake();
+        }
+    }
+
+    /// Returns how many calls have begun. The connection's task is woken when one more has.
+    pub(super) fn calls_begun(&self) -> u32 {
+        self.is_behind.store(true, Relaxed);
+        self.begun.load(Relaxed)
     }
 
     /// Counts a call, which takes memory before its first message has begun.
@@ -163,6 +196,11 @@ impl Load {
             bytes: 0,
             is_first: true,
         }
+    }
+
+    /// Returns whether much is incomplete. The connection's task is woken when it no longer is.
+    pub(super) fn is_in_burst(&self) -> bool {
+        self.lock().is_in_burst()
     }
 
     /// Counts bytes that the client has to read.
@@ -217,6 +255,13 @@ impl Load {
         }
     }
 
+    /// Counts a call that waits for a place, until dropped. `None`: too many wait already.
+    pub fn wait_for_place(self: &Arc<Self>) -> Option<WaitsForPlace> {
+        let waits = WaitsForPlace(Arc::clone(self));
+        let waiting = self.waiting_for_place.fetch_add(1, Relaxed);
+        (waiting < WAITING_MAX).then_some(waits)
+    }
+
     /// Waits until there is room for one more costly call, which it takes until the permit is dropped.
     /// There is none while the client takes nothing: answers that are made would wait before the socket.
     pub async fn place(&self, call: Costly) -> Option<OwnedSemaphorePermit> {
@@ -239,6 +284,12 @@ impl Load {
         answers.any(|since| since.elapsed() > READ_WITHIN)
     }
 
+    fn end_burst(&self, was_in_burst: bool, waiting: &Waiting) {
+        if was_in_burst && !waiting.is_in_burst() {
+            self.ticket.control().wake();
+        }
+    }
+
     fn settle(&self, waiting: &Waiting) {
         let paused = waiting.paused * STREAM_WINDOW;
         self.bytes.set(waiting.partial + waiting.unread + paused);
@@ -249,14 +300,22 @@ impl Load {
     }
 }
 
+impl Waiting {
+    fn is_in_burst(&self) -> bool {
+        self.calls >= CALLS_MIN || self.partial >= BYTES_MIN
+    }
+}
+
 impl Partial {
     /// So much of it has come. False if the connection has too much of such.
     #[must_use]
     pub fn is(&mut self, bytes: usize) -> bool {
         let mut waiting = self.load.lock();
+        let was_in_burst = waiting.is_in_burst();
         waiting.partial = waiting.partial + bytes - self.bytes;
         self.bytes = bytes;
         self.load.settle(&waiting);
+        self.load.end_burst(was_in_burst, &waiting);
         waiting.partial <= PARTIAL_MOST
     }
 
@@ -264,8 +323,10 @@ impl Partial {
     pub fn arrived(&mut self) {
         if std::mem::take(&mut self.is_first) {
             let mut waiting = self.load.lock();
+            let was_in_burst = waiting.is_in_burst();
             waiting.calls -= 1;
             self.load.incomplete_calls.set(waiting.calls);
+            self.load.end_burst(was_in_burst, &waiting);
         }
     }
 }
@@ -294,6 +355,12 @@ impl Unread {
 impl Drop for Unread {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+impl Drop for WaitsForPlace {
+    fn drop(&mut self) {
+        self.0.waiting_for_place.fetch_sub(1, Relaxed);
     }
 }
 
@@ -373,6 +440,30 @@ mod tests {
         assert_eq!(counted(), (1, 0));
         drop(dropped);
         assert_eq!(counted(), (0, 0));
+    }
+
+    #[test]
+    fn so_many_calls_wait_for_a_place() {
+        let load = load();
+        let mut waiting: Vec<_> = (0..WAITING_MAX).map(|_| load.wait_for_place()).collect();
+        assert!(waiting.iter().all(Option::is_some));
+        assert!(load.wait_for_place().is_none());
+        waiting.pop();
+        assert!(load.wait_for_place().is_some());
+        assert!(load.wait_for_place().is_some(), "the one before has ended");
+    }
+
+    #[test]
+    fn much_that_is_incomplete_is_a_burst() {
+        let load = load();
+        let mut calls: Vec<_> = (0..CALLS_MIN).map(|_| load.call()).collect();
+        assert!(load.is_in_burst());
+        calls[0].arrived();
+        assert!(!load.is_in_burst());
+        assert!(calls[1].is(BYTES_MIN));
+        assert!(load.is_in_burst());
+        drop(calls);
+        assert!(!load.is_in_burst());
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Default for AllPlaces {
 }
 
 /// Runs a call with a place of its connection and one of all, which are kept until its answer has been read. A call
-/// that finds none within [`WAIT_MAX`] is refused as overload.
+/// that finds none within [`WAIT_MAX`], or behind which too many of its connection wait, is refused as overload.
 pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: Next) -> Response {
     let (Some(costly), Some(peer)) = (
         costly(request.uri().path()),
@@ -53,11 +53,15 @@ pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: N
         return next.run(request).await;
     };
     let load = Arc::clone(&peer.load);
+    let Some(waits) = load.wait_for_place() else {
+        return grpc::early::no_place().into_http();
+    };
     // First the connection's own place: one client waits for itself, before it does for others.
     let places = async { (load.place(costly).await, all.0.take(costly).await) };
     let Ok((of_connection, of_all)) = timeout(WAIT_MAX, places).await else {
         return grpc::early::no_place().into_http();
     };
+    drop(waits);
     let answer = next.run(request).await;
     answer.map(|body| {
         Body::new(Placed {
