@@ -40,6 +40,9 @@ const NOISE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30 } e
 const MANY: usize = 4_000;
 /// What an abuse may cost in memory.
 const GROWTH_MAX: u64 = 64 << 20;
+/// What may be left of that, for the allocator, after [`SETTLES_WITHIN`].
+const SETTLED: u64 = 16 << 20;
+const SETTLES_WITHIN: Duration = Duration::from_secs(15);
 /// A p99 that is never too slow.
 const FLOOR: Duration = Duration::from_millis(20);
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
@@ -120,9 +123,20 @@ impl Site {
 
     /// Compares abuses from now on with what bystanders get beside an honest crowd.
     pub async fn works(&mut self, crowd: impl Future<Output = ()>) {
-        let _before = self.bystanders.served();
+        self.bystanders.forget_calls();
         crowd.await;
         self.calm = self.bystanders.served();
+    }
+
+    /// Waits until the broker has given back what earlier abuses cost, and measures memory from there.
+    pub async fn settles(&mut self) {
+        let began = boottime();
+        while self.memory.now() > SETTLED {
+            let more = mib(self.memory.now());
+            assert!(boottime() - began < SETTLES_WITHIN, "{more:.1} MiB stay");
+            sleep(SAMPLE_EVERY).await;
+        }
+        self.memory.forget_most();
     }
 
     /// Abuses the broker again and again, as fast as it lets the abuser come back.
@@ -150,7 +164,7 @@ impl Site {
         let before = self.calm.p99;
         figures(&format!(
             "abuse: {name}: {} times, {taken} taken, cut after at most {} ms, said {said:?}; bystanders' p99 \
-             {:.1} ms before, {:.1} during ({} calls, {:.0} at most), {:.1} after; memory +{:.1} MiB",
+             {:.1} ms before, {:.1} during ({} calls, {:.0} at most), {:.1} after; memory +{:.1} MiB at most, +{:.1} now",
             attempts.len(),
             slowest.unwrap_or_default().as_millis(),
             ms(before),
@@ -158,7 +172,8 @@ impl Site {
             during.calls,
             ms(during.most),
             ms(after.p99),
-            grown as f64 / f64::from(1 << 20),
+            mib(grown),
+            mib(self.memory.now()),
         ));
         assert!(taken > 0, "{name}: nothing happened");
         for (when, served) in [("during", &during), ("after", &after)] {
@@ -182,12 +197,17 @@ impl Site {
     }
 }
 
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
 /// The resident memory of a process, sampled: how much more it is at most than at the beginning.
 struct Memory {
+    pid: u32,
     began: u64,
     most: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
@@ -207,7 +227,23 @@ impl Memory {
                 std::thread::sleep(SAMPLE_EVERY);
             }
         });
-        Self { began, most, ends }
+        Self {
+            pid,
+            began,
+            most,
+            ends,
+        }
+    }
+
+    /// Measures the most from now on.
+    fn forget_most(&self) {
+        let now = resident(self.pid).unwrap_or_default();
+        self.most.store(now.max(self.began), Ordering::Relaxed);
+    }
+
+    /// How much more it is now.
+    fn now(&self) -> u64 {
+        resident(self.pid).map_or(0, |now| now.saturating_sub(self.began))
     }
 
     fn grown(&self) -> u64 {

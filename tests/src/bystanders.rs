@@ -114,6 +114,11 @@ impl Bystanders {
         }
     }
 
+    /// Begins to count calls anew.
+    pub fn forget_calls(&self) {
+        lock(&self.shared.latencies).clear();
+    }
+
     /// Sends them home: each lease is given back, which needs that it was held.
     pub async fn leave(mut self) -> Vec<String> {
         self.stop.cancel();

@@ -19,7 +19,7 @@ use leasehold_tests::{
             window_update,
         },
     },
-    scale::{count, figures},
+    scale::{count, duration, figures, scale},
 };
 use tokio::{
     io::AsyncWriteExt as _,
@@ -27,10 +27,30 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 
-const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
 const LOOK: &str = "/leasehold.v1.InspectionService/GetLock";
 const HOLD: &str = "/leasehold.v1.LockService/Hold";
-const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
+const HEALTH: &str = "/grpc.health.v1.Health/Watch";
+/// What there is to call on each listener.
+const API: &[&str] = &[
+    "/leasehold.v1.LockService/Acquire",
+    "/leasehold.v1.LockService/AcquireAll",
+    "/leasehold.v1.LockService/Release",
+    "/leasehold.v1.LockService/Renew",
+    "/leasehold.v1.LockService/CheckFencingToken",
+    HOLD,
+    LOOK,
+    "/leasehold.v1.InspectionService/ListLocks",
+    "/leasehold.v1.InspectionService/WatchLocks",
+    "/grpc.health.v1.Health/Check",
+    HEALTH,
+    "/leasehold.v1.NoService/Nothing",
+];
+const ADMIN: &[&str] = &[
+    "/leasehold.v1.AdminService/SetLockLimit",
+    "/leasehold.v1.AdminService/ForceReleaseLease",
+    "/grpc.health.v1.Health/Check",
+    HEALTH,
+];
 /// A caller that may do everything, and one that may do nothing.
 const WORKER: &str = "worker-secret";
 const USELESS: &str = "useless-secret";
@@ -46,6 +66,7 @@ const FIRST_WINDOW: usize = 65_535;
 const MAX_FRAME: usize = 16_384;
 /// How long an abuse goes on at least, for the calls of bystanders.
 const DURING: Duration = Duration::from_secs(3);
+const DURING_LEAST: Duration = Duration::from_millis(1_500);
 /// How soon an abuser is cut, or slowed down.
 const SLOWED: Duration = Duration::from_secs(15);
 
@@ -53,7 +74,8 @@ const SLOWED: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy)]
 struct Abuser {
     to: SocketAddr,
-    path: &'static str,
+    /// Calls to each of these, in turn.
+    paths: &'static [&'static str],
     /// A credential without a rule; `None`: none at all.
     token: Option<&'static str>,
 }
@@ -70,7 +92,8 @@ fn opening(to: SocketAddr, number: usize) -> Opening {
 impl Abuser {
     fn call(&self, stream: u32) -> Vec<u8> {
         let token = self.token.unwrap_or("wrong");
-        call_with(stream, self.path, token, 0)
+        let path = self.paths[stream as usize / 2 % self.paths.len()];
+        call_with(stream, path, token, 0)
     }
 
     /// Opens calls whose messages do not come.
@@ -80,6 +103,28 @@ impl Abuser {
             let streams = (100 * calls..100 * (calls + 1)).map(|number| 2 * number + 1);
             let heads: Vec<_> = streams.map(|stream| self.call(stream)).collect();
             if !sent(&raw, &heads.concat()).await {
+                break;
+            }
+        }
+        Some(raw)
+    }
+
+    /// Opens calls with an empty message, which the broker may leave open.
+    async fn streams(self, number: usize) -> Option<RawHttp2> {
+        let raw = opening(self.to, number).open().await.ok()?;
+        for calls in 0..10 {
+            let streams = (100 * calls..100 * (calls + 1)).map(|number| 2 * number + 1);
+            let calls = streams.map(|stream| {
+                let empty = frame(DATA, END_STREAM, stream, &announced(0));
+                // The end of its messages would end a lease stream.
+                let empty = match self.paths {
+                    [HOLD] => frame(DATA, 0, stream, &announced(0)),
+                    _ => empty,
+                };
+                [self.call(stream), empty].concat()
+            });
+            let calls: Vec<_> = calls.collect();
+            if !sent(&raw, &calls.concat()).await {
                 break;
             }
         }
@@ -173,10 +218,11 @@ async fn hold(
     many: usize,
     abuse: impl AsyncFn(usize) -> Option<RawHttp2>,
 ) {
+    site.settles().await;
     let began = boottime();
     let open = join_all((0..many).map(|number| abuse(number))).await;
     let open: Vec<_> = open.into_iter().flatten().collect();
-    sleep(DURING).await;
+    sleep(duration(DURING, DURING_LEAST)).await;
     let cut = open.iter().filter(|raw| raw.seen().closed.is_some());
     figures(&format!(
         "abuse: {name}: {} of {} cut",
@@ -201,7 +247,7 @@ async fn honest(to: SocketAddr, many: usize) {
         ..GetLockRequest::default()
     };
     let (mut ticks, mut stream) = (interval(Duration::from_millis(500)), 1);
-    while boottime() - began < DURING {
+    while boottime() - began < duration(DURING, DURING_LEAST) {
         ticks.tick().await;
         let call = call_with(stream, LOOK, WORKER, 0);
         let call = [call, message(stream, &looked, END_STREAM)].concat();
@@ -235,26 +281,51 @@ async fn many_connections_with_little_each_cost_little_in_all() {
     let many = count(64, 32);
     site.works(honest(api, many)).await;
     for token in [None, Some(USELESS)] {
-        for (to, path) in [(api, ACQUIRE), (admin, SET_LIMIT)] {
-            let abuser = Abuser { to, path, token };
+        for (to, paths) in [(api, API), (admin, ADMIN)] {
+            // Calls of strangers to both listeners go the same way, and so do those of callers.
+            if scale() < 1.0 && token.is_some() != (to == api) {
+                continue;
+            }
+            let abuser = Abuser { to, paths, token };
             let who = token.map_or("strangers", |_| "callers without rules");
-            let name = format!("{who}: calls without a message at {path}");
+            let which = if to == api { "API" } else { "admin" };
+            let who = format!("{who}, {which}");
+            let name = format!("{who}: calls without a message");
             hold(&mut site, &name, many, async |number| {
                 abuser.heads(number).await
             })
             .await;
-            let name = format!("{who}: messages without an end at {path}");
+            let name = format!("{who}: messages without an end");
             hold(&mut site, &name, many, async |number| {
                 abuser.pieces(number).await
+            })
+            .await;
+            let name = format!("{who}: empty messages");
+            hold(&mut site, &name, many, async |number| {
+                abuser.streams(number).await
+            })
+            .await;
+            let health = Abuser {
+                paths: &[HEALTH],
+                ..abuser
+            };
+            let name = format!("{who}: watches of health");
+            hold(&mut site, &name, many, async |number| {
+                health.streams(number).await
             })
             .await;
         }
     }
     let abuser = Abuser {
         to: api,
-        path: HOLD,
+        paths: &[HOLD],
         token: Some(USELESS),
     };
+    let name = "lease streams without leases";
+    hold(&mut site, name, many, async |number| {
+        abuser.streams(number).await
+    })
+    .await;
     hold(&mut site, "unread refusals", many, async |number| {
         abuser.unread(number).await
     })
@@ -281,6 +352,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
     let posts = join_all((0..idle).map(|number| post(admin, number))).await;
     let cut = join_all(posts.into_iter().map(|tcp| is_closed(tcp, SLOWED))).await;
     assert_eq!(cut, vec![true; idle], "posts without a body");
+    sleep(duration(DURING, DURING_LEAST)).await;
     site.suffered(
         "posts without a body",
         &[Attempt {
