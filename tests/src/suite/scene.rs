@@ -215,7 +215,8 @@ impl Scene {
             stop.cancel();
             what.expect("in time")
         };
-        tokio::join!(what, watch(&self.referee, 0, lock, &stop))
+        let (what, looks) = tokio::join!(what, watch(&self.referee, 0, lock, &stop));
+        (what, looks.ends)
     }
 
     /// Waits until the runner's turn; what it got, and when the time of the holder before was over.

@@ -12,7 +12,7 @@ use leasehold_tests::{
     scale::{count, figures},
     stream_client::StreamClient,
     temp_dir::TempDir,
-    time_left::{TimeLeft, expiry, look, spread, watch},
+    time_left::{Looks, TimeLeft, expiry, look, spread, watch},
 };
 use rand::Rng;
 use tokio::{process::Command, time::sleep};
@@ -33,27 +33,21 @@ struct Kill {
     at: Duration,
     /// What the record said before that.
     holder: TimeLeft,
-    /// Different ends of the lease that were seen after the kill, the last one last.
-    ends: Vec<TimeLeft>,
+    /// After that.
+    looks: Looks,
     /// When the next in line was told.
     granted: Duration,
     token: i64,
 }
 
-impl Kill {
-    fn end(&self) -> &TimeLeft {
-        self.ends.last().expect("it was looked at")
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_holder_is_followed_when_its_time_is_over() {
     let kills = kill_all("killed", None).await;
-    let early = kills.iter().filter(|k| k.granted < k.end().earliest);
+    let early = kills.iter().filter(|k| k.granted < k.looks.end().earliest);
     let early = early.count();
-    let late = |kill: &Kill| kill.granted.saturating_sub(kill.end().latest);
+    let late = |kill: &Kill| kill.looks.late(kill.granted);
     let after_kill = kills.iter().map(|k| k.granted - k.at).max();
-    let renewed_late = kills.iter().filter(|k| k.ends.len() > 1).count();
+    let renewed_late = kills.iter().filter(|k| k.looks.ends.len() > 1).count();
     figures(&format!(
         "hold_kill: kills={} ttl=2000ms E=2650ms early={early} after_E: {} latest_after_kill={}ms \
          renewed_after_kill={renewed_late}",
@@ -63,12 +57,13 @@ async fn a_killed_holder_is_followed_when_its_time_is_over() {
     ));
     assert_eq!(early, 0, "granted before its time was over: {kills:#?}");
     for kill in &kills {
-        let remaining = kill.ends[0].remaining;
+        let remaining = kill.looks.ends[0].remaining;
         assert!(remaining <= expiry(TTL), "{kill:#?}");
         // It had a heartbeat in each third of the ttl; one may have been slow.
         assert!(remaining + TTL * 2 / 3 >= expiry(TTL), "{kill:#?}");
-        assert!(late(kill) <= SOON, "granted late: {kill:#?}");
-        assert!(kill.granted - kill.at <= expiry(TTL) + SOON, "{kill:#?}");
+        assert!(!kill.looks.are_too_many(), "granted late: {kill:#?}");
+        let end = kill.looks.end().earliest;
+        assert!(end <= kill.at + expiry(TTL) + SOON, "{kill:#?}");
     }
 }
 
@@ -100,7 +95,7 @@ async fn kill_all(name: &str, disconnect_grace: Option<Duration>) -> Vec<Kill> {
         kills.extend(join_all(round).await);
     }
     for kill in &kills {
-        let ends = kill.ends.iter();
+        let ends = kill.looks.ends.iter();
         let others = ends.filter(|seen| seen.lease_id != kill.holder.lease_id);
         assert_eq!(others.count(), 0, "somebody held it in between: {kill:#?}");
         assert!(kill.token > kill.holder.token, "{kill:#?}");
@@ -150,13 +145,13 @@ async fn kill(
         stop.cancel();
         (granted.lease.expect("a lease"), at)
     };
-    let ((lease, granted), mut ends) = tokio::join!(turn, watch(&client, 1, lock, &stop));
-    ends.retain(|seen| seen.lease_id != lease.lease_id);
+    let ((lease, granted), mut looks) = tokio::join!(turn, watch(&client, 1, lock, &stop));
+    looks.ends.retain(|seen| seen.lease_id != lease.lease_id);
     let token = lease.grants[0].fencing_token;
     Kill {
         at,
         holder,
-        ends,
+        looks,
         granted,
         token,
     }

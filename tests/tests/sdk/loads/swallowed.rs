@@ -15,7 +15,7 @@ use leasehold_tests::{
     proxy::{DATA, Mode, Proxy, Way},
     scale::{count, figures},
     stream_client::StreamClient,
-    time_left::{TimeLeft, spread, watch},
+    time_left::{Looks, spread, watch},
     trust_log::TrustLog,
     witness::{Share, Visit, Witness},
 };
@@ -28,8 +28,6 @@ const TTL: Duration = Duration::from_secs(2);
 const MARGIN: Duration = Duration::from_millis(500);
 /// How late a loss may be reported: no timer runs through a suspend, so the time is looked at.
 const LOOKED_AT: Duration = Duration::from_millis(100);
-/// How late a grant may be.
-const SOON: Duration = Duration::from_millis(200);
 /// What was under way when the network failed has arrived by then.
 const ON_THE_WAY: Duration = Duration::from_millis(300);
 const WAIT: Duration = Duration::from_secs(60);
@@ -68,8 +66,8 @@ struct Loss {
 #[derive(Debug)]
 struct Next {
     granted: Duration,
-    /// Different ends of the lease before that were seen, the last one last.
-    ends: Vec<TimeLeft>,
+    /// At the lease before, until then.
+    looks: Looks,
     guard: Guard,
 }
 
@@ -315,30 +313,27 @@ impl Scene {
             turn.expect("granted in time").expect("no panic")
         };
         let watch = watch(&self.observer, 0, lock, &stop);
-        let ((guard, granted), mut ends) = tokio::join!(turn, watch);
+        let ((guard, granted), mut looks) = tokio::join!(turn, watch);
         let guard = guard.expect("its turn");
-        ends.retain(|seen| seen.lease_id != guard.lease_id());
+        looks.ends.retain(|seen| seen.lease_id != guard.lease_id());
         Next {
             granted,
-            ends,
+            looks,
             guard,
         }
     }
 }
 
 impl Next {
-    fn end(&self) -> &TimeLeft {
-        self.ends.last().expect("it was looked at")
-    }
-
     fn late(&self) -> Duration {
-        self.granted.saturating_sub(self.end().latest)
+        self.looks.late(self.granted)
     }
 
     /// It was granted at the end of the time that the store had for the holder.
     fn judge(&self) {
-        assert!(self.granted >= self.end().earliest, "too soon: {self:#?}");
-        assert!(self.late() <= SOON, "granted late: {self:#?}");
+        let end = self.looks.end().earliest;
+        assert!(self.granted >= end, "too soon: {self:#?}");
+        assert!(!self.looks.are_too_many(), "granted late: {self:#?}");
     }
 }
 
