@@ -7,6 +7,7 @@ mod bodies;
 mod browsers;
 mod counting;
 mod deadline;
+mod hooked;
 mod hosts;
 mod messages;
 mod places;

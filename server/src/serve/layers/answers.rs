@@ -1,19 +1,16 @@
 //! Notes which answers wait for their clients to read on, and tells a grant that its answer was sent whole.
 
 use std::{
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use axum::{
-    body::{Body, Bytes, HttpBody},
-    extract::Request,
-    response::Response,
-};
-use http_body::{Frame, SizeHint};
+use axum::{extract::Request, response::Response};
 
-use super::small::Around;
+use super::{
+    hooked::{Hook, PolledFrame, hooked},
+    small::Around,
+};
 use crate::{
     grpc::OnDelivery,
     transport::{Answer, Load, Peer},
@@ -40,32 +37,22 @@ impl Around for Answers {
             }
             return answer;
         };
-        answer.map(|body| {
-            Body::new(Answered {
-                body,
-                delivery,
-                answer: load.answer(),
-            })
-        })
+        let sending = Sending {
+            delivery,
+            answer: load.answer(),
+        };
+        answer.map(|body| hooked(body, sending))
     }
 }
 
-/// The answer of a call. It is asked for more once the client has read what there was.
-struct Answered {
-    body: Body,
+/// An answer that is sent. It is asked for more once the client has read what there was.
+struct Sending {
     delivery: Option<OnDelivery>,
     answer: Answer,
 }
 
-impl HttpBody for Answered {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+impl Hook for Sending {
+    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
         match polled {
             Poll::Ready(Some(_)) => self.answer.waits(),
             Poll::Ready(None) | Poll::Pending => self.answer.is_read(),
@@ -80,13 +67,5 @@ impl HttpBody for Answered {
             delivery.done();
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

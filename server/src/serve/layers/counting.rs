@@ -1,19 +1,14 @@
 //! Counts calls by what their answers say: the status comes with the headers of an answer that has no
 //! message, and behind the messages of any other.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
-use axum::{
-    body::{Body, Bytes, HttpBody},
-    extract::Request,
-    http::HeaderMap,
-    response::Response,
-};
+use axum::{extract::Request, http::HeaderMap, response::Response};
 
-use super::small::Around;
+use super::{
+    hooked::{Hook, PolledFrame, hooked},
+    small::Around,
+};
 use crate::{
     metrics::{Calls, Counting, Metrics},
     serve::methods::METHODS,
@@ -41,7 +36,7 @@ impl Around for Calls {
         if answer.headers().contains_key(STATUS) {
             counting.end(code(answer.headers()));
         }
-        answer.map(|body| Body::new(Counted { body, counting }))
+        answer.map(|body| hooked(body, counting))
     }
 }
 
@@ -49,34 +44,17 @@ fn code(headers: &HeaderMap) -> Option<usize> {
     headers.get(STATUS)?.to_str().ok()?.parse().ok()
 }
 
-/// The answer of a call.
-struct Counted {
-    body: Body,
-    counting: Counting,
-}
-
-impl HttpBody for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+impl Hook for Counting {
+    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
         match &polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    self.counting.end(code(trailers));
+                    self.end(code(trailers));
                 }
             }
-            Poll::Ready(Some(Err(_)) | None) => self.counting.end(None),
+            Poll::Ready(Some(Err(_)) | None) => self.end(None),
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
     }
 }

@@ -23,7 +23,10 @@ use tokio::time::sleep;
 use tonic::Status;
 use tower::{Layer, Service};
 
-use super::deadline::passed;
+use super::{
+    deadline::passed,
+    hooked::{Hook, Hooked, PolledFrame},
+};
 use crate::{
     config::Http2,
     grpc::early,
@@ -63,9 +66,8 @@ enum Due {
     Nothing,
 }
 
-/// The messages of a call, as they come.
+/// Counts the messages of a call as they come.
 struct Messages {
-    body: Body,
     message: Message,
     /// Bytes of a call with one message, which are kept until the call has ended.
     kept: usize,
@@ -151,13 +153,16 @@ where
         let partial = peer.map(|peer| peer.load.call());
         let (parts, body) = request.into_parts();
         let messages = Messages {
-            body,
             message: Message::default(),
             kept: 0,
             partial,
             arrival: self.arrival.clone(),
             due,
             late: None,
+        };
+        let messages = Hooked {
+            body,
+            hook: messages,
         };
         if !is_one {
             let request = Request::from_parts(parts, Body::new(messages));
@@ -166,7 +171,7 @@ where
         let mut inner = self.inner.clone();
         std::mem::swap(&mut inner, &mut self.inner);
         // Each waits on the heap for itself, so that the larger future begins when the message is there.
-        let waits = (messages.complete().boxed(), Box::new(parts));
+        let waits = (complete(messages).boxed(), Box::new(parts));
         Either::Right(once_complete(inner, waits).boxed())
     }
 }
@@ -188,29 +193,30 @@ where
     }
 }
 
-impl Messages {
-    /// Reads the body to its end. One that is longer than a legal message is cut, for the decoder to refuse.
-    async fn complete(mut self) -> Result<Complete, Status> {
-        let most = self.arrival.bytes_max.saturating_add(PREFIX);
-        let mut message = Segments::default();
-        while let Some(frame) = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {
-            let frame = frame.map_err(|error| Status::from_error(error.into_inner()))?;
-            if let Some(bytes) = frame.data_ref() {
-                message.extend(bytes);
-            }
-            if message.bytes > most {
-                break;
-            }
+/// Reads the body to its end. One that is longer than a legal message is cut, for the decoder to refuse.
+async fn complete(mut messages: Hooked<Messages>) -> Result<Complete, Status> {
+    let most = messages.hook.arrival.bytes_max.saturating_add(PREFIX);
+    let mut message = Segments::default();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut messages).poll_frame(cx)).await {
+        let frame = frame.map_err(|error| Status::from_error(error.into_inner()))?;
+        if let Some(bytes) = frame.data_ref() {
+            message.extend(bytes);
         }
-        if let Some(partial) = &mut self.partial {
-            partial.arrived();
+        if message.bytes > most {
+            break;
         }
-        Ok(Complete {
-            message,
-            _counted: self.partial,
-        })
     }
+    let mut partial = messages.hook.partial;
+    if let Some(partial) = &mut partial {
+        partial.arrived();
+    }
+    Ok(Complete {
+        message,
+        _counted: partial,
+    })
+}
 
+impl Messages {
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         if self.due == Due::Nothing {
             return Poll::Pending;
@@ -248,15 +254,8 @@ impl Messages {
     }
 }
 
-impl HttpBody for Messages {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+impl Hook for Messages {
+    fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame {
         let kept = match &polled {
             Poll::Pending => match self.poll_late(cx) {
                 Poll::Ready(refused) => Err(refused),
@@ -275,10 +274,6 @@ impl HttpBody for Messages {
                 Poll::Ready(Some(Err(axum::Error::new(refused))))
             }
         }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
     }
 }
 

@@ -1,20 +1,15 @@
 //! Bounds the costly calls that are in progress, or not read yet, at a time: on a connection, and on all together.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
     extract::{Request, State},
     middleware::Next,
     response::Response,
 };
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
+use super::hooked::{Hook, hooked};
 use crate::{
     grpc,
     transport::{Costly, Peer, Places},
@@ -63,12 +58,11 @@ pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: N
     };
     drop(waits);
     let answer = next.run(request).await;
-    answer.map(|body| {
-        Body::new(Placed {
-            body,
-            _places: [of_connection, of_all],
-        })
-    })
+    let taken = Taken {
+        _of_connection: of_connection,
+        _of_all: of_all,
+    };
+    answer.map(|body| hooked(body, taken))
 }
 
 fn costly(path: &str) -> Option<Costly> {
@@ -82,24 +76,10 @@ fn costly(path: &str) -> Option<Costly> {
     }
 }
 
-/// The answer of a call that has its places.
-struct Placed {
-    body: Body,
-    _places: [Option<OwnedSemaphorePermit>; 2],
+/// The places of a call, which it keeps until its answer has been read.
+struct Taken {
+    _of_connection: Option<OwnedSemaphorePermit>,
+    _of_all: Option<OwnedSemaphorePermit>,
 }
 
-impl HttpBody for Placed {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-}
+impl Hook for Taken {}
