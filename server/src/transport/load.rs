@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
     task::{Context, Waker},
     time::Duration,
@@ -71,12 +71,17 @@ pub struct Load {
     bytes: Account,
     /// Calls whose first message is not whole.
     incomplete_calls: Account,
-    /// Calls that have begun, since the connection was opened.
-    begun: AtomicU32,
+    begun: Mutex<BegunCalls>,
     /// Calls that wait for a place.
     waiting_for_place: AtomicU32,
-    /// The connection waits for calls to begin.
-    is_behind: AtomicBool,
+}
+
+/// Calls that have begun to be served since the connection was opened.
+#[derive(Debug, Default)]
+struct BegunCalls {
+    count: u32,
+    /// The connection's task waits for more.
+    is_awaited: bool,
 }
 
 #[derive(Debug, Default)]
@@ -165,24 +170,25 @@ impl Load {
             bytes: budget.bytes.account(&ticket),
             incomplete_calls: budget.incomplete_calls.account(&ticket),
             ticket,
-            begun: AtomicU32::new(0),
+            begun: Mutex::default(),
             waiting_for_place: AtomicU32::new(0),
-            is_behind: AtomicBool::new(false),
         }
     }
 
     /// Notes that a call has begun to be served.
     pub fn begun(&self) {
-        self.begun.fetch_add(1, Relaxed);
-        if self.is_behind.swap(false, Relaxed) {
+        let mut begun = self.begun_calls();
+        begun.count = begun.count.wrapping_add(1);
+        if std::mem::take(&mut begun.is_awaited) {
             self.ticket.control().wake();
         }
     }
 
     /// Returns how many calls have begun. The connection's task is woken when one more has.
     pub(super) fn calls_begun(&self) -> u32 {
-        self.is_behind.store(true, Relaxed);
-        self.begun.load(Relaxed)
+        let mut begun = self.begun_calls();
+        begun.is_awaited = true;
+        begun.count
     }
 
     /// Counts a call, which takes memory before its first message has begun.
@@ -293,6 +299,10 @@ impl Load {
     fn settle(&self, waiting: &Waiting) {
         let paused = waiting.paused * STREAM_WINDOW;
         self.bytes.set(waiting.partial + waiting.unread + paused);
+    }
+
+    fn begun_calls(&self) -> MutexGuard<'_, BegunCalls> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
