@@ -36,11 +36,11 @@ type InspectionServiceClient interface {
 	GetLock(ctx context.Context, in *GetLockRequest, opts ...grpc.CallOption) (*GetLockResponse, error)
 	// Locks that are held or waited for, or closed by lock_delay.
 	ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksResponse, error)
-	// Changes, as they happen. Best effort: a gap is told, not filled. A watch ends
-	// with OK after `http2.max_connection_age` and its grace: go on with another one,
-	// with the last `resume_token`. It ends with UNAUTHENTICATED once its credential
-	// has expired or was withdrawn, and with PERMISSION_DENIED once the rules allow its
-	// caller to list no lock.
+	// Streams changes of locks as they happen. Changes may be missed: a GAP event
+	// says so, and they are not sent again. A watch ends with OK after
+	// `http2.max_connection_age` and its grace; begin another one with the last
+	// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
+	// withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
 	WatchLocks(ctx context.Context, in *WatchLocksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLocksResponse], error)
 }
 
@@ -101,11 +101,11 @@ type InspectionServiceServer interface {
 	GetLock(context.Context, *GetLockRequest) (*GetLockResponse, error)
 	// Locks that are held or waited for, or closed by lock_delay.
 	ListLocks(context.Context, *ListLocksRequest) (*ListLocksResponse, error)
-	// Changes, as they happen. Best effort: a gap is told, not filled. A watch ends
-	// with OK after `http2.max_connection_age` and its grace: go on with another one,
-	// with the last `resume_token`. It ends with UNAUTHENTICATED once its credential
-	// has expired or was withdrawn, and with PERMISSION_DENIED once the rules allow its
-	// caller to list no lock.
+	// Streams changes of locks as they happen. Changes may be missed: a GAP event
+	// says so, and they are not sent again. A watch ends with OK after
+	// `http2.max_connection_age` and its grace; begin another one with the last
+	// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
+	// withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
 	WatchLocks(*WatchLocksRequest, grpc.ServerStreamingServer[WatchLocksResponse]) error
 	mustEmbedUnimplementedInspectionServiceServer()
 }

@@ -51,11 +51,11 @@ class InspectionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchLocks(self, request, context):
-        """Changes, as they happen. Best effort: a gap is told, not filled. A watch ends
-        with OK after `http2.max_connection_age` and its grace: go on with another one,
-        with the last `resume_token`. It ends with UNAUTHENTICATED once its credential
-        has expired or was withdrawn, and with PERMISSION_DENIED once the rules allow its
-        caller to list no lock.
+        """Streams changes of locks as they happen. Changes may be missed: a GAP event
+        says so, and they are not sent again. A watch ends with OK after
+        `http2.max_connection_age` and its grace; begin another one with the last
+        `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
+        withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
