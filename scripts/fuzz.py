@@ -30,6 +30,7 @@ SEEDS, WORK = ROOT / "fuzz/corpus", TARGET / "fuzz"
 FOUND, ARTIFACTS, PROGRESS = WORK / "corpus", WORK / "artifacts", WORK / "progress.json"
 RUNNING: set[subprocess.Popen] = set()
 AT_ONCE, GATE_SECONDS, SOAK_CPU_SECONDS, SLICE_SECONDS = 2, 10, 3600, 300
+CODE = ["server", "proto", "fuzz/Cargo.toml", "fuzz/targets", "Cargo.toml", "Cargo.lock", "rust-toolchain.toml"]
 INPUT_SECONDS, INPUT_MB, CORPUS_MB = 25, 1024, 2
 # Packages of the test build: with all of them selected, dependencies have the same features, and are not built again.
 PACKAGES = ["leasehold-fuzz", "leasehold-cli", "leasehold", "leasehold-proto", "leasehold-server", "leasehold-tests"]
@@ -99,8 +100,8 @@ def explain(program: Path, text: str) -> str:
 
 
 def code_key() -> str:
-    """Returns a digest of the code, with what is not committed."""
-    code = output_of("git", "rev-parse", "HEAD") + output_of("git", "diff", "HEAD")
+    """Returns a digest of what the targets are built of, with what is not committed."""
+    code = output_of("git", "ls-tree", "HEAD", *CODE) + output_of("git", "diff", "HEAD", "--", *CODE)
     return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
