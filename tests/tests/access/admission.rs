@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_proto::v1::{ErrorReason, GetLockRequest, ListLocksRequest};
+use leasehold_proto::v1::{ErrorReason, GetLockRequest, ListLocksRequest, SetLockLimitRequest};
 use leasehold_tests::{
     client::channel,
     guarded::{EVERYTHING, Guarded, SOON},
@@ -115,6 +115,32 @@ async fn a_call_that_finds_no_place_is_refused_as_overload() {
     let lists = [("grpc_method", "ListLocks"), ("grpc_code", "Unavailable")];
     let refusals = counted.sum("grpc_server_handled_total", &lists);
     assert!((refusals - 1.0).abs() < f64::EPSILON, "{refusals}");
+}
+
+#[tokio::test]
+async fn a_connection_of_the_admin_listener_has_64_calls() {
+    const CALLS: u32 = 64;
+    const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
+    let site = Guarded::start(EVERYTHING, &[("alice", "alice")]).await;
+    let raw = Opening::to(site.broker.admin()).open().await;
+    let raw = raw.expect("a place");
+    // An admitted call, after which the connection may have as many in progress as HTTP/2 allows.
+    let limit = SetLockLimitRequest::default();
+    let head = call_with(1, SET_LIMIT, "alice", 0);
+    let admitted = [head, message(1, &limit, END_STREAM)].concat();
+    assert!(raw.send(&admitted).await);
+    let answered = raw.until(SOON, |seen| seen.heads > 0).await;
+    assert!(answered.is_some(), "{:?}", raw.seen());
+    for number in 1..=CALLS {
+        let head = call_with(2 * number + 1, SET_LIMIT, "alice", 0);
+        assert!(raw.send(&head).await);
+    }
+    assert!(raw.lives(SOON).await);
+    assert_eq!(raw.seen().resets, 0, "{:?}", raw.seen());
+    let one_more = call_with(2 * CALLS + 3, SET_LIMIT, "alice", 0);
+    assert!(raw.send(&one_more).await);
+    let refused = raw.until(SOON, |seen| seen.resets == 1).await;
+    assert!(refused.is_some(), "{:?}", raw.seen());
 }
 
 /// Well below the time that a message may take.

@@ -7,7 +7,11 @@ use leasehold_tests::{
     guarded::{EVERYTHING, Guarded},
     unfinished::refused,
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
 use tonic::Code;
 
 /// How soon a message must be complete.
@@ -33,4 +37,23 @@ async fn a_call_whose_message_does_not_come_is_refused() {
         assert!(began.elapsed() >= WITHIN, "{path}: {:?}", began.elapsed());
     });
     futures::future::join_all(calls).await;
+}
+
+#[tokio::test]
+async fn a_body_in_plain_http_that_does_not_come_is_refused() {
+    let site = Guarded::start(EVERYTHING, &[("alice", "alice")]).await;
+    let began = Instant::now();
+    let connection = TcpStream::connect(site.broker.admin()).await;
+    let mut connection = connection.expect("a place");
+    // One byte of five.
+    let request = "POST /log-filter HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                   authorization: Bearer alice\r\ncontent-length: 5\r\n\r\ni";
+    let sent = connection.write_all(request.as_bytes()).await;
+    sent.expect("it is read");
+    let mut answer = String::new();
+    let read = timeout(LATEST, connection.read_to_string(&mut answer)).await;
+    read.expect("an answer in time").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("they came too late"), "{answer}");
+    assert!(began.elapsed() >= WITHIN, "{:?}", began.elapsed());
 }

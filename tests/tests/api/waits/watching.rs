@@ -7,6 +7,7 @@ use leasehold_proto::v1::{
     inspection_service_client::InspectionServiceClient, watch_locks_response::EventType,
 };
 use leasehold_tests::{
+    broker_process::BrokerOptions,
     callers::Caller,
     client::{AcquireCall, Client, channel},
     deployment::Deployment,
@@ -16,7 +17,7 @@ use leasehold_tests::{
     status::reason,
     until::until,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
@@ -151,6 +152,24 @@ async fn a_watch_ends_with_its_broker_and_says_so() {
     let ended = watch.next().await.expect_err("it is over");
     assert_eq!(ended.code(), Code::Unavailable);
     assert_eq!(reason(&ended), Some(ErrorReason::Draining));
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_the_age_of_its_connection() {
+    /// The age, which differs by a tenth from connection to connection, and the time to move.
+    const LASTS_AT_LEAST: Duration = Duration::from_millis(1_900);
+    let mut options = BrokerOptions::default();
+    for key in ["MAX_CONNECTION_AGE", "MAX_CONNECTION_AGE_GRACE"] {
+        let setting = (format!("LEASEHOLD__HTTP2__{key}"), "1s".to_owned());
+        options.env.push(setting);
+    }
+    let deployment = Deployment::of(options).await;
+    let mut watch = Watch::begin(deployment.addrs()[0], "").await;
+    let began = Instant::now();
+    let end = timeout(HEARD_WITHIN, watch.0.message()).await;
+    let end = end.expect("it ends").expect("without an error");
+    assert_eq!(end, None);
+    assert!(began.elapsed() >= LASTS_AT_LEAST, "{:?}", began.elapsed());
 }
 
 #[tokio::test]
