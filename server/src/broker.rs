@@ -149,6 +149,13 @@ impl Broker {
         broker
     }
 
+    /// A broker with quotas that nobody reaches, and with streams that do not grow old in a test.
+    #[cfg(test)]
+    pub(crate) fn alone(store: Arc<dyn Store>) -> Self {
+        let [most, grace] = [Duration::from_secs(86_400); 2];
+        Self::new(store, Quotas::ample(), StreamAge { most, grace })
+    }
+
     /// Takes the locks of the call for `caller`, all or none, waiting in line at most `call.wait_ms`.
     ///
     /// # Cancel safety

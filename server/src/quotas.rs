@@ -47,6 +47,18 @@ pub struct QuotaLimits {
     pub acquires_at_once: u32,
 }
 
+#[cfg(test)]
+impl QuotaLimits {
+    /// Limits that nobody reaches.
+    pub(crate) const AMPLE: Self = Self {
+        locks_per_caller: 1_000_000,
+        locks_per_namespace: 1_000_000,
+        locks: 1_000_000,
+        acquires_per_second: 1_000_000,
+        acquires_at_once: 1_000_000,
+    };
+}
+
 /// All counts of a broker. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Quotas {
@@ -99,6 +111,12 @@ impl Quotas {
             streams: Shares::new(STREAMS_PER_CALLER_MAX, STREAMS_MAX),
             watches: Shares::new(WATCHES_PER_CALLER_MAX, WATCHES_MAX),
         }
+    }
+
+    /// Creates quotas that nobody reaches.
+    #[cfg(test)]
+    pub(crate) fn ample() -> Self {
+        Self::new(|| QuotaLimits::AMPLE)
     }
 
     /// Places for the locks of a call, all or none. `caller` is empty where nobody shows who calls.
@@ -289,4 +307,21 @@ impl From<Quota> for LockError {
 
 fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Bound;
+
+    #[test]
+    fn a_broker_has_twenty_thousand_lease_streams() {
+        let (quotas, unnamed) = (Quotas::ample(), Arc::default());
+        let mut streams: Vec<_> = (0..STREAMS_MAX).map(|_| quotas.stream(&unnamed)).collect();
+        assert!(streams.iter().all(Result::is_ok));
+        let refused = quotas.stream(&unnamed).err();
+        assert_eq!(refused, Some(Quota::Streams(Bound::Total(STREAMS_MAX))));
+        streams.pop();
+        assert!(quotas.stream(&unnamed).is_ok());
+    }
 }

@@ -6,6 +6,8 @@ pub mod memory;
 pub mod redis;
 pub mod redlock;
 mod replies;
+#[cfg(test)]
+pub(crate) mod stub;
 mod watch;
 
 use std::sync::Arc;

@@ -210,3 +210,22 @@ fn log(end: &End) {
         debug!(%lease_id, namespace, lock, fencing_token, held_ms, reason, "a lock was given back");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::stub::lease_id;
+
+    #[test]
+    fn so_many_losses_and_reasons_are_known() {
+        let ends = Ends::new(Arc::default(), Metrics::off(), Tracing::default());
+        for number in 0..=KNOWN_MAX {
+            assert!(ends.is_new((lease_id(number), 1)), "{number}");
+            ends.forbid(lease_id(number), "a reason");
+        }
+        let counts = |known: &Known| (known.lost.len(), known.forbidden.len());
+        assert_eq!(counts(&ends.known()), (KNOWN_MAX, KNOWN_MAX));
+        assert!(!ends.is_new((lease_id(1), 1)), "told already");
+        assert!(ends.is_new((lease_id(0), 1)), "the oldest is forgotten");
+    }
+}

@@ -104,7 +104,34 @@ fn touch_interval(lines: usize) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::sleep;
+
     use super::*;
+    use crate::{
+        broker::{TOUCHES, TURN_MAX},
+        store::stub::{Stub, acquire, lock},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_locks_are_touched_at_once() {
+        const NEXT_EVENT_MS: u64 = 1;
+        let store = Arc::new(Stub::default());
+        let broker = Broker::alone(store.clone());
+        let calls = (0..=TOUCHES).map(|number| acquire(&lock(&number.to_string()), number));
+        let waiting: Vec<_> = calls
+            .map(|call| {
+                let registration = broker.waiters.register(&call);
+                broker.expect(&call.lock, NEXT_EVENT_MS);
+                registration
+            })
+            .collect();
+        sleep(2 * AFTER_EVENT).await;
+        assert_eq!(store.asked(), TOUCHES);
+        sleep(TURN_MAX).await;
+        assert_eq!(store.asked(), waiting.len(), "late ones let others pass");
+    }
 
     #[test]
     fn the_touch_interval_grows_with_the_number_of_queues_up_to_four_seconds() {

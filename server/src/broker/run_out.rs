@@ -36,3 +36,25 @@ impl Broker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::store::stub::{Stub, lease_id, lock};
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_locks_that_have_run_out_are_touched_at_once() {
+        let store = Arc::new(Stub::default());
+        let broker = Broker::alone(store.clone());
+        let locks = (0..=AT_ONCE).map(|number| lock(&number.to_string()));
+        broker
+            .quotas
+            .held_on(lease_id(0), locks.collect(), Duration::ZERO);
+        sleep(2 * LOOK_EVERY).await;
+        assert_eq!(store.asked(), AT_ONCE);
+    }
+}

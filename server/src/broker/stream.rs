@@ -418,3 +418,35 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::store::stub::Stub;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_the_broker_ends_is_read_for_two_seconds_more() {
+        let (asks, mut asked) = mpsc::channel(1);
+        let expires = Instant::now() + QUEUE_GRACE;
+        let caller = StreamCaller {
+            name: Arc::default(),
+            expires: Some(expires),
+            moves_at: None,
+        };
+        let asked = stream::poll_fn(move |cx| asked.poll_recv(cx)).boxed();
+        let broker = Broker::alone(Arc::new(Stub::default()));
+        let held = broker.hold(caller, asked, Arc::new(|_| true));
+        held.expect("there is room");
+        sleep_until(expires + READ_ON / 2).await;
+        for sequence in 0..100 {
+            let heartbeat = Asked::Heartbeat { sequence };
+            asks.send(heartbeat).await.expect("it is read");
+        }
+        asks.closed().await;
+        let read_on = expires.elapsed();
+        assert!(read_on.abs_diff(READ_ON) < RETRY, "{read_on:?}");
+    }
+}

@@ -111,3 +111,27 @@ impl Attempt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::{
+        broker::TURN_MAX,
+        store::stub::{Stub, acquire, lock},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_attempts_are_taken_back_at_once() {
+        let (store, tasks) = (Arc::new(Stub::default()), TaskTracker::new());
+        let undo = Undo::start(store.clone(), &tasks, CancellationToken::new());
+        for number in 0..=AT_ONCE {
+            undo.later(Attempt::of(&acquire(&lock("a"), number), GRACE));
+        }
+        sleep(GRACE + TURN_MAX / 2).await;
+        assert_eq!(store.asked(), AT_ONCE);
+        sleep(TURN_MAX).await;
+        assert_eq!(store.asked(), AT_ONCE + 1, "late ones let others pass");
+    }
+}

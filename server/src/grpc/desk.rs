@@ -71,6 +71,23 @@ impl Desk {
         }
     }
 
+    /// A desk that asks nobody.
+    #[cfg(test)]
+    pub(crate) fn alone(broker: Broker) -> Self {
+        let live = Live {
+            limits: crate::lock::Limits::default(),
+            drain_timeout: std::time::Duration::ZERO,
+            quotas: crate::quotas::QuotaLimits::AMPLE,
+            log_filter: String::new(),
+        };
+        Self {
+            broker: Arc::new(OnceLock::from(broker)),
+            gate: Gate::open(),
+            live: watch::channel(live).1,
+            max_reply: 256 << 10,
+        }
+    }
+
     /// The broker, once its store is verified.
     #[must_use]
     pub fn broker(&self) -> Option<&Broker> {

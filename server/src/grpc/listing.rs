@@ -163,3 +163,35 @@ fn size(lock: &pb::Lock) -> usize {
     let length = lock.encoded_len();
     1 + encoded_len_varint(u64::try_from(length).unwrap_or(u64::MAX)) + length
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leasehold_proto::v1::ListLocksRequest;
+
+    use super::*;
+    use crate::{grpc::Desk, store::stub::Stub};
+
+    /// Returns for how many steps a page goes on that each find nothing.
+    async fn steps(takes: Duration) -> usize {
+        let store = Arc::new(Stub::listing(0, takes));
+        let desk = Desk::alone(Broker::alone(store.clone()));
+        let visitor = desk.admit(None, None).expect("nobody is asked");
+        let page = desk.list_locks(&visitor, ListLocksRequest::default());
+        let page = page.await.expect("a page");
+        assert!(page.locks.is_empty());
+        assert_ne!(page.next_page_token, "", "the next page goes on");
+        store.asked()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_ends_after_so_many_steps() {
+        assert_eq!(steps(Duration::ZERO).await, STEPS_MOST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_begins_no_step_after_half_a_second() {
+        assert_eq!(steps(LONG_ENOUGH / 5).await, 5);
+    }
+}

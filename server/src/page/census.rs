@@ -104,7 +104,7 @@ impl Census {
 
     /// The newest count, for which a request waits a moment; the count goes on without it.
     pub(super) async fn look(&self, broker: &Broker, visitor: &Visitor) -> Arc<Tally> {
-        let count = self.count_of(visitor);
+        let count = self.count_of(visitor.name());
         if count.is_due() {
             self.begin(&count, broker, visitor);
         }
@@ -121,7 +121,7 @@ impl Census {
 
     /// Returns when there is a count that was begun after this call, which takes as long as the pace asks.
     pub(super) async fn anew(&self, broker: &Broker, visitor: &Visitor) {
-        let (count, asked) = (self.count_of(visitor), Instant::now());
+        let (count, asked) = (self.count_of(visitor.name()), Instant::now());
         let mut newest = count.newest.subscribe();
         loop {
             let (began, due) = {
@@ -144,21 +144,21 @@ impl Census {
 
     /// Returns when no count is under way.
     pub(super) async fn ended(&self, visitor: &Visitor) {
-        let mut newest = self.count_of(visitor).newest.subscribe();
+        let mut newest = self.count_of(visitor.name()).newest.subscribe();
         // One that nobody keeps any more has ended, too.
         let _ = newest.wait_for(|tally| tally.ended.is_some()).await;
     }
 
-    fn count_of(&self, visitor: &Visitor) -> Arc<Count> {
+    fn count_of(&self, visitor: &Arc<str>) -> Arc<Count> {
         let mut counts = locked(&self.counts);
-        if !counts.contains_key(visitor.name()) && counts.len() >= VISITORS_MOST {
+        if !counts.contains_key(visitor) && counts.len() >= VISITORS_MOST {
             let oldest = counts
                 .iter()
                 .min_by_key(|(_, count)| count.newest.borrow().began);
             let oldest = oldest.map(|(name, _)| Arc::clone(name));
             oldest.map(|name| counts.remove(&name));
         }
-        let count = counts.entry(Arc::clone(visitor.name()));
+        let count = counts.entry(Arc::clone(visitor));
         Arc::clone(count.or_default())
     }
 
@@ -311,4 +311,33 @@ impl Tally {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{grpc::Desk, store::stub::Stub};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_ends_after_so_many_locks_and_says_so() {
+        let store = Stub::listing(STEP_MOST, Duration::ZERO);
+        let broker = Broker::alone(Arc::new(store));
+        let desk = Desk::alone(broker.clone());
+        let visitor = desk.admit(None, None).expect("nobody is asked");
+        let (count, mut tally) = (Count::default(), Tally::begun_at(Instant::now()));
+        let counted = count.add_all(&mut tally, &broker, &visitor);
+        let trouble = counted.await.expect_err("there are more");
+        assert_eq!(tally.locks, LOCKS_MOST);
+        assert_eq!(trouble, format!("there are more than {LOCKS_MOST} locks"));
+    }
+
+    #[tokio::test]
+    async fn counts_of_so_many_visitors_are_kept() {
+        let census = Census::new(TaskTracker::new(), CancellationToken::new());
+        let names = (0..=VISITORS_MOST).map(|number| Arc::from(number.to_string()));
+        let counts: Vec<_> = names.map(|name| census.count_of(&name)).collect();
+        assert_eq!(locked(&census.counts).len(), VISITORS_MOST);
+        let newest = census.count_of(&VISITORS_MOST.to_string().into());
+        assert!(counts.last().is_some_and(|last| Arc::ptr_eq(last, &newest)));
+    }
 }

@@ -254,3 +254,35 @@ impl Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::Body, extract::Request};
+    use futures::StreamExt as _;
+    use tokio_util::sync::CancellationToken;
+    use tower::Service as _;
+
+    use super::*;
+    use crate::{
+        grpc::Desk,
+        page::{Setup, router},
+        store::stub::Stub,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_live_page_stays_connected_for_ten_minutes() {
+        let mut page = router(Setup {
+            desk: Desk::alone(Broker::alone(Arc::new(Stub::default()))),
+            store: String::new(),
+            stop: CancellationToken::new(),
+        });
+        let began = Instant::now();
+        let asked = Request::get(address(View::Audit, None)).body(Body::empty());
+        let told = page.call(asked.expect("a request")).await;
+        let mut events = told.expect("an answer").into_body().into_data_stream();
+        assert!(events.next().await.is_some(), "it listens");
+        while events.next().await.is_some() {}
+        let lasted = began.elapsed();
+        assert!((LIFE..LIFE + TICK).contains(&lasted), "{lasted:?}");
+    }
+}

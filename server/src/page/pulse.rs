@@ -130,3 +130,32 @@ impl Beat {
         self.number
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        lock::{Mode, Owner},
+        store::{Change, ChangeKind, stub::lock},
+    };
+
+    #[test]
+    fn a_beat_of_too_many_locks_is_of_all() {
+        let change = Arc::new(Change {
+            kind: ChangeKind::Released,
+            lease_id: None,
+            owner: Owner::default(),
+            mode: Mode::Exclusive,
+            fencing_token: 0,
+            since_ms: 0,
+            remaining_ms: 0,
+        });
+        let changed = |number: usize| News::Changed(lock(&number.to_string()), change.clone());
+        let (mut beat, other) = (Beat::default(), lock("other"));
+        (0..NAMED_MOST).for_each(|number| beat.add(changed(number)));
+        assert!(!beat.concerns(0, |lock| *lock == other));
+        beat.add(changed(NAMED_MOST));
+        assert!(beat.concerns(0, |lock| *lock == other));
+        assert_eq!(beat.locks.len(), NAMED_MOST);
+    }
+}

@@ -79,6 +79,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mark_is_good_for_an_hour() {
+        let began = since_1970();
+        let mark = Seal::new().mark(Bound {
+            visitor: "token:ops",
+            namespace: "default",
+            name: "a",
+            lease_id: "l",
+        });
+        let (until, _) = mark.split_once('.').expect("two parts");
+        let until: u64 = until.parse().expect("a time");
+        let hour = [began, since_1970()].map(|now| (now + GOOD_FOR).as_secs());
+        assert!((hour[0]..=hour[1]).contains(&until), "{until}");
+    }
+
+    #[test]
     fn a_mark_is_good_for_what_it_was_made_for_and_nothing_else() {
         let seal = Seal::new();
         let bound = Bound {

@@ -94,3 +94,25 @@ impl Kept {
         run_out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        quotas::Quotas,
+        store::stub::{lease_id, lock},
+    };
+
+    #[test]
+    fn so_many_locks_of_leases_that_have_run_out_are_kept() {
+        let (quotas, caller) = (Quotas::ample(), Arc::default());
+        let place = |number: usize| quotas.place(&caller, &lock(&number.to_string()));
+        let places = (0..=RUN_OUT_MAX).map(place).collect();
+        quotas.keep(lease_id(0), places, Duration::ZERO);
+        assert_eq!(quotas.run_out().len(), RUN_OUT_MAX);
+        quotas.keep(lease_id(0), vec![place(0)], Duration::ZERO);
+        assert_eq!(quotas.run_out(), [lock("0")], "there is room again");
+    }
+}

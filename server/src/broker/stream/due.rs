@@ -111,3 +111,56 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::stream::{self, StreamExt as _};
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::{
+        broker::{
+            Broker, TURN_MAX, TURNS,
+            stream::{Asked, StreamCaller},
+        },
+        lock::{FencingToken, LeaseRef, LeaseToken, Ttl},
+        store::stub::{Stub, lease_id, lock},
+    };
+
+    fn attach(number: usize) -> Asked {
+        let lease_id = lease_id(number);
+        let held = LeaseRef {
+            lock: lock(&number.to_string()),
+            lease_id,
+            fencing_token: FencingToken::after(0, 1),
+        };
+        Asked::Attach {
+            call_id: i64::try_from(number).expect("few"),
+            lease: ShownLease {
+                lease_id,
+                lease_token: LeaseToken::from_caller(number.to_string()),
+                ttl: Ttl::from_stored(1_000),
+                locks: vec![held],
+            },
+            number: 1,
+            traced: Traced::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_attachments_are_at_the_store_at_once() {
+        let store = Arc::new(Stub::default());
+        let caller = StreamCaller {
+            name: Arc::default(),
+            expires: None,
+            moves_at: None,
+        };
+        let asked = stream::iter((0..=TURNS).map(attach)).chain(stream::pending());
+        let held = Broker::alone(store.clone()).hold(caller, asked.boxed(), Arc::new(|_| true));
+        held.expect("there is room");
+        sleep(TURN_MAX / 2).await;
+        assert_eq!(store.asked(), TURNS);
+        sleep(TURN_MAX).await;
+        assert_eq!(store.asked(), TURNS + 1, "late ones let others pass");
+    }
+}
