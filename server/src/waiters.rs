@@ -282,3 +282,25 @@ impl Drop for Registration {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::store::stub::{acquire, lock};
+
+    #[test]
+    fn a_call_may_fall_behind_by_so_many_signals() {
+        let waiters = Arc::<Waiters>::default();
+        let mut call = waiters.register(&acquire(&lock("a"), 0));
+        for _ in 0..=SIGNALS_MAX {
+            waiters.rejoin(&lock("a"));
+        }
+        let mut heard = 0;
+        while call.signal().now_or_never().is_some() {
+            heard += 1;
+        }
+        assert_eq!(heard, SIGNALS_MAX);
+    }
+}

@@ -353,4 +353,25 @@ mod tests {
         let token = parts.map(|part| BASE64URL_NOPAD.encode(part)).join(".");
         assert_eq!(jwt.verify(&token), None);
     }
+
+    #[test]
+    fn so_many_tokens_are_known_and_those_that_are_over_make_room() {
+        let samples: Value =
+            serde_json::from_str(include_str!("signatures/samples.json")).expect("JSON");
+        let jwt = Jwt::new(&samples.to_string(), "https://issuer.test", "leasehold");
+        let jwt = jwt.expect("public keys");
+        let token = |name: &str| samples["tokens"][name].as_str().expect("a token");
+        let shown = jwt.verify(token("EdDSA")).expect("a good token");
+        let remember = |number: usize, shown: &Shown| {
+            let mut known = jwt.known.lock().expect("nobody has panicked");
+            known.insert(digest(&number.to_string()), shown.clone());
+        };
+        (1..KNOWN_MOST).for_each(|number| remember(number, &shown));
+        assert!(jwt.verify(token("ES256")).is_some());
+        assert_eq!(jwt.known(token("ES256")), None, "it is verified again");
+        let expires = SystemTime::UNIX_EPOCH;
+        remember(1, &Shown { expires, ..shown });
+        assert!(jwt.verify(token("ES256")).is_some());
+        assert!(jwt.known(token("ES256")).is_some());
+    }
 }

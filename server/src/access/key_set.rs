@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 use ureq::{
-    Agent,
+    Agent, Body,
     tls::{Certificate, RootCerts, TlsConfig},
 };
 
@@ -39,6 +39,12 @@ impl KeySetUrl {
     }
 
     fn ask(&self) -> Result<String, String> {
+        let asked = self.agent()?.get(&self.url).call();
+        let mut reply = asked.map_err(|error| error.to_string())?;
+        text_of(reply.body_mut())
+    }
+
+    fn agent(&self) -> Result<Agent, String> {
         let config = Agent::config_builder()
             .https_only(true)
             .proxy(None)
@@ -50,13 +56,7 @@ impl KeySetUrl {
                     .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
                     .build(),
             );
-        let agent = config.build().new_agent();
-        let mut reply = agent
-            .get(&self.url)
-            .call()
-            .map_err(|error| error.to_string())?;
-        let body = reply.body_mut().with_config().limit(BYTES_MOST);
-        body.read_to_string().map_err(|error| error.to_string())
+        Ok(config.build().new_agent())
     }
 
     fn roots(&self) -> Result<Vec<Certificate<'static>>, String> {
@@ -70,5 +70,33 @@ impl KeySetUrl {
         Ok(roots
             .map(|root| Certificate::from_der(root).to_owned())
             .collect())
+    }
+}
+
+fn text_of(body: &mut Body) -> Result<String, String> {
+    let body = body.with_config().limit(BYTES_MOST);
+    body.read_to_string().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_issuer_has_five_seconds_to_answer() {
+        let site = KeySetUrl {
+            url: "https://issuer.test/keys".to_owned(),
+            ca: None,
+        };
+        let agent = site.agent().expect("a client");
+        assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
+    }
+
+    #[test]
+    fn a_key_set_has_256_kib_at_most() {
+        let most = usize::try_from(BYTES_MOST).expect("a size");
+        let read = |bytes| text_of(&mut Body::builder().data(vec![b' '; bytes]));
+        assert_eq!(read(most).map(|text| text.len()), Ok(most));
+        assert!(read(most + 1).is_err());
     }
 }

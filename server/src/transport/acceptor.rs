@@ -137,3 +137,45 @@ impl Accepted {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+    use crate::metrics::{Listener, Metrics};
+
+    #[tokio::test]
+    async fn so_many_connections_wait_to_be_served() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let setup = Setup {
+            tls: None,
+            speaks: Speaks::Either,
+            limits: ConnectionLimits {
+                total: 1_000,
+                per_address: 1_000,
+                per_identity: 1,
+            },
+            counted: Connections {
+                metrics: Metrics::off(),
+                listener: Listener::Api,
+            },
+            budget: Arc::default(),
+        };
+        let (acceptor, accepted) = Acceptor::new(listener, setup);
+        let mut clients = Vec::new();
+        for _ in 0..READY_MOST {
+            assert!(acceptor.ready.try_reserve().is_ok());
+            let mut client = TcpStream::connect(address).await.expect("it listens");
+            client.write_all(b"GET").await.expect("it reads");
+            clients.push(client);
+            let (tcp, from) = acceptor.listener.accept().await.expect("a connection");
+            let seat = acceptor.seats.take(from.ip()).expect("a place");
+            acceptor.begin(tcp, from, seat).await;
+        }
+        assert!(acceptor.ready.try_reserve().is_err(), "the next one waits");
+        assert!(pin!(accepted.connections()).next().await.is_some());
+        assert!(acceptor.ready.try_reserve().is_ok());
+    }
+}

@@ -439,3 +439,65 @@ impl AsyncWrite for Connection {
         self.in_time(cx, shut)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+    use super::*;
+    use crate::{
+        metrics::{Listener, Metrics},
+        transport::seats::{ConnectionLimits, Connections, Seats},
+    };
+
+    /// Bytes that a reader takes at once.
+    const AT_A_TIME: usize = 4 << 10;
+
+    /// A client, and its connection.
+    async fn connected() -> (TcpStream, Connection) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        client.write_all(b"GET").await.expect("it reads");
+        let (tcp, from) = listener.accept().await.expect("a connection");
+        let limits = ConnectionLimits {
+            total: 1,
+            per_address: 1,
+            per_identity: 1,
+        };
+        let counted = Connections {
+            metrics: Metrics::off(),
+            listener: Listener::Api,
+        };
+        let seat = Seats::new(limits, counted).take(from.ip());
+        let place = (seat.expect("a place"), &Arc::default());
+        let begun = Connection::begun(Io::Plain(tcp), None, from, Speaks::Either, place).await;
+        (client, begun.expect("it speaks"))
+    }
+
+    #[tokio::test]
+    async fn others_have_their_turn_after_so_many_bytes() {
+        let (mut client, mut connection) = connected().await;
+        let mut longest = 0;
+        let read = poll_fn(|cx| {
+            let mut in_turn = 0;
+            loop {
+                let mut piece = [0; AT_A_TIME];
+                let mut buffer = ReadBuf::new(&mut piece);
+                let read = Pin::new(&mut connection).poll_read(cx, &mut buffer);
+                if read.is_pending() || buffer.filled().is_empty() {
+                    return read;
+                }
+                in_turn += buffer.filled().len();
+                longest = longest.max(in_turn);
+            }
+        });
+        // The client writes while the connection gives way, and always as much as the socket takes.
+        let write = async move { client.write_all(&vec![b'x'; 16 * TURN]).await };
+        let (written, read) = tokio::join!(write, read);
+        written.and(read).expect("all is read");
+        assert!(longest <= TURN + 2 * AT_A_TIME, "{longest} in one turn");
+    }
+}

@@ -464,6 +464,23 @@ mod tests {
     }
 
     #[test]
+    fn so_many_costly_calls_have_a_place() {
+        let load = load();
+        let place = |call| futures::FutureExt::now_or_never(load.place(call));
+        for (call, most) in [
+            (Costly::List, LISTS_MOST),
+            (Costly::Look, LOOKS_MOST),
+            (Costly::Auxiliary, AUXILIARY_MAX),
+        ] {
+            let mut places: Vec<_> = (0..most).map(|_| place(call)).collect();
+            assert!(places.iter().all(Option::is_some), "{call:?}");
+            assert!(place(call).is_none(), "{call:?}: one too many");
+            places.pop();
+            assert!(place(call).is_some(), "{call:?}: it is free again");
+        }
+    }
+
+    #[test]
     fn much_that_is_incomplete_is_a_burst() {
         let load = load();
         let mut calls: Vec<_> = (0..CALLS_MIN).map(|_| load.call()).collect();

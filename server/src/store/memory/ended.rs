@@ -155,3 +155,47 @@ impl Record {
             .forget(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::{
+        lock::{BrokerId, LeaseRef, Via, expiry_ms},
+        store::{
+            Acquired, Renewed, Store as _,
+            memory::Memory,
+            stub::{acquire, lock},
+        },
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_expired_leases_are_remembered() {
+        let store = Memory::new(Duration::ZERO).connect(BrokerId::random());
+        let most = usize::try_from(EXPIRED_MAX).expect("few");
+        let mut leases = Vec::new();
+        for number in 0..=most {
+            let call = acquire(&lock("a"), number);
+            let Ok(Acquired::Granted(grant)) = store.acquire(&call).await else {
+                panic!("{number} is not granted");
+            };
+            leases.push(LeaseRef {
+                lock: call.lock,
+                lease_id: call.lease_id,
+                fencing_token: grant.fencing_token,
+            });
+            if number + 1 >= most {
+                advance(Duration::from_millis(expiry_ms(call.ttl.as_millis()))).await;
+            }
+        }
+        let mut remembered = 0;
+        for lease in &leases {
+            let renewed = store.renew(lease, None, Via::Anywhere).await;
+            remembered += usize::from(renewed == Ok(Renewed::Expired));
+        }
+        assert_eq!(remembered, most);
+    }
+}

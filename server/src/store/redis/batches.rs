@@ -188,3 +188,34 @@ impl Drop for Alone<'_> {
         self.batches.go_on(&mut queue, self.client, 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter::from_fn;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_for_so_many_locks() {
+        let mut queue = Queue {
+            under_way: 1,
+            ..Queue::default()
+        };
+        let mut answers = Vec::new();
+        for count in 1..=2 * TOGETHER_MAX + 1 {
+            let (reply, answer) = oneshot::channel();
+            let is_full = queue.is_full_with(Waiting {
+                sha: Str::default(),
+                command: Command {
+                    keys: vec![count.to_string()],
+                    args: vec![Value::Null; 20],
+                },
+                reply,
+            });
+            assert_eq!(is_full, count >= TOGETHER_MAX, "{count}");
+            answers.push(answer);
+        }
+        let runs: Vec<_> = from_fn(|| queue.next(1).map(|batch| batch.len())).collect();
+        assert_eq!(runs, [TOGETHER_MAX, TOGETHER_MAX, 1]);
+    }
+}

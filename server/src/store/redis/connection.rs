@@ -206,23 +206,7 @@ impl Connection {
         endpoint: &Endpoint,
         messages_max: usize,
     ) -> Result<Self, NodeError> {
-        let mut builder = Builder::from_config(endpoint.connect_with()?);
-        builder.with_connection_config(|connection| {
-            connection.max_command_attempts = 1;
-            connection.max_command_buffer_len = IN_FLIGHT_MAX;
-            connection.connection_timeout = CONNECT_TIMEOUT;
-            connection.internal_command_timeout = CONNECT_TIMEOUT;
-            connection.disable_cluster_health_check = true;
-            connection.tcp = TcpConfig {
-                nodelay: Some(true),
-                user_timeout: Some(UNACKNOWLEDGED_MAX),
-                ..TcpConfig::default()
-            };
-        });
-        builder.with_performance_config(|performance| {
-            performance.default_command_timeout = COMMAND_TIMEOUT;
-            performance.broadcast_channel_capacity = messages_max;
-        });
+        let builder = builder(endpoint.connect_with()?, messages_max);
         let client = builder.build().map_err(|e| endpoint.unreachable(&e))?;
         let router = client.init().await.map_err(|e| endpoint.unreachable(&e))?;
         Ok(Self { client, router })
@@ -263,6 +247,29 @@ impl Drop for Connection {
     }
 }
 
+/// What a client is built with: room for `messages_max` messages that were not yet read, and the bounds of
+/// every connection.
+fn builder(config: Config, messages_max: usize) -> Builder {
+    let mut builder = Builder::from_config(config);
+    builder.with_connection_config(|connection| {
+        connection.max_command_attempts = 1;
+        connection.max_command_buffer_len = IN_FLIGHT_MAX;
+        connection.connection_timeout = CONNECT_TIMEOUT;
+        connection.internal_command_timeout = CONNECT_TIMEOUT;
+        connection.disable_cluster_health_check = true;
+        connection.tcp = TcpConfig {
+            nodelay: Some(true),
+            user_timeout: Some(UNACKNOWLEDGED_MAX),
+            ..TcpConfig::default()
+        };
+    });
+    builder.with_performance_config(|performance| {
+        performance.default_command_timeout = COMMAND_TIMEOUT;
+        performance.broadcast_channel_capacity = messages_max;
+    });
+    builder
+}
+
 /// A setting of the server; `None` if it has none of this name.
 pub(super) async fn setting(client: &Client, name: &str) -> Result<Option<String>, Error> {
     let config = CustomCommand::new_static("CONFIG", None::<u16>, false);
@@ -299,4 +306,40 @@ pub(super) fn plain(error: &Error) -> String {
     let text = of_system.or(of_tls).map_or(text, |(text, _)| text);
     let text: String = text.chars().take(160).collect();
     text.trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_commands_are_on_the_way_to_a_server() {
+        let client = builder(Config::default(), MESSAGES_UNUSED).build();
+        let client = client.expect("a client");
+        let ask = || client.ping::<()>(None).now_or_never();
+        // Nobody has connected it: what is sent waits.
+        assert!((0..IN_FLIGHT_MAX).all(|_| ask().is_none()));
+        let refused = ask().expect("at once").expect_err("one too many");
+        assert_eq!(*refused.kind(), ErrorKind::Backpressure);
+    }
+
+    #[test]
+    fn messages_wait_by_the_number_of_servers() {
+        let address = Address {
+            host: "redis".to_owned(),
+            port: 6_379,
+        };
+        for (place, messages_max) in [
+            (Place::Server(address.clone()), MESSAGES_MAX),
+            (Place::Cluster(vec![address]), MESSAGES_MAX_EACH),
+        ] {
+            let config = RedisConfig::at(place);
+            assert_eq!(config.messages_max, messages_max);
+            let builder = builder(Config::default(), config.messages_max);
+            let performance = builder.get_performance_config();
+            assert_eq!(performance.broadcast_channel_capacity, messages_max);
+        }
+    }
 }
