@@ -23,7 +23,8 @@ use tokio_rustls::{
 use tokio_util::task::AbortOnDropHandle;
 
 use self::frames::{
-    ACK, DATA, GOAWAY, HEAD, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame,
+    ACK, DATA, GOAWAY, HEAD, HEADERS, INITIAL_WINDOW_SIZE, PING, PREFACE, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame,
 };
 use crate::{broker_tls::HOST, clock::boottime};
 
@@ -53,6 +54,8 @@ pub struct Seen {
     pub pings: usize,
     /// SETTINGS of the broker's own.
     pub settings: usize,
+    /// Bytes that the broker takes on a stream that it does not read.
+    pub stream_window: Option<u32>,
     /// Answers to SETTINGS.
     pub settled: usize,
     /// Streams that the broker has reset.
@@ -277,7 +280,10 @@ impl Reader {
                 seen.leave += usize::try_from(more).expect("a size");
             }
             RST_STREAM => seen.resets += 1,
-            SETTINGS if asks => seen.settings += 1,
+            SETTINGS if asks => {
+                seen.settings += 1;
+                seen.stream_window = setting(payload, INITIAL_WINDOW_SIZE).or(seen.stream_window);
+            }
             SETTINGS => seen.settled += 1,
             PING if asks => seen.pings += 1,
             PING => seen.pongs += 1,
@@ -293,4 +299,11 @@ impl Reader {
             _ => {}
         }
     }
+}
+
+/// The value of a setting in the payload of a SETTINGS frame (RFC 9113, section 6.5.1).
+fn setting(payload: &[u8], number: u16) -> Option<u32> {
+    let mut settings = payload.chunks_exact(6);
+    let value = settings.find_map(|setting| setting.strip_prefix(&number.to_be_bytes()))?;
+    value.try_into().ok().map(u32::from_be_bytes)
 }

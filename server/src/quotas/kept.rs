@@ -21,7 +21,8 @@ pub(super) struct Kept {
     run_out: Vec<LockKey>,
 }
 
-/// More are let go: whoever asks for the lock next finds the end.
+/// Expired locks to check of each kind, and leases whose locks the store holds on. Beyond that the next command for the
+/// lock finds its end.
 const RUN_OUT_MAX: usize = 10_000;
 
 impl Kept {
@@ -75,6 +76,9 @@ impl Kept {
 
     /// These locks of a lease are free then at last.
     pub(super) fn held_on(&mut self, lease_id: LeaseId, locks: Vec<LockKey>, ends_in: Duration) {
+        if self.held_on.len() >= RUN_OUT_MAX {
+            return;
+        }
         let end = Instant::now() + ends_in;
         self.held_on.insert((end, lease_id), locks);
     }
@@ -114,5 +118,14 @@ mod tests {
         assert_eq!(quotas.run_out().len(), RUN_OUT_MAX);
         quotas.keep(lease_id(0), vec![place(0)], Duration::ZERO);
         assert_eq!(quotas.run_out(), [lock("0")], "there is room again");
+    }
+
+    #[test]
+    fn so_many_leases_are_kept_that_the_store_holds_on() {
+        let quotas = Quotas::ample();
+        for number in 0..=RUN_OUT_MAX {
+            quotas.held_on(lease_id(number), vec![lock("a")], Duration::ZERO);
+        }
+        assert_eq!(quotas.run_out().len(), RUN_OUT_MAX);
     }
 }

@@ -118,6 +118,22 @@ async fn a_call_that_finds_no_place_is_refused_as_overload() {
 }
 
 #[tokio::test]
+async fn so_much_may_be_sent_that_is_not_read() {
+    const STREAM_WINDOW: u32 = 64 << 10;
+    const CONNECTION_WINDOW: usize = 4 << 20;
+    /// Of RFC 9113, before the broker changes it.
+    const FIRST_WINDOW: usize = 65_535;
+    let site = site().await;
+    for listener in [site.broker.addr(), site.broker.admin()] {
+        let raw = Opening::to(listener).open().await.expect("a place");
+        let widened = raw.until(SOON, |seen| seen.leave > 0).await;
+        let seen = widened.unwrap_or_else(|| panic!("{:?}", raw.seen()));
+        assert_eq!(seen.leave + FIRST_WINDOW, CONNECTION_WINDOW);
+        assert_eq!(seen.stream_window, Some(STREAM_WINDOW));
+    }
+}
+
+#[tokio::test]
 async fn a_connection_of_the_admin_listener_has_64_calls() {
     const CALLS: u32 = 64;
     const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";

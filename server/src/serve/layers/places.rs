@@ -83,3 +83,26 @@ struct Taken {
 }
 
 impl Hook for Taken {}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn all_connections_have_so_many_places_together() {
+        for (costly, most) in [
+            (Costly::List, LISTS_MAX),
+            (Costly::Look, LOOKS_MAX),
+            (Costly::Auxiliary, AUXILIARY_MAX),
+        ] {
+            let all = AllPlaces::default();
+            let taken: Vec<_> = (0..most)
+                .map(|_| all.0.take(costly).now_or_never())
+                .collect();
+            assert!(taken.iter().all(Option::is_some), "{costly:?}");
+            assert!(all.0.take(costly).now_or_never().is_none(), "{costly:?}");
+        }
+    }
+}
