@@ -14,7 +14,8 @@ const DOMAIN: &str = "leasehold.dev";
 /// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB, so that details
 /// must stay below 4 KiB.
 const SHOWN_MAX_BYTES: usize = 128;
-const VIOLATIONS_MAX: usize = 8;
+/// Violations that an error shows.
+pub(super) const VIOLATIONS_MAX: usize = 8;
 const VIOLATIONS_IN_MESSAGE: usize = 3;
 const STORE_RETRY_MS: u64 = 1_000;
 /// Memory comes back when others give their locks up, or somebody makes room.
@@ -360,7 +361,9 @@ fn invalid(violations: Vec<Violation>) -> Status {
         .map(|violation| format!("{} {}", violation.field, violation.description))
         .collect();
     let mut message = format!("invalid request: {}", shown.join("; "));
-    if count > shown.len() {
+    if count >= VIOLATIONS_MAX {
+        message += "; and more";
+    } else if count > shown.len() {
         message += &format!("; and {} more", count - shown.len());
     }
     let field_violations = violations

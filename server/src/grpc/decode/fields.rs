@@ -5,7 +5,7 @@ use prost::Message as _;
 use prost_types::Duration;
 
 use crate::{
-    grpc::status::{Refused, Violation},
+    grpc::status::{Refused, VIOLATIONS_MAX, Violation},
     lock::{
         FencingToken, LeaseId, Limits, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX,
         RequestId, Target,
@@ -34,6 +34,11 @@ impl Fields {
             field: field.into(),
             description,
         });
+    }
+
+    /// Returns true when as many violations were noted as an error shows: the rest of a list need not be read.
+    pub(super) fn are_full(&self) -> bool {
+        self.violations.len() >= VIOLATIONS_MAX
     }
 
     /// What was read, if nothing was noted.

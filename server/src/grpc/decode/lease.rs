@@ -32,6 +32,9 @@ pub(super) fn shown(
     }
     let mut locks = Vec::new();
     for (index, grant) in lease.grants.into_iter().enumerate() {
+        if fields.are_full() {
+            return None;
+        }
         locks.push(held(fields, &format!("{path}.grants[{index}]"), grant));
     }
     let locks: Option<Vec<_>> = locks.into_iter().collect();

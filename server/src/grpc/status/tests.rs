@@ -113,10 +113,17 @@ fn the_longest_refusals_can_be_read() {
 }
 
 #[test]
-fn the_first_violations_are_told_and_the_others_are_counted() {
-    let status = invalid(violations("field", 20));
-    let told = status.get_details_bad_request().expect("a BadRequest");
-    assert_eq!(told.field_violations.len(), VIOLATIONS_MAX);
-    let message = status.message();
-    assert!(message.ends_with("; and 17 more"), "{message}");
+fn the_first_violations_are_shown() {
+    for (count, end) in [
+        (3, "now"),
+        (7, "; and 4 more"),
+        (8, "; and more"),
+        (20, "; and more"),
+    ] {
+        let status = invalid(violations("field", count));
+        let shown = status.get_details_bad_request().expect("a BadRequest");
+        assert_eq!(shown.field_violations.len(), count.min(VIOLATIONS_MAX));
+        let message = status.message();
+        assert!(message.ends_with(end), "{message}");
+    }
 }
