@@ -4,7 +4,11 @@ mod calls;
 mod told;
 mod unread;
 
-use std::{future::ready, sync::Arc, task::Poll};
+use std::{
+    future,
+    sync::Arc,
+    task::{Poll, ready},
+};
 
 use futures::stream::{self, BoxStream, Stream, StreamExt as _};
 use leasehold_proto::v1::{
@@ -87,10 +91,10 @@ pub(super) fn serve(
     };
     let asked = heard.scan(reader, move |reader, heard| {
         reader.asking.limits = live.borrow().limits;
-        ready(reader.hear(heard))
+        future::ready(reader.hear(heard))
     });
     let tell = Arc::new(move |told| client.send(Box::new(response(told, &veil))));
-    let held = broker.hold(caller, asked.filter_map(ready).boxed(), tell);
+    let held = broker.hold(caller, in_turn(asked).boxed(), tell);
     held.map_err(|error| status::of_all(&error, None))?;
     Ok(told.boxed())
 }
@@ -111,6 +115,20 @@ fn heard(
             Poll::Ready(Some(())) => Poll::Ready(Some(Heard::Rules)),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
+    })
+}
+
+/// Passes on what a client asks. Each message that was refused costs its turn: a client that sends many of them keeps
+/// other tasks from nothing.
+fn in_turn(asked: impl Stream<Item = Option<Asked>> + Send) -> impl Stream<Item = Asked> + Send {
+    let mut asked = Box::pin(asked);
+    stream::poll_fn(move |cx| match ready!(asked.poll_next_unpin(cx)) {
+        Some(Some(asked)) => Poll::Ready(Some(asked)),
+        Some(None) => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        None => Poll::Ready(None),
     })
 }
 
@@ -241,5 +259,23 @@ pub(super) fn asked(
         Request::Heartbeat(heartbeat) => Ok(Asked::Heartbeat {
             sequence: heartbeat.sequence,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+
+    use futures::task::noop_waker_ref;
+
+    use super::*;
+
+    #[test]
+    fn each_refused_message_costs_a_turn() {
+        let asked = stream::iter([None, None, Some(Asked::Close)]);
+        let mut asked = std::pin::pin!(in_turn(asked));
+        let mut cx = Context::from_waker(noop_waker_ref());
+        let mut is_asked = || matches!(asked.poll_next_unpin(&mut cx), Poll::Ready(Some(_)));
+        assert_eq!([is_asked(), is_asked(), is_asked()], [false, false, true]);
     }
 }

@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::transport::{Load, Paused, Unread};
 
 /// Unread messages with which no request of the stream is read.
-const MESSAGES_MAX: usize = 100;
+const MESSAGES_MAX: usize = 32;
 /// Bytes of unread messages with which no request of the stream is read.
 const BYTES_MAX: usize = 256 << 10;
 /// Memory of a message besides its encoding.
@@ -266,15 +266,16 @@ mod tests {
     #[tokio::test]
     async fn requests_are_read_again_when_messages_were() {
         let (sender, requests, mut receiver) = queue(None);
-        for call in 0..100 {
+        for call in 0..MESSAGES_MAX {
             assert!(has_room(&requests), "{call}");
-            assert!(sender.send(done(call)));
+            assert!(sender.send(done(call as i64)));
         }
-        assert!(!has_room(&requests), "100 messages");
+        assert!(!has_room(&requests));
         read(&mut receiver).await;
         assert!(has_room(&requests));
         drop(sender);
-        assert_eq!(receiver.collect::<Vec<_>>().await.len(), 99);
+        let rest = receiver.collect::<Vec<_>>().await;
+        assert_eq!(rest.len(), MESSAGES_MAX - 1);
         assert!(has_room(&requests), "to see that the client is gone");
     }
 
@@ -307,8 +308,8 @@ mod tests {
         let (sender, _requests, mut receiver) = queue(None);
         sender.send(queued(1, 9));
         sender.send(queued(1, 8));
-        for call in 2..100 {
-            sender.send(queued(call, 9));
+        for call in 2..MESSAGES_MAX {
+            sender.send(queued(call as i64, 9));
         }
         for position in (1..=8).rev() {
             for call in 1..=120 {
