@@ -1,5 +1,6 @@
-//! Calls of a connection whose heads were read and that have not begun. HTTP/2 is read on until the socket is empty before
-//! the first of them begins, and until then no bound of calls counts them.
+//! What was read from a connection and is not taken by services yet: heads of calls that have not begun, and frames of
+//! messages. HTTP/2 is read on until the socket is empty, and flow control alone would allow as much as the window of the
+//! connection.
 
 use std::{
     pin::Pin,
@@ -13,34 +14,63 @@ use super::load::Load;
 
 /// Calls of a connection that may have to begin; with more it is not read.
 const BACKLOG_MAX: i32 = 16;
-/// How long it waits for them at most. Not each head is that of a call that begins: some are refused by HTTP/2, and some
-/// are trailers.
+/// Memory of frames that may have to be taken; with more it is not read.
+const UNTAKEN_BYTES_MAX: i64 = 64 << 10;
+/// Memory of a frame besides its bytes.
+const FRAME_BYTES: usize = 256;
+/// How long it waits for them at most. Not everything is taken: some heads are refused by HTTP/2, some are trailers, and
+/// messages of calls that have ended are thrown away.
 const WAITS_MAX: Duration = Duration::from_millis(20);
+
+/// Heads of calls, and memory of frames with messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Received {
+    pub(super) heads: u32,
+    pub(super) bytes: u64,
+}
 
 /// The backlog of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Heads that were read, less those that no call belongs to.
-    heads: u32,
+    /// What was read, less what is not expected to be taken.
+    received: Received,
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl Backlog {
-    /// Notes heads that were read.
-    pub(super) fn read(&mut self, heads: u32) {
-        self.heads = self.heads.wrapping_add(heads);
+/// Returns the memory of a frame with so many bytes of messages.
+pub(super) fn memory_of_data(length: usize) -> u64 {
+    (length + FRAME_BYTES) as u64
+}
+
+impl Received {
+    /// Adds more.
+    pub(super) fn add(&mut self, more: Self) {
+        self.heads = self.heads.wrapping_add(more.heads);
+        self.bytes = self.bytes.wrapping_add(more.bytes);
     }
 
-    /// Waits until few calls have to begin.
+    /// Whether little of it is not taken. Below zero for what was not expected and is taken later.
+    fn is_little_more_than(self, taken: Self) -> bool {
+        self.heads.wrapping_sub(taken.heads).cast_signed() < BACKLOG_MAX
+            && self.bytes.wrapping_sub(taken.bytes).cast_signed() < UNTAKEN_BYTES_MAX
+    }
+}
+
+impl Backlog {
+    /// Notes what was read.
+    pub(super) fn read(&mut self, more: Received) {
+        self.received.add(more);
+    }
+
+    /// Waits until little has to be taken.
     pub(super) fn poll_short(&mut self, load: &Load, cx: &mut Context<'_>) -> Poll<()> {
-        // Below zero for calls that were forgotten and begin later.
-        if self.heads.wrapping_sub(load.calls_begun()).cast_signed() < BACKLOG_MAX {
+        if self.received.is_little_more_than(load.taken()) {
             self.waits = None;
             return Poll::Ready(());
         }
         let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
         ready!(waits.as_mut().poll(cx));
-        (self.heads, self.waits) = (load.calls_begun(), None);
+        (self.received, self.waits) = (load.taken(), None);
         Poll::Ready(())
     }
 }
@@ -56,29 +86,52 @@ mod tests {
         *,
     };
 
+    fn load() -> Load {
+        let ticket = Ticket::alone([127, 0, 0, 1].into());
+        Load::new(&Budget::default(), Arc::new(ticket))
+    }
+
+    fn heads(heads: i32) -> Received {
+        let heads = heads.cast_unsigned();
+        Received { heads, bytes: 0 }
+    }
+
     async fn is_short(backlog: &mut Backlog, load: &Load) -> bool {
         poll_fn(|cx| Poll::Ready(backlog.poll_short(load, cx).is_ready())).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_calls_have_begun_or_do_not_begin() {
-        let ticket = Ticket::alone([127, 0, 0, 1].into());
-        let load = Load::new(&Budget::default(), Arc::new(ticket));
-        let mut backlog = Backlog::default();
-        backlog.read(BACKLOG_MAX.cast_unsigned() - 1);
+        let (load, mut backlog) = (load(), Backlog::default());
+        backlog.read(heads(BACKLOG_MAX - 1));
         assert!(is_short(&mut backlog, &load).await);
-        backlog.read(1);
+        backlog.read(heads(1));
         assert!(!is_short(&mut backlog, &load).await);
         load.begun();
         assert!(is_short(&mut backlog, &load).await);
-        backlog.read(1);
+        backlog.read(heads(1));
         assert!(!is_short(&mut backlog, &load).await);
         advance(WAITS_MAX).await;
         assert!(is_short(&mut backlog, &load).await);
-        backlog.read(BACKLOG_MAX.cast_unsigned() - 1);
+        backlog.read(heads(BACKLOG_MAX - 1));
         assert!(
             is_short(&mut backlog, &load).await,
-            "the others are forgotten"
+            "the others are not expected"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_read_on_when_its_frames_were_taken() {
+        const LENGTH: usize = 1_000;
+        let (load, mut backlog) = (load(), Backlog::default());
+        let bytes = memory_of_data(LENGTH);
+        let mut frames = 0;
+        while is_short(&mut backlog, &load).await {
+            backlog.read(Received { heads: 0, bytes });
+            frames += 1;
+        }
+        assert_eq!(frames, UNTAKEN_BYTES_MAX.cast_unsigned().div_ceil(bytes));
+        load.frame_taken(LENGTH);
+        assert!(is_short(&mut backlog, &load).await);
     }
 }

@@ -22,6 +22,10 @@ const BYTES_PER_ADDRESS_MAX: i64 = 12 << 20;
 /// Calls whose first message is not whole: more than all waits of a full queue that begin at the same time.
 const INCOMPLETE_CALLS_MAX: i64 = 8_192;
 
+/// Bytes with which those connections are not read that keep [`TIGHT_PER_CONNECTION`] or more, so that few have to be closed.
+const TIGHT_TOTAL: i64 = BYTES_MAX / 2;
+/// Bytes of one connection that are more than calls in progress need.
+const TIGHT_PER_CONNECTION: usize = 128 << 10;
 /// Calls without their messages with which connections read little at a time.
 const MANY_INCOMPLETE_CALLS: i64 = 1_024;
 
@@ -43,6 +47,8 @@ pub(super) struct Pool {
     total_max: i64,
     per_address_max: i64,
     total: AtomicI64,
+    /// What closed connections have kept that are not gone yet.
+    closing: AtomicI64,
     newest: AtomicU64,
     accounts: Mutex<Accounts>,
 }
@@ -61,6 +67,8 @@ struct Accounts {
 #[derive(Debug)]
 struct Entry {
     amount: AtomicI64,
+    /// The amount when the connection was closed.
+    closing: AtomicI64,
     of_block: Arc<AtomicI64>,
     ticket: Arc<Ticket>,
 }
@@ -96,6 +104,17 @@ impl Budget {
     pub(super) fn has_many_incomplete_calls(&self) -> bool {
         self.incomplete_calls.total.load(Relaxed) > MANY_INCOMPLETE_CALLS
     }
+
+    /// Returns true while all connections keep much.
+    fn is_tight(&self) -> bool {
+        let Pool { total, closing, .. } = self.bytes.as_ref();
+        total.load(Relaxed) + closing.load(Relaxed) > TIGHT_TOTAL
+    }
+
+    /// Returns whether a connection that keeps so many bytes may be read.
+    pub(super) fn has_room_for(&self, amount: usize) -> bool {
+        amount < TIGHT_PER_CONNECTION || !self.is_tight()
+    }
 }
 
 impl Pool {
@@ -105,6 +124,7 @@ impl Pool {
             total_max,
             per_address_max,
             total: AtomicI64::new(0),
+            closing: AtomicI64::new(0),
             newest: AtomicU64::new(0),
             accounts: Mutex::new(Accounts {
                 open: HashMap::new(),
@@ -128,6 +148,7 @@ impl Pool {
         });
         let entry = Arc::new(Entry {
             amount: AtomicI64::new(0),
+            closing: AtomicI64::new(0),
             of_block,
             ticket: Arc::clone(ticket),
         });
@@ -165,7 +186,9 @@ impl Pool {
                 break;
             }
             entry.ticket.control().cut();
-            self.set(entry, 0);
+            let kept = self.set(entry, 0);
+            entry.closing.fetch_add(kept, Relaxed);
+            self.closing.fetch_add(kept, Relaxed);
             closed += 1;
         }
         accounts.closed += closed;
@@ -179,11 +202,13 @@ impl Pool {
         }
     }
 
-    /// The sums may be below zero for a moment, while two tasks change one amount.
-    fn set(&self, entry: &Entry, amount: i64) {
-        let more = amount - entry.amount.swap(amount, Relaxed);
-        self.total.fetch_add(more, Relaxed);
-        entry.of_block.fetch_add(more, Relaxed);
+    /// Sets the amount of a connection, and returns the one before. The sums may be below zero for a moment, while two
+    /// tasks change one amount.
+    fn set(&self, entry: &Entry, amount: i64) -> i64 {
+        let before = entry.amount.swap(amount, Relaxed);
+        self.total.fetch_add(amount - before, Relaxed);
+        entry.of_block.fetch_add(amount - before, Relaxed);
+        before
     }
 
     fn lock(&self) -> MutexGuard<'_, Accounts> {
@@ -192,6 +217,11 @@ impl Pool {
 }
 
 impl Account {
+    /// Returns what the connection has.
+    pub(super) fn amount(&self) -> usize {
+        usize::try_from(self.entry.amount.load(Relaxed)).unwrap_or(0)
+    }
+
     /// The connection has so much now.
     pub(super) fn set(&self, amount: usize) {
         let Self { pool, entry, .. } = self;
@@ -206,17 +236,11 @@ impl Account {
     }
 }
 
-#[cfg(test)]
-impl Account {
-    /// Returns what the connection has.
-    pub(super) fn amount(&self) -> usize {
-        usize::try_from(self.entry.amount.load(Relaxed)).expect("not below zero")
-    }
-}
-
 impl Drop for Account {
     fn drop(&mut self) {
         self.pool.set(&self.entry, 0);
+        let closing = self.entry.closing.swap(0, Relaxed);
+        self.pool.closing.fetch_sub(closing, Relaxed);
         let mut accounts = self.pool.lock();
         accounts.open.remove(&self.number);
         let block = self.entry.ticket.block();
@@ -284,5 +308,30 @@ mod tests {
         assert_eq!(cut(&other), [false]);
         assert_eq!(cut(&greedy).iter().filter(|cut| **cut).count(), 2);
         assert!(!cut(&greedy)[4], "it has least");
+    }
+
+    #[test]
+    fn those_that_keep_much_are_not_read_while_all_keep_half() {
+        let budget = Budget::default();
+        let half = usize::try_from(TIGHT_TOTAL).expect("a size") / MIB;
+        let accounts = connections(&budget.bytes, 1, &[half]);
+        assert!(budget.has_room_for(TIGHT_PER_CONNECTION));
+        let more = connections(&budget.bytes, 2, &[1]);
+        assert!(!budget.has_room_for(TIGHT_PER_CONNECTION));
+        assert!(budget.has_room_for(TIGHT_PER_CONNECTION - 1));
+        drop(more);
+        assert!(budget.has_room_for(TIGHT_PER_CONNECTION));
+        drop(accounts);
+    }
+
+    #[test]
+    fn what_closed_connections_keep_counts_until_they_are_gone() {
+        let budget = Budget::default();
+        let per_address = usize::try_from(BYTES_PER_ADDRESS_MAX).expect("a size") / MIB;
+        let greedy = connections(&budget.bytes, 1, &[per_address + 1]);
+        assert_eq!(cut(&greedy), [true]);
+        assert!(!budget.has_room_for(TIGHT_PER_CONNECTION));
+        drop(greedy);
+        assert!(budget.has_room_for(TIGHT_PER_CONNECTION));
     }
 }

@@ -42,6 +42,8 @@ const UNADMITTED_CALLS_MAX: usize = 16;
 /// After so many bytes without a pause others have their turn: by itself a connection would read some
 /// megabytes first.
 const TURN: usize = 64 << 10;
+/// How often a connection that keeps much checks whether it may be read again.
+const CHECKS_ROOM_EVERY: Duration = Duration::from_millis(20);
 /// What is read at a time while many calls wait for their messages.
 const SMALL_PIECE: usize = 1 << 10;
 /// How long a client that was told to go elsewhere may finish what it has begun.
@@ -71,6 +73,8 @@ pub struct Connection {
     control: Arc<Control>,
     backlog: Backlog,
     burst: Burst,
+    /// While the connection waits for room in the budget.
+    next_room_check: Option<Pin<Box<Sleep>>>,
     budget: Arc<Budget>,
     /// Nothing is read until there are fewer calls in progress, or the client takes its answers.
     is_paused: bool,
@@ -148,6 +152,7 @@ impl Connection {
             control: Arc::clone(seat.ticket().control()),
             backlog: Backlog::default(),
             burst: Burst::new(&budget.bursts),
+            next_room_check: None,
             budget: Arc::clone(budget),
             is_paused: false,
             heard,
@@ -180,6 +185,7 @@ impl Connection {
         if !self.may_read() {
             return Poll::Pending;
         }
+        ready!(self.poll_room(cx));
         ready!(self.backlog.poll_short(&self.peer.load, cx));
         let is_in_burst = self.peer.load.is_in_burst();
         let turn = ready!(self.burst.poll_turn(is_in_burst, cx));
@@ -222,6 +228,18 @@ impl Connection {
         }
         self.gone_away = None;
         Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    /// Waits while the connection keeps much, and all together do.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.budget.has_room_for(self.peer.load.bytes()) {
+            let check = || Box::pin(sleep(CHECKS_ROOM_EVERY));
+            let next = self.next_room_check.get_or_insert_with(check);
+            ready!(next.as_mut().poll(cx));
+            self.next_room_check = None;
+        }
+        self.next_room_check = None;
+        Poll::Ready(())
     }
 
     /// What came of sending, or an error if nothing has for too long.
@@ -375,8 +393,8 @@ impl AsyncRead for Connection {
             let new = &buffer.filled()[before..];
             self.frames.read(new)?;
             self.in_turn += new.len();
-            let heads = self.frames.take_heads();
-            self.backlog.read(heads);
+            let received = self.frames.take_received();
+            self.backlog.read(received);
         } else {
             self.in_turn = 0;
             if let Poll::Ready(why) = self.outlives(cx) {

@@ -5,6 +5,8 @@ use std::{collections::HashSet, io, time::Duration};
 
 use tokio::time::Instant;
 
+use super::backlog::{Received, memory_of_data};
+
 /// A frame's length, kind, flags and stream (RFC 9113, section 4.1).
 const HEAD: usize = 9;
 /// What a client begins with (section 3.4).
@@ -53,8 +55,8 @@ pub(super) struct Frames {
     /// Acknowledgements that the client has to send.
     pings: u32,
     settings: u32,
-    /// Heads of calls that were read.
-    heads: u32,
+    /// What was read since this was asked last.
+    received: Received,
     /// Calls without a whole answer, as long as they are counted.
     calls: Option<Calls>,
 }
@@ -106,14 +108,14 @@ impl Frames {
             since: Instant::now(),
             pings: 0,
             settings: 0,
-            heads: 0,
+            received: Received::default(),
             calls: Some(Calls::default()),
         }
     }
 
-    /// Returns how many heads of calls were read since this was asked last.
-    pub(super) fn take_heads(&mut self) -> u32 {
-        std::mem::take(&mut self.heads)
+    /// Returns what was read since this was asked last.
+    pub(super) fn take_received(&mut self) -> Received {
+        std::mem::take(&mut self.received)
     }
 
     /// Returns the number of calls in progress, unless they are not counted any more.
@@ -152,9 +154,12 @@ impl Frames {
                 calls.read(kind, stream);
             }
             let is_ack = flags & ACK != 0;
+            if kind == DATA {
+                self.received.bytes += memory_of_data(length);
+            }
             match kind {
                 HEADERS => {
-                    self.heads += 1;
+                    self.received.heads += 1;
                     self.allow_more();
                 }
                 DATA if length >= PREFIX || flags & END_STREAM != 0 => {}

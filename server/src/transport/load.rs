@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use super::{
+    backlog::{Received, memory_of_data},
     budget::{Account, Budget},
     bursts::{BYTES_MIN, CALLS_MIN},
     seats::Ticket,
@@ -27,8 +28,9 @@ use super::{
 const PARTIAL_MOST: usize = 1 << 20;
 /// Bytes of answers that the client has not read; with more no lease stream of the connection is read.
 const UNREAD_MAX: usize = 4 << 20;
-/// Bytes that a client may send on a stream that is not read, by `http2.stream_window`.
-const STREAM_WINDOW: usize = 64 << 10;
+/// Memory of a stream that is not read: what its client may send, by `http2.stream_window`, and the buffer of the decoder,
+/// which grows to twice the largest frame.
+const PAUSED_BYTES: usize = 96 << 10;
 /// Lists that are made, or not read yet.
 const LISTS_MOST: usize = 8;
 /// Locks that are looked at, or not read yet: each look may wait for a store that does not answer, so
@@ -71,15 +73,15 @@ pub struct Load {
     bytes: Account,
     /// Calls whose first message is not whole.
     incomplete_calls: Account,
-    begun: Mutex<BegunCalls>,
+    taken: Mutex<Taken>,
     /// Calls that wait for a place.
     waiting_for_place: AtomicU32,
 }
 
-/// Calls that have begun to be served since the connection was opened.
+/// What services have taken of what was received since the connection was opened.
 #[derive(Debug, Default)]
-struct BegunCalls {
-    count: u32,
+struct Taken {
+    received: Received,
     /// The connection's task waits for more.
     is_awaited: bool,
 }
@@ -87,6 +89,8 @@ struct BegunCalls {
 #[derive(Debug, Default)]
 struct Waiting {
     partial: usize,
+    /// Bytes of whole messages that are not decoded yet.
+    undecoded: usize,
     /// Calls whose first message is not whole.
     calls: usize,
     unread: usize,
@@ -103,6 +107,7 @@ struct Waiting {
 pub struct Partial {
     load: Arc<Load>,
     bytes: usize,
+    undecoded: usize,
     is_first: bool,
 }
 
@@ -170,25 +175,35 @@ impl Load {
             bytes: budget.bytes.account(&ticket),
             incomplete_calls: budget.incomplete_calls.account(&ticket),
             ticket,
-            begun: Mutex::default(),
+            taken: Mutex::default(),
             waiting_for_place: AtomicU32::new(0),
         }
     }
 
     /// Notes that a call has begun to be served.
     pub fn begun(&self) {
-        let mut begun = self.begun_calls();
-        begun.count = begun.count.wrapping_add(1);
-        if std::mem::take(&mut begun.is_awaited) {
+        self.take(Received { heads: 1, bytes: 0 });
+    }
+
+    /// Notes that a frame with so many bytes of messages was taken.
+    pub(super) fn frame_taken(&self, length: usize) {
+        let bytes = memory_of_data(length);
+        self.take(Received { heads: 0, bytes });
+    }
+
+    fn take(&self, more: Received) {
+        let mut taken = self.lock_taken();
+        taken.received.add(more);
+        if std::mem::take(&mut taken.is_awaited) {
             self.ticket.control().wake();
         }
     }
 
-    /// Returns how many calls have begun. The connection's task is woken when one more has.
-    pub(super) fn calls_begun(&self) -> u32 {
-        let mut begun = self.begun_calls();
-        begun.is_awaited = true;
-        begun.count
+    /// Returns what services have taken. The connection's task is woken when that is more.
+    pub(super) fn taken(&self) -> Received {
+        let mut taken = self.lock_taken();
+        taken.is_awaited = true;
+        taken.received
     }
 
     /// Counts a call, which takes memory before its first message has begun.
@@ -200,8 +215,14 @@ impl Load {
         Partial {
             load: Arc::clone(self),
             bytes: 0,
+            undecoded: 0,
             is_first: true,
         }
+    }
+
+    /// Returns how many bytes the connection keeps.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.amount()
     }
 
     /// Returns whether much is incomplete. The connection's task is woken when it no longer is.
@@ -297,12 +318,13 @@ impl Load {
     }
 
     fn settle(&self, waiting: &Waiting) {
-        let paused = waiting.paused * STREAM_WINDOW;
-        self.bytes.set(waiting.partial + waiting.unread + paused);
+        let paused = waiting.paused * PAUSED_BYTES;
+        let messages = waiting.partial + waiting.undecoded + waiting.unread;
+        self.bytes.set(messages + paused);
     }
 
-    fn begun_calls(&self) -> MutexGuard<'_, BegunCalls> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -317,9 +339,17 @@ impl Waiting {
 }
 
 impl Partial {
+    /// Notes that a frame of the call with so many bytes was taken.
+    pub fn frame_taken(&self, length: usize) {
+        self.load.frame_taken(length);
+    }
+
     /// So much of it has come. False if the connection has too much of such.
     #[must_use]
     pub fn is(&mut self, bytes: usize) -> bool {
+        if bytes == self.bytes {
+            return true;
+        }
         let mut waiting = self.load.lock();
         let was_in_burst = waiting.is_in_burst();
         waiting.partial = waiting.partial + bytes - self.bytes;
@@ -327,6 +357,16 @@ impl Partial {
         self.load.settle(&waiting);
         self.load.end_burst(was_in_burst, &waiting);
         waiting.partial <= PARTIAL_MOST
+    }
+
+    /// So many bytes of whole messages wait to be decoded.
+    pub fn undecoded(&mut self, bytes: usize) {
+        if bytes != self.undecoded {
+            let mut waiting = self.load.lock();
+            waiting.undecoded = waiting.undecoded + bytes - self.undecoded;
+            self.undecoded = bytes;
+            self.load.settle(&waiting);
+        }
     }
 
     /// The first message is whole.
@@ -344,6 +384,7 @@ impl Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         self.arrived();
+        self.undecoded(0);
         let _ = self.is(0);
     }
 }

@@ -229,7 +229,15 @@ impl Messages {
     }
 
     fn received(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        let before = self.message.here;
         let is_complete = self.message.more(bytes);
+        if let Some(partial) = &mut self.partial {
+            partial.frame_taken(bytes.len());
+            if self.due != Due::Everything {
+                let whole = (before + bytes.len()).saturating_sub(self.message.here);
+                partial.undecoded(whole);
+            }
+        }
         if self.due == Due::Everything {
             self.kept += bytes.len();
         } else {
@@ -256,6 +264,10 @@ impl Messages {
 
 impl Hook for Messages {
     fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame {
+        if let (Poll::Pending, Some(partial)) = (&polled, &mut self.partial) {
+            // It is asked for more when all before is decoded.
+            partial.undecoded(0);
+        }
         let kept = match &polled {
             Poll::Pending => match self.poll_late(cx) {
                 Poll::Ready(refused) => Err(refused),
