@@ -64,6 +64,8 @@ const ADDRESSES: u8 = 8;
 /// Bytes that may be sent on a connection at once.
 const FIRST_WINDOW: usize = 65_535;
 const MAX_FRAME: usize = 16_384;
+/// Bytes that may be sent on a stream at once.
+const STREAM_WINDOW: usize = 64 << 10;
 /// How long an abuse goes on at least, for the calls of bystanders.
 const DURING: Duration = Duration::from_secs(3);
 const DURING_LEAST: Duration = Duration::from_millis(1_500);
@@ -156,22 +158,22 @@ impl Abuser {
         Some(raw)
     }
 
-    /// Has many messages of lease streams refused, and reads no refusal.
+    /// Has many messages of lease streams refused, as many as the broker takes at once, and reads no refusal.
     async fn unread(self, number: usize) -> Option<RawHttp2> {
         const STREAMS: u32 = 15;
-        const MESSAGES: usize = 100;
         let shut = Opening {
             settings: vec![(INITIAL_WINDOW_SIZE, 0)],
             ..opening(self.to, number)
         };
         let raw = shut.open().await.ok()?;
         let bad = wrong_attach();
-        let all = bad.len() * MESSAGES * STREAMS as usize;
+        let bad = bad.repeat(STREAM_WINDOW / bad.len());
+        let all = bad.len() * STREAMS as usize;
         let _ = raw.until(DURING, |seen| seen.leave >= all).await;
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
             let begun = sent(&raw, &self.call(stream)).await;
-            for part in bad.repeat(MESSAGES).chunks(MAX_FRAME) {
+            for part in bad.chunks(MAX_FRAME) {
                 if !begun || !sent(&raw, &frame(DATA, 0, stream, part)).await {
                     return Some(raw);
                 }
@@ -349,6 +351,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
         opening(api, number).open().await.ok()
     })
     .await;
+    site.settles().await;
     let posts = join_all((0..idle).map(|number| post(admin, number))).await;
     let cut = join_all(posts.into_iter().map(|tcp| is_closed(tcp, SLOWED))).await;
     assert_eq!(cut, vec![true; idle], "posts without a body");
