@@ -26,7 +26,7 @@ use crate::{
 /// Lease streams of one broker.
 const STREAMS_MAX: usize = 20_000;
 /// Lease streams of one caller at each broker, where callers show who they are.
-const STREAMS_PER_CALLER_MAX: usize = 3_000;
+const STREAMS_PER_CALLER_MAX: usize = 2_000;
 /// Watches of one broker.
 const WATCHES_MAX: usize = 1_000;
 /// Watches of one caller at each broker, where callers show who they are.

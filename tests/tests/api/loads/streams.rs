@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-const PER_CALLER: usize = 3_000;
+const PER_CALLER: usize = 2_000;
 const PER_CONNECTION: usize = 1_000;
 
 /// A lease stream that asks for nothing.
@@ -30,7 +30,7 @@ async fn idle(caller: &Caller) -> Result<Idle, Status> {
 }
 
 #[tokio::test]
-async fn one_caller_has_three_thousand_lease_streams() {
+async fn one_caller_has_two_thousand_lease_streams() {
     let tokens = [("alice", "alice"), ("bob", "bob")];
     let site = Guarded::start(EVERYTHING, &tokens).await;
     let mut open = Vec::new();
@@ -43,7 +43,7 @@ async fn one_caller_has_three_thousand_lease_streams() {
     let refused = idle(&alice).await.err().expect("one too many");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     assert_eq!(reason(&refused), Some(ErrorReason::QuotaExceeded));
-    let bound = "the caller has 3000 lease streams at this broker, the maximum";
+    let bound = "the caller has 2000 lease streams at this broker, the maximum";
     assert!(refused.message().contains(bound), "{}", refused.message());
     let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
     let label = [("quota", "streams_per_caller")];
