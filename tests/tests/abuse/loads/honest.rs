@@ -7,20 +7,23 @@ use futures::{
     stream::{self, StreamExt as _},
 };
 use leasehold_proto::v1::{
-    AcquireRequest, LockTarget, Owner, ReleaseRequest, hold_response::Message as Response,
-    lock_service_client::LockServiceClient,
+    AcquireRequest, ErrorReason, LockTarget, Owner, ReleaseRequest,
+    hold_response::Message as Response, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
     broker_process::{BrokerOptions, BrokerProcess},
     client::AcquireCall,
     redis_server::RedisServer,
     scale::{count, figures},
+    status::reason,
     stream_client::StreamClient,
 };
+use tokio::time::sleep;
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
 };
+use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
 /// Connections that are opened for one lease.
@@ -51,9 +54,15 @@ async fn connect(to: SocketAddr, number: usize) -> Channel {
     endpoint.connect().await.expect("a place")
 }
 
+fn retry_after(overload: &Status) -> Duration {
+    let advice = overload.get_details_retry_info();
+    let delay = advice.and_then(|advice| advice.retry_delay);
+    delay.expect("advice when to repeat")
+}
+
 async fn cycle(channel: Channel, lock: &str) -> Result<(), Status> {
     let mut locks = LockServiceClient::new(channel);
-    let acquired = locks.acquire(AcquireRequest {
+    let acquire = AcquireRequest {
         target: Some(LockTarget {
             name: lock.to_owned(),
             ..LockTarget::default()
@@ -64,8 +73,16 @@ async fn cycle(channel: Channel, lock: &str) -> Result<(), Status> {
         }),
         request_id: Uuid::new_v4().to_string(),
         ..AcquireRequest::default()
-    });
-    let lease = acquired.await?.into_inner().lease;
+    };
+    let mut acquired = locks.acquire(acquire.clone()).await;
+    // Thousands at once are more than a store answers at once: clients repeat what is overload, as its refusal says.
+    while let Err(status) = &acquired
+        && reason(status) == Some(ErrorReason::Overloaded)
+    {
+        sleep(retry_after(status)).await;
+        acquired = locks.acquire(acquire.clone()).await;
+    }
+    let lease = acquired?.into_inner().lease;
     let released = locks.release(ReleaseRequest {
         lease,
         ..ReleaseRequest::default()
