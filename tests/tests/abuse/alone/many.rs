@@ -64,6 +64,8 @@ const ADDRESSES: u8 = 8;
 /// Bytes that may be sent on a connection at once.
 const FIRST_WINDOW: usize = 65_535;
 const MAX_FRAME: usize = 16_384;
+/// The least that is not taken for a frame that asks for nothing.
+const SMALL_FRAME: usize = 5;
 /// Bytes that may be sent on a stream at once.
 const STREAM_WINDOW: usize = 64 << 10;
 /// How long an abuse goes on at least, for the calls of bystanders.
@@ -159,7 +161,7 @@ impl Abuser {
     }
 
     /// Has many messages of lease streams refused, as many as the broker takes at once, and reads no refusal.
-    async fn unread(self, number: usize) -> Option<RawHttp2> {
+    async fn unread(self, number: usize, frame_length: usize) -> Option<RawHttp2> {
         const STREAMS: u32 = 15;
         let shut = Opening {
             settings: vec![(INITIAL_WINDOW_SIZE, 0)],
@@ -173,10 +175,10 @@ impl Abuser {
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
             let begun = sent(&raw, &self.call(stream)).await;
-            for part in bad.chunks(MAX_FRAME) {
-                if !begun || !sent(&raw, &frame(DATA, 0, stream, part)).await {
-                    return Some(raw);
-                }
+            let frames = bad.chunks(frame_length);
+            let frames: Vec<_> = frames.map(|part| frame(DATA, 0, stream, part)).collect();
+            if !begun || !sent(&raw, &frames.concat()).await {
+                return Some(raw);
             }
         }
         Some(raw)
@@ -329,7 +331,12 @@ async fn many_connections_with_little_each_cost_little_in_all() {
     })
     .await;
     hold(&mut site, "unread refusals", many, async |number| {
-        abuser.unread(number).await
+        abuser.unread(number, MAX_FRAME).await
+    })
+    .await;
+    let name = "unread refusals of messages in small frames";
+    hold(&mut site, name, many, async |number| {
+        abuser.unread(number, SMALL_FRAME).await
     })
     .await;
     hold(
@@ -337,7 +344,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
         "refusals that are read slowly",
         many,
         async |number| {
-            let raw = abuser.unread(number).await?;
+            let raw = abuser.unread(number, MAX_FRAME).await?;
             for stream in [1, 3, 5, 7] {
                 let more = [window_update(0, 26 << 10), window_update(stream, 26 << 10)];
                 let _ = sent(&raw, &more.concat()).await;
