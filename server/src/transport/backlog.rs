@@ -49,10 +49,11 @@ impl Received {
         self.bytes = self.bytes.wrapping_add(more.bytes);
     }
 
-    /// Whether little of it is not taken. Below zero for what was not expected and is taken later.
-    fn is_little_more_than(self, taken: Self) -> bool {
+    /// Whether little of it is not taken, besides what unread streams may keep. Below zero for what was not expected and
+    /// is taken later.
+    fn is_little_more_than(self, taken: Self, unread: i64) -> bool {
         self.heads.wrapping_sub(taken.heads).cast_signed() < BACKLOG_MAX
-            && self.bytes.wrapping_sub(taken.bytes).cast_signed() < UNTAKEN_BYTES_MAX
+            && self.bytes.wrapping_sub(taken.bytes).cast_signed() < UNTAKEN_BYTES_MAX + unread
     }
 }
 
@@ -62,16 +63,32 @@ impl Backlog {
         self.received.add(more);
     }
 
-    /// Waits until little has to be taken.
+    /// Waits until little has to be taken. While a stream is not read its frames are neither taken nor thrown away, and the
+    /// wait has no end but that of the stream.
     pub(super) fn poll_short(&mut self, load: &Load, cx: &mut Context<'_>) -> Poll<()> {
-        if self.received.is_little_more_than(load.taken()) {
+        loop {
+            let (taken, unread) = (load.taken(), load.bytes_of_unread_streams());
+            if taken.bytes.wrapping_sub(self.received.bytes).cast_signed() > 0 {
+                self.received.bytes = taken.bytes;
+            }
+            if self.received.is_little_more_than(taken, unread) {
+                self.waits = None;
+                return Poll::Ready(());
+            }
+            let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
+            ready!(waits.as_mut().poll(cx));
             self.waits = None;
-            return Poll::Ready(());
+            self.received.heads = taken.heads;
+            self.forget_bytes(load);
         }
-        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
-        ready!(waits.as_mut().poll(cx));
-        (self.received, self.waits) = (load.taken(), None);
-        Poll::Ready(())
+    }
+
+    /// Expects no more of the frames that were read to be taken, unless a stream is not read: those of calls that have ended
+    /// were thrown away.
+    pub(super) fn forget_bytes(&mut self, load: &Load) {
+        if load.bytes_of_unread_streams() == 0 {
+            self.received.bytes = load.taken().bytes;
+        }
     }
 }
 
@@ -132,6 +149,28 @@ mod tests {
         }
         assert_eq!(frames, UNTAKEN_BYTES_MAX.cast_unsigned().div_ceil(bytes));
         load.frame_taken(LENGTH);
+        assert!(is_short(&mut backlog, &load).await);
+        backlog.read(Received { heads: 0, bytes });
+        assert!(!is_short(&mut backlog, &load).await);
+        advance(WAITS_MAX).await;
+        assert!(is_short(&mut backlog, &load).await, "they are thrown away");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_of_a_stream_that_is_not_read_are_not_forgotten() {
+        let (load, mut backlog) = (Arc::new(load()), Backlog::default());
+        let unread = load.paused();
+        let most = UNTAKEN_BYTES_MAX + load.bytes_of_unread_streams();
+        let bytes = most.cast_unsigned() - 1;
+        backlog.read(Received { heads: 0, bytes });
+        backlog.forget_bytes(&load);
+        assert!(is_short(&mut backlog, &load).await);
+        backlog.read(Received { heads: 0, bytes: 1 });
+        for _ in 0..3 {
+            assert!(!is_short(&mut backlog, &load).await);
+            advance(WAITS_MAX).await;
+        }
+        drop(unread);
         assert!(is_short(&mut backlog, &load).await);
     }
 }

@@ -397,6 +397,8 @@ impl AsyncRead for Connection {
             self.backlog.read(received);
         } else {
             self.in_turn = 0;
+            let this = self.as_mut().get_mut();
+            this.backlog.forget_bytes(&this.peer.load);
             if let Poll::Ready(why) = self.outlives(cx) {
                 return Poll::Ready(Err(why));
             }

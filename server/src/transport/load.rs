@@ -225,6 +225,12 @@ impl Load {
         self.bytes.amount()
     }
 
+    /// Returns how many bytes streams keep that are not read.
+    pub(super) fn bytes_of_unread_streams(&self) -> i64 {
+        let bytes = self.lock().paused * PAUSED_BYTES;
+        i64::try_from(bytes).unwrap_or(i64::MAX / 2)
+    }
+
     /// Returns whether much is incomplete. The connection's task is woken when it no longer is.
     pub(super) fn is_in_burst(&self) -> bool {
         self.lock().is_in_burst()

@@ -12,7 +12,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 use super::hooked::{Hook, hooked};
 use crate::{
     grpc,
-    transport::{Costly, Peer, Places},
+    transport::{Costly, Paused, Peer, Places},
 };
 
 /// Lists on all connections.
@@ -21,6 +21,7 @@ const LISTS_MAX: usize = 32;
 const LOOKS_MAX: usize = 256;
 /// Streams of health and reflection on all connections.
 const AUXILIARY_MAX: usize = 16_384;
+const REFLECTION: &str = "/grpc.reflection.";
 /// How long a call waits for a place.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -48,6 +49,7 @@ pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: N
         return next.run(request).await;
     };
     let load = Arc::clone(&peer.load);
+    let is_reflection = request.uri().path().starts_with(REFLECTION);
     let Some(waits) = load.wait_for_place() else {
         return grpc::early::no_place().into_http();
     };
@@ -59,6 +61,7 @@ pub(super) async fn take(State(all): State<AllPlaces>, request: Request, next: N
     drop(waits);
     let answer = next.run(request).await;
     let taken = Taken {
+        _unread: is_reflection.then(|| load.paused()),
         _of_connection: of_connection,
         _of_all: of_all,
     };
@@ -70,14 +73,14 @@ fn costly(path: &str) -> Option<Costly> {
         "/leasehold.v1.InspectionService/ListLocks" => Some(Costly::List),
         "/leasehold.v1.InspectionService/GetLock" => Some(Costly::Look),
         "/grpc.health.v1.Health/Watch" => Some(Costly::Auxiliary),
-        _ => path
-            .starts_with("/grpc.reflection.")
-            .then_some(Costly::Auxiliary),
+        _ => path.starts_with(REFLECTION).then_some(Costly::Auxiliary),
     }
 }
 
 /// The places of a call, which it keeps until its answer has been read.
 struct Taken {
+    /// Reflection reads its requests when its answers are read.
+    _unread: Option<Paused>,
     _of_connection: Option<OwnedSemaphorePermit>,
     _of_all: Option<OwnedSemaphorePermit>,
 }
