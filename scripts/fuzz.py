@@ -67,7 +67,7 @@ def build(is_soak: bool, names: list[str]) -> Path:
 
 
 def fuzz(program: Path, corpora: list[Path], seconds: int) -> Outcome:
-    """Runs a target for so many seconds, or until an input makes it fail. New inputs go into the first corpus."""
+    """Runs a target for the given seconds, or until an input makes it fail. New inputs go into the first corpus."""
     artifacts = ARTIFACTS / program.name
     for folder in [artifacts, *corpora]:
         folder.mkdir(parents=True, exist_ok=True)

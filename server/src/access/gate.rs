@@ -140,7 +140,8 @@ impl Caller {
         Some(Instant::now() + left.mul_f64(MOVES_AFTER))
     }
 
-    /// Waits until its credential ends by itself. `None`: it does not.
+    /// Returns a future that is ready when the certificate no longer counts, or the token has expired. `None`: a token
+    /// without an expiry.
     fn end(&self) -> Option<BoxFuture<'static, ()>> {
         if let Proof::Certificate(certificate) = &self.proof {
             let certificate = certificate.clone();
@@ -317,7 +318,7 @@ impl Gate {
                 return Withdrawn::Rule;
             }
             if changes.next().await.is_none() {
-                // Nothing changes the rules any more: the broker ends.
+                // The source of the rules has ended: the broker stops.
                 pending::<()>().await;
             }
         }
