@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
     time::{Sleep, sleep},
 };
@@ -44,6 +44,8 @@ const UNADMITTED_CALLS_MAX: usize = 16;
 const TURN: usize = 64 << 10;
 /// How often a connection that keeps much checks whether it may be read again.
 const CHECKS_ROOM_EVERY: Duration = Duration::from_millis(20);
+/// How often a connection that is not read checks whether its client has closed it.
+const CHECKS_CLOSED_EVERY: Duration = Duration::from_secs(1);
 /// What is read at a time while many calls wait for their messages.
 const SMALL_PIECE: usize = 1 << 10;
 /// How long a client that was told to go elsewhere may finish what it has begun.
@@ -75,6 +77,8 @@ pub struct Connection {
     burst: Burst,
     /// While the connection waits for room in the budget.
     next_room_check: Option<Pin<Box<Sleep>>>,
+    /// Set while the connection is not read.
+    next_closed_check: Option<Pin<Box<Sleep>>>,
     budget: Arc<Budget>,
     /// Nothing is read until there are fewer calls in progress, or the client takes its answers.
     is_paused: bool,
@@ -153,6 +157,7 @@ impl Connection {
             backlog: Backlog::default(),
             burst: Burst::new(&budget.bursts),
             next_room_check: None,
+            next_closed_check: None,
             budget: Arc::clone(budget),
             is_paused: false,
             heard,
@@ -242,6 +247,19 @@ impl Connection {
         Poll::Ready(())
     }
 
+    /// Returns an error once the client has closed the connection, which is otherwise noticed only by reading.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            let check = || Box::pin(sleep(CHECKS_CLOSED_EVERY));
+            let next = self.next_closed_check.get_or_insert_with(check);
+            ready!(next.as_mut().poll(cx));
+            self.next_closed_check = None;
+            if self.io.is_closed_by_peer() {
+                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+    }
+
     /// What came of sending, or an error if nothing has for too long.
     fn in_time<T>(
         &mut self,
@@ -284,6 +302,18 @@ impl Connection {
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut piece))?;
         buffer.put_slice(piece.filled());
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Io {
+    /// Returns whether the peer sends nothing more. What it has sent before may be unread.
+    fn is_closed_by_peer(&self) -> bool {
+        let tcp = match self {
+            Self::Plain(tcp) => tcp,
+            Self::Encrypted(tls) => tls.get_ref().0,
+        };
+        let readiness = tcp.ready(Interest::READABLE).now_or_never();
+        readiness.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
     }
 }
 
@@ -385,7 +415,7 @@ impl AsyncRead for Connection {
             if let Poll::Ready(why) = self.outlives(cx) {
                 return Poll::Ready(Err(why));
             }
-            return Poll::Pending;
+            return self.poll_closed(cx).map(Err);
         }
         let before = buffer.filled().len();
         let read = self.poll_piece(cx, buffer);
@@ -464,12 +494,15 @@ impl AsyncWrite for Connection {
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener, time::timeout};
 
     use super::*;
     use crate::{
         metrics::{Listener, Metrics},
-        transport::seats::{ConnectionLimits, Connections, Seats},
+        transport::{
+            backlog::Received,
+            seats::{ConnectionLimits, Connections, Seats},
+        },
     };
 
     /// Bytes that a reader takes at once.
@@ -519,5 +552,26 @@ mod tests {
         let (written, read) = tokio::join!(write, read);
         written.and(read).expect("all is read");
         assert!(longest <= TURN + 2 * AT_A_TIME, "{longest} in one turn");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_not_read_ends_with_its_client() {
+        let (mut client, mut connection) = connected().await;
+        let mut beginning = [0; 3];
+        let read = connection.read_exact(&mut beginning).await;
+        read.expect("what it began with");
+        let load = Arc::clone(&connection.peer.load);
+        let _unread = load.paused();
+        let bytes = u64::MAX / 4;
+        connection.backlog.read(Received { heads: 0, bytes });
+        client.write_all(b" /").await.expect("the socket has room");
+        let mut piece = [0; AT_A_TIME];
+        let while_open = timeout(2 * CHECKS_CLOSED_EVERY, connection.read(&mut piece)).await;
+        assert!(while_open.is_err(), "{while_open:?}: it is not read");
+        drop(client);
+        let closed = timeout(5 * CHECKS_CLOSED_EVERY, connection.read(&mut piece)).await;
+        let closed = closed.expect("it is noticed");
+        let error = closed.expect_err("nothing is read");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
     }
 }
