@@ -43,6 +43,8 @@ pub struct Opening {
     pub answers: bool,
     /// Whether it reads what comes, once both sides have begun.
     pub reads: bool,
+    /// Whether it ends by a reset, which overtakes what the broker has not read.
+    pub is_reset_at_end: bool,
 }
 
 /// What came back so far.
@@ -100,6 +102,7 @@ impl Opening {
             settings: Vec::new(),
             answers: true,
             reads: true,
+            is_reset_at_end: false,
         }
     }
 
@@ -109,6 +112,9 @@ impl Opening {
     /// If there is none.
     pub async fn tcp(&self) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
+        if self.is_reset_at_end {
+            socket.set_zero_linger()?;
+        }
         socket.bind((self.from, 0).into())?;
         let tcp = socket.connect(self.to).await?;
         tcp.set_nodelay(true)?;

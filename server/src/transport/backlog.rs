@@ -4,16 +4,27 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::time::{Sleep, sleep};
+use futures::future::{BoxFuture, FutureExt as _};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep},
+};
 
 use super::load::Load;
 
 /// Calls of a connection that may have to begin; with more it is not read.
 const BACKLOG_MAX: i32 = 16;
+/// Calls that came together, with which a connection is read in its turn only.
+const CALLS_TOGETHER: u32 = 4;
+/// Connections that have such a turn at the same time, for each worker of the runtime. Their calls run before the next
+/// connections are read, so that calls of all others wait for few at a time.
+const TURNS_PER_WORKER: usize = 4;
 /// Memory of frames that may have to be taken; with more it is not read.
 const UNTAKEN_BYTES_MAX: i64 = 64 << 10;
 /// Memory of a frame besides its bytes.
@@ -29,12 +40,36 @@ pub(super) struct Received {
     pub(super) bytes: u64,
 }
 
+/// The turns of all connections on which calls come together. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Turns(Arc<Semaphore>);
+
 /// The backlog of a connection.
-#[derive(Debug, Default)]
 pub(super) struct Backlog {
     /// What was read, less what is not expected to be taken.
     received: Received,
     waits: Option<Pin<Box<Sleep>>>,
+    /// Calls came together in what was read last.
+    is_crowded: bool,
+    turns: Turns,
+    turn: Turn,
+}
+
+enum Turn {
+    None,
+    Waits(BoxFuture<'static, Option<OwnedSemaphorePermit>>),
+    Has {
+        _permit: Option<OwnedSemaphorePermit>,
+        /// What it may read was read, and the calls in it have to begin.
+        has_read: bool,
+    },
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        let workers = Handle::try_current().map_or(1, |handle| handle.metrics().num_workers());
+        Self(Arc::new(Semaphore::new(TURNS_PER_WORKER * workers)))
+    }
 }
 
 /// Returns the memory of a frame with so many bytes of messages.
@@ -49,21 +84,78 @@ impl Received {
         self.bytes = self.bytes.wrapping_add(more.bytes);
     }
 
-    /// Whether little of it is not taken, besides what unread streams may keep. Below zero for what was not expected and
-    /// is taken later.
-    fn is_little_more_than(self, taken: Self, unread: i64) -> bool {
-        self.heads.wrapping_sub(taken.heads).cast_signed() < BACKLOG_MAX
-            && self.bytes.wrapping_sub(taken.bytes).cast_signed() < UNTAKEN_BYTES_MAX + unread
+    /// Whether little memory of it is not taken, besides what unread streams may keep. Below zero for what was not
+    /// expected and is taken later.
+    fn has_few_bytes_more_than(self, taken: Self, unread: i64) -> bool {
+        self.bytes.wrapping_sub(taken.bytes).cast_signed() < UNTAKEN_BYTES_MAX + unread
     }
 }
 
 impl Backlog {
+    /// Creates the backlog of a connection on which nothing was read.
+    pub(super) fn new(turns: &Turns) -> Self {
+        Self {
+            received: Received::default(),
+            waits: None,
+            is_crowded: false,
+            turns: turns.clone(),
+            turn: Turn::None,
+        }
+    }
+
     /// Notes what was read.
     pub(super) fn read(&mut self, more: Received) {
         self.received.add(more);
+        self.is_crowded = more.heads >= CALLS_TOGETHER;
+        if let Turn::Has { has_read, .. } = &mut self.turn {
+            *has_read = true;
+        }
     }
 
-    /// Waits until little has to be taken. While a stream is not read its frames are neither taken nor thrown away, and the
+    /// Returns whether calls came together in what was read last.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
+    /// Notes that there is nothing to read.
+    pub(super) fn read_all(&mut self, load: &Load) {
+        self.forget_bytes(load);
+        self.is_crowded = false;
+        self.turn = Turn::None;
+    }
+
+    /// Waits for a turn to read once, where calls came together before.
+    pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_crowded {
+            self.turn = Turn::None;
+            return Poll::Ready(());
+        }
+        if let Turn::None = self.turn {
+            let turn = Arc::clone(&self.turns.0).acquire_owned();
+            self.turn = Turn::Waits(turn.map(Result::ok).boxed());
+        }
+        if let Turn::Waits(turn) = &mut self.turn {
+            self.turn = Turn::Has {
+                _permit: ready!(turn.as_mut().poll(cx)),
+                has_read: false,
+            };
+        }
+        Poll::Ready(())
+    }
+
+    /// Returns whether the connection has used its turn.
+    fn has_read(&self) -> bool {
+        matches!(self.turn, Turn::Has { has_read: true, .. })
+    }
+
+    /// Ends a turn that was used.
+    fn end_turn(&mut self) {
+        if self.has_read() {
+            self.turn = Turn::None;
+        }
+    }
+
+    /// Waits until little has to be taken, and the calls of the connection's turn have begun. While a stream is not read its frames are neither taken nor thrown away, and the
     /// wait has no end but that of the stream.
     pub(super) fn poll_short(&mut self, load: &Load, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -71,13 +163,19 @@ impl Backlog {
             if taken.bytes.wrapping_sub(self.received.bytes).cast_signed() > 0 {
                 self.received.bytes = taken.bytes;
             }
-            if self.received.is_little_more_than(taken, unread) {
+            let heads = self.received.heads.wrapping_sub(taken.heads).cast_signed();
+            if heads <= 0 {
+                self.end_turn();
+            }
+            let waits_for_calls = self.has_read() || heads >= BACKLOG_MAX;
+            if !waits_for_calls && self.received.has_few_bytes_more_than(taken, unread) {
                 self.waits = None;
                 return Poll::Ready(());
             }
             let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
             ready!(waits.as_mut().poll(cx));
             self.waits = None;
+            self.end_turn();
             self.received.heads = taken.heads;
             self.forget_bytes(load);
         }
@@ -85,7 +183,7 @@ impl Backlog {
 
     /// Expects no more of the frames that were read to be taken, unless a stream is not read: those of calls that have ended
     /// were thrown away.
-    pub(super) fn forget_bytes(&mut self, load: &Load) {
+    fn forget_bytes(&mut self, load: &Load) {
         if load.bytes_of_unread_streams() == 0 {
             self.received.bytes = load.taken().bytes;
         }
@@ -119,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_calls_have_begun_or_do_not_begin() {
-        let (load, mut backlog) = (load(), Backlog::default());
+        let (load, mut backlog) = (load(), Backlog::new(&Turns::default()));
         backlog.read(heads(BACKLOG_MAX - 1));
         assert!(is_short(&mut backlog, &load).await);
         backlog.read(heads(1));
@@ -137,10 +235,52 @@ mod tests {
         );
     }
 
+    async fn has_turn(backlog: &mut Backlog) -> bool {
+        poll_fn(|cx| Poll::Ready(backlog.poll_turn(cx).is_ready())).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_connections_are_read_at_a_time_whose_calls_come_together() {
+        let (load, turns) = (load(), Turns::default());
+        let mut all: Vec<_> = (0..=TURNS_PER_WORKER)
+            .map(|_| Backlog::new(&turns))
+            .collect();
+        let together = CALLS_TOGETHER.cast_signed();
+        for backlog in &mut all {
+            backlog.read(heads(together - 1));
+            assert!(has_turn(backlog).await, "it needs none");
+            backlog.read(heads(together));
+        }
+        let (last, others) = all.split_last_mut().expect("five");
+        for backlog in others.iter_mut() {
+            assert!(has_turn(backlog).await);
+        }
+        assert!(!has_turn(last).await, "all turns are taken");
+        others[0].read(heads(together));
+        assert!(!is_short(&mut others[0], &load).await);
+        assert!(
+            !has_turn(last).await,
+            "calls of the first one have to begin"
+        );
+        for _ in 0..3 * together {
+            load.begun();
+        }
+        assert!(is_short(&mut others[0], &load).await);
+        assert!(has_turn(last).await);
+        assert!(!has_turn(&mut others[0]).await, "it waits behind the last");
+        others[1].read_all(&load);
+        assert!(has_turn(&mut others[0]).await, "there was nothing to read");
+        last.read(heads(2 * together));
+        assert!(!is_short(last, &load).await);
+        advance(WAITS_MAX).await;
+        assert!(is_short(last, &load).await);
+        assert!(matches!(last.turn, Turn::None), "its calls do not begin");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_frames_were_taken() {
         const LENGTH: usize = 1_000;
-        let (load, mut backlog) = (load(), Backlog::default());
+        let (load, mut backlog) = (load(), Backlog::new(&Turns::default()));
         let bytes = memory_of_data(LENGTH);
         let mut frames = 0;
         while is_short(&mut backlog, &load).await {
@@ -158,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_of_a_stream_that_is_not_read_are_not_forgotten() {
-        let (load, mut backlog) = (Arc::new(load()), Backlog::default());
+        let (load, mut backlog) = (Arc::new(load()), Backlog::new(&Turns::default()));
         let unread = load.paused();
         let most = UNTAKEN_BYTES_MAX + load.bytes_of_unread_streams();
         let bytes = most.cast_unsigned() - 1;

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{bursts::Bursts, seats::Ticket};
+use super::{backlog::Turns, bursts::Bursts, seats::Ticket};
 use crate::{address::AddressBlock, pace::Pace};
 
 /// Bytes of unfinished messages and of answers that clients have not read, of all connections.
@@ -38,6 +38,7 @@ pub struct Budget {
     pub(super) bytes: Arc<Pool>,
     pub(super) incomplete_calls: Arc<Pool>,
     pub(super) bursts: Bursts,
+    pub(super) call_turns: Turns,
 }
 
 /// An amount that connections share.
@@ -95,6 +96,7 @@ impl Default for Budget {
                 INCOMPLETE_CALLS_MAX,
             ),
             bursts: Bursts::default(),
+            call_turns: Turns::default(),
         }
     }
 }

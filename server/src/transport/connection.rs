@@ -46,7 +46,7 @@ const TURN: usize = 64 << 10;
 const CHECKS_ROOM_EVERY: Duration = Duration::from_millis(20);
 /// How often a connection that is not read checks whether its client has closed it.
 const CHECKS_CLOSED_EVERY: Duration = Duration::from_secs(1);
-/// What is read at a time while many calls wait for their messages.
+/// What is read at a time while calls come together, or many wait for their messages.
 const SMALL_PIECE: usize = 1 << 10;
 /// How long a client that was told to go elsewhere may finish what it has begun.
 const LEAVES_WITHIN: Duration = Duration::from_secs(3);
@@ -154,7 +154,7 @@ impl Connection {
             peer,
             frames,
             control: Arc::clone(seat.ticket().control()),
-            backlog: Backlog::default(),
+            backlog: Backlog::new(&budget.call_turns),
             burst: Burst::new(&budget.bursts),
             next_room_check: None,
             next_closed_check: None,
@@ -194,11 +194,12 @@ impl Connection {
         ready!(self.backlog.poll_short(&self.peer.load, cx));
         let is_in_burst = self.peer.load.is_in_burst();
         let turn = ready!(self.burst.poll_turn(is_in_burst, cx));
-        Poll::Ready(turn.map_err(|TooLong| {
+        turn.map_err(|TooLong| {
             let why =
                 "calls of the client wait for their messages, and other clients for their turn";
             io::Error::new(io::ErrorKind::TimedOut, why)
-        }))
+        })?;
+        self.backlog.poll_turn(cx).map(Ok)
     }
 
     /// Returns an error once the connection may last no longer; tells the client before.
@@ -287,13 +288,14 @@ impl Connection {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Reads a small piece while many calls of all connections wait for their messages, so that none adds many at once.
+    /// Reads a small piece while calls come together, or many of all connections wait for their messages, so that none
+    /// adds many at once.
     fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.budget.has_many_incomplete_calls() {
+        if !self.backlog.is_crowded() && !self.budget.has_many_incomplete_calls() {
             return Pin::new(&mut self.io).poll_read(cx, buffer);
         }
         let mut piece = [0; SMALL_PIECE];
@@ -428,7 +430,7 @@ impl AsyncRead for Connection {
         } else {
             self.in_turn = 0;
             let this = self.as_mut().get_mut();
-            this.backlog.forget_bytes(&this.peer.load);
+            this.backlog.read_all(&this.peer.load);
             if let Poll::Ready(why) = self.outlives(cx) {
                 return Poll::Ready(Err(why));
             }

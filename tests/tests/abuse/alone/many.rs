@@ -84,11 +84,12 @@ struct Abuser {
     token: Option<&'static str>,
 }
 
-/// An address of this machine that is no bystander's.
+/// An address of this machine that is no bystander's. What a kind of abuse keeps is gone before the next one.
 fn opening(to: SocketAddr, number: usize) -> Opening {
     let host = u8::try_from(number % usize::from(ADDRESSES)).expect("a few");
     Opening {
         from: [127, 0, 0, 2 + host].into(),
+        is_reset_at_end: true,
         ..Opening::to(to)
     }
 }
