@@ -72,6 +72,14 @@ impl Default for Turns {
     }
 }
 
+#[cfg(test)]
+impl Turns {
+    /// Returns how many turns are free.
+    pub(super) fn free(&self) -> usize {
+        self.0.available_permits()
+    }
+}
+
 /// Returns the memory of a frame with so many bytes of messages.
 pub(super) fn memory_of_data(length: usize) -> u64 {
     (length + FRAME_BYTES) as u64
@@ -143,6 +151,11 @@ impl Backlog {
         Poll::Ready(())
     }
 
+    /// Leaves the turn to others: something else keeps the connection from reading.
+    pub(super) fn leave_turn(&mut self) {
+        self.turn = Turn::None;
+    }
+
     /// Returns whether the connection has used its turn.
     fn has_read(&self) -> bool {
         matches!(self.turn, Turn::Has { has_read: true, .. })
@@ -155,8 +168,8 @@ impl Backlog {
         }
     }
 
-    /// Waits until little has to be taken, and the calls of the connection's turn have begun. While a stream is not read its frames are neither taken nor thrown away, and the
-    /// wait has no end but that of the stream.
+    /// Waits until little has to be taken, and the calls of the connection's turn have begun. While a stream is not read its
+    /// frames are neither taken nor thrown away, and the wait has no end but that of the stream.
     pub(super) fn poll_short(&mut self, load: &Load, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let (taken, unread) = (load.taken(), load.bytes_of_unread_streams());
@@ -171,6 +184,9 @@ impl Backlog {
             if !waits_for_calls && self.received.has_few_bytes_more_than(taken, unread) {
                 self.waits = None;
                 return Poll::Ready(());
+            }
+            if !self.has_read() {
+                self.leave_turn();
             }
             let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
             ready!(waits.as_mut().poll(cx));
@@ -275,6 +291,30 @@ mod tests {
         advance(WAITS_MAX).await;
         assert!(is_short(last, &load).await);
         assert!(matches!(last.turn, Turn::None), "its calls do not begin");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_may_not_read_leaves_its_turn() {
+        let (load, turns) = (Arc::new(load()), Turns::default());
+        let crowded = || {
+            let mut backlog = Backlog::new(&turns);
+            backlog.read(heads(CALLS_TOGETHER.cast_signed()));
+            backlog
+        };
+        let mut all: Vec<_> = (0..TURNS_PER_WORKER).map(|_| crowded()).collect();
+        for backlog in &mut all {
+            assert!(has_turn(backlog).await);
+        }
+        let (mut unread, mut next) = (crowded(), crowded());
+        assert!(!has_turn(&mut unread).await);
+        assert!(!has_turn(&mut next).await);
+        let _stream = load.paused();
+        let bytes = u64::MAX / 4;
+        unread.received.add(Received { heads: 0, bytes });
+        drop(all.pop());
+        assert!(!has_turn(&mut next).await, "the turn is that of the other");
+        assert!(!is_short(&mut unread, &load).await);
+        assert!(has_turn(&mut next).await);
     }
 
     #[tokio::test(start_paused = true)]

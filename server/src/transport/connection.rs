@@ -187,19 +187,24 @@ impl Connection {
 
     /// Waits until the connection may read on.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.may_read() {
+        if !self.may_read() || self.poll_room(cx).is_pending() {
+            self.backlog.leave_turn();
             return Poll::Pending;
         }
-        ready!(self.poll_room(cx));
         ready!(self.backlog.poll_short(&self.peer.load, cx));
         let is_in_burst = self.peer.load.is_in_burst();
-        let turn = ready!(self.burst.poll_turn(is_in_burst, cx));
-        turn.map_err(|TooLong| {
-            let why =
-                "calls of the client wait for their messages, and other clients for their turn";
-            io::Error::new(io::ErrorKind::TimedOut, why)
-        })?;
-        self.backlog.poll_turn(cx).map(Ok)
+        match self.burst.poll_turn(is_in_burst, cx) {
+            Poll::Ready(Ok(())) => self.backlog.poll_turn(cx).map(Ok),
+            Poll::Ready(Err(TooLong)) => {
+                let why =
+                    "calls of the client wait for their messages, and other clients for their turn";
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+            }
+            Poll::Pending => {
+                self.backlog.leave_turn();
+                Poll::Pending
+            }
+        }
     }
 
     /// Returns an error once the connection may last no longer; tells the client before.
@@ -279,6 +284,8 @@ impl Connection {
         if let Poll::Ready(why) = self.outlives(cx) {
             return Poll::Ready(Err(why));
         }
+        // HTTP/2 reads nothing while it cannot write.
+        self.backlog.leave_turn();
         let load = &self.peer.load;
         let deadline = self.stalled.get_or_insert_with(|| {
             load.stalled(true);
@@ -575,5 +582,25 @@ mod tests {
         let closed = closed.expect("it is noticed");
         let error = closed.expect_err("nothing is read");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_client_takes_nothing_leaves_its_turn() {
+        let (_client, mut connection) = connected().await;
+        let turns = connection.budget.call_turns.clone();
+        connection.backlog.read(Received {
+            heads: 16,
+            bytes: 0,
+        });
+        let turn = poll_fn(|cx| Poll::Ready(connection.backlog.poll_turn(cx))).await;
+        assert!(turn.is_ready());
+        let before = turns.free();
+        let sent: Poll<io::Result<()>> = poll_fn(|cx| {
+            let sent = connection.in_time(cx, Poll::Pending);
+            Poll::Ready(sent)
+        })
+        .await;
+        assert!(sent.is_pending());
+        assert_eq!(turns.free(), before + 1);
     }
 }
