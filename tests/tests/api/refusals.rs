@@ -104,11 +104,12 @@ async fn the_line_is_full_at_ten_thousand() {
         .await
         .expect("it is free");
     let mut line = Vec::new();
-    for index in 0..FULL {
-        let call = in_line();
-        line.push(client.open_at(index / ON_ONE_CONNECTION, &call));
+    for connection in 0..CONNECTIONS {
+        let more = ON_ONE_CONNECTION.min(FULL - line.len());
+        line.extend((0..more).map(|_| client.open_at(connection, &in_line())));
+        // With all calls at once the last connections would not be opened in time, and their calls fail.
+        client.queued_at(CONNECTIONS, LOCK, line.len()).await;
     }
-    client.queued_at(CONNECTIONS, LOCK, FULL).await;
     let surplus = in_line();
     let surplus = client.acquire_at(CONNECTIONS, &surplus).await;
     let full = (Code::ResourceExhausted, Some(ErrorReason::QueueFull), None);
