@@ -102,9 +102,9 @@ impl Site {
         let url = format!("{scheme}://{}", broker.addr());
         let bystanders = Bystanders::start(&Reach { url, tls, token }).await;
         sleep(CALM).await;
-        let _warm_up = bystanders.served();
+        let _warm_up = bystanders.served().await;
         sleep(CALM).await;
-        let calm = bystanders.served();
+        let calm = bystanders.served().await;
         let memory = Memory::watch(broker.process().pid());
         setpriority_process(None, LAST).expect("anybody may yield");
         Self {
@@ -127,7 +127,7 @@ impl Site {
     pub async fn works(&mut self, crowd: impl Future<Output = ()>) {
         self.bystanders.forget_calls();
         crowd.await;
-        self.calm = self.bystanders.served();
+        self.calm = self.bystanders.served().await;
     }
 
     /// Waits until the broker has given back what earlier abuses cost, and measures memory from there.
@@ -153,9 +153,9 @@ impl Site {
 
     /// Compares how bystanders fare with how they did before, and waits to see how they do afterwards.
     pub async fn suffered(&mut self, name: &str, attempts: &[Attempt]) {
-        let during = self.bystanders.served();
+        let during = self.bystanders.served().await;
         sleep(CALM).await;
-        let after = self.bystanders.served();
+        let after = self.bystanders.served().await;
         let grown = self.memory.grown();
         let taken: usize = attempts.iter().map(|attempt| attempt.taken).sum();
         let slowest = attempts.iter().map(|attempt| attempt.cut_after).max();

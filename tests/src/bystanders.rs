@@ -19,7 +19,7 @@ use tonic::{
 };
 use uuid::Uuid;
 
-use crate::{callers::Shows, clock::boottime};
+use crate::{callers::Shows, clock::boottime, until::until};
 
 /// Connections that acquire and release.
 const PAIRING: usize = 8;
@@ -30,6 +30,8 @@ const STREAMS: usize = 4;
 const LEASES: usize = 8;
 /// How often the leases are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Fewer calls have no p99.
+const CALLS_MIN: usize = 100;
 /// A call that takes longer has failed.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -98,13 +100,15 @@ impl Bystanders {
         }
     }
 
-    /// How they were served since the last look.
-    #[must_use]
-    pub fn served(&self) -> Served {
-        let mut latencies = std::mem::take(&mut *lock(&self.shared.latencies));
+    /// Waits until enough calls were served since the last look to tell their p99, and returns how all of them were served.
+    pub async fn served(&self) -> Served {
+        let enough = until("calls of bystanders", async || {
+            let mut latencies = lock(&self.shared.latencies);
+            (latencies.len() >= CALLS_MIN).then(|| std::mem::take(&mut *latencies))
+        });
+        let mut latencies = enough.await;
         latencies.sort_unstable();
         let calls = latencies.len();
-        assert!(calls >= 100, "{calls} calls have no p99");
         Served {
             calls,
             p95: latencies[calls - calls / 20 - 1],
