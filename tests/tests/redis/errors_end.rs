@@ -14,6 +14,7 @@ use leasehold_tests::{
         IDLE, INTERNAL, Refusing, UNAVAILABLE, assert_told, done, names, told, until_refused,
     },
     scale::{count, figures},
+    until::until,
 };
 use tokio::time::Instant;
 
@@ -321,6 +322,10 @@ async fn what_a_stopped_server_gets_late_does_nothing() {
     assert_told(site.acquires(&new).await, UNAVAILABLE);
     assert_told(site.renews(&held).await, UNAVAILABLE);
     assert_told(site.acquires(&new).await, UNAVAILABLE);
+    let noticed = until("the stop is noticed", async || {
+        (site.logged("no answer to 3 probes") > 0).then_some(())
+    });
+    noticed.await;
     assert_eq!(site.logged("no answer to 3 probes"), 1);
     site.redis.process().resume();
     outage.ends(&mut site, "stopped").await;

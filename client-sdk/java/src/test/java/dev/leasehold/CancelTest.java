@@ -85,10 +85,11 @@ class CancelTest {
                 LeaseholdClient client = LeaseholdClient.connect(proxy.url());
                 LeaseholdClient other = LeaseholdClient.connect(broker.url())) {
             int opened = proxy.opened();
-            proxy.delay(1_500);
+            proxy.holdBack(true);
             CompletableFuture<Lease> call = client.lock("a").ttl(TTL).acquireAsync();
             holderOf(other, "a");
             assertTrue(call.cancel(true), "the client does not know of its grant");
+            proxy.holdBack(false);
             takes(other, "a");
             assertEquals(opened, proxy.opened(), "on the same connection");
         }

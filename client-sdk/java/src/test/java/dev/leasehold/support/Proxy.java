@@ -19,7 +19,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 
-/** A TCP proxy before a broker: it cuts, swallows, delays, refuses and remembers. */
+/** A TCP proxy before a broker: it cuts, swallows, delays, holds back, refuses and remembers. */
 public final class Proxy implements AutoCloseable {
     private final int broker;
     private final ServerSocket server;
@@ -32,6 +32,8 @@ public final class Proxy implements AutoCloseable {
     private volatile boolean swallowsToClient;
     private volatile boolean refuses;
     private volatile long delayMillis;
+    private final Object gate = new Object();
+    private boolean holdsBack;
 
     /** Serves until it is closed. */
     public Proxy(Broker broker) throws IOException {
@@ -60,6 +62,14 @@ public final class Proxy implements AutoCloseable {
     /** Keeps what the broker says for so long. */
     public void delay(long millis) {
         delayMillis = millis;
+    }
+
+    /** Keeps what the broker says until it is called with {@code false}. */
+    public void holdBack(boolean holdsBack) {
+        synchronized (gate) {
+            this.holdsBack = holdsBack;
+            gate.notifyAll();
+        }
     }
 
     /** Closes new connections at once. */
@@ -125,7 +135,12 @@ public final class Proxy implements AutoCloseable {
                     lost.addAndGet(length);
                 } else {
                     long due = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(toBroker ? 0 : delayMillis);
-                    late.execute(() -> write(data, to, due));
+                    late.execute(() -> {
+                        if (!toBroker) {
+                            awaitPassage();
+                        }
+                        write(data, to, due);
+                    });
                 }
             }
         } catch (IOException e) {
@@ -135,6 +150,19 @@ public final class Proxy implements AutoCloseable {
         if (!swallowsToBroker && !swallowsToClient) {
             end(from);
             end(to);
+        }
+    }
+
+    private void awaitPassage() {
+        synchronized (gate) {
+            while (holdsBack) {
+                try {
+                    gate.wait();
+                } catch (InterruptedException e) {
+                    Thread.currentThread().interrupt();
+                    return;
+                }
+            }
         }
     }
 
