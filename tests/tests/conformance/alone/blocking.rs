@@ -19,8 +19,9 @@ use leasehold_tests::{
 /// As many as a lock can have.
 const HOLDERS: u32 = 1_000;
 const AT_ONCE: usize = 64;
-/// No command blocks Redis for longer than a script that makes so many calls, which takes about 10 ms.
+/// The number of calls that the reference script [`CALLS`] makes. A command may block Redis for at most the time of that script.
 const CALLS_MAX: &str = "10000";
+/// A script of known cost, which is measured on the same Redis as the commands.
 const CALLS: &str = "for call = 1, tonumber(ARGV[1]) do redis.call('SET', KEYS[1], call) end";
 /// What else runs on the machine may stop Redis in the middle of a script, but hardly each time.
 const ROUNDS: usize = 3;
@@ -90,7 +91,7 @@ async fn longest(raw: &mut RedisConnection) -> Duration {
     took.max().unwrap_or_default()
 }
 
-/// How long the script blocks Redis that makes as many calls as a command may cost.
+/// Runs the reference script [`CALLS`] and returns how long it blocked Redis.
 async fn longest_allowed(raw: &mut RedisConnection) -> Duration {
     let (key, calls) = ("blocking:calls", CALLS_MAX);
     raw.must(&["EVAL", CALLS, "1", key, calls]).await;
@@ -100,7 +101,7 @@ async fn longest_allowed(raw: &mut RedisConnection) -> Duration {
     took
 }
 
-/// Compares the longest command of a behaviour with the longest that is allowed, in the round in which it is shortest.
+/// Asserts that in at least one round the longest command of a behaviour takes less time than the reference script.
 async fn measured(what: &str, behaviour: impl AsyncFn(&World)) {
     let least = Cell::new(f64::INFINITY);
     for _ in 0..ROUNDS {
