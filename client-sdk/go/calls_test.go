@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"leasehold.dev/sdk"
+	"leasehold.dev/sdk/internal/testbed"
 )
 
 func TestOneHoldsAndTheNextHasALargerToken(t *testing.T) {
@@ -244,10 +245,13 @@ func TestAContextThatHasEndedAsksForNothing(t *testing.T) {
 
 func TestADeferredReleaseReleasesThoughItsContextHasEnded(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
+		proxy := startProxyTo(t, strings.TrimPrefix(url, "http://"))
+		one, other, name := owned(t, proxy.URL(), "one"), owned(t, url, "other"), lockName(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		lease, err := one.Lock(ctx, name, leasehold.WithTTL(20*time.Second))
 		ok(t, err)
+		// A confirmation that is there already would be returned instead.
+		proxy.Swallow(testbed.ToClient)
 		cancel()
 		is(t, lease.IsValid(), "the end of a context is no loss")
 		fails(t, lease.Release(ctx), context.Canceled)

@@ -114,7 +114,7 @@ func (l *Lease) Context() context.Context { return l.ctx }
 // and that one, give back only what their own acquire took. A repeated call does nothing and returns nil.
 //
 // The lock is given back also if ctx has ended or ends meanwhile; only the confirmation is not waited for then, and
-// the error is that of ctx. So `defer lease.Release(ctx)` always releases.
+// the error is that of ctx unless the confirmation is there already. So `defer lease.Release(ctx)` always releases.
 //
 // It fails with a [*LeaseLostError] if the lock was lost before: what it guarded may have overlapped with another
 // holder's work. With [ErrUnconfirmed] if no broker could be reached.
