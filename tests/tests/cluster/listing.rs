@@ -5,11 +5,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use leasehold_proto::v1::{ErrorReason, ListLocksRequest};
 use leasehold_tests::{
-    client::{AcquireCall, Client, listing::names_on},
+    client::{AcquireCall, Client, Held, listing::names_on},
     cluster::ClusterOptions,
     cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard},
     status::reason,
-    until::until,
 };
 use tonic::Code;
 
@@ -30,31 +29,36 @@ fn locks() -> Vec<String> {
     locks
 }
 
-async fn hold(client: &Client, locks: &[String]) {
+/// Acquires all locks for as long as `ttl`.
+async fn hold(client: &Client, locks: &[String], ttl: Duration) -> Vec<Held> {
     let calls: Vec<_> = locks
         .iter()
-        .map(|lock| AcquireCall::new(lock, TTL, Duration::ZERO))
+        .map(|lock| AcquireCall::new(lock, ttl, Duration::ZERO))
         .collect();
-    for held in join_all(calls.iter().map(|call| client.acquire_at(0, call))).await {
-        held.expect("it is free");
-    }
+    let all = join_all(calls.iter().map(|call| client.acquire_at(0, call))).await;
+    all.into_iter().map(|held| held.expect("free")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_locks_of_all_masters_are_listed_once() {
-    let site = ClusterSite::start(ClusterOptions::default(), 2).await;
+    let mut site = ClusterSite::unprepared(ClusterOptions::default()).await;
+    let longer = ("LEASEHOLD__LIMITS__TTL_MAX", "60s");
+    site.options
+        .env
+        .push((longer.0.to_owned(), longer.1.to_owned()));
+    site.options.init_store().await;
+    site.add_brokers(2).await;
     let client = Client::new("lister", &site.addrs(), 0);
     let locks = locks();
     for size in [1_000, 7] {
-        // They last 5 s.
-        hold(&client, &locks).await;
+        let all = hold(&client, &locks, Duration::from_secs(60)).await;
         let pages = client.pages(&list(size)).await.expect("pages");
         assert_eq!(names_on(&pages), locks, "pages of {size}");
-        until("all are over", async || {
-            let pages = client.pages(&list(0)).await.expect("pages");
-            names_on(&pages).is_empty().then_some(())
-        })
-        .await;
+        for held in &all {
+            client.release_at(0, held).await.expect("it is held");
+        }
+        let pages = client.pages(&list(0)).await.expect("pages");
+        assert!(names_on(&pages).is_empty(), "{:?}", names_on(&pages));
     }
 }
 
@@ -66,7 +70,7 @@ async fn a_master_that_does_not_answer_is_named() {
     };
     let mut site = ClusterSite::start(options, 1).await;
     let client = Client::new("lister", &site.addrs(), 0);
-    hold(&client, &locks()).await;
+    hold(&client, &locks(), TTL).await;
     let first = client.page_at(0, &list(1)).await.expect("the first master");
     site.cluster.kill(1).await;
     let refused = client
