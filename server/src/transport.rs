@@ -12,6 +12,7 @@ pub(crate) mod fuzzing;
 mod load;
 mod seats;
 mod tls;
+mod turns;
 
 pub use self::{
     acceptor::{Accepted, Acceptor, Setup},

@@ -4,19 +4,16 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use futures::future::{BoxFuture, FutureExt as _};
-use tokio::{
-    runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Sleep, sleep},
-};
+use tokio::time::{Sleep, sleep};
 
-use super::load::Load;
+use super::{
+    load::Load,
+    turns::{Turn, Turns},
+};
 
 /// Calls of a connection that may have to begin; with more it is not read.
 const BACKLOG_MAX: i32 = 16;
@@ -24,7 +21,7 @@ const BACKLOG_MAX: i32 = 16;
 const CALLS_TOGETHER: u32 = 4;
 /// Connections that have such a turn at the same time, for each worker of the runtime. Their calls run before the next
 /// connections are read, so that calls of all others wait for few at a time.
-const TURNS_PER_WORKER: usize = 4;
+pub(super) const TURNS_PER_WORKER: usize = 4;
 /// Memory of frames that may have to be taken; with more it is not read.
 const UNTAKEN_BYTES_MAX: i64 = 64 << 10;
 /// Memory of a frame besides its bytes.
@@ -40,10 +37,6 @@ pub(super) struct Received {
     pub(super) bytes: u64,
 }
 
-/// The turns of all connections on which calls come together. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Semaphore>);
-
 /// The backlog of a connection.
 pub(super) struct Backlog {
     /// What was read, less what is not expected to be taken.
@@ -51,33 +44,9 @@ pub(super) struct Backlog {
     waits: Option<Pin<Box<Sleep>>>,
     /// Calls came together in what was read last.
     is_crowded: bool,
-    turns: Turns,
     turn: Turn,
-}
-
-enum Turn {
-    None,
-    Waits(BoxFuture<'static, Option<OwnedSemaphorePermit>>),
-    Has {
-        _permit: Option<OwnedSemaphorePermit>,
-        /// What it may read was read, and the calls in it have to begin.
-        has_read: bool,
-    },
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        let workers = Handle::try_current().map_or(1, |handle| handle.metrics().num_workers());
-        Self(Arc::new(Semaphore::new(TURNS_PER_WORKER * workers)))
-    }
-}
-
-#[cfg(test)]
-impl Turns {
-    /// Returns how many turns are free.
-    pub(super) fn free(&self) -> usize {
-        self.0.available_permits()
-    }
+    /// What it may read in its turn was read, and the calls in it have to begin.
+    has_read: bool,
 }
 
 /// Returns the memory of a frame with so many bytes of messages.
@@ -106,8 +75,8 @@ impl Backlog {
             received: Received::default(),
             waits: None,
             is_crowded: false,
-            turns: turns.clone(),
-            turn: Turn::None,
+            turn: Turn::of(turns),
+            has_read: false,
         }
     }
 
@@ -115,9 +84,7 @@ impl Backlog {
     pub(super) fn read(&mut self, more: Received) {
         self.received.add(more);
         self.is_crowded = more.heads >= CALLS_TOGETHER;
-        if let Turn::Has { has_read, .. } = &mut self.turn {
-            *has_read = true;
-        }
+        self.has_read = self.turn.is_taken();
     }
 
     /// Returns whether calls came together in what was read last.
@@ -129,42 +96,28 @@ impl Backlog {
     pub(super) fn read_all(&mut self, load: &Load) {
         self.forget_bytes(load);
         self.is_crowded = false;
-        self.turn = Turn::None;
+        self.leave_turn();
     }
 
     /// Waits for a turn to read once, where calls came together before.
     pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_crowded {
-            self.turn = Turn::None;
+            self.leave_turn();
             return Poll::Ready(());
         }
-        if let Turn::None = self.turn {
-            let turn = Arc::clone(&self.turns.0).acquire_owned();
-            self.turn = Turn::Waits(turn.map(Result::ok).boxed());
-        }
-        if let Turn::Waits(turn) = &mut self.turn {
-            self.turn = Turn::Has {
-                _permit: ready!(turn.as_mut().poll(cx)),
-                has_read: false,
-            };
-        }
-        Poll::Ready(())
+        self.turn.poll_take(cx)
     }
 
     /// Leaves the turn to others: something else keeps the connection from reading.
     pub(super) fn leave_turn(&mut self) {
-        self.turn = Turn::None;
-    }
-
-    /// Returns whether the connection has used its turn.
-    fn has_read(&self) -> bool {
-        matches!(self.turn, Turn::Has { has_read: true, .. })
+        self.turn.leave();
+        self.has_read = false;
     }
 
     /// Ends a turn that was used.
     fn end_turn(&mut self) {
-        if self.has_read() {
-            self.turn = Turn::None;
+        if self.has_read {
+            self.leave_turn();
         }
     }
 
@@ -180,12 +133,12 @@ impl Backlog {
             if heads <= 0 {
                 self.end_turn();
             }
-            let waits_for_calls = self.has_read() || heads >= BACKLOG_MAX;
+            let waits_for_calls = self.has_read || heads >= BACKLOG_MAX;
             if !waits_for_calls && self.received.has_few_bytes_more_than(taken, unread) {
                 self.waits = None;
                 return Poll::Ready(());
             }
-            if !self.has_read() {
+            if !self.has_read {
                 self.leave_turn();
             }
             let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
@@ -222,6 +175,10 @@ mod tests {
         Load::new(&Budget::default(), Arc::new(ticket))
     }
 
+    fn turns() -> Turns {
+        Turns::per_worker(TURNS_PER_WORKER)
+    }
+
     fn heads(heads: i32) -> Received {
         let heads = heads.cast_unsigned();
         Received { heads, bytes: 0 }
@@ -233,7 +190,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_calls_have_begun_or_do_not_begin() {
-        let (load, mut backlog) = (load(), Backlog::new(&Turns::default()));
+        let (load, mut backlog) = (load(), Backlog::new(&turns()));
         backlog.read(heads(BACKLOG_MAX - 1));
         assert!(is_short(&mut backlog, &load).await);
         backlog.read(heads(1));
@@ -257,7 +214,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn few_connections_are_read_at_a_time_whose_calls_come_together() {
-        let (load, turns) = (load(), Turns::default());
+        let (load, turns) = (load(), turns());
         let mut all: Vec<_> = (0..=TURNS_PER_WORKER)
             .map(|_| Backlog::new(&turns))
             .collect();
@@ -290,12 +247,12 @@ mod tests {
         assert!(!is_short(last, &load).await);
         advance(WAITS_MAX).await;
         assert!(is_short(last, &load).await);
-        assert!(matches!(last.turn, Turn::None), "its calls do not begin");
+        assert!(!last.turn.is_taken(), "its calls do not begin");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_may_not_read_leaves_its_turn() {
-        let (load, turns) = (Arc::new(load()), Turns::default());
+        let (load, turns) = (Arc::new(load()), turns());
         let crowded = || {
             let mut backlog = Backlog::new(&turns);
             backlog.read(heads(CALLS_TOGETHER.cast_signed()));
@@ -320,7 +277,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_frames_were_taken() {
         const LENGTH: usize = 1_000;
-        let (load, mut backlog) = (load(), Backlog::new(&Turns::default()));
+        let (load, mut backlog) = (load(), Backlog::new(&turns()));
         let bytes = memory_of_data(LENGTH);
         let mut frames = 0;
         while is_short(&mut backlog, &load).await {
@@ -338,7 +295,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_of_a_stream_that_is_not_read_are_not_forgotten() {
-        let (load, mut backlog) = (Arc::new(load()), Backlog::new(&Turns::default()));
+        let (load, mut backlog) = (Arc::new(load()), Backlog::new(&turns()));
         let unread = load.paused();
         let most = UNTAKEN_BYTES_MAX + load.bytes_of_unread_streams();
         let bytes = most.cast_unsigned() - 1;

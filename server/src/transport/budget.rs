@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{backlog::Turns, bursts::Bursts, seats::Ticket};
+use super::{backlog, bursts, seats::Ticket, turns::Turns};
 use crate::{address::AddressBlock, pace::Pace};
 
 /// Bytes of unfinished messages and of answers that clients have not read, of all connections.
@@ -37,7 +37,9 @@ const WARNINGS: Pace = Pace::per_second(1, 1);
 pub struct Budget {
     pub(super) bytes: Arc<Pool>,
     pub(super) incomplete_calls: Arc<Pool>,
-    pub(super) bursts: Bursts,
+    /// Of connections with many calls, or much of their messages, that are not whole.
+    pub(super) bursts: Turns,
+    /// Of connections on which calls come together.
     pub(super) call_turns: Turns,
 }
 
@@ -95,8 +97,8 @@ impl Default for Budget {
                 INCOMPLETE_CALLS_MAX,
                 INCOMPLETE_CALLS_MAX,
             ),
-            bursts: Bursts::default(),
-            call_turns: Turns::default(),
+            bursts: Turns::new(bursts::BURSTS_MAX),
+            call_turns: Turns::per_worker(backlog::TURNS_PER_WORKER),
         }
     }
 }
