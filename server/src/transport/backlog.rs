@@ -23,7 +23,7 @@ const CALLS_TOGETHER: u32 = 4;
 /// connections are read, so that calls of all others wait for few at a time.
 pub(super) const TURNS_PER_WORKER: usize = 4;
 /// Memory of frames that may have to be taken; with more it is not read.
-const UNTAKEN_BYTES_MAX: i64 = 64 << 10;
+const UNTAKEN_BYTES_MAX: i64 = 16 << 10;
 /// Memory of a frame besides its bytes.
 const FRAME_BYTES: usize = 256;
 /// How long it waits for them at most. Not everything is taken: some heads are refused by HTTP/2, some are trailers, and

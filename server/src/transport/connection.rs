@@ -41,7 +41,7 @@ const TAKES_WITHIN: Duration = Duration::from_secs(15);
 const UNADMITTED_CALLS_MAX: usize = 16;
 /// After so many bytes without a pause others have their turn: by itself a connection would read some
 /// megabytes first.
-const TURN: usize = 64 << 10;
+const TURN: usize = 16 << 10;
 /// How often a connection that keeps much checks whether it may be read again.
 const CHECKS_ROOM_EVERY: Duration = Duration::from_millis(20);
 /// How often a connection that is not read checks whether its client has closed it.
