@@ -19,7 +19,7 @@ use tonic::{
 };
 use uuid::Uuid;
 
-use crate::{callers::Shows, clock::boottime, until::until};
+use crate::{callers::Shows, clock::boottime, scale::count, until::until};
 
 /// Connections that acquire and release.
 const PAIRING: usize = 8;
@@ -30,8 +30,9 @@ const STREAMS: usize = 4;
 const LEASES: usize = 8;
 /// How often the leases are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Fewer calls have no p99.
-const CALLS_MIN: usize = 100;
+/// Calls of which a p99 is told, at full scale and at least.
+const CALLS_MIN: usize = 2_000;
+const CALLS_LEAST: usize = 100;
 /// A call that takes longer has failed.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -56,7 +57,7 @@ pub struct Bystanders {
 }
 
 /// Calls since the last look.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Served {
     /// How many.
     pub calls: usize,
@@ -102,11 +103,12 @@ impl Bystanders {
 
     /// Waits until enough calls were served since the last look to tell their p99, and returns how all of them were served.
     pub async fn served(&self) -> Served {
-        let enough = until("calls of bystanders", async || {
+        let enough = count(CALLS_MIN, CALLS_LEAST);
+        let taken = until("calls of bystanders", async || {
             let mut latencies = lock(&self.shared.latencies);
-            (latencies.len() >= CALLS_MIN).then(|| std::mem::take(&mut *latencies))
+            (latencies.len() >= enough).then(|| std::mem::take(&mut *latencies))
         });
-        let mut latencies = enough.await;
+        let mut latencies = taken.await;
         latencies.sort_unstable();
         let calls = latencies.len();
         Served {

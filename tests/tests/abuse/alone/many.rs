@@ -24,7 +24,7 @@ use leasehold_tests::{
 use tokio::{
     io::AsyncWriteExt as _,
     net::TcpStream,
-    time::{interval, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 const LOOK: &str = "/leasehold.v1.InspectionService/GetLock";
@@ -242,25 +242,34 @@ async fn hold(
     site.suffered(name, &[attempt]).await;
 }
 
-/// As many connections as an abuser's, each of which makes a call now and then.
+/// Makes one call after the other on each of as many connections as an abuser's, as busy callers do. They look at a lock
+/// that a bystander holds.
 async fn honest(to: SocketAddr, many: usize) {
     let began = boottime();
-    let open = (0..many).map(async |number| opening(to, number).open().await.expect("a place"));
-    let open = join_all(open).await;
     let looked = GetLockRequest {
-        name: "nothing".to_owned(),
+        name: "held/0/0".to_owned(),
         ..GetLockRequest::default()
     };
-    let (mut ticks, mut stream) = (interval(Duration::from_millis(500)), 1);
-    while boottime() - began < duration(DURING, DURING_LEAST) {
-        ticks.tick().await;
-        let call = call_with(stream, LOOK, WORKER, 0);
-        let call = [call, message(stream, &looked, END_STREAM)].concat();
-        for raw in &open {
+    let callers = (0..many).map(async |number| {
+        let raw = opening(to, number).open().await.expect("a place");
+        let mut calls = 0;
+        while boottime() - began < duration(DURING, DURING_LEAST) {
+            let stream = 2 * calls + 1;
+            let call = call_with(stream, LOOK, WORKER, 0);
+            let call = [call, message(stream, &looked, END_STREAM)].concat();
             assert!(raw.send(&call).await, "{:?}", raw.seen());
+            calls += 1;
+            // Each answer has a beginning and an end.
+            let answered = |seen: &Seen| seen.heads == 2 * calls as usize;
+            let seen = raw.until(DURING, answered).await;
+            assert!(seen.is_some(), "{:?}", raw.seen());
         }
-        stream += 2;
-    }
+        calls
+    });
+    let calls: u32 = join_all(callers).await.into_iter().sum();
+    figures(&format!(
+        "abuse: honest: {calls} calls of {many} connections"
+    ));
 }
 
 /// Sends the head of a request in HTTP/1.1, whose body does not come.
