@@ -46,12 +46,12 @@ test("a grant that crosses a cancel is given back", async (t) => {
   const controller = new AbortController();
   const call = client.acquire("a", { ttlMs: LONG_MS, signal: controller.signal });
   await inLine(other, "a", 1);
-  proxy.delayMs = 500;
+  proxy.holdBack(true);
   await held.release();
   await until(async () => Number((await other.get("a"))?.holders[0]?.fencingToken) > held.fencingToken);
   controller.abort();
   await assert.rejects(call, { name: "AbortError" });
-  proxy.delayMs = 0;
+  proxy.holdBack(false);
   await takes(other, "a", 2_000);
 });
 

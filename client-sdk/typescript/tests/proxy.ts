@@ -25,6 +25,7 @@ export class Proxy {
   refuses = false;
   /** Keeps what the broker says for so long. */
   delayMs = 0;
+  private holdsBack = false;
   private swallowed: readonly Way[] = [];
   private readonly open = new Set<Socket>();
   private readonly changed = new EventEmitter();
@@ -47,6 +48,12 @@ export class Proxy {
   /** Loses what is sent these ways, while connections stay open. */
   swallow(...ways: Way[]): void {
     this.swallowed = ways;
+  }
+
+  /** Keeps what the broker says until it is called with `false`. */
+  holdBack(holdsBack: boolean): void {
+    this.holdsBack = holdsBack;
+    this.changed.emit("changed");
   }
 
   /** Breaks every connection. */
@@ -97,6 +104,9 @@ export class Proxy {
         const late = at - performance.now();
         if (late > 0) {
           await sleep(late);
+        }
+        if (way === "toClient") {
+          await this.until(() => !this.holdsBack);
         }
         to.write(data);
       });

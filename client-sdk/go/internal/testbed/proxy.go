@@ -22,14 +22,15 @@ type Proxy struct {
 	listener net.Listener
 	broker   string
 
-	mu       sync.Mutex
-	changed  *sync.Cond
-	swallows Way
-	delay    time.Duration
-	refuses  bool
-	lost     int
-	opened   int
-	open     map[net.Conn]bool
+	mu        sync.Mutex
+	changed   *sync.Cond
+	swallows  Way
+	delay     time.Duration
+	holdsBack bool
+	refuses   bool
+	lost      int
+	opened    int
+	open      map[net.Conn]bool
 }
 
 // StartProxy starts one before this address.
@@ -52,6 +53,12 @@ func (p *Proxy) Swallow(way Way) { p.set(func() { p.swallows = way }) }
 
 // Delay keeps what the broker says for so long.
 func (p *Proxy) Delay(delay time.Duration) { p.set(func() { p.delay = delay }) }
+
+// HoldBack keeps what the broker says until it is called with false.
+func (p *Proxy) HoldBack(holdsBack bool) {
+	p.set(func() { p.holdsBack = holdsBack })
+	p.changed.Broadcast()
+}
 
 // Refuse closes new connections at once.
 func (p *Proxy) Refuse(refuses bool) { p.set(func() { p.refuses = refuses }) }
@@ -94,6 +101,14 @@ func (p *Proxy) WaitLost(before int) {
 func (p *Proxy) Stop() {
 	p.listener.Close()
 	p.Cut()
+}
+
+func (p *Proxy) waitForRelease() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.holdsBack {
+		p.changed.Wait()
+	}
 }
 
 func (p *Proxy) set(change func()) {
@@ -150,6 +165,9 @@ func (p *Proxy) pump(from, to net.Conn, way Way, done chan<- struct{}) {
 	go func() {
 		for one := range queue {
 			time.Sleep(time.Until(one.at))
+			if way == ToClient {
+				p.waitForRelease()
+			}
 			if _, err := to.Write(one.data); err != nil {
 				break
 			}
