@@ -156,7 +156,8 @@ impl Site {
         self.suffered(name, &attempts).await;
     }
 
-    /// Compares how bystanders fare with how they did before, and waits to see how they do afterwards.
+    /// Compares calls of bystanders during the abuse with those beside honest callers, where [`Self::works`] has measured
+    /// them, and calls after it with those before all abuse.
     pub async fn suffered(&mut self, name: &str, attempts: &[Attempt]) {
         let during = self.bystanders.served().await;
         sleep(CALM).await;

@@ -30,8 +30,9 @@ const STREAMS: usize = 4;
 const LEASES: usize = 8;
 /// How often the leases are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Calls of which a p99 is told, at full scale and at least.
+/// Calls needed for a p99 at full scale.
 const CALLS_MIN: usize = 2_000;
+/// Calls needed for a p99 at any scale.
 const CALLS_LEAST: usize = 100;
 /// A call that takes longer has failed.
 const CALL_LIMIT: Duration = Duration::from_secs(5);

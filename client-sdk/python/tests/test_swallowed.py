@@ -17,7 +17,7 @@ import leasehold
 from leasehold import LostReason
 
 TTL = 2.0
-#: Longer than this machine stalls.
+#: Outlasts the stalls of a slow machine.
 LONG = 20.0
 MARGIN = 0.5
 WAYS = (Way.BOTH, Way.TO_BROKER, Way.TO_CLIENT)

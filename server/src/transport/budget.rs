@@ -37,9 +37,9 @@ const WARNINGS: Pace = Pace::per_second(1, 1);
 pub struct Budget {
     pub(super) bytes: Arc<Pool>,
     pub(super) incomplete_calls: Arc<Pool>,
-    /// Of connections with many calls, or much of their messages, that are not whole.
+    /// Turns of connections with many calls, or much of their messages, that are not whole.
     pub(super) bursts: Turns,
-    /// Of connections on which calls come together.
+    /// Turns of connections on which calls come together.
     pub(super) call_turns: Turns,
 }
 

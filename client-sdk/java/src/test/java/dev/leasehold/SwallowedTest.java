@@ -28,7 +28,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 class SwallowedTest {
     private static final Duration TTL = Duration.ofSeconds(2);
     private static final Duration MARGIN = Duration.ofMillis(500);
-    /** Longer than this machine stalls. */
+    /** Outlasts the stalls of a slow machine. */
     private static final Duration LONG = Duration.ofSeconds(20);
 
     private static Duration since(long begun) {
