@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that the committed Rust code of the API is what its .proto files generate.
+# Checks that the committed Rust code of the API matches the code that its .proto files generate.
 set -euo pipefail
 cd "$(dirname "$0")"
 generated="$(mktemp -d)"

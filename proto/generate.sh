@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates the Rust code of the API and its descriptors into gen, or into another folder given as argument.
+# Generates the Rust code of the API and its descriptors into gen, or into the folder given as argument.
 set -euo pipefail
 cd "$(dirname "$0")"
 output="${1:-gen}"

@@ -9,7 +9,7 @@ pub struct LockRef {
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
 }
-/// One lock to take.
+/// One lock to acquire.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LockTarget {
     /// Tenant and policy scope. Empty means "default".
@@ -20,25 +20,27 @@ pub struct LockTarget {
     /// special meaning to the broker; ListLocks can select by prefix.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// How to hold it.
+    /// How the lock is shared.
     #[prost(enumeration = "LockMode", tag = "3")]
     pub mode: i32,
-    /// Semaphores: permits to take. 0 means 1. Must be \<= limit.
+    /// Semaphores: permits to acquire. 0 means 1. Must be \<= limit.
     #[prost(int32, tag = "4")]
     pub permits: i32,
-    /// Semaphores: size of the pool, 1-1000. 0: the limit in use. Another value
-    /// than the one in use, while anyone holds or waits, is
-    /// FAILED_PRECONDITION/LIMIT_MISMATCH; AdminService.SetLockLimit changes it.
+    /// Semaphores: the number of all permits, 1-1000. 0: the limit in use. A value
+    /// other than the limit in use, while the lock has holders or waiters, is
+    /// FAILED_PRECONDITION/LIMIT_MISMATCH; AdminService.SetLockLimit changes the
+    /// limit.
     #[prost(int32, tag = "5")]
     pub limit: i32,
 }
-/// Who asks. Shown to people (list, UI, logs); never used to decide ownership.
+/// The owner of a request. Shown to people (list, UI, logs); never used to
+/// decide ownership.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Owner {
     /// Required. A stable name for the process, e.g. the pod name. 1-256 bytes.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// Why the lock is taken, for whoever finds it held. At most 512 bytes.
+    /// Why the lock is acquired, for callers that find it held. At most 512 bytes.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
     /// Free labels. At most 16; keys 1-63 bytes. The whole Owner is at most 1 KiB.
@@ -54,9 +56,9 @@ pub struct Grant {
     /// The lock, with defaults filled in.
     #[prost(message, optional, tag = "1")]
     pub target: ::core::option::Option<LockTarget>,
-    /// Strictly larger than any token given before for this lock. EXCLUSIVE: send
-    /// it with every write to the protected resource and refuse smaller ones.
-    /// SHARED and SEMAPHORE tokens do not order writers; ask CheckFencingToken.
+    /// Strictly larger than any earlier token of this lock. EXCLUSIVE: send it
+    /// with every write to the protected resource, which rejects smaller ones.
+    /// SHARED and SEMAPHORE tokens do not order writers; call CheckFencingToken.
     /// Positive and at most 2^53 - 1: exact in JavaScript, fits BIGINT.
     #[prost(int64, tag = "2")]
     pub fencing_token: i64,
@@ -74,14 +76,14 @@ pub struct Lease {
     /// that a broker can check a token that it does not keep.
     #[prost(string, tag = "1")]
     pub lease_id: ::prost::alloc::string::String,
-    /// Secret proof of ownership, needed to renew, release or resume. Only in
-    /// replies to the caller that acquired. Do not log.
+    /// Secret proof of ownership, needed to renew, release or attach the lease.
+    /// Only in replies to the caller that acquired it. Do not log.
     #[prost(string, tag = "2")]
     pub lease_token: ::prost::alloc::string::String,
-    /// The locks held. One entry per target, in the order asked for.
+    /// The locks held. One entry per target, in the order of the request.
     #[prost(message, repeated, tag = "3")]
     pub grants: ::prost::alloc::vec::Vec<Grant>,
-    /// Validity: how long the holder may trust the lease after each heartbeat,
+    /// Validity: how long the holder may rely on the lease after each heartbeat,
     /// counted from the moment the heartbeat (or Acquire, Renew) was SENT, on a
     /// clock that runs during suspend. A unary caller whose call took longer than
     /// half of it must Renew before relying on the lease.
@@ -95,40 +97,41 @@ pub struct Lease {
     pub expire_time: ::core::option::Option<::prost_types::Timestamp>,
 }
 /// Packed into google.rpc.Status.details of ABORTED/LOCK_HELD and
-/// ABORTED/WAIT_TIMEOUT: what was in the way. A hint, perhaps stale already. At
-/// most 5 holders, without labels, strings cut to 128 bytes: gRPC clients refuse
-/// trailers of more than 8 KiB.
+/// ABORTED/WAIT_TIMEOUT: the holders and waiters of the lock. A hint, which may
+/// be stale. At most 5 holders, without labels, strings cut to 128 bytes: gRPC
+/// clients reject trailers of more than 8 KiB.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Contention {
-    /// Who holds the lock.
+    /// The holders of the lock.
     #[prost(message, repeated, tag = "1")]
     pub holders: ::prost::alloc::vec::Vec<Holder>,
-    /// How many wait.
+    /// The number of waiters.
     #[prost(int32, tag = "2")]
     pub queue_length: i32,
-    /// Shortest time until a current lease runs out unless renewed.
+    /// Shortest time until a current lease expires unless it is renewed.
     #[prost(message, optional, tag = "3")]
     pub retry_after: ::core::option::Option<::prost_types::Duration>,
 }
-/// A holder or waiter as others may see it.
+/// A holder or waiter, as other callers may see it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Holder {
     /// Public lease identifier; empty for waiters.
     #[prost(string, tag = "1")]
     pub lease_id: ::prost::alloc::string::String,
-    /// Who.
+    /// The owner of the holder or waiter.
     #[prost(message, optional, tag = "2")]
     pub owner: ::core::option::Option<Owner>,
     /// Mode and permits.
     #[prost(message, optional, tag = "3")]
     pub target: ::core::option::Option<LockTarget>,
-    /// Its token; 0 for waiters.
+    /// Its fencing token; 0 for waiters.
     #[prost(int64, tag = "4")]
     pub fencing_token: i64,
-    /// Granted or enqueued at, by the broker's clock.
+    /// Time at which the lock was granted or the request enqueued, by the broker's
+    /// clock.
     #[prost(message, optional, tag = "5")]
     pub since_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// Time left on the lease, or left to wait.
+    /// Time until the lease expires, or until the wait ends.
     #[prost(message, optional, tag = "6")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
 }
@@ -142,7 +145,7 @@ pub enum LockMode {
     Exclusive = 1,
     /// Any number of holders, none of them exclusive.
     Shared = 2,
-    /// Holders take permits out of a fixed limit. Needs LockTarget.limit.
+    /// Holders acquire permits of a fixed limit. Needs LockTarget.limit.
     Semaphore = 3,
 }
 impl LockMode {
@@ -169,7 +172,7 @@ impl LockMode {
         }
     }
 }
-/// Why a lease is over.
+/// Why a lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum LeaseEndReason {
@@ -177,17 +180,17 @@ pub enum LeaseEndReason {
     Unspecified = 0,
     /// The holder released it.
     Released = 1,
-    /// No heartbeat came in time.
+    /// No heartbeat arrived in time.
     Expired = 2,
-    /// An operator took it away.
+    /// An operator revoked it.
     Revoked = 3,
-    /// The store no longer knows it: failover, flush or eviction.
+    /// The store has no record of it: failover, flush or eviction.
     StoreLost = 4,
     /// max_hold has passed.
     MaxHold = 5,
-    /// Another stream has attached it. Not a loss.
+    /// Another stream has attached it. The lease is not lost.
     Moved = 6,
-    /// The stream's credential ran out and was not refreshed.
+    /// The stream's credential expired and was not refreshed.
     CredentialExpired = 7,
 }
 impl LeaseEndReason {
@@ -229,9 +232,9 @@ impl LeaseEndReason {
 pub enum ErrorReason {
     /// Never sent.
     Unspecified = 0,
-    /// ABORTED. Held by someone else and the caller would not wait.
+    /// ABORTED. Another lease holds the lock, and the call does not wait.
     LockHeld = 1,
-    /// ABORTED. wait_timeout passed; the call is out of the queue for certain.
+    /// ABORTED. wait_timeout passed; the call has left the queue.
     WaitTimeout = 2,
     /// ABORTED. The lease expired.
     LeaseExpired = 3,
@@ -239,7 +242,7 @@ pub enum ErrorReason {
     LeaseRevoked = 4,
     /// ABORTED. A newer fencing token exists.
     StaleToken = 5,
-    /// NOT_FOUND. No such lease, now or recently.
+    /// NOT_FOUND. The lease ended too long ago or never existed.
     LeaseNotFound = 6,
     /// FAILED_PRECONDITION. lease_token does not belong to lease_id.
     NotHolder = 7,
@@ -253,16 +256,16 @@ pub enum ErrorReason {
     QuotaExceeded = 11,
     /// RESOURCE_EXHAUSTED. The lock's queue is full.
     QueueFull = 12,
-    /// UNAVAILABLE. Redis cannot be reached, has no primary, or refuses for now.
+    /// UNAVAILABLE. Redis cannot be reached, has no primary, or rejects commands.
     StoreUnavailable = 13,
-    /// UNAVAILABLE. This replica is going away: call again, elsewhere.
+    /// UNAVAILABLE. This replica is shutting down: retry at another one.
     Draining = 14,
-    /// UNAVAILABLE. The store lost data; no new grants until every lease that it
-    /// may have forgotten is over. Attach and Renew still work.
+    /// UNAVAILABLE. The store lost data; nothing new is granted until every lease
+    /// that may have been lost has expired. Attach and Renew still work.
     StoreRecovering = 15,
-    /// CANCELLED. The wait was given up by CancelAcquire.
+    /// CANCELLED. The wait was cancelled by CancelAcquire.
     Cancelled = 16,
-    /// FAILED_PRECONDITION. This store cannot do that (modes on RedLock).
+    /// FAILED_PRECONDITION. The store does not support this (modes on RedLock).
     UnsupportedByStore = 17,
     /// FAILED_PRECONDITION. Shared to exclusive under one lease.
     UpgradeDenied = 18,
@@ -274,14 +277,14 @@ pub enum ErrorReason {
     Unauthenticated = 21,
     /// PERMISSION_DENIED.
     PermissionDenied = 22,
-    /// UNAVAILABLE. Overload: new acquires are shed first.
+    /// UNAVAILABLE. Overload: new acquires are rejected first.
     Overloaded = 23,
-    /// INTERNAL. A fault of the broker; its log has the details.
+    /// INTERNAL. An internal error of the broker; its log has the details.
     Internal = 24,
-    /// ABORTED. A newer stream holds the lease or the place in line.
+    /// ABORTED. The lease or request is attached to a newer stream.
     StaleAttach = 25,
     /// RESOURCE_EXHAUSTED. The store has no memory for another holder or waiter.
-    /// Leases are renewed, attached and released all the same.
+    /// Leases can still be renewed, attached and released.
     StoreFull = 26,
     /// UNAVAILABLE. The call already waits in 8 attempts, the maximum. Repeat it
     /// later with the same request_id.
@@ -371,22 +374,23 @@ pub struct AcquireRequest {
     /// Required. The lock.
     #[prost(message, optional, tag = "1")]
     pub target: ::core::option::Option<LockTarget>,
-    /// Required. Who asks.
+    /// Required. The owner of the request.
     #[prost(message, optional, tag = "2")]
     pub owner: ::core::option::Option<Owner>,
-    /// Wished validity: how long the caller may trust the lease after each
-    /// heartbeat. Unset means the server's default (10 s). Clamped to the
-    /// server's bounds; the reply says what was granted.
+    /// Requested validity: how long the caller may rely on the lease after each
+    /// heartbeat. Unset means the server's default (10 s). Clamped to the server's
+    /// bounds; the reply has the granted validity.
     #[prost(message, optional, tag = "3")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
-    /// How long to wait in line. Unset or 0: do not wait. The broker answers
-    /// before this and before the call's gRPC deadline, whichever is first.
+    /// How long to wait in the queue. Unset or 0: do not wait. The broker replies
+    /// before this time and before the gRPC deadline of the call, whichever is
+    /// first.
     #[prost(message, optional, tag = "4")]
     pub wait_timeout: ::core::option::Option<::prost_types::Duration>,
-    /// Makes the call safe to repeat: the same id with the same arguments gives
-    /// the same lease, and renews it. A UUID, fresh for every acquire, kept
-    /// secret: lease_token is derived from it. Unset: the call is not repeatable.
-    /// SDKs always set it.
+    /// Makes the call safe to repeat: the same id with the same arguments returns
+    /// the same lease, and renews it. A UUID, new for every acquire, kept secret:
+    /// lease_token is derived from it. Unset: the call is not repeatable. SDKs
+    /// always set it.
     #[prost(string, tag = "5")]
     pub request_id: ::prost::alloc::string::String,
     /// An existing lease to add this lock to, as it was received; ttl and
@@ -400,19 +404,22 @@ pub struct AcquireRequest {
     /// grants you already have.
     #[prost(message, optional, tag = "6")]
     pub under: ::core::option::Option<Lease>,
-    /// The longest the lock may be held in all, however often it is renewed: the
-    /// validity that the broker announces ends there. The server may have a limit
-    /// (limits.max_hold_max): a longer time is cut to it. Unset: that limit, if any.
+    /// The longest time for which the lock may be held, however often it is
+    /// renewed: the validity that the broker announces ends there. The server may
+    /// have a limit (limits.max_hold_max): a longer time is reduced to it. Unset:
+    /// that limit, if there is one.
     #[prost(message, optional, tag = "7")]
     pub max_hold: ::core::option::Option<::prost_types::Duration>,
-    /// After an expiry or revocation (not a release) keep the whole lock closed
-    /// for this long, for resources that cannot check fencing tokens. At most 60 s.
+    /// Time, at most 60 s, for which the whole lock grants nothing after an expiry
+    /// or revocation (not a release), for resources that cannot check fencing
+    /// tokens.
     #[prost(message, optional, tag = "8")]
     pub lock_delay: ::core::option::Option<::prost_types::Duration>,
-    /// Free the locks this long after the lease's stream broke, even if the holder
-    /// may still trust them. Fast hand-over after a crash; a holder alive behind a
-    /// broken network may overlap, so fence the resource. Unset: the lease simply
-    /// runs out, and nobody overlaps. At most ttl.
+    /// Time after which the locks are released when the stream of the lease
+    /// breaks, even if the holder may still rely on them. Frees locks sooner after
+    /// a crash; a holder that is alive behind a broken network may overlap with
+    /// the next one, so let the resource check fencing tokens. Unset: the lease
+    /// expires, and holders do not overlap. At most ttl.
     #[prost(message, optional, tag = "9")]
     pub disconnect_grace: ::core::option::Option<::prost_types::Duration>,
 }
@@ -431,7 +438,7 @@ pub struct AcquireAllRequest {
     /// ttl; longer waits need Hold.
     #[prost(message, repeated, tag = "1")]
     pub targets: ::prost::alloc::vec::Vec<LockTarget>,
-    /// Required. Who asks.
+    /// Required. The owner of the request.
     #[prost(message, optional, tag = "2")]
     pub owner: ::core::option::Option<Owner>,
     /// As in AcquireRequest.
@@ -466,22 +473,22 @@ pub struct ReleaseRequest {
     /// Required. The lease as it was received.
     #[prost(message, optional, tag = "1")]
     pub lease: ::core::option::Option<Lease>,
-    /// Give back only this lock of the lease. Unset: the whole lease.
+    /// Releases only this lock of the lease. Unset: the whole lease.
     #[prost(message, optional, tag = "2")]
     pub lock: ::core::option::Option<LockRef>,
-    /// With lock: undo only the Acquire that carried this request_id; the lock is
-    /// free when no entry is left. Unset: every entry.
+    /// With lock: releases only the entry of the Acquire with this request_id; the
+    /// lock is free when no entry is left. Unset: every entry.
     #[prost(string, tag = "3")]
     pub request_id: ::prost::alloc::string::String,
 }
 /// Response of Release.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseResponse {
-    /// True if an earlier release had already ended it. (A lease that expired or
+    /// True if an earlier call has already released it. (A lease that expired or
     /// was revoked is an error instead: the work may have overlapped.)
     #[prost(bool, tag = "1")]
     pub already_released: bool,
-    /// How many entries of the lock named in the request are left.
+    /// The number of entries that are left in the lock of the request.
     #[prost(int32, tag = "2")]
     pub hold_count: i32,
 }
@@ -491,8 +498,8 @@ pub struct RenewRequest {
     /// Required. The lease as it was received.
     #[prost(message, optional, tag = "1")]
     pub lease: ::core::option::Option<Lease>,
-    /// Validity from the next renewal on; a renewal never shortens what the store
-    /// has promised. Unset keeps the present one.
+    /// Validity from the next renewal on; a renewal never shortens the expiry in
+    /// the store. Unset keeps the present one.
     #[prost(message, optional, tag = "2")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
 }
@@ -515,31 +522,32 @@ pub mod hold_request {
     /// One of these per message.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
-        /// Take a lock and keep its lease on this stream.
+        /// Acquires a lock and keeps its lease on this stream.
         #[prost(message, tag = "1")]
         Acquire(super::HoldAcquire),
-        /// Take several, all or none.
+        /// Acquires several locks, all or none.
         #[prost(message, tag = "2")]
         AcquireAll(super::HoldAcquireAll),
-        /// Give up waiting.
+        /// Cancels an acquire that waits.
         #[prost(message, tag = "3")]
         Cancel(super::CancelAcquire),
-        /// Put a lease on this stream, or put it back after a break.
+        /// Attaches a lease to this stream, also after another stream broke.
         #[prost(message, tag = "4")]
         Attach(super::AttachLease),
-        /// The client lives: renews every lease and waiter of the stream.
+        /// Renews every lease and every waiter of the stream.
         #[prost(message, tag = "5")]
         Heartbeat(super::Heartbeat),
-        /// Give back a lease, or one lock of it.
+        /// Releases a lease, or one lock of it.
         #[prost(message, tag = "6")]
         Release(super::HoldRelease),
-        /// Take a lease off this stream without releasing it.
+        /// Detaches a lease from this stream without releasing it.
         #[prost(message, tag = "7")]
         Detach(super::DetachLease),
-        /// Release every lease of the stream, give up every wait, and end it.
+        /// Releases every lease of the stream, cancels every wait, and ends the
+        /// stream.
         #[prost(message, tag = "8")]
         Close(super::Close),
-        /// A fresh credential, before the present one runs out.
+        /// Replaces the credential before it expires.
         #[prost(message, tag = "9")]
         RefreshCredential(super::RefreshCredential),
     }
@@ -547,15 +555,16 @@ pub mod hold_request {
 /// Acquire on a stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HoldAcquire {
-    /// Required. Chosen by the client, unique on this stream; echoed in answers.
+    /// Required. Chosen by the client, unique on this stream; echoed in responses.
     #[prost(int64, tag = "1")]
     pub call_id: i64,
     /// Required. request_id is required here.
     #[prost(message, optional, tag = "2")]
     pub request: ::core::option::Option<AcquireRequest>,
-    /// Required. Counts up over the life of the lease or request, 1 at its first
-    /// sending. A number not above the stored one, from another stream, is Refused
-    /// (STALE_ATTACH) and changes nothing: late copies can't move a lease back.
+    /// Required. Increases over the lifetime of the lease or request, starting
+    /// with 1 at the first transmission. A number from another stream that does
+    /// not exceed the stored one is Refused (STALE_ATTACH) and changes nothing:
+    /// late copies cannot move a lease back.
     #[prost(int32, tag = "3")]
     pub attach_number: i32,
     /// The caller's trace context, as in the W3C header of this name: one stream
@@ -579,7 +588,7 @@ pub struct HoldAcquireAll {
     #[prost(string, tag = "4")]
     pub traceparent: ::prost::alloc::string::String,
 }
-/// Gives up a wait. Answered by Refused(CANCELLED), or by Granted if the grant
+/// Cancels a wait. The response is Refused(CANCELLED), or Granted if the grant
 /// was faster; then the client releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelAcquire {
@@ -587,8 +596,9 @@ pub struct CancelAcquire {
     #[prost(int64, tag = "1")]
     pub call_id: i64,
 }
-/// Puts a lease on the stream and takes it off any other. It does not extend
-/// the lease; heartbeats do. Never sent for a lease whose validity has passed.
+/// Attaches a lease to the stream and detaches it from any other. It does not
+/// extend the lease; heartbeats do. Never sent for a lease whose validity has
+/// ended.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachLease {
     /// Required. As in HoldAcquire.
@@ -601,18 +611,18 @@ pub struct AttachLease {
     #[prost(int32, tag = "3")]
     pub attach_number: i32,
 }
-/// Renews every lease and keeps every place in line of this stream.
+/// Renews every lease and keeps every queue position of this stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
-    /// Counts up from 1 on each stream; echoed in HeartbeatAck, so that the
-    /// client counts validity from the moment it sent this heartbeat.
+    /// Counts from 1 on each stream; echoed in HeartbeatAck, so that the client
+    /// measures the validity from the time at which it sent this heartbeat.
     #[prost(int64, tag = "1")]
     pub sequence: i64,
 }
 /// Release on a stream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldRelease {
-    /// Required. Chosen by the client; echoed in the answer.
+    /// Required. Chosen by the client; echoed in the response.
     #[prost(int64, tag = "1")]
     pub call_id: i64,
     /// Required. A lease on this stream.
@@ -625,7 +635,7 @@ pub struct HoldRelease {
     #[prost(string, tag = "4")]
     pub request_id: ::prost::alloc::string::String,
 }
-/// Takes a lease off the stream.
+/// Detaches a lease from the stream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DetachLease {
     /// Required. As in HoldAcquire.
@@ -635,16 +645,17 @@ pub struct DetachLease {
     #[prost(string, tag = "2")]
     pub lease_id: ::prost::alloc::string::String,
 }
-/// The client's own, orderly end. A half-close without it counts as a break.
+/// The orderly end of a stream. A half-close without it counts as a broken
+/// stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Close {}
-/// A fresh credential for a stream that outlives its first one.
+/// A new credential for a stream that outlives its previous one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RefreshCredential {
     /// Required. As in HoldAcquire.
     #[prost(int64, tag = "1")]
     pub call_id: i64,
-    /// Required. As it would stand in the authorization header.
+    /// Required. The value of the authorization header.
     #[prost(string, tag = "2")]
     pub authorization: ::prost::alloc::string::String,
 }
@@ -660,32 +671,33 @@ pub mod hold_response {
     /// One of these per message. Unknown ones must be ignored.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
-        /// Where a waiting call stands.
+        /// The queue position of a waiting call.
         #[prost(message, tag = "1")]
         Queued(super::Queued),
         /// The lock is held and its lease is on this stream.
         #[prost(message, tag = "2")]
         Granted(super::Granted),
-        /// A call failed; the stream lives on.
+        /// A call failed; the stream continues.
         #[prost(message, tag = "3")]
         Refused(super::Refused),
-        /// The lease is on the stream.
+        /// The lease is attached to the stream.
         #[prost(message, tag = "4")]
         Attached(super::LeaseAttached),
-        /// A heartbeat has reached the store.
+        /// A heartbeat has renewed leases in the store.
         #[prost(message, tag = "5")]
         Ack(super::HeartbeatAck),
         /// A release is done.
         #[prost(message, tag = "6")]
         Released(super::Released),
-        /// A lease is over: stop the work. Other leases live on.
+        /// A lease has ended: stop the work. Other leases are not affected.
         #[prost(message, tag = "7")]
         Ended(super::LeaseEnded),
-        /// An operator or policy asks the holder to finish soon. Not binding.
+        /// An operator or policy asks the holder to release soon. Not binding.
         #[prost(message, tag = "8")]
         ReleaseRequested(super::ReleaseRequested),
-        /// This replica is going away: open another stream and attach there. The
-        /// broker keeps acknowledging heartbeats until the client has moved.
+        /// The stream must move, for example because this replica shuts down: open
+        /// another stream and attach the leases there. The broker acknowledges
+        /// heartbeats until the client has moved.
         #[prost(message, tag = "9")]
         Reconnect(super::Reconnect),
         /// A detach or a credential refresh is done.
@@ -693,19 +705,20 @@ pub mod hold_response {
         Done(super::Done),
     }
 }
-/// A place in line. Sent at once, then at every change, at most once a second.
+/// A queue position. Sent at once, then after every change, at most once a
+/// second.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Queued {
     /// From the call.
     #[prost(int64, tag = "1")]
     pub call_id: i64,
-    /// 1 is next.
+    /// The position in the queue, counted from 1.
     #[prost(int32, tag = "2")]
     pub position: i32,
-    /// How many wait in all.
+    /// The number of all waiters.
     #[prost(int32, tag = "3")]
     pub queue_length: i32,
-    /// Who holds the lock; at most 5.
+    /// The holders of the lock; at most 5.
     #[prost(message, repeated, tag = "4")]
     pub holders: ::prost::alloc::vec::Vec<Holder>,
     /// How often to send heartbeats while waiting; at most 2 s.
@@ -722,8 +735,9 @@ pub struct Granted {
     #[prost(message, optional, tag = "2")]
     pub lease: ::core::option::Option<Lease>,
     /// The newest heartbeat that the broker had read before it sent the store
-    /// command whose success this reports; validity counts from its sending, or
-    /// from that of the call if it is later. 0: from the sending of the call.
+    /// command whose success this message reports. The validity counts from the
+    /// sending of that heartbeat, or of the call if it was sent later. 0: from the
+    /// sending of the call.
     #[prost(int64, tag = "3")]
     pub as_of_sequence: i64,
 }
@@ -733,7 +747,7 @@ pub struct Refused {
     /// From the call.
     #[prost(int64, tag = "1")]
     pub call_id: i64,
-    /// Why.
+    /// The reason.
     #[prost(enumeration = "ErrorReason", tag = "2")]
     pub reason: i32,
     /// The gRPC status code that the unary call would have ended with.
@@ -742,14 +756,15 @@ pub struct Refused {
     /// For people.
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
-    /// When to try again, if that is worth while.
+    /// Time after which a retry may succeed, if it is known.
     #[prost(message, optional, tag = "5")]
     pub retry_after: ::core::option::Option<::prost_types::Duration>,
-    /// What the unary call's status would have carried (BadRequest, Contention...).
+    /// The details that the status of the unary call would have (BadRequest,
+    /// Contention...).
     #[prost(message, repeated, tag = "6")]
     pub details: ::prost::alloc::vec::Vec<::prost_types::Any>,
 }
-/// Answer to AttachLease.
+/// Response to AttachLease.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseAttached {
     /// From the call.
@@ -762,9 +777,10 @@ pub struct LeaseAttached {
     #[prost(message, optional, tag = "3")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
 }
-/// Answer to Heartbeat, sent as the store takes it: one sequence may be answered
-/// by several acks, since one slow node must not delay the rest. A lease not
-/// named yet is unconfirmed, not lost; loss is said by LeaseEnded alone.
+/// Response to Heartbeat, sent as the store confirms renewals: one sequence may
+/// have several acks, since one slow node must not delay the rest. A lease that
+/// is not listed yet is unconfirmed, not lost; only LeaseEnded reports the end
+/// of a lease.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatAck {
     /// Heartbeat.sequence.
@@ -790,13 +806,13 @@ pub struct LeaseExtended {
     /// The lease.
     #[prost(string, tag = "1")]
     pub lease_id: ::prost::alloc::string::String,
-    /// The validity now running, counted from the sending of the heartbeat.
+    /// The current validity, counted from the sending of the heartbeat.
     #[prost(message, optional, tag = "2")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
-    /// How many wait for its locks; lets a polite holder hurry.
+    /// The number of waiters for its locks, so that a holder can release early.
     #[prost(int32, tag = "3")]
     pub queue_length: i32,
-    /// How many locks were extended. A client that holds another number treats the
+    /// The number of extended locks. A client that holds another number treats the
     /// lease as not extended.
     #[prost(int32, tag = "4")]
     pub grant_count: i32,
@@ -814,36 +830,37 @@ pub struct Released {
     #[prost(int32, tag = "3")]
     pub hold_count: i32,
 }
-/// A lease is over.
+/// A lease has ended.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseEnded {
     /// The lease.
     #[prost(string, tag = "1")]
     pub lease_id: ::prost::alloc::string::String,
-    /// Why.
+    /// The reason.
     #[prost(enumeration = "LeaseEndReason", tag = "2")]
     pub reason: i32,
     /// For people.
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
-/// Please finish.
+/// A request to release a lease soon.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseRequested {
     /// The lease.
     #[prost(string, tag = "1")]
     pub lease_id: ::prost::alloc::string::String,
-    /// Time until it is revoked by force; unset if it will not be.
+    /// Time until the lease is revoked; unset if it will not be.
     #[prost(message, optional, tag = "2")]
     pub grace: ::core::option::Option<::prost_types::Duration>,
     /// For people.
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
-/// Please reconnect.
+/// A request to open another stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reconnect {
-    /// Wait this long first: the broker spreads its clients out.
+    /// Time to wait before reconnecting: the broker spreads the reconnects of its
+    /// clients.
     #[prost(message, optional, tag = "1")]
     pub delay: ::core::option::Option<::prost_types::Duration>,
 }
@@ -858,14 +875,14 @@ pub struct CheckFencingTokenRequest {
     pub fencing_token: i64,
 }
 /// Response of CheckFencingToken: a live lease holds the lock with this token.
-/// Otherwise ABORTED/STALE_TOKEN; LEASE_NOT_FOUND if nothing is known of the
-/// lock. A check at one moment, not a fence. After the store has lost data, or
-/// after a promotion, a token that would be live is refused with
-/// UNAVAILABLE/STORE_RECOVERING and retry_after, because its lease may have
+/// Otherwise ABORTED/STALE_TOKEN, or LEASE_NOT_FOUND if the store has no record
+/// of the lock. A check at one moment, not a fence. After the store has lost
+/// data, or after a promotion, the check of a token that would be live fails
+/// with UNAVAILABLE/STORE_RECOVERING and retry_after, because its lease may have
 /// ended before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckFencingTokenResponse {
-    /// Time left on the lease behind the token.
+    /// Time until the lease of the token expires.
     #[prost(message, optional, tag = "1")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
 }
@@ -880,7 +897,7 @@ pub mod lock_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Takes, keeps and gives back locks.
+    /// Acquires, renews and releases locks.
     #[derive(Debug, Clone)]
     pub struct LockServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -961,9 +978,10 @@ pub mod lock_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Takes one lock, waiting in line at most wait_timeout. OK means held: every
-        /// other outcome is an error status, so a caller that forgets to look cannot
-        /// mistake "busy" for "mine".
+        /// Acquires one lock, waiting in its queue for at most wait_timeout. OK means
+        /// that the lock is held: every other outcome is an error status, so that a
+        /// caller that ignores the reply cannot mistake the lock of another holder for
+        /// its own.
         pub async fn acquire(
             &mut self,
             request: impl tonic::IntoRequest<super::AcquireRequest>,
@@ -988,7 +1006,7 @@ pub mod lock_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.LockService", "Acquire"));
             self.inner.unary(req, path, codec).await
         }
-        /// Takes several locks, all or none, under one lease.
+        /// Acquires several locks, all or none, under one lease.
         pub async fn acquire_all(
             &mut self,
             request: impl tonic::IntoRequest<super::AcquireAllRequest>,
@@ -1013,7 +1031,7 @@ pub mod lock_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.LockService", "AcquireAll"));
             self.inner.unary(req, path, codec).await
         }
-        /// Gives back a lease, or one lock of it. Safe to repeat.
+        /// Releases a lease, or one lock of it. Safe to repeat.
         pub async fn release(
             &mut self,
             request: impl tonic::IntoRequest<super::ReleaseRequest>,
@@ -1060,12 +1078,12 @@ pub mod lock_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.LockService", "Renew"));
             self.inner.unary(req, path, codec).await
         }
-        /// The lease stream: acquire, wait in line, heartbeat, release and be told of
-        /// loss, all on one stream. Heartbeats renew its leases; Close releases them
-        /// at once; a stream that breaks, or ends without Close, stops renewing them:
-        /// they can be attached again on any replica until their time is over, then
-        /// the next in line gets the lock. One stream usually carries all leases of a
-        /// process: up to 1000.
+        /// The lease stream: acquires, waits in queues, heartbeats, releases and
+        /// notifications of lost leases, all on one stream. Heartbeats renew its
+        /// leases; Close releases them at once. A stream that breaks, or ends without
+        /// Close, no longer renews its leases: they can be attached on any replica
+        /// until they expire, and then the next waiter gets the lock. One stream
+        /// usually carries all leases of a process: up to 1000.
         pub async fn hold(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::HoldRequest>,
@@ -1090,7 +1108,7 @@ pub mod lock_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.LockService", "Hold"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Tells whether a fencing token belongs to a live lease. For resources that
+        /// Checks whether a fencing token belongs to a live lease. For resources that
         /// cannot compare tokens themselves, and for shared locks and semaphores.
         pub async fn check_fencing_token(
             &mut self,
@@ -1133,14 +1151,15 @@ pub mod lock_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with LockServiceServer.
     #[async_trait]
     pub trait LockService: std::marker::Send + std::marker::Sync + 'static {
-        /// Takes one lock, waiting in line at most wait_timeout. OK means held: every
-        /// other outcome is an error status, so a caller that forgets to look cannot
-        /// mistake "busy" for "mine".
+        /// Acquires one lock, waiting in its queue for at most wait_timeout. OK means
+        /// that the lock is held: every other outcome is an error status, so that a
+        /// caller that ignores the reply cannot mistake the lock of another holder for
+        /// its own.
         async fn acquire(
             &self,
             request: tonic::Request<super::AcquireRequest>,
         ) -> std::result::Result<tonic::Response<super::AcquireResponse>, tonic::Status>;
-        /// Takes several locks, all or none, under one lease.
+        /// Acquires several locks, all or none, under one lease.
         async fn acquire_all(
             &self,
             request: tonic::Request<super::AcquireAllRequest>,
@@ -1148,7 +1167,7 @@ pub mod lock_service_server {
             tonic::Response<super::AcquireAllResponse>,
             tonic::Status,
         >;
-        /// Gives back a lease, or one lock of it. Safe to repeat.
+        /// Releases a lease, or one lock of it. Safe to repeat.
         async fn release(
             &self,
             request: tonic::Request<super::ReleaseRequest>,
@@ -1164,17 +1183,17 @@ pub mod lock_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// The lease stream: acquire, wait in line, heartbeat, release and be told of
-        /// loss, all on one stream. Heartbeats renew its leases; Close releases them
-        /// at once; a stream that breaks, or ends without Close, stops renewing them:
-        /// they can be attached again on any replica until their time is over, then
-        /// the next in line gets the lock. One stream usually carries all leases of a
-        /// process: up to 1000.
+        /// The lease stream: acquires, waits in queues, heartbeats, releases and
+        /// notifications of lost leases, all on one stream. Heartbeats renew its
+        /// leases; Close releases them at once. A stream that breaks, or ends without
+        /// Close, no longer renews its leases: they can be attached on any replica
+        /// until they expire, and then the next waiter gets the lock. One stream
+        /// usually carries all leases of a process: up to 1000.
         async fn hold(
             &self,
             request: tonic::Request<tonic::Streaming<super::HoldRequest>>,
         ) -> std::result::Result<tonic::Response<Self::HoldStream>, tonic::Status>;
-        /// Tells whether a fencing token belongs to a live lease. For resources that
+        /// Checks whether a fencing token belongs to a live lease. For resources that
         /// cannot compare tokens themselves, and for shared locks and semaphores.
         async fn check_fencing_token(
             &self,
@@ -1184,7 +1203,7 @@ pub mod lock_service_server {
             tonic::Status,
         >;
     }
-    /// Takes, keeps and gives back locks.
+    /// Acquires, renews and releases locks.
     #[derive(Debug)]
     pub struct LockServiceServer<T> {
         inner: Arc<T>,
@@ -1571,34 +1590,34 @@ pub mod lock_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// A lock as the broker sees it.
+/// A lock with its holders and waiters, as read by the broker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Lock {
     /// Name, mode and limit.
     #[prost(message, optional, tag = "1")]
     pub target: ::core::option::Option<LockTarget>,
-    /// What it is doing.
+    /// The state of the lock.
     #[prost(enumeration = "lock::State", tag = "2")]
     pub state: i32,
-    /// Who holds it; at most 100.
+    /// The holders; at most 100.
     #[prost(message, repeated, tag = "3")]
     pub holders: ::prost::alloc::vec::Vec<Holder>,
-    /// Who waits, in order; at most 100.
+    /// The waiters in the order of the queue; at most 100.
     #[prost(message, repeated, tag = "4")]
     pub waiters: ::prost::alloc::vec::Vec<Holder>,
-    /// How many wait in all.
+    /// The number of all waiters.
     #[prost(int32, tag = "5")]
     pub queue_length: i32,
-    /// The newest token given.
+    /// The newest fencing token of the lock.
     #[prost(int64, tag = "6")]
     pub last_fencing_token: i64,
-    /// How many hold it in all.
+    /// The number of all holders.
     #[prost(int32, tag = "7")]
     pub holder_count: i32,
 }
 /// Nested message and enum types in `Lock`.
 pub mod lock {
-    /// What the lock is doing.
+    /// The state of a lock.
     #[derive(
         Clone,
         Copy,
@@ -1614,9 +1633,9 @@ pub mod lock {
     pub enum State {
         /// Never sent.
         Unspecified = 0,
-        /// Somebody holds it.
+        /// The lock has a holder.
         Held = 1,
-        /// Free, and somebody waits: about to be granted.
+        /// The lock is free and has waiters: about to be granted.
         Granting = 2,
         /// Closed by lock_delay.
         Delayed = 3,
@@ -1669,31 +1688,31 @@ pub struct ListLocksRequest {
     /// Empty means every namespace the caller may see.
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
-    /// Only names that start so.
+    /// Only names with this prefix.
     #[prost(string, tag = "2")]
     pub name_prefix: ::prost::alloc::string::String,
     /// Only locks that this owner holds or waits for, as one of the first 100
-    /// holders or of the first 100 that wait.
+    /// holders or of the first 100 waiters.
     #[prost(string, tag = "3")]
     pub owner_id: ::prost::alloc::string::String,
     /// At most this many; 0 means 100; more than 1000 means 1000.
     #[prost(int32, tag = "4")]
     pub page_size: i32,
-    /// next_page_token of the call before; other fields but page_size must not
-    /// change. INVALID_FIELD if they did, or if the server of the store that the
-    /// list had come to is gone: begin again with the first page.
+    /// next_page_token of the previous call. Only page_size may differ from that
+    /// call. INVALID_FIELD if another field differs, or if the server of the store
+    /// at which the list continues is gone: start again with the first page.
     #[prost(string, tag = "5")]
     pub page_token: ::prost::alloc::string::String,
 }
 /// Response of ListLocks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListLocksResponse {
-    /// Locks in no particular order, each at most once on a page; waiters are left
-    /// out. A lock that is held all the time is on at least one page. It comes
-    /// again with a later one only if the store rearranged its keys meanwhile: a
+    /// Locks in no particular order, each at most once on a page; waiters are
+    /// omitted. A lock that is held all the time is on at least one page. It is on
+    /// a later page again only if the store rearranged its keys in between: a
     /// Redis that shrinks its table, a slot of a cluster that moves (a lock in it
-    /// may also be missed), a node of RedLock that goes away. A page may hold fewer
-    /// locks than asked for, or none, and not be the last one.
+    /// may also be missed), a node of RedLock that fails. A page may have fewer
+    /// locks than requested, or none, without being the last one.
     #[prost(message, repeated, tag = "1")]
     pub locks: ::prost::alloc::vec::Vec<Lock>,
     /// Empty on the last page.
@@ -1709,24 +1728,24 @@ pub struct WatchLocksRequest {
     /// As in ListLocksRequest.
     #[prost(string, tag = "2")]
     pub name_prefix: ::prost::alloc::string::String,
-    /// From WatchLocksResponse, to go on after a break; the answer may begin with
-    /// GAP (in the first release it always does). Empty: from now.
+    /// From WatchLocksResponse, to continue after an interruption; the stream may
+    /// begin with GAP (in the first release it always does). Empty: from now.
     #[prost(string, tag = "3")]
     pub resume_token: ::prost::alloc::string::String,
 }
 /// One change.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchLocksResponse {
-    /// What.
+    /// The type of the change.
     #[prost(enumeration = "watch_locks_response::EventType", tag = "1")]
     pub r#type: i32,
-    /// Who and which lock; unset for GAP and BOOKMARK.
+    /// The holder or waiter and its lock; unset for GAP and BOOKMARK.
     #[prost(message, optional, tag = "2")]
     pub subject: ::core::option::Option<Holder>,
-    /// When, by the broker's clock.
+    /// Time of the change by the broker's clock.
     #[prost(message, optional, tag = "3")]
     pub event_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// Where to go on from.
+    /// Token with which another watch continues after this event.
     #[prost(string, tag = "4")]
     pub resume_token: ::prost::alloc::string::String,
 }
@@ -1750,19 +1769,19 @@ pub mod watch_locks_response {
         Unspecified = 0,
         /// A lock was granted.
         Acquired = 1,
-        /// A holder released.
+        /// A holder released the lock.
         Released = 2,
-        /// A lease was noticed to have run out.
+        /// A lease was found to have expired.
         Expired = 3,
-        /// An operator revoked.
+        /// An operator revoked a lease.
         Revoked = 4,
-        /// Somebody joined the queue.
+        /// A waiter joined the queue.
         Queued = 5,
-        /// Somebody left the queue without the lock.
+        /// A waiter left the queue without a grant.
         Abandoned = 6,
         /// Events were lost; list again.
         Gap = 7,
-        /// Nothing; carries a newer resume_token.
+        /// No change; contains a newer resume_token.
         Bookmark = 8,
     }
     impl EventType {
@@ -1811,7 +1830,7 @@ pub mod inspection_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Shows locks, holders and queues.
+    /// Reads locks, holders and queues, and streams their changes.
     #[derive(Debug, Clone)]
     pub struct InspectionServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1892,7 +1911,7 @@ pub mod inspection_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One lock. A lock nobody holds or waits for is NOT_FOUND.
+        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
         pub async fn get_lock(
             &mut self,
             request: impl tonic::IntoRequest<super::GetLockRequest>,
@@ -1917,7 +1936,7 @@ pub mod inspection_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.InspectionService", "GetLock"));
             self.inner.unary(req, path, codec).await
         }
-        /// Locks that are held or waited for, or closed by lock_delay.
+        /// Lists locks that are held, waited for, or closed by lock_delay.
         pub async fn list_locks(
             &mut self,
             request: impl tonic::IntoRequest<super::ListLocksRequest>,
@@ -1943,10 +1962,10 @@ pub mod inspection_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Streams changes of locks as they happen. Changes may be missed: a GAP event
-        /// says so, and they are not sent again. A watch ends with OK after
-        /// `http2.max_connection_age` and its grace; begin another one with the last
-        /// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
-        /// withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
+        /// reports this, and they are not sent again. A watch ends with OK after
+        /// `http2.max_connection_age` and its grace; start another one with the last
+        /// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or
+        /// is withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
         pub async fn watch_locks(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchLocksRequest>,
@@ -1986,12 +2005,12 @@ pub mod inspection_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with InspectionServiceServer.
     #[async_trait]
     pub trait InspectionService: std::marker::Send + std::marker::Sync + 'static {
-        /// One lock. A lock nobody holds or waits for is NOT_FOUND.
+        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
         async fn get_lock(
             &self,
             request: tonic::Request<super::GetLockRequest>,
         ) -> std::result::Result<tonic::Response<super::GetLockResponse>, tonic::Status>;
-        /// Locks that are held or waited for, or closed by lock_delay.
+        /// Lists locks that are held, waited for, or closed by lock_delay.
         async fn list_locks(
             &self,
             request: tonic::Request<super::ListLocksRequest>,
@@ -2006,16 +2025,16 @@ pub mod inspection_service_server {
             + std::marker::Send
             + 'static;
         /// Streams changes of locks as they happen. Changes may be missed: a GAP event
-        /// says so, and they are not sent again. A watch ends with OK after
-        /// `http2.max_connection_age` and its grace; begin another one with the last
-        /// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
-        /// withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
+        /// reports this, and they are not sent again. A watch ends with OK after
+        /// `http2.max_connection_age` and its grace; start another one with the last
+        /// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or
+        /// is withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
         async fn watch_locks(
             &self,
             request: tonic::Request<super::WatchLocksRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchLocksStream>, tonic::Status>;
     }
-    /// Shows locks, holders and queues.
+    /// Reads locks, holders and queues, and streams their changes.
     #[derive(Debug)]
     pub struct InspectionServiceServer<T> {
         inner: Arc<T>,
@@ -2271,43 +2290,44 @@ pub mod inspection_service_server {
 /// Request of ForceReleaseLease.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ForceReleaseLeaseRequest {
-    /// Required. Which lease: never "whoever holds the lock now", so that a
-    /// click on a stale page cannot hit the next holder.
+    /// Required. The lease. There is no way to name the current holder instead, so
+    /// that a click on a stale page cannot revoke the lease of the next holder.
     #[prost(string, tag = "1")]
     pub lease_id: ::prost::alloc::string::String,
-    /// Required, 1-512 bytes. Why; kept in the audit log and told to the holder.
+    /// Required, 1-512 bytes. The reason, for the audit log and for the holder.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
-    /// Ask first, and stop renewing only after this long. Unset: stop now. Either
-    /// way the lock is free when the holder gives it back or when its own validity
-    /// has passed, unless unsafe_now.
+    /// Asks the holder to release the lock, and stops renewals only after this
+    /// time. Unset: renewals stop at once. In both cases the lock is free when the
+    /// holder releases it or when the lease expires, unless unsafe_now is set.
     #[prost(message, optional, tag = "3")]
     pub grace: ::core::option::Option<::prost_types::Duration>,
-    /// Keep the lock closed afterwards; at most 60 s. Unset: the lease's own.
+    /// Time for which the lock grants nothing afterwards; at most 60 s. Unset: the
+    /// lock_delay of the lease.
     #[prost(message, optional, tag = "4")]
     pub lock_delay: ::core::option::Option<::prost_types::Duration>,
-    /// Only tell what would happen.
+    /// Only returns what would happen.
     #[prost(bool, tag = "5")]
     pub validate_only: bool,
     /// Makes the call safe to repeat. A UUID.
     #[prost(string, tag = "6")]
     pub request_id: ::prost::alloc::string::String,
-    /// Required. A lock of the lease: where to look for it. The lease's other locks
-    /// are renewed no more.
+    /// Required. A lock of the lease, by which the lease is found. The other locks
+    /// of the lease are no longer renewed either.
     #[prost(message, optional, tag = "7")]
     pub lock: ::core::option::Option<LockRef>,
-    /// Free this lock at once although the holder may still trust it. Its work may
-    /// overlap with the next holder's unless the resource is fenced.
+    /// Frees this lock at once although the holder may still rely on it. The work
+    /// of both holders may overlap unless the resource checks fencing tokens.
     #[prost(bool, tag = "8")]
     pub unsafe_now: bool,
 }
 /// Response of ForceReleaseLease.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ForceReleaseLeaseResponse {
-    /// What was, or would be, taken away.
+    /// The holder whose lease was, or would be, revoked.
     #[prost(message, optional, tag = "1")]
     pub holder: ::core::option::Option<Holder>,
-    /// How many waited.
+    /// The number of waiters.
     #[prost(int32, tag = "2")]
     pub queue_length: i32,
 }
@@ -2317,8 +2337,8 @@ pub struct SetLockLimitRequest {
     /// Required. The semaphore.
     #[prost(message, optional, tag = "1")]
     pub lock: ::core::option::Option<LockRef>,
-    /// 1-1000. 0 removes the limit: callers decide again once the lock is idle, and
-    /// until then the lock keeps the limit that is in use.
+    /// 1-1000. 0 removes the limit: once the lock is idle, callers determine the
+    /// limit again. Until then the lock keeps the limit in use.
     #[prost(int32, tag = "2")]
     pub limit: i32,
 }
@@ -2341,7 +2361,7 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Takes locks away.
+    /// Revokes leases and sets limits of semaphores.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2422,7 +2442,7 @@ pub mod admin_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Ends a lease that is not the caller's.
+        /// Revokes a lease of another caller.
         pub async fn force_release_lease(
             &mut self,
             request: impl tonic::IntoRequest<super::ForceReleaseLeaseRequest>,
@@ -2449,11 +2469,12 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Sets the limit of a semaphore, or removes it. A set limit stays in the record
-        /// and overrides what callers send. Shrinking stops grants until enough permits
-        /// have come back; waiters that want more than the new limit are refused
-        /// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
-        /// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
+        /// Sets or removes the limit of a semaphore. A set limit stays in the record
+        /// and overrides the limits that callers send. Lowering the limit stops grants
+        /// until enough permits are released; waiters that request more than the new
+        /// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+        /// exclusive or shared lock the call fails with
+        /// FAILED_PRECONDITION/LIMIT_MISMATCH.
         pub async fn set_lock_limit(
             &mut self,
             request: impl tonic::IntoRequest<super::SetLockLimitRequest>,
@@ -2493,7 +2514,7 @@ pub mod admin_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AdminServiceServer.
     #[async_trait]
     pub trait AdminService: std::marker::Send + std::marker::Sync + 'static {
-        /// Ends a lease that is not the caller's.
+        /// Revokes a lease of another caller.
         async fn force_release_lease(
             &self,
             request: tonic::Request<super::ForceReleaseLeaseRequest>,
@@ -2501,11 +2522,12 @@ pub mod admin_service_server {
             tonic::Response<super::ForceReleaseLeaseResponse>,
             tonic::Status,
         >;
-        /// Sets the limit of a semaphore, or removes it. A set limit stays in the record
-        /// and overrides what callers send. Shrinking stops grants until enough permits
-        /// have come back; waiters that want more than the new limit are refused
-        /// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
-        /// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
+        /// Sets or removes the limit of a semaphore. A set limit stays in the record
+        /// and overrides the limits that callers send. Lowering the limit stops grants
+        /// until enough permits are released; waiters that request more than the new
+        /// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+        /// exclusive or shared lock the call fails with
+        /// FAILED_PRECONDITION/LIMIT_MISMATCH.
         async fn set_lock_limit(
             &self,
             request: tonic::Request<super::SetLockLimitRequest>,
@@ -2514,7 +2536,7 @@ pub mod admin_service_server {
             tonic::Status,
         >;
     }
-    /// Takes locks away.
+    /// Revokes leases and sets limits of semaphores.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,

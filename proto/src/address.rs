@@ -1,16 +1,16 @@
-//! Addresses to which a connection needs no encryption.
+//! Detection of addresses that need no encryption.
 
 use std::net::IpAddr;
 
 use tonic::codegen::http::Uri;
 
-/// Returns whether what is sent to a URL crosses a network unencrypted.
+/// Returns true if data sent to a URL crosses a network unencrypted.
 #[must_use]
 pub fn is_exposed(url: &Uri) -> bool {
     url.scheme_str() != Some("https") && !url.host().is_some_and(is_loopback)
 }
 
-/// Returns whether a host is this machine: an address in 127.0.0.0/8, `::1` (with or without
+/// Returns true if a host is this machine: an address in 127.0.0.0/8, `::1` (with or without
 /// brackets), or `localhost`. Other names are not resolved.
 #[must_use]
 pub fn is_loopback(host: &str) -> bool {

@@ -1,7 +1,7 @@
-//! How messages are read and written: as prost does, with buffers that begin small.
+//! The gRPC codec: prost with small initial buffers.
 //!
-//! A stream keeps both of its buffers for life. tonic begins with 8 KiB each, which for a lease
-//! stream would be most of its memory; a heartbeat and its answer take less than 100 bytes.
+//! A stream keeps both of its buffers for its lifetime. tonic allocates 8 KiB for each, which would
+//! be most of the memory of a lease stream. A heartbeat and its response take less than 100 bytes.
 
 use std::marker::PhantomData;
 
@@ -10,10 +10,10 @@ use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::ProstCodec;
 
 const BUFFER_BYTES: usize = 256;
-/// tonic's own: how much is encoded before it is sent.
+/// Number of encoded bytes after which they are sent; the default of tonic.
 const YIELD_BYTES: usize = 32 * 1_024;
 
-/// The codec of all calls.
+/// Codec of all calls.
 #[derive(Debug, Clone)]
 pub struct SmallBuffers<T, U>(PhantomData<(T, U)>);
 

@@ -1,13 +1,12 @@
-//! The gRPC API of Leasehold: generated types and stubs, and the rules that programs on both sides of
-//! it share.
+//! The gRPC API of Leasehold: generated types and stubs, and rules that clients and servers share.
 //!
-//! The contract of every message stands in the `.proto` files beside this crate.
+//! The contract of every message is in the `.proto` files beside this crate.
 
 pub mod address;
 pub mod codec;
 pub mod text;
 
-/// Package `leasehold.v1`.
+/// Types and stubs of the package `leasehold.v1`.
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -20,5 +19,5 @@ pub mod v1 {
     include!("../gen/leasehold.v1.rs");
 }
 
-/// The encoded `FileDescriptorSet` of the API, for gRPC reflection.
+/// Encoded `FileDescriptorSet` of the API, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../gen/descriptors.binpb");

@@ -1,4 +1,4 @@
-//! Text that others wrote, in a form that is safe to show.
+//! Escaping of untrusted text for display.
 
 /// Returns the text with every hidden character replaced by its code point, as in `‹U+202E›`.
 ///
@@ -17,8 +17,8 @@ pub fn plain(text: &str) -> String {
     shown
 }
 
-/// Returns whether a character is invisible: control characters (C0, DEL, C1), line and
-/// paragraph separators, bidirectional controls, and characters of zero width.
+/// Returns true if a character is invisible: control characters (C0, DEL, C1), line and paragraph
+/// separators, bidirectional controls, and characters of zero width.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
