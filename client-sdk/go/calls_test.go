@@ -1,4 +1,4 @@
-// What the calls do, with a broker and with the one in memory alike.
+// Calls of the client, each with a real broker and with the broker in memory.
 
 package leasehold_test
 
@@ -13,193 +13,197 @@ import (
 	"leasehold.dev/sdk/internal/testbed"
 )
 
-func TestOneHoldsAndTheNextHasALargerToken(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
+func TestTheNextHolderHasALargerToken(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
 		lease := lock(t, one, name, leasehold.WithTTL(shortTTL))
-		is(t, lease.IsValid() && lease.LostReason() == 0 && lease.Check() == nil, "not valid: %v", lease)
-		is(t, lease.FencingToken() > 0 && lease.ID() != "" && lease.Remaining() > 0, "%v", lease)
-		is(t, len(lease.Locks()) == 1 && lease.Locks()[0] == "default/"+name, "%v", lease.Locks())
+		assert(t, lease.IsValid() && lease.LostReason() == 0 && lease.Check() == nil, "the lease is not valid: %v", lease)
+		assert(t, lease.FencingToken() > 0 && lease.ID() != "" && lease.Remaining() > 0, "%v", lease)
+		assert(t, len(lease.Locks()) == 1 && lease.Locks()[0] == "default/"+name, "%v", lease.Locks())
 		token, found := lease.FencingTokenOf(leasehold.Target{Name: name})
-		is(t, found && token == lease.FencingToken(), "%d", token)
+		assert(t, found && token == lease.FencingToken(), "%d", token)
 		_, found = lease.FencingTokenOf(leasehold.Target{Name: "another"})
-		is(t, !found, "a token of another lock")
-		is(t, isTaken(t, other, name), "two have it")
+		assert(t, !found, "FencingTokenOf found a lock that is not held")
+		assert(t, isHeld(t, other, name), "two callers hold the lock")
 		release(t, lease)
-		is(t, !lease.IsValid() && lease.LostReason() == leasehold.LostReleased && lease.Remaining() == 0, "%v", lease)
-		fails(t, lease.Check(), leasehold.ErrLeaseLost)
+		assert(t, !lease.IsValid() && lease.LostReason() == leasehold.LostReleased && lease.Remaining() == 0, "%v", lease)
+		assertErr(t, lease.Check(), leasehold.ErrLeaseLost)
 		next, err := other.TryLock(t.Context(), name)
 		ok(t, err)
-		is(t, next.FencingToken() > lease.FencingToken(), "tokens rise")
+		assert(t, next.FencingToken() > lease.FencingToken(), "the token did not rise")
 		release(t, lease)
-		is(t, next.IsValid(), "a second release does nothing")
+		assert(t, next.IsValid(), "the second release ended the next lease")
 		release(t, next)
 	})
 }
 
-func TestAWaitEndsWithWhoWasInTheWay(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
-		lease := lock(t, one, name, leasehold.WithReason("to be there"))
-		begun := time.Now()
+func TestAWaitTimeoutReturnsTheHolders(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
+		lease := lock(t, one, name, leasehold.WithReason("maintenance"))
+		start := time.Now()
 		_, err := other.Lock(t.Context(), name, leasehold.WithWait(300*time.Millisecond))
-		fails(t, err, leasehold.ErrWaitTimeout)
-		is(t, time.Since(begun) >= 300*time.Millisecond, "too soon")
-		var said *leasehold.Error
-		is(t, errors.As(err, &said) && len(said.Holders) == 1 && said.RetryAfter > 0, "%+v", err)
-		holder := said.Holders[0]
-		is(t, holder.Owner == "one" && holder.Reason == "to be there" && holder.LeaseID == lease.ID(), "%+v", holder)
-		is(t, strings.Contains(err.Error(), "one (to be there)"), "%v", err)
+		assertErr(t, err, leasehold.ErrWaitTimeout)
+		assert(t, time.Since(start) >= 300*time.Millisecond, "returned before the time limit")
+		var detailed *leasehold.Error
+		assert(t, errors.As(err, &detailed) && len(detailed.Holders) == 1 && detailed.RetryAfter > 0, "%+v", err)
+		holder := detailed.Holders[0]
+		assert(t, holder.Owner == "one" && holder.Reason == "maintenance" && holder.LeaseID == lease.ID(), "%+v", holder)
+		assert(t, strings.Contains(err.Error(), "one (maintenance)"), "%v", err)
 		_, err = other.Lock(t.Context(), name, leasehold.WithWait(0))
-		fails(t, err, leasehold.ErrHeld)
+		assertErr(t, err, leasehold.ErrHeld)
 		release(t, lease)
 	})
 }
 
-func TestAWaiterLearnsItsPlaceAndIsGrantedInItsTurn(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
+func TestAWaiterReceivesItsPositionAndIsGrantedInOrder(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
 		lease := lock(t, one, name)
-		first := asks(t.Context(), one, name)
-		inLine(t, one, name, 1)
-		places := make(chan leasehold.Place, 100)
-		second := asks(t.Context(), other, name, leasehold.WithOnQueue(func(p leasehold.Place) { places <- p }))
-		inLine(t, one, name, 2)
-		place := <-places
-		is(t, place.Position == 2 && place.QueueLength == 2 && place.Holders[0].LeaseID == lease.ID(), "%+v", place)
+		first := startLock(t.Context(), one, name)
+		waitQueueLength(t, one, name, 1)
+		positions := make(chan leasehold.QueuePosition, 100)
+		onQueue := leasehold.WithOnQueue(func(position leasehold.QueuePosition) { positions <- position })
+		second := startLock(t.Context(), other, name, onQueue)
+		waitQueueLength(t, one, name, 2)
+		position := <-positions
+		assert(t, position.Position == 2 && position.QueueLength == 2, "%+v", position)
+		assert(t, position.Holders[0].LeaseID == lease.ID(), "%+v", position)
 		release(t, lease)
-		leads := first.granted(t)
-		is(t, second.isOpen(), "out of turn")
-		is(t, (<-places).Position == 1, "it moves up")
-		release(t, leads)
-		last := second.granted(t)
-		is(t, last.FencingToken() > leads.FencingToken() && leads.FencingToken() > lease.FencingToken(), "tokens rise")
+		leader := first.waitGranted(t)
+		assert(t, second.isPending(), "the second waiter was granted first")
+		assert(t, (<-positions).Position == 1, "the position did not change")
+		release(t, leader)
+		last := second.waitGranted(t)
+		assert(t, leader.FencingToken() > lease.FencingToken(), "the token did not rise")
+		assert(t, last.FencingToken() > leader.FencingToken(), "the token did not rise")
 		release(t, last)
 	})
 }
 
 func TestAHookThatPanicsEndsTheWait(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
 		lease := lock(t, one, name)
 		func() {
-			defer func() { is(t, recover() == "on purpose", "it was swallowed") }()
-			hook := leasehold.WithOnQueue(func(leasehold.Place) { panic("on purpose") })
+			defer func() { assert(t, recover() == "on purpose", "the panic was recovered") }()
+			hook := leasehold.WithOnQueue(func(leasehold.QueuePosition) { panic("on purpose") })
 			_, err := other.Lock(t.Context(), name, hook)
-			t.Errorf("it came back: %v", err)
+			t.Errorf("the call returned: %v", err)
 		}()
-		inLine(t, one, name, 0)
+		waitQueueLength(t, one, name, 0)
 		release(t, lease)
 	})
 }
 
-func TestACloseGivesEverythingBack(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
-		told := make(chan leasehold.LostReason, 1)
+func TestACloseReleasesEverything(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
+		notified := make(chan leasehold.LostReason, 1)
 		lease := lock(t, one, name, leasehold.WithTTL(20*time.Second),
-			leasehold.WithOnLost(func(l *leasehold.Lease) { told <- l.LostReason() }))
-		waiting := asks(t.Context(), one, name)
-		inLine(t, other, name, 1)
-		begun := time.Now()
+			leasehold.WithOnLost(func(l *leasehold.Lease) { notified <- l.LostReason() }))
+		waiter := startLock(t.Context(), one, name)
+		waitQueueLength(t, other, name, 1)
+		start := time.Now()
 		ok(t, one.Close())
-		is(t, time.Since(begun) < 2500*time.Millisecond, "it took %s", time.Since(begun))
-		_, err := waiting.ended(t)
-		fails(t, err, leasehold.ErrClosed)
-		is(t, lease.LostReason() == leasehold.LostClosed && <-told == leasehold.LostClosed, "%v", lease)
+		assert(t, time.Since(start) < 2500*time.Millisecond, "Close took %s", time.Since(start))
+		_, err := waiter.wait(t)
+		assertErr(t, err, leasehold.ErrClosed)
+		assert(t, lease.LostReason() == leasehold.LostClosed && <-notified == leasehold.LostClosed, "%v", lease)
 		_, err = one.Lock(t.Context(), name)
-		fails(t, err, leasehold.ErrClosed)
+		assertErr(t, err, leasehold.ErrClosed)
 		_, err = one.Get(t.Context(), name)
-		fails(t, err, leasehold.ErrClosed)
-		fails(t, one.Connect(t.Context()), leasehold.ErrClosed)
-		fails(t, lease.Release(t.Context()), leasehold.ErrLeaseLost)
-		takes(t, other, name)
+		assertErr(t, err, leasehold.ErrClosed)
+		assertErr(t, one.Connect(t.Context()), leasehold.ErrClosed)
+		assertErr(t, lease.Release(t.Context()), leasehold.ErrLeaseLost)
+		lockAndRelease(t, other, name)
 		ok(t, one.Close())
 	})
 }
 
-func TestAClientThatWasNotUsedIsClosed(t *testing.T) {
+func TestAnUnusedClientIsClosed(t *testing.T) {
 	ok(t, clientOf(t, "http://127.0.0.1:1").Close())
 }
 
 func TestAttemptsAreCounted(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
 		lease := lock(t, one, name)
-		begun := time.Now()
+		start := time.Now()
 		_, err := other.TryLock(t.Context(), name, leasehold.WithAttempts(4, 100*time.Millisecond))
-		fails(t, err, leasehold.ErrHeld)
-		is(t, time.Since(begun) >= 225*time.Millisecond, "too soon")
+		assertErr(t, err, leasehold.ErrHeld)
+		assert(t, time.Since(start) >= 225*time.Millisecond, "returned before the time limit")
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err = other.TryLock(ctx, name, leasehold.WithAttempts(2, time.Hour))
-		fails(t, err, context.DeadlineExceeded)
-		late := make(chan error, 1)
+		assertErr(t, err, context.DeadlineExceeded)
+		result := make(chan error, 1)
 		go func() {
 			_, err := other.TryLock(t.Context(), name, leasehold.WithAttempts(1_000, 10*time.Millisecond))
-			late <- err
+			result <- err
 		}()
 		release(t, lease)
-		ok(t, <-late)
+		ok(t, <-result)
 	})
 }
 
-func TestALookTellsWhoHoldsAndHowManyWait(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		client, name := owned(t, url, "one"), lockName(t)
+func TestGetReturnsHoldersAndQueueLength(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		client, name := clientWithOwner(t, url, "one"), lockName(t)
 		state, err := client.Get(t.Context(), name)
 		ok(t, err)
-		is(t, len(state.Holders) == 0 && state.QueueLength == 0, "%+v", state)
-		lease := lock(t, client, name, leasehold.WithReason("looked at"), leasehold.WithLabel("team", "a"))
-		waiting := asks(t.Context(), client, name)
-		inLine(t, client, name, 1)
+		assert(t, len(state.Holders) == 0 && state.QueueLength == 0, "%+v", state)
+		lease := lock(t, client, name, leasehold.WithReason("inspected"), leasehold.WithLabel("team", "a"))
+		waiter := startLock(t.Context(), client, name)
+		waitQueueLength(t, client, name, 1)
 		state, err = client.Get(t.Context(), name)
 		ok(t, err)
 		holder := state.Holders[0]
-		is(t, holder.Owner == "one" && holder.Reason == "looked at", "%+v", holder)
-		is(t, holder.FencingToken == lease.FencingToken() && state.LastFencingToken == lease.FencingToken(), "%+v", state)
-		is(t, !holder.Since.IsZero() && holder.Remaining > 0, "%+v", holder)
+		assert(t, holder.Owner == "one" && holder.Reason == "inspected", "%+v", holder)
+		assert(t, holder.FencingToken == lease.FencingToken() && state.LastFencingToken == lease.FencingToken(), "%+v", state)
+		assert(t, !holder.Since.IsZero() && holder.Remaining > 0, "%+v", holder)
 		release(t, lease)
-		release(t, waiting.granted(t))
+		release(t, waiter.waitGranted(t))
 	})
 }
 
 func TestALeaderIsElectedAndObserved(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		one, other, name := owned(t, url, "one"), owned(t, url, "other"), lockName(t)
+	onBothBrokers(t, func(t *testing.T, url string) {
+		one, other, name := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other"), lockName(t)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		leaders := make(chan *leasehold.Holder, 10)
 		go func() {
 			defer close(leaders)
-			for leader, err := range owned(t, url, "third").Elect(name).Observe(ctx) {
+			for holder, err := range clientWithOwner(t, url, "third").Elect(name).Observe(ctx) {
 				if err != nil {
 					t.Error(err)
 				}
-				leaders <- leader
+				leaders <- holder
 			}
 		}()
-		is(t, <-leaders == nil, "nobody leads")
-		leads, err := one.Elect(name, leasehold.WithReason("first")).Campaign(t.Context())
+		assert(t, <-leaders == nil, "there is a leader")
+		leader, err := one.Elect(name, leasehold.WithReason("first")).Campaign(t.Context())
 		ok(t, err)
-		seen := <-leaders
-		is(t, seen.Owner == "one" && seen.Reason == "first" && seen.FencingToken == leads.FencingToken(), "%+v", seen)
-		following := make(chan error, 1)
+		observed := <-leaders
+		assert(t, observed.Owner == "one" && observed.Reason == "first", "%+v", observed)
+		assert(t, observed.FencingToken == leader.FencingToken(), "%+v", observed)
+		campaign := make(chan error, 1)
 		go func() {
 			_, err := other.Elect(name).Campaign(t.Context())
-			following <- err
+			campaign <- err
 		}()
-		inLine(t, one, name, 1)
+		waitQueueLength(t, one, name, 1)
 		ok(t, one.Close())
-		ok(t, <-following)
-		is(t, (<-leaders).Owner == "other", "another leads")
+		ok(t, <-campaign)
+		assert(t, (<-leaders).Owner == "other", "the leader did not change")
 		stop()
-		_, goesOn := <-leaders
-		is(t, !goesOn, "it ends with its context")
+		_, isOpen := <-leaders
+		assert(t, !isOpen, "the sequence did not end with its context")
 	})
 }
 
-func TestWhatIsNotLegalIsToldAndTheStreamLivesOn(t *testing.T) {
+func TestInvalidParametersAreRejectedAndTheStreamStaysOpen(t *testing.T) {
 	t.Parallel()
 	client, name := clientOf(t, sharedBroker(t).URL()), lockName(t)
 	lease := lock(t, client, name+"-kept")
@@ -215,47 +219,47 @@ func TestWhatIsNotLegalIsToldAndTheStreamLivesOn(t *testing.T) {
 		{leasehold.WithLabel("\xff", "x")},
 	} {
 		_, err := client.Lock(t.Context(), name, options...)
-		fails(t, err, leasehold.ErrInvalid)
+		assertErr(t, err, leasehold.ErrInvalid)
 	}
 	for _, name := range []string{"", "a\nb", "\xff"} {
 		_, err := client.Lock(t.Context(), name)
-		fails(t, err, leasehold.ErrInvalid)
+		assertErr(t, err, leasehold.ErrInvalid)
 	}
 	for _, targets := range [][]leasehold.Target{nil, {{Name: "a"}, {Name: "a"}}} {
 		_, err := client.LockAll(t.Context(), targets)
-		fails(t, err, leasehold.ErrInvalid)
+		assertErr(t, err, leasehold.ErrInvalid)
 	}
-	is(t, lease.IsValid(), "%v", lease)
+	assert(t, lease.IsValid(), "%v", lease)
 	release(t, lease)
 }
 
-func TestAContextThatHasEndedAsksForNothing(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
+func TestAContextThatHasEndedSendsNoRequest(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
 		client, name := clientOf(t, url), lockName(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := client.Lock(ctx, name)
-		fails(t, err, context.Canceled)
+		assertErr(t, err, context.Canceled)
 		_, err = client.Get(ctx, name)
-		fails(t, err, context.Canceled)
-		fails(t, clientOf(t, url).Connect(ctx), context.Canceled)
-		takes(t, client, name)
+		assertErr(t, err, context.Canceled)
+		assertErr(t, clientOf(t, url).Connect(ctx), context.Canceled)
+		lockAndRelease(t, client, name)
 	})
 }
 
-func TestADeferredReleaseReleasesThoughItsContextHasEnded(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
+func TestADeferredReleaseReleasesAfterItsContextHasEnded(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
 		proxy := startProxyTo(t, strings.TrimPrefix(url, "http://"))
-		one, other, name := owned(t, proxy.URL(), "one"), owned(t, url, "other"), lockName(t)
+		one, other, name := clientWithOwner(t, proxy.URL(), "one"), clientWithOwner(t, url, "other"), lockName(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		lease, err := one.Lock(ctx, name, leasehold.WithTTL(20*time.Second))
 		ok(t, err)
-		// A confirmation that is there already would be returned instead.
-		proxy.Swallow(testbed.ToClient)
+		// A confirmation that has already arrived would be returned instead.
+		proxy.Drop(testbed.ToClient)
 		cancel()
-		is(t, lease.IsValid(), "the end of a context is no loss")
-		fails(t, lease.Release(ctx), context.Canceled)
-		is(t, !lease.IsValid(), "%v", lease)
-		takes(t, other, name)
+		assert(t, lease.IsValid(), "the lease was lost with the context")
+		assertErr(t, lease.Release(ctx), context.Canceled)
+		assert(t, !lease.IsValid(), "%v", lease)
+		lockAndRelease(t, other, name)
 	})
 }

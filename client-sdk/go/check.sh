@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the form of the Go client, that its stubs are those of the API, and that its modules are complete; with --fix it
-# repairs what can be repaired instead.
+# Checks the formatting of the Go client, that its stubs match the API, and that its modules are complete. With --fix it
+# corrects what can be corrected instead.
 set -euo pipefail
 cd "$(dirname "$0")"
 PATH="$(./setup.sh path):$PATH"
@@ -37,7 +37,7 @@ for module in . benchmark; do
     go -C "$module" vet ./...
     (cd "$module" && "$staticcheck" ./...)
 done
-# The clock of systems other than Linux is of no use here, but must be there.
+# The clock of other systems than Linux is not used on this machine, but must compile.
 for system in darwin windows; do
     GOOS=$system go build . ./leaseholdtest
 done

@@ -1,4 +1,4 @@
-// A client: one for each process.
+// The client, its options, and inspection of locks.
 
 package leasehold
 
@@ -11,89 +11,90 @@ import (
 	"unicode/utf8"
 )
 
-// Client takes locks and keeps their leases alive. It may be used by any number of goroutines.
+// Client acquires locks and renews their leases. Create one client per process. All methods may be called concurrently.
 type Client struct {
-	core  *core
-	owner string
+	runtime *clientRuntime
+	owner   string
 }
 
-// ClientOption is one thing that a client is told of the brokers, or of itself.
+// ClientOption is an option of [New].
 type ClientOption func(*settings)
 
 type settings struct {
 	owner              string
-	source             source
+	credentials        credentialSource
 	allowInsecureToken bool
 	tls                *tls.Config
 	logger             *slog.Logger
-	why                error
+	err                error
 }
 
-// WithOwner sets the name of this process, shown to people who find a lock held. 1 to 256 bytes; default: host name
-// and process id.
+// WithOwner sets the name of this process, which operators and other callers see as the holder of a lock. 1 to 256
+// bytes of UTF-8; default: host name and process id.
 func WithOwner(owner string) ClientOption {
 	return func(s *settings) {
 		s.owner = owner
 		if len(owner) < 1 || len(owner) > 256 || !utf8.ValidString(owner) {
-			s.why = failed(ErrInvalidOwner, "")
+			s.err = newError(ErrInvalidOwner, "")
 		}
 	}
 }
 
-// WithBearerToken shows this token to the brokers with every call.
+// WithBearerToken sends this bearer token to the brokers with every call.
 func WithBearerToken(token string) ClientOption {
-	return func(s *settings) { s.source = source{token: token} }
+	return func(s *settings) { s.credentials = credentialSource{token: token} }
 }
 
-// WithBearerTokenFile shows the token in this file instead. It is looked at every second: when it has another token,
-// that is shown to the brokers, so that locks outlive the token that they were taken with. White space around the
-// token does not count.
+// WithBearerTokenFile reads the bearer token from a file. The file is checked every second. If the token has changed,
+// the client sends the new token to the broker, so that leases can outlive the token that they were acquired with.
+// White space around the token is ignored.
 func WithBearerTokenFile(path string) ClientOption {
-	return func(s *settings) { s.source = source{file: path} }
+	return func(s *settings) { s.credentials = credentialSource{file: path} }
 }
 
-// WithAllowInsecureToken lets the bearer token go unencrypted to endpoints that are not https and not of this machine
-// (127.0.0.0/8, ::1 and localhost): only where the network itself is trusted. Without it such an endpoint is refused
-// with [ErrInsecureToken].
+// WithAllowInsecureToken permits sending the bearer token unencrypted to endpoints that use neither https nor an
+// address of this machine (127.0.0.0/8, ::1 and localhost). Use it only on a trusted network. Without this option,
+// [New] rejects these endpoints with [ErrInsecureToken].
 func WithAllowInsecureToken() ClientOption {
 	return func(s *settings) { s.allowInsecureToken = true }
 }
 
-// WithTLS says how https endpoints are trusted, and has the client's own certificate if there is one. Default: the
-// root certificates of the machine.
+// WithTLS sets the TLS configuration for https endpoints: the trusted root certificates, and the client certificate if
+// there is one. Default: the system trust store, without a client certificate.
 func WithTLS(config *tls.Config) ClientOption {
 	return func(s *settings) { s.tls = config.Clone() }
 }
 
-// WithLogger logs there instead of to slog.Default().
+// WithLogger sets the logger of the client. Default: slog.Default().
 func WithLogger(logger *slog.Logger) ClientOption {
 	return func(s *settings) { s.logger = logger }
 }
 
-// New checks the settings. Nothing is begun before the first call. Close the client in the end.
+// New validates the settings and creates a client. No connection is opened before the first call. Call [Client.Close]
+// when the client is no longer needed.
 //
-// The endpoints are URLs, separated by commas, as in http://a:7070,http://b:7070. One is used at a time; the others
-// are for when it does not answer any more.
+// The endpoints are URLs, separated by commas, as in http://a:7070,http://b:7070. The client uses one endpoint at a
+// time, and fails over to the next one when a broker does not answer.
 //
 // It fails with [ErrNoEndpoint], [ErrInvalidEndpoint], [ErrInvalidCredential], [ErrInsecureToken] or [ErrInvalidOwner].
 func New(endpoints string, options ...ClientOption) (*Client, error) {
-	s := settings{tls: &tls.Config{MinVersion: tls.VersionTLS12}}
+	settings := settings{tls: &tls.Config{MinVersion: tls.VersionTLS12}}
 	for _, option := range options {
-		option(&s)
+		option(&settings)
 	}
-	if s.why != nil {
-		return nil, s.why
+	if settings.err != nil {
+		return nil, settings.err
 	}
-	credential, err := s.source.now()
+	credential, err := settings.credentials.authorization()
 	if err != nil {
 		return nil, err
 	}
-	read, err := endpointsOf(endpoints)
+	parsed, err := parseEndpoints(endpoints)
 	if err != nil {
 		return nil, err
 	}
-	if credential != "" && !s.allowInsecureToken {
-		if err := refuseExposedToken(read); err != nil {
+	if credential != "" && !settings.allowInsecureToken {
+		if err := rejectExposedToken(parsed); err != nil {
 			return nil, err
 		}
 	}
@@ -101,63 +102,63 @@ func New(endpoints string, options ...ClientOption) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("leasehold: %w", err)
 	}
-	if s.owner == "" {
+	if settings.owner == "" {
 		host, err := os.Hostname()
 		if err != nil {
 			host = "unknown"
 		}
-		s.owner = fmt.Sprintf("%s:%d", host, os.Getpid())
+		settings.owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
-	brokers := &brokers{endpoints: read, tls: s.tls, source: s.source}
-	return &Client{&core{brokers: brokers, logger: s.logger, metrics: metrics}, s.owner}, nil
+	shared := &brokerEndpoints{list: parsed, tls: settings.tls, credentials: settings.credentials}
+	return &Client{&clientRuntime{endpoints: shared, logger: settings.logger, metrics: metrics}, settings.owner}, nil
 }
 
-// Connect makes sure that a broker answers now, instead of at the first call. It fails with [ErrUnreachable] or
-// [ErrCredentialRefused] once every endpoint was tried, or with the error of ctx.
+// Connect waits until the client is connected to a broker. Without it, the first call connects. It fails with
+// [ErrUnreachable] or [ErrCredentialRefused] once every endpoint was tried, or with the error of ctx.
 func (c *Client) Connect(ctx context.Context) error {
-	_, err := c.core.connect(ctx)
+	_, err := c.runtime.connect(ctx)
 	return err
 }
 
-// LockState is what a lock was doing when the broker looked.
+// LockState is a snapshot of a lock.
 type LockState struct {
-	// Holders are at most 100.
+	// Holders of the lock, at most 100.
 	Holders []Holder
-	// QueueLength is how many wait.
+	// QueueLength is the number of waiters.
 	QueueLength int
-	// LastFencingToken is the newest token given.
+	// LastFencingToken is the fencing token of the latest grant.
 	LastFencingToken int64
 }
 
-// Get looks who holds a lock and how many wait, at this moment: an empty state if nobody does either. Of the options
-// only [WithNamespace] counts.
+// Get returns the current holders and the queue length of a lock. The state is empty if the lock has no holder and no
+// waiter. Of the options only [WithNamespace] has an effect.
 func (c *Client) Get(ctx context.Context, name string, options ...Option) (LockState, error) {
-	p, err := newPlan(c.owner, []Target{{Name: name}}, options)
+	opts, err := newAcquireOptions(c.owner, []Target{{Name: name}}, options)
 	if err != nil {
 		return LockState{}, err
 	}
-	found, err := c.core.look(ctx, p.targets[0].lock())
+	state, err := c.runtime.getLock(ctx, opts.targets[0].lock())
 	if err != nil {
 		return LockState{}, err
 	}
-	return LockState{holdersOf(found.GetHolders()), int(found.GetQueueLength()), found.GetLastFencingToken()}, nil
+	return LockState{holdersOf(state.GetHolders()), int(state.GetQueueLength()), state.GetLastFencingToken()}, nil
 }
 
-// Owner is the name of this process, as people find it.
+// Owner returns the owner name of this client; see [WithOwner].
 func (c *Client) Owner() string { return c.owner }
 
-// Close gives up every wait, releases every lease, and ends the client: its calls fail with [ErrClosed] from now on,
-// and leases that are left have lost their locks. It takes at most 2 s. [ErrUnconfirmed]: something could not be
-// released by then, and runs out.
+// Close cancels all pending acquires, releases all leases and closes the client. Later calls fail with [ErrClosed], and
+// remaining leases are lost with [LostClosed]. Close takes at most 2 s. It fails with [ErrUnconfirmed] if a release was
+// not confirmed by then; the lease then expires.
 func (c *Client) Close() error {
-	if !c.core.close() {
-		return failed(ErrUnconfirmed, "")
+	if !c.runtime.close() {
+		return newError(ErrUnconfirmed, "")
 	}
 	return nil
 }
 
-// String shows nothing that is secret.
+// String returns a description without secrets.
 func (c *Client) String() string { return "client " + c.owner }
 
-// GoString is String.
+// GoString returns the same text as String, without secrets.
 func (c *Client) GoString() string { return c.String() }

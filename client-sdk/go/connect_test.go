@@ -1,4 +1,4 @@
-// Where clients connect, and what they show: TLS, certificates, the bearer token and the trace context.
+// Connections and credentials: TLS, certificates, the bearer token and the trace context.
 
 package leasehold_test
 
@@ -30,150 +30,151 @@ import (
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
 
-// listener hears what clients show, and answers nothing.
-type listener struct {
+// recordingService records the metadata and messages that clients send, and sends no responses.
+type recordingService struct {
 	pb.UnimplementedLockServiceServer
-	heard chan heard
+	received chan receivedMessage
 }
 
-type heard struct {
-	header metadata.MD
-	said   *pb.HoldRequest
+type receivedMessage struct {
+	header  metadata.MD
+	message *pb.HoldRequest
 }
 
-func (l *listener) Hold(stream pb.LockService_HoldServer) error {
+func (l *recordingService) Hold(stream pb.LockService_HoldServer) error {
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
 	header, _ := metadata.FromIncomingContext(stream.Context())
 	for {
-		said, err := stream.Recv()
+		message, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		l.heard <- heard{header, said}
+		l.received <- receivedMessage{header, message}
 	}
 }
 
-func startListener(t *testing.T) (string, *listener) {
+func startRecordingService(t *testing.T) (string, *recordingService) {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)
-	server, l := grpc.NewServer(), &listener{heard: make(chan heard, 100)}
+	server, l := grpc.NewServer(), &recordingService{received: make(chan receivedMessage, 100)}
 	pb.RegisterLockServiceServer(server, l)
 	go func() { _ = server.Serve(socket) }()
 	t.Cleanup(server.Stop)
 	return "http://" + socket.Addr().String(), l
 }
 
-func TestTheCredentialAndTheTraceContextAreShown(t *testing.T) {
+func TestTheCredentialAndTheTraceContextAreSent(t *testing.T) {
 	t.Parallel()
-	url, l := startListener(t)
+	url, l := startRecordingService(t)
 	client := clientOf(t, url, leasehold.WithBearerToken(canary), leasehold.WithOwner("me"))
 	parent := trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
 	})
 	ctx, cancel := context.WithCancel(trace.ContextWithSpanContext(t.Context(), parent))
 	defer cancel()
-	asks(ctx, client, "a")
-	first := <-l.heard
-	is(t, first.header.Get("authorization")[0] == "Bearer "+canary, "not shown")
-	acquire := first.said.GetAcquire()
+	startLock(ctx, client, "a")
+	first := <-l.received
+	assert(t, first.header.Get("authorization")[0] == "Bearer "+canary, "the credential was not sent")
+	acquire := first.message.GetAcquire()
 	traceparent := acquire.GetTraceparent()
-	is(t, strings.HasPrefix(traceparent, "00-"+parent.TraceID().String()), "%q", traceparent)
-	is(t, len(acquire.GetRequest().GetRequestId()) == 36 && acquire.GetAttachNumber() == 1, "no request id")
-	is(t, acquire.GetRequest().GetOwner().GetId() == "me", "%v", acquire.GetRequest().GetOwner())
+	assert(t, strings.HasPrefix(traceparent, "00-"+parent.TraceID().String()), "%q", traceparent)
+	assert(t, len(acquire.GetRequest().GetRequestId()) == 36, "%q", acquire.GetRequest().GetRequestId())
+	assert(t, acquire.GetAttachNumber() == 1, "%d", acquire.GetAttachNumber())
+	assert(t, acquire.GetRequest().GetOwner().GetId() == "me", "%v", acquire.GetRequest().GetOwner())
 }
 
-func TestAnotherTokenOfTheFileIsShownToTheBroker(t *testing.T) {
+func TestAChangedTokenOfTheFileIsSentToTheBroker(t *testing.T) {
 	t.Parallel()
-	url, l := startListener(t)
+	url, l := startRecordingService(t)
 	file := filepath.Join(t.TempDir(), "token")
 	ok(t, os.WriteFile(file, []byte(canary+"\n"), 0o600))
 	client := clientOf(t, url, leasehold.WithBearerTokenFile(file))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	asks(ctx, client, "a")
-	first := <-l.heard
-	is(t, first.header.Get("authorization")[0] == "Bearer "+canary, "not shown")
+	startLock(ctx, client, "a")
+	first := <-l.received
+	assert(t, first.header.Get("authorization")[0] == "Bearer "+canary, "the credential was not sent")
 	ok(t, os.WriteFile(file, []byte(canary+"-2\n"), 0o600))
-	for one := range l.heard {
-		if refresh := one.said.GetRefreshCredential(); refresh != nil {
-			is(t, refresh.GetAuthorization() == "Bearer "+canary+"-2", "another one is shown")
+	for received := range l.received {
+		if refresh := received.message.GetRefreshCredential(); refresh != nil {
+			assert(t, refresh.GetAuthorization() == "Bearer "+canary+"-2", "another credential was sent")
 			return
 		}
 	}
 }
 
-func TestACredentialThatNobodyAcceptsIsToldAtOnce(t *testing.T) {
+func TestACredentialThatIsRejectedEverywhereFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)
-	refuses := func(any, grpc.ServerStream) error { return status.Error(codes.Unauthenticated, "unknown") }
-	server := grpc.NewServer(grpc.UnknownServiceHandler(refuses))
+	rejectAll := func(any, grpc.ServerStream) error { return status.Error(codes.Unauthenticated, "unknown") }
+	server := grpc.NewServer(grpc.UnknownServiceHandler(rejectAll))
 	go func() { _ = server.Serve(socket) }()
 	t.Cleanup(server.Stop)
 	client := clientOf(t, "http://"+socket.Addr().String(), leasehold.WithBearerToken(canary))
-	fails(t, client.Connect(t.Context()), leasehold.ErrCredentialRefused)
+	assertErr(t, client.Connect(t.Context()), leasehold.ErrCredentialRefused)
 	_, err = client.Lock(t.Context(), "a", leasehold.WithWait(time.Minute))
-	fails(t, err, leasehold.ErrUnauthenticated)
-	is(t, !strings.Contains(err.Error(), canary), "the credential is shown")
+	assertErr(t, err, leasehold.ErrUnauthenticated)
+	assert(t, !strings.Contains(err.Error(), canary), "the error contains the credential")
 }
 
-func TestEveryAcquireHasARequestOfItsOwnAndRepeatsIt(t *testing.T) {
+func TestEveryAcquireRepeatsItsOwnRequestID(t *testing.T) {
 	t.Parallel()
-	url, l := startListener(t)
+	url, l := startRecordingService(t)
 	proxy := startProxyTo(t, strings.TrimPrefix(url, "http://"))
 	client := clientOf(t, proxy.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	next := func() *pb.HoldAcquire {
-		for one := range l.heard {
-			if acquire := one.said.GetAcquire(); acquire != nil {
+	nextAcquire := func() *pb.HoldAcquire {
+		for received := range l.received {
+			if acquire := received.message.GetAcquire(); acquire != nil {
 				return acquire
 			}
 		}
 		return nil
 	}
-	asks(ctx, client, "a")
-	first := next()
-	proxy.Cut()
-	again := next()
-	is(t, again.GetRequest().GetRequestId() == first.GetRequest().GetRequestId(), "a repeat is another call")
-	is(t, again.GetAttachNumber() == first.GetAttachNumber()+1, "%d", again.GetAttachNumber())
-	asks(ctx, client, "a")
-	is(t, next().GetRequest().GetRequestId() != first.GetRequest().GetRequestId(), "another call is a repeat")
+	startLock(ctx, client, "a")
+	first := nextAcquire()
+	proxy.CloseConnections()
+	repeated := nextAcquire()
+	assert(t, repeated.GetRequest().GetRequestId() == first.GetRequest().GetRequestId(), "another request id")
+	assert(t, repeated.GetAttachNumber() == first.GetAttachNumber()+1, "%d", repeated.GetAttachNumber())
+	startLock(ctx, client, "a")
+	assert(t, nextAcquire().GetRequest().GetRequestId() != first.GetRequest().GetRequestId(), "the same request id")
 }
 
-func TestSettingsThatCannotBeAreTold(t *testing.T) {
+func TestInvalidSettingsAreRejected(t *testing.T) {
 	t.Parallel()
-	const good = "http://127.0.0.1:1"
-	for _, one := range []struct {
+	const validEndpoint = "http://127.0.0.1:1"
+	for _, test := range []struct {
 		endpoints string
 		option    leasehold.ClientOption
-		why       error
+		want      error
 	}{
 		{" , ", leasehold.WithOwner("me"), leasehold.ErrNoEndpoint},
 		{"127.0.0.1:7070", leasehold.WithOwner("me"), leasehold.ErrInvalidEndpoint},
 		{"ftp://a:7070", leasehold.WithOwner("me"), leasehold.ErrInvalidEndpoint},
 		{"http://", leasehold.WithOwner("me"), leasehold.ErrInvalidEndpoint},
-		{good, leasehold.WithOwner(""), leasehold.ErrInvalidOwner},
-		{good, leasehold.WithOwner(strings.Repeat("x", 257)), leasehold.ErrInvalidOwner},
-		{good, leasehold.WithBearerToken("a\nb"), leasehold.ErrInvalidCredential},
-		{good, leasehold.WithBearerToken("t\u00fcr"), leasehold.ErrInvalidCredential},
-		{good, leasehold.WithBearerTokenFile("/nowhere"), leasehold.ErrInvalidCredential},
+		{validEndpoint, leasehold.WithOwner(""), leasehold.ErrInvalidOwner},
+		{validEndpoint, leasehold.WithOwner(strings.Repeat("x", 257)), leasehold.ErrInvalidOwner},
+		{validEndpoint, leasehold.WithBearerToken("a\nb"), leasehold.ErrInvalidCredential},
+		{validEndpoint, leasehold.WithBearerToken("t\u00fcr"), leasehold.ErrInvalidCredential},
+		{validEndpoint, leasehold.WithBearerTokenFile("/nowhere"), leasehold.ErrInvalidCredential},
 	} {
-		_, err := leasehold.New(one.endpoints, one.option)
-		fails(t, err, one.why)
-		named := one.why != leasehold.ErrInvalidEndpoint || strings.Contains(err.Error(), one.endpoints)
-		is(t, named, "%v", err)
+		_, err := leasehold.New(test.endpoints, test.option)
+		assertErr(t, err, test.want)
+		isNamed := test.want != leasehold.ErrInvalidEndpoint || strings.Contains(err.Error(), test.endpoints)
+		assert(t, isNamed, "%v", err)
 	}
 	client, err := leasehold.New("https://[::1],http://a")
 	ok(t, err)
-	is(t, strings.Contains(client.Owner(), ":"), "%s", client.Owner())
+	assert(t, strings.Contains(client.Owner(), ":"), "%s", client.Owner())
 }
 
-func TestATokenGoesUnencryptedToOtherMachinesOnlyIfThatIsAllowed(t *testing.T) {
+func TestATokenIsSentUnencryptedToOtherMachinesOnlyIfAllowed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	ok(t, os.WriteFile(file, []byte("secret\n"), 0o600))
@@ -191,9 +192,9 @@ func TestATokenGoesUnencryptedToOtherMachinesOnlyIfThatIsAllowed(t *testing.T) {
 			"http://localhost.example.com", "http://127.0.0.1.example.com",
 		} {
 			_, err := leasehold.New("http://127.0.0.1:1,"+url, token)
-			fails(t, err, leasehold.ErrInsecureToken)
-			is(t, strings.Contains(err.Error(), url), "%v", err)
-			is(t, !strings.Contains(err.Error(), "secret"), "%v", err)
+			assertErr(t, err, leasehold.ErrInsecureToken)
+			assert(t, strings.Contains(err.Error(), url), "%v", err)
+			assert(t, !strings.Contains(err.Error(), "secret"), "%v", err)
 			_, err = leasehold.New(url, token, leasehold.WithAllowInsecureToken())
 			ok(t, err)
 			_, err = leasehold.New(url)
@@ -202,68 +203,69 @@ func TestATokenGoesUnencryptedToOtherMachinesOnlyIfThatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestABrokerIsBelievedIfItsAuthorityIsTrusted(t *testing.T) {
+func TestABrokerIsAuthenticatedByItsCertificateAuthority(t *testing.T) {
 	t.Parallel()
-	ours, others := newAuthority(t), newAuthority(t)
-	server, own := ours.issue(t, x509.ExtKeyUsageServerAuth), ours.issue(t, x509.ExtKeyUsageClientAuth)
-	url := startRelay(t, sharedBroker(t).Addr, &tls.Config{
-		Certificates: []tls.Certificate{server}, ClientCAs: ours.pool(), ClientAuth: tls.RequireAndVerifyClientCert,
+	trustedCA, untrustedCA := newAuthority(t), newAuthority(t)
+	serverCert := trustedCA.issue(t, x509.ExtKeyUsageServerAuth)
+	clientCert := trustedCA.issue(t, x509.ExtKeyUsageClientAuth)
+	url := startTLSProxy(t, sharedBroker(t).Addr, &tls.Config{
+		Certificates: []tls.Certificate{serverCert}, ClientCAs: trustedCA.pool(), ClientAuth: tls.RequireAndVerifyClientCert,
 		NextProtos: []string{"h2"},
 	})
 	connect := func(config *tls.Config) (*leasehold.Client, error) {
 		client := clientOf(t, url, leasehold.WithTLS(config))
 		return client, client.Connect(t.Context())
 	}
-	_, err := connect(&tls.Config{RootCAs: others.pool(), Certificates: []tls.Certificate{own}})
-	fails(t, err, leasehold.ErrUnreachable)
-	_, err = connect(&tls.Config{RootCAs: ours.pool()})
-	fails(t, err, leasehold.ErrUnreachable)
-	is(t, strings.Contains(err.Error(), "client certificate"), "%v", err)
-	client, err := connect(&tls.Config{RootCAs: ours.pool(), Certificates: []tls.Certificate{own}})
+	_, err := connect(&tls.Config{RootCAs: untrustedCA.pool(), Certificates: []tls.Certificate{clientCert}})
+	assertErr(t, err, leasehold.ErrUnreachable)
+	_, err = connect(&tls.Config{RootCAs: trustedCA.pool()})
+	assertErr(t, err, leasehold.ErrUnreachable)
+	assert(t, strings.Contains(err.Error(), "client certificate"), "%v", err)
+	client, err := connect(&tls.Config{RootCAs: trustedCA.pool(), Certificates: []tls.Certificate{clientCert}})
 	ok(t, err)
-	takes(t, client, lockName(t))
+	lockAndRelease(t, client, lockName(t))
 }
 
-// startRelay speaks TLS before a broker that does not.
-func startRelay(t *testing.T, broker string, config *tls.Config) string {
+// startTLSProxy terminates TLS in front of a broker without TLS.
+func startTLSProxy(t *testing.T, broker string, config *tls.Config) string {
 	t.Helper()
 	socket, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	ok(t, err)
 	t.Cleanup(func() { socket.Close() })
 	go func() {
 		for {
-			near, err := socket.Accept()
+			clientConn, err := socket.Accept()
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			go relay(near, broker)
+			go forwardConnection(clientConn, broker)
 		}
 	}()
 	return "https://" + socket.Addr().String()
 }
 
-func relay(near net.Conn, broker string) {
-	defer near.Close()
-	far, err := net.Dial("tcp", broker)
+func forwardConnection(clientConn net.Conn, broker string) {
+	defer clientConn.Close()
+	brokerConn, err := net.Dial("tcp", broker)
 	if err != nil {
 		return
 	}
-	defer far.Close()
+	defer brokerConn.Close()
 	go func() {
-		// The other direction tells of the end.
-		_, _ = io.Copy(far, near)
-		far.Close()
+		// The other direction detects the end of the connection.
+		_, _ = io.Copy(brokerConn, clientConn)
+		brokerConn.Close()
 	}()
-	_, _ = io.Copy(near, far)
+	_, _ = io.Copy(clientConn, brokerConn)
 }
 
-// authority signs certificates that live as long as a test.
-type authority struct {
+// certificateAuthority issues certificates that are valid for one hour.
+type certificateAuthority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t *testing.T) *certificateAuthority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ok(t, err)
@@ -275,16 +277,16 @@ func newAuthority(t *testing.T) *authority {
 	ok(t, err)
 	cert, err := x509.ParseCertificate(der)
 	ok(t, err)
-	return &authority{cert, key}
+	return &certificateAuthority{cert, key}
 }
 
-func (a *authority) pool() *x509.CertPool {
+func (a *certificateAuthority) pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-func (a *authority) issue(t *testing.T, usage x509.ExtKeyUsage) tls.Certificate {
+func (a *certificateAuthority) issue(t *testing.T, usage x509.ExtKeyUsage) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ok(t, err)

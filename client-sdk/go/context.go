@@ -1,4 +1,4 @@
-// The context of a lease: it ends with the lock, and code deep inside can make sure of it.
+// The context of a lease, which ends when the lock is lost or released, and its lookup with AssertHeld.
 
 package leasehold
 
@@ -9,10 +9,10 @@ type leaseContext struct {
 	lease *Lease
 }
 
-// heldKey is for the value that is the lease of a lock.
-type heldKey struct{ lock lockName }
+// leaseKey is the context key whose value is the lease that holds the lock.
+type leaseKey struct{ lock lockName }
 
-// Err looks at the clock, so that a process that has stood still does not have to wait until it is told.
+// Err checks the clock, so that a process that was suspended detects the loss before the client's next tick.
 func (c *leaseContext) Err() error {
 	if loss := c.lease.loss(); loss != nil {
 		c.lease.cancel(loss)
@@ -21,9 +21,9 @@ func (c *leaseContext) Err() error {
 }
 
 func (c *leaseContext) Value(key any) any {
-	if wanted, ok := key.(heldKey); ok {
-		for _, held := range c.lease.grip.locks {
-			if held.lock == wanted.lock {
+	if requested, ok := key.(leaseKey); ok {
+		for _, grant := range c.lease.handle.grants {
+			if grant.lock == requested.lock {
 				return c.lease
 			}
 		}
@@ -31,21 +31,21 @@ func (c *leaseContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// String shows nothing that is secret.
+// String returns a description without secrets.
 func (c *leaseContext) String() string { return "context of " + c.lease.String() }
 
-// AssertHeld is the lease under which the running code has this lock: of [Client.Do], or any whose [Lease.Context]
-// the context comes from. It fails with [ErrNotHeld] if there is none, and with a [*LeaseLostError] if the lock was
-// lost. Of the options only [WithNamespace] counts.
+// AssertHeld returns the lease of this lock from ctx. The context must come from [Client.Do] or from a [Lease.Context].
+// It fails with [ErrNotHeld] if ctx has no lease of the lock, and with a [*LeaseLostError] if the lock was lost. Of the
+// options only [WithNamespace] has an effect.
 func AssertHeld(ctx context.Context, name string, options ...Option) (*Lease, error) {
-	p, err := newPlan("", []Target{{Name: name}}, options)
+	opts, err := newAcquireOptions("", []Target{{Name: name}}, options)
 	if err != nil {
 		return nil, err
 	}
-	lock := p.targets[0].lock()
-	lease, ok := ctx.Value(heldKey{lock}).(*Lease)
+	lock := opts.targets[0].lock()
+	lease, ok := ctx.Value(leaseKey{lock}).(*Lease)
 	if !ok {
-		return nil, failed(ErrNotHeld, "the running code does not hold "+lock.String())
+		return nil, newError(ErrNotHeld, "the running code does not hold "+lock.String())
 	}
 	return lease, lease.Check()
 }

@@ -1,4 +1,4 @@
-// What is shown to brokers, and how a stream gets on with the next one: it must not outlive its credential.
+// The credential of a client, and its refresh on a stream, which can thereby outlive its first credential.
 
 package leasehold
 
@@ -14,77 +14,80 @@ import (
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
 
-// credentialEvery is how often a stream looks for another token.
-const credentialEvery = time.Second
+// credentialCheckInterval is the interval at which a stream checks for another token.
+const credentialCheckInterval = time.Second
 
-// source is where the bearer token comes from: always the same, or whatever is in a file now. It is in no log.
-type source struct {
+// credentialSource is the origin of the bearer token: a constant, or a file that is read each time. It must not be
+// logged.
+type credentialSource struct {
 	token string
 	file  string
 }
 
-// now is the header's value; empty if nothing is shown.
-func (s source) now() (string, error) {
+// authorization returns the value of the authorization header, or an empty string without a credential.
+func (s credentialSource) authorization() (string, error) {
 	token := s.token
 	if s.file != "" {
-		read, err := os.ReadFile(s.file)
+		content, err := os.ReadFile(s.file)
 		if err != nil {
-			return "", failed(ErrInvalidCredential, fmt.Sprintf("the credential cannot be read: %s", err))
+			return "", newError(ErrInvalidCredential, fmt.Sprintf("the credential cannot be read: %s", err))
 		}
-		token = strings.TrimSpace(string(read))
+		token = strings.TrimSpace(string(content))
 	}
 	if token == "" && s.file == "" {
 		return "", nil
 	}
 	for i := range len(token) {
 		if token[i] < ' ' || token[i] > '~' {
-			return "", failed(ErrInvalidCredential, "")
+			return "", newError(ErrInvalidCredential, "")
 		}
 	}
 	return "Bearer " + token, nil
 }
 
-// shown is a context whose calls show the credential.
-func shown(ctx context.Context, credential string) context.Context {
+// withCredential returns a context whose calls present the credential.
+func withCredential(ctx context.Context, credential string) context.Context {
 	if credential == "" {
 		return ctx
 	}
 	return metadata.AppendToOutgoingContext(ctx, "authorization", credential)
 }
 
-// watchCredential shows the broker another credential as soon as there is one.
-func (k *keeper) watchCredential(now time.Duration) {
-	l := k.link
-	if l == nil || l.showing != "" || now < l.lookedAt+credentialEvery {
+// refreshCredential sends a refresh to the broker when the credential has changed.
+func (s *session) refreshCredential(now time.Duration) {
+	c := s.connection
+	if c == nil || c.refreshingCredential != "" || now < c.credentialCheckedAt+credentialCheckInterval {
 		return
 	}
-	l.lookedAt = now
-	newest, err := k.core.brokers.source.now()
-	if err != nil || newest == l.credential {
-		// A file that cannot be read may be about to be replaced.
+	c.credentialCheckedAt = now
+	current, err := s.runtime.endpoints.credentials.authorization()
+	if err != nil || current == c.credential {
+		// An unreadable file may be about to be replaced.
 		return
 	}
-	l.showing = newest
-	callID := l.next()
-	refresh := &pb.RefreshCredential{CallId: callID, Authorization: newest}
-	l.call(callID, about{kind: kindCredential}, &pb.HoldRequest{
+	c.refreshingCredential = current
+	callID := c.nextCallID()
+	refresh := &pb.RefreshCredential{CallId: callID, Authorization: current}
+	c.sendCall(callID, callSubject{kind: callCredential}, &pb.HoldRequest{
 		Message: &pb.HoldRequest_RefreshCredential{RefreshCredential: refresh},
 	})
 }
 
-// showsNewest is false if the credential was replaced: what a broker says to it says nothing of the next one.
-func (l *link) showsNewest() bool {
-	newest, err := l.brokers.source.now()
-	return err == nil && newest == l.credential
+// isCredentialCurrent returns true if the credential of the stream is the current one. If not, the broker's response to
+// the old credential says nothing about the current one.
+func (c *streamConnection) isCredentialCurrent() bool {
+	current, err := c.endpoints.credentials.authorization()
+	return err == nil && current == c.credential
 }
 
-// credentialAccepted: the stream goes on with it.
-func (l *link) credentialAccepted() {
-	l.credential, l.showing = l.showing, ""
+// onCredentialAccepted records the credential that the broker accepted for the stream.
+func (c *streamConnection) onCredentialAccepted() {
+	c.credential, c.refreshingCredential = c.refreshingCredential, ""
 }
 
-// credentialRefused: the broker may hear of its key, or of it, in a moment. It is shown again.
-func (k *keeper) credentialRefused(why string) {
-	k.link.showing = ""
-	k.core.log().Warn("a broker does not accept another credential", "why", why)
+// onCredentialRejected logs the rejection. The credential is sent again at the next check, because the broker may
+// receive its key or its rules later.
+func (s *session) onCredentialRejected(reason string) {
+	s.connection.refreshingCredential = ""
+	s.runtime.log().Warn("a broker rejected the new credential", "why", reason)
 }

@@ -1,4 +1,5 @@
-// Package leasehold is the Go client of Leasehold, a lock broker: a lease that knows when it has lost the lock.
+// Package leasehold is the Go client of Leasehold, a lock broker. A lock is held through a lease, which detects the
+// loss of the lock.
 //
 //	client, err := leasehold.New("http://127.0.0.1:7070")
 //	if err != nil {
@@ -13,10 +14,10 @@
 //	defer lease.Release(ctx)
 //	return write(lease.Context(), lease.FencingToken())
 //
-// What can be relied on: [Lease.IsValid] is false, and stays false, before anybody else can get the lock, also
-// after this process or its machine stood still. That is not enough to protect data: between the check and the
-// write the process may stand still. Send the fencing token with every write, and refuse smaller ones there.
+// [Lease.IsValid] returns false, and keeps returning false, before another caller can acquire the lock. This also holds
+// after the process or its machine was suspended. The check alone does not protect data, because the process may be
+// suspended between the check and the write. Send the fencing token with every write, and reject smaller tokens there.
 package leasehold
 
-// Version of this client.
+// Version is the version of this client.
 const Version = "0.1.0"

@@ -1,4 +1,4 @@
-// One leader for a job, and everybody else who wants to know who that is.
+// Leader election: candidates and observers.
 
 package leasehold
 
@@ -9,35 +9,37 @@ import (
 	"time"
 )
 
-// lookEvery is how often an observer looks.
-const lookEvery = time.Second
+// pollInterval is the average interval at which an observer reads the leader.
+const pollInterval = time.Second
 
-// Election is that of one leader for a job: whoever holds the lock of its name. The others wait for it in line.
+// Election elects one leader for a job: the holder of the lock with the job's name. Other candidates wait in the queue
+// of that lock.
 type Election struct {
 	client  *Client
 	job     string
 	options []Option
 }
 
-// Elect is the election of one leader for a job. The options are those of its campaigns.
+// Elect returns the election of a leader for a job. The options apply to its campaigns; observers use only the
+// namespace.
 func (c *Client) Elect(job string, options ...Option) *Election {
 	return &Election{c, job, options}
 }
 
-// Campaign waits until this process leads, however long that takes. It leads as long as the lease is valid.
+// Campaign waits without a time limit until this process is the leader. It is the leader while the lease is valid.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	options := append([]Option{WithWait(Forever)}, e.options...)
 	return e.client.Lock(ctx, e.job, options...)
 }
 
-// Observe watches who leads, without being a candidate: the leader now, then the next one whenever that changes, and
-// nil while nobody leads. It ends with ctx, or after an error.
+// Observe returns the current leader, then each new leader, and nil while there is no leader. The observer is not a
+// candidate. The sequence ends with ctx, or after an error.
 //
-// It looks about once a second, and again while no broker answers: a change is heard of late, and two quick ones
-// perhaps as one. Never act on it as if it were a lock.
+// Observe reads the leader about once a second, and continues while no broker answers. It may report a change late,
+// and two quick changes as one. It is a hint: do not use it in place of a lock.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[*Holder, error] {
 	return func(yield func(*Holder, error) bool) {
-		told, hasTold := "", false
+		notified, hasNotified := "", false
 		for ctx.Err() == nil {
 			leader, err := e.leader(ctx)
 			switch {
@@ -47,13 +49,13 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[*Holder, error] {
 			case err != nil:
 				yield(nil, err)
 				return
-			case !hasTold || told != leader.LeaseID:
-				told, hasTold = leader.LeaseID, true
-				if !yield(leaderOrNobody(leader), nil) {
+			case !hasNotified || notified != leader.LeaseID:
+				notified, hasNotified = leader.LeaseID, true
+				if !yield(leaderOrNil(leader), nil) {
 					return
 				}
 			}
-			if pause(ctx, lookEvery*3/4, lookEvery/2) != nil {
+			if sleepRandomly(ctx, pollInterval*3/4, pollInterval/2) != nil {
 				return
 			}
 		}
@@ -68,7 +70,7 @@ func (e *Election) leader(ctx context.Context) (Holder, error) {
 	return state.Holders[0], nil
 }
 
-func leaderOrNobody(leader Holder) *Holder {
+func leaderOrNil(leader Holder) *Holder {
 	if leader.LeaseID == "" {
 		return nil
 	}

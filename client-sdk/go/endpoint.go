@@ -1,4 +1,4 @@
-// Where the brokers are, and how to reach and convince them.
+// Endpoints of brokers, and connections to them.
 
 package leasehold
 
@@ -18,104 +18,104 @@ import (
 )
 
 const (
-	// openLimit is for establishing a connection and opening a stream on it.
-	openLimit = 2 * time.Second
-	// pingEvery is the least that gRPC allows. It finds a dead connection of a client that has nothing to keep; one
-	// that has does not wait so long.
-	pingEvery = 10 * time.Second
-	pingLimit = 2 * time.Second
+	// openTimeout is the longest time to connect and to open a stream.
+	openTimeout = 2 * time.Second
+	// pingInterval is the shortest keepalive interval that gRPC allows. It detects dead connections of a client without
+	// leases and pending acquires; with these, livenessTimeout detects them earlier.
+	pingInterval = 10 * time.Second
+	pingTimeout  = 2 * time.Second
 )
 
-var ports = map[string]string{"http": "80", "https": "443"}
+var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
-// endpoint is one broker, or a name behind which there are several.
+// endpoint is the address of one broker, or a name that several brokers share.
 type endpoint struct {
 	name    string
 	address string
 	isTLS   bool
 }
 
-// brokers is what all streams of a client share.
-type brokers struct {
-	endpoints []endpoint
-	tls       *tls.Config
-	// source is of what is shown with every call and every stream.
-	source source
+// brokerEndpoints is the connection settings that all streams of a client share.
+type brokerEndpoints struct {
+	list []endpoint
+	tls  *tls.Config
+	// credentials is the origin of the credential of every call and stream.
+	credentials credentialSource
 }
 
-// endpointsOf reads URLs that are separated by commas.
-func endpointsOf(urls string) ([]endpoint, error) {
+// parseEndpoints parses URLs that are separated by commas.
+func parseEndpoints(urls string) ([]endpoint, error) {
 	var endpoints []endpoint
-	for one := range strings.SplitSeq(urls, ",") {
-		if one = strings.TrimSpace(one); one == "" {
+	for text := range strings.SplitSeq(urls, ",") {
+		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		read, err := endpointOf(one)
+		parsed, err := parseEndpoint(text)
 		if err != nil {
 			return nil, err
 		}
-		endpoints = append(endpoints, read)
+		endpoints = append(endpoints, parsed)
 	}
 	if len(endpoints) == 0 {
-		return nil, failed(ErrNoEndpoint, "")
+		return nil, newError(ErrNoEndpoint, "")
 	}
 	return endpoints, nil
 }
 
-func endpointOf(text string) (endpoint, error) {
-	invalid := func(why string) (endpoint, error) {
-		message := fmt.Sprintf("endpoint %q: %s; expected a URL as in http://127.0.0.1:7070", text, why)
-		return endpoint{}, failed(ErrInvalidEndpoint, message)
+func parseEndpoint(text string) (endpoint, error) {
+	invalid := func(reason string) (endpoint, error) {
+		message := fmt.Sprintf("endpoint %q: %s; expected a URL as in http://127.0.0.1:7070", text, reason)
+		return endpoint{}, newError(ErrInvalidEndpoint, message)
 	}
-	read, err := url.Parse(text)
+	parsed, err := url.Parse(text)
 	if err != nil {
-		return invalid("is no URL")
+		return invalid("is not a URL")
 	}
-	port, ok := ports[read.Scheme]
+	port, ok := defaultPorts[parsed.Scheme]
 	if !ok {
-		return invalid("is no http or https URL")
+		return invalid("is not an http or https URL")
 	}
-	if read.Hostname() == "" {
+	if parsed.Hostname() == "" {
 		return invalid("has no host")
 	}
-	if read.Port() != "" {
-		port = read.Port()
+	if parsed.Port() != "" {
+		port = parsed.Port()
 	}
-	return endpoint{text, net.JoinHostPort(read.Hostname(), port), read.Scheme == "https"}, nil
+	return endpoint{text, net.JoinHostPort(parsed.Hostname(), port), parsed.Scheme == "https"}, nil
 }
 
-// refuseExposedToken fails if a bearer token would cross a network unencrypted.
-func refuseExposedToken(endpoints []endpoint) error {
-	for _, one := range endpoints {
-		host, _, err := net.SplitHostPort(one.address)
-		if err == nil && (one.isTLS || isLoopback(host)) {
+// rejectExposedToken fails if a bearer token would be sent over a network unencrypted.
+func rejectExposedToken(endpoints []endpoint) error {
+	for _, endpoint := range endpoints {
+		host, _, err := net.SplitHostPort(endpoint.address)
+		if err == nil && (endpoint.isTLS || isLoopback(host)) {
 			continue
 		}
-		message := fmt.Sprintf("endpoint %q: %s; use https, or WithAllowInsecureToken where the network itself is trusted",
-			one.name, ErrInsecureToken)
-		return failed(ErrInsecureToken, message)
+		message := fmt.Sprintf("endpoint %q: %s; use https, or WithAllowInsecureToken on a trusted network",
+			endpoint.name, ErrInsecureToken)
+		return newError(ErrInsecureToken, message)
 	}
 	return nil
 }
 
-// isLoopback is true of this machine: an address in 127.0.0.0/8, ::1, or localhost.
+// isLoopback returns true for a host of this machine: an address in 127.0.0.0/8, ::1, or localhost.
 func isLoopback(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || (err == nil && address.IsLoopback() && !address.Is4In6())
 }
 
-// connect makes a connection of its own, which begins with its first call: a new stream must not find the broken
-// connection again.
-func (b *brokers) connect(to endpoint) (*grpc.ClientConn, error) {
-	trusted := insecure.NewCredentials()
-	if to.isTLS {
-		trusted = credentials.NewTLS(b.tls)
+// connect creates a new connection, which is opened by its first call. Each stream has a separate connection, so that a
+// new stream does not reuse a broken one.
+func (e *brokerEndpoints) connect(endpoint endpoint) (*grpc.ClientConn, error) {
+	transport := insecure.NewCredentials()
+	if endpoint.isTLS {
+		transport = credentials.NewTLS(e.tls)
 	}
-	return grpc.NewClient("passthrough:///"+to.address,
-		grpc.WithTransportCredentials(trusted),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingLimit}),
+	return grpc.NewClient("passthrough:///"+endpoint.address,
+		grpc.WithTransportCredentials(transport),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.WithUserAgent("leasehold-go/"+Version),
-		// What is repeated is decided here.
+		// The client itself decides which calls are retried.
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),

@@ -1,4 +1,4 @@
-// Everything that can go wrong, one value for each reason that a caller may treat differently.
+// Errors of the client: one value for each reason that a caller may handle differently.
 
 package leasehold
 
@@ -9,106 +9,110 @@ import (
 	"time"
 )
 
-// Why a lock was not taken. Ask with errors.Is; messages are for people, and new reasons may come. What the broker
-// said besides is in an [*Error], which errors.As finds.
+// Reasons for which an acquire failed. Test for them with errors.Is, because messages are for people. New reasons may
+// be added. Details that the broker sent are in an [*Error], which errors.As finds.
 var (
-	// ErrHeld: somebody else holds the lock, and the call did not wait.
+	// ErrHeld means that another caller holds the lock, and that the call did not wait.
 	ErrHeld = errors.New("the lock is held")
-	// ErrWaitTimeout: the wait timed out. The call has left the queue, unless another attempt of it is still queued or
-	// has been granted the lock (STILL_QUEUED).
-	ErrWaitTimeout = errors.New("the wait is over")
-	// ErrLeaseLost: the lock was lost; see [LeaseLostError]. From an acquire: the lease given to WithUnder is over.
+	// ErrWaitTimeout means that the wait timed out. The call has left the queue, unless another attempt of it is still
+	// queued or has been granted the lock (STILL_QUEUED).
+	ErrWaitTimeout = errors.New("the wait for the lock timed out")
+	// ErrLeaseLost means that the lock was lost; see [LeaseLostError]. An acquire returns it if the lease given to
+	// [WithUnder] has ended.
 	ErrLeaseLost = errors.New("the lock was lost")
-	// ErrLimitMismatch: another limit or mode is in use on this lock.
-	ErrLimitMismatch = errors.New("another limit or mode is in use")
-	// ErrUpgradeDenied: shared to exclusive under one lease.
-	ErrUpgradeDenied = errors.New("no upgrade from shared to exclusive")
-	// ErrInvalid: a field of the call is not legal.
-	ErrInvalid = errors.New("not legal")
-	// ErrQueueFull: the lock's line is full.
-	ErrQueueFull = errors.New("the line is full")
-	// ErrQuotaExceeded: a quota of the broker is used up.
-	ErrQuotaExceeded = errors.New("a quota is used up")
-	// ErrStoreFull: the broker's store has no memory for another holder or waiter.
+	// ErrLimitMismatch means that another limit or mode is in use on the lock, or the request exceeds its permits.
+	ErrLimitMismatch = errors.New("another limit or mode is in use on this lock, or the request exceeds its permits")
+	// ErrUpgradeDenied means that a lease with shared access requested exclusive access to the same lock.
+	ErrUpgradeDenied = errors.New("the lease holds the lock in a weaker mode and cannot upgrade it")
+	// ErrInvalid means that a parameter of the call is not valid.
+	ErrInvalid = errors.New("a parameter is not valid")
+	// ErrQueueFull means that the queue of the lock is full.
+	ErrQueueFull = errors.New("the queue is full")
+	// ErrQuotaExceeded means that a quota of the broker is exhausted.
+	ErrQuotaExceeded = errors.New("a quota is exhausted")
+	// ErrStoreFull means that the broker's store has no memory for another holder or waiter.
 	ErrStoreFull = errors.New("the store is full")
-	// ErrUnsupportedByStore: the broker's store cannot do that.
+	// ErrUnsupportedByStore means that the broker's store does not support the call.
 	ErrUnsupportedByStore = errors.New("not supported by the store")
-	// ErrUnauthenticated: the credential is missing or not accepted.
+	// ErrUnauthenticated means that the credential is missing or not accepted.
 	ErrUnauthenticated = errors.New("not authenticated")
-	// ErrPermissionDenied: the credential does not allow that.
+	// ErrPermissionDenied means that the caller is not authorized for the call.
 	ErrPermissionDenied = errors.New("permission denied")
-	// ErrUnavailable: no broker, or no store behind it, could answer in time. The call was repeated until then, and
-	// was given up: if it did take the lock, that runs out by itself.
-	ErrUnavailable = errors.New("unavailable")
-	// ErrStoreRecovering: the store has lost data and grants nothing until every lease that it may have forgotten
-	// is over.
+	// ErrUnavailable means that no broker, or no store behind it, responded in time. The call was repeated until then.
+	// If the lock was acquired nevertheless, its lease expires.
+	ErrUnavailable = errors.New("no broker or no store is available")
+	// ErrStoreRecovering means that the store has lost data. It grants nothing until every lease that it may have lost
+	// has expired.
 	ErrStoreRecovering = errors.New("the store is recovering")
-	// ErrInternal: a fault of the broker.
-	ErrInternal = errors.New("a fault of the broker")
-	// ErrClosed: the client is closed.
-	ErrClosed = errors.New("the client is closed")
-	// ErrOther: anything else that a broker says, perhaps a newer one than this client.
-	ErrOther = errors.New("refused")
+	// ErrInternal means that the broker failed with an internal error.
+	ErrInternal = errors.New("the broker failed with an internal error")
+	// ErrClosed means that the client is closed.
+	ErrClosed = errors.New("the client is shut down")
+	// ErrOther means that the broker rejected the call for a reason that this client does not define. Newer brokers may
+	// send new reasons.
+	ErrOther = errors.New("the broker rejected the call")
 )
 
-// Why a release did not go as hoped. The lease is gone in any case; see also [ErrLeaseLost].
+// Reasons for which a release failed. The lease has ended in any case; see also [ErrLeaseLost].
 var (
-	// ErrUnconfirmed: no broker has confirmed it while the lease could have lived; it has run out by now.
-	ErrUnconfirmed = errors.New("no broker has confirmed the release; the lock runs out by itself")
-	// ErrRefused: the broker would not.
-	ErrRefused = errors.New("the release was refused")
+	// ErrUnconfirmed means that no broker confirmed the release before the lease expired or the client closed. The lease
+	// expires if it was not released.
+	ErrUnconfirmed = errors.New("no broker has confirmed the release; the lease expires if it was not released")
+	// ErrRefused means that the broker rejected the release.
+	ErrRefused = errors.New("the broker rejected the release")
 )
 
-// Why there is no client.
+// Reasons for which a client could not be created or could not connect.
 var (
-	// ErrNoEndpoint: no endpoint was given.
+	// ErrNoEndpoint means that no endpoint was given.
 	ErrNoEndpoint = errors.New("no endpoint: give at least one, as in http://127.0.0.1:7070")
-	// ErrInvalidEndpoint: an endpoint is none.
-	ErrInvalidEndpoint = errors.New("not an endpoint; expected a URL as in http://127.0.0.1:7070")
-	// ErrInvalidCredential: the credential has characters other than printable ones of ASCII, or its file cannot be
-	// read.
+	// ErrInvalidEndpoint means that an endpoint is not a valid http or https URL.
+	ErrInvalidEndpoint = errors.New("the endpoint is not valid; expected a URL as in http://127.0.0.1:7070")
+	// ErrInvalidCredential means that the credential contains other characters than printable ASCII, or that its file
+	// cannot be read.
 	ErrInvalidCredential = errors.New("the credential is not printable ASCII")
-	// ErrInsecureToken: a bearer token would be sent unencrypted to another machine ([WithAllowInsecureToken]).
-	ErrInsecureToken = errors.New("the bearer token would cross the network unencrypted")
-	// ErrInvalidOwner: the owner's name is empty, longer than 256 bytes or no UTF-8.
+	// ErrInsecureToken means that a bearer token would be sent unencrypted to another machine
+	// ([WithAllowInsecureToken]).
+	ErrInsecureToken = errors.New("the bearer token would be sent unencrypted to another machine")
+	// ErrInvalidOwner means that the owner's name is empty, longer than 256 bytes or not UTF-8.
 	ErrInvalidOwner = errors.New("the owner's name must have 1 to 256 bytes of UTF-8")
-	// ErrCredentialRefused: the brokers answer, and accept no call with this credential, or without one.
+	// ErrCredentialRefused means that the brokers respond, but reject this credential or calls without a credential.
 	ErrCredentialRefused = errors.New("the credential is missing or not accepted")
-	// ErrUnreachable: no broker answers.
+	// ErrUnreachable means that no broker answers.
 	ErrUnreachable = errors.New("no broker answers")
 )
 
-// ErrNotHeld: code that needs a lock runs without it ([AssertHeld]).
+// ErrNotHeld means that code which needs a lock runs without it ([AssertHeld]).
 var ErrNotHeld = errors.New("the running code does not hold the lock")
 
-// Error is a call that failed, with what the broker said of it.
+// Error is the error of a failed call, with the details that the broker sent.
 type Error struct {
-	// Err is one of the reasons above, as errors.Is finds it.
+	// Err is one of the reasons above. errors.Is finds it.
 	Err error
-	// Message is for people.
+	// Message is a description for people.
 	Message string
-	// Holders are some who hold the lock, at most 5, if they were in the way.
+	// Holders are at most 5 holders of the lock, if they blocked the call.
 	Holders []Holder
-	// QueueLength is how many wait, if the lock is held.
+	// QueueLength is the number of waiters, if the lock is held.
 	QueueLength int
-	// RetryAfter is when to try again; 0 if the broker did not say. Of a held lock: the shortest time until a
-	// holder's lease runs out unless it is renewed.
+	// RetryAfter is the time to wait before the next attempt; 0 if the broker sent none. For a held lock it is the
+	// shortest time after which a holder's lease expires unless it is renewed.
 	RetryAfter time.Duration
 }
 
-// Holder is somebody who holds a lock, as others may see it. A hint, perhaps stale already.
+// Holder is a holder of a lock, as other callers see it. It is a hint that may be outdated.
 type Holder struct {
 	// LeaseID is the public identifier of the lease.
 	LeaseID string
-	// Owner is the process.
+	// Owner is the owner name of the holder's client ([WithOwner]).
 	Owner string
-	// Reason is why it took the lock.
+	// Reason is the reason that the holder gave for its acquire ([WithReason]); may be empty.
 	Reason string
-	// FencingToken is its fencing token.
+	// FencingToken is the fencing token of the grant.
 	FencingToken int64
-	// Since is when it was granted, by the broker's clock; zero if unknown.
+	// Since is the time of the grant, by the broker's clock; zero if unknown.
 	Since time.Time
-	// Remaining is the time left on its lease.
+	// Remaining is the time until the lease expires unless it is renewed.
 	Remaining time.Duration
 }
 
@@ -120,25 +124,25 @@ func (e *Error) Error() string {
 	if len(e.Holders) == 0 {
 		return "leasehold: " + text
 	}
-	named := make([]string, len(e.Holders))
-	for i, one := range e.Holders {
-		named[i] = one.Owner
-		if one.Reason != "" {
-			named[i] += " (" + one.Reason + ")"
+	owners := make([]string, len(e.Holders))
+	for i, holder := range e.Holders {
+		owners[i] = holder.Owner
+		if holder.Reason != "" {
+			owners[i] += " (" + holder.Reason + ")"
 		}
 	}
-	return "leasehold: " + text + "; held by " + strings.Join(named, ", ")
+	return "leasehold: " + text + "; held by " + strings.Join(owners, ", ")
 }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// LeaseLostError says that a lock was lost, or that its lease was given back: what it guarded may overlap with the
-// work of somebody else, unless a fencing token keeps them apart.
+// LeaseLostError is the error of a lock that was lost, or whose lease was released. The protected work may overlap with
+// the work of another holder, unless fencing tokens are checked.
 type LeaseLostError struct {
-	// Reason is why.
+	// Reason is the reason of the loss.
 	Reason LostReason
-	// Message is what the broker said, for people.
+	// Message is the message of the broker, for people; may be empty.
 	Message string
 }
 
@@ -150,32 +154,32 @@ func (e *LeaseLostError) Error() string {
 	return text
 }
 
-// Unwrap is [ErrLeaseLost].
+// Unwrap returns [ErrLeaseLost].
 func (e *LeaseLostError) Unwrap() error { return ErrLeaseLost }
 
-// LostReason is why a lease is over.
+// LostReason is the reason for which a lease ended.
 type LostReason int
 
-// The zero value is none of them: the lease is valid.
+// Reasons of a lost lease. The zero value means that the lease is valid.
 const (
-	// LostExpired: no renewal was confirmed in time: the network, the broker or its store could not be reached, or
-	// this process stood still.
+	// LostExpired means that no renewal was confirmed in time. The network, the broker or its store could not be
+	// reached, or this process was suspended.
 	LostExpired LostReason = iota + 1
-	// LostRevoked: an operator took it away.
+	// LostRevoked means that an operator revoked the lease.
 	LostRevoked
-	// LostByStore: the store does not know it any more.
+	// LostByStore means that the store lost the lease.
 	LostByStore
-	// LostMaxHold: it has been held for all of its WithMaxHold.
+	// LostMaxHold means that the lock was held for the time of [WithMaxHold].
 	LostMaxHold
-	// LostReleased: it was given back, here or with a copy of the lease.
+	// LostReleased means that the lease was released, by this client or with a copy of the lease.
 	LostReleased
-	// LostMoved: somebody took it over with a copy of the lease.
+	// LostMoved means that another client attached a copy of the lease.
 	LostMoved
-	// LostCredentialExpired: the client's credential ran out.
+	// LostCredentialExpired means that the client's credential expired.
 	LostCredentialExpired
-	// LostClosed: the client was closed.
+	// LostClosed means that the client was closed.
 	LostClosed
-	// LostOther: a reason that this client does not know.
+	// LostOther means that the broker sent a reason that this client does not define.
 	LostOther
 )
 
@@ -183,12 +187,12 @@ var lostReasons = map[LostReason]string{
 	0:                     "not lost",
 	LostExpired:           "no renewal was confirmed in time",
 	LostRevoked:           "revoked",
-	LostByStore:           "the store lost it",
-	LostMaxHold:           "held for all of its longest time",
+	LostByStore:           "the store lost the lease",
+	LostMaxHold:           "the lease has reached its max_hold",
 	LostReleased:          "released",
 	LostMoved:             "moved to another client",
-	LostCredentialExpired: "the credential ran out",
-	LostClosed:            "the client is closed",
+	LostCredentialExpired: "the credential expired",
+	LostClosed:            "the client is shut down",
 }
 
 func (r LostReason) String() string {
@@ -198,7 +202,7 @@ func (r LostReason) String() string {
 	return "lost"
 }
 
-// failed is an error of this client's own.
-func failed(why error, message string) *Error {
-	return &Error{Err: why, Message: message}
+// newError creates an error with this reason. An empty message stands for the text of the reason.
+func newError(reason error, message string) *Error {
+	return &Error{Err: reason, Message: message}
 }

@@ -1,11 +1,11 @@
-// What tests outside of the package need of its inside.
+// Access to internal state for tests outside of the package.
 
 package leasehold
 
-// SecretsOf are the secrets of a lease that is held.
+// SecretsOf returns the secrets of a held lease: its request id and its lease token.
 func SecretsOf(l *Lease) []string {
-	core := l.grip.keeper.core
-	core.mu.Lock()
-	defer core.mu.Unlock()
-	return []string{l.grip.requestID, l.grip.keeper.leases.all[l.grip.leaseID].lease.GetLeaseToken()}
+	runtime := l.handle.session.runtime
+	runtime.mu.Lock()
+	defer runtime.mu.Unlock()
+	return []string{l.handle.requestID, l.handle.session.leases.all[l.handle.leaseID].proto.GetLeaseToken()}
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates the stubs of the API into gen, or with another folder as argument there.
+# Generates the stubs of the API into gen, or into the folder given as argument.
 set -euo pipefail
 cd "$(dirname "$0")"
 PATH="$(./setup.sh path):$PATH"

@@ -1,4 +1,4 @@
-// A lock that is held.
+// Leases: handles of held locks.
 
 package leasehold
 
@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// Lease is a lock that is held, or several under one lease.
+// Lease is a handle of a held lock, or of several locks under one lease.
 //
-// The client sends heartbeats for it until it is released or lost. Forgetting it releases nothing: call Release, or
-// close the client.
+// The client renews the lease until it is released or lost. Dropping the value releases nothing: call [Lease.Release],
+// or close the client.
 //
-// Nothing can stop a goroutine from outside: call Check before each step that needs the lock, or have the work listen
-// to Context. Its methods may be called by any number of goroutines.
+// A goroutine cannot be stopped from outside: call [Lease.Check] before each step that needs the lock, or pass
+// [Lease.Context] to the work. All methods may be called concurrently.
 type Lease struct {
-	grip   *grip
+	handle *leaseHandle
 	ctx    *leaseContext
 	cancel context.CancelCauseFunc
-	// forget ends the listening to the loss.
-	forget func() bool
+	// stopLossCallback stops the callback for a loss. It returns false if the callback has been started.
+	stopLossCallback func() bool
 }
 
-func newLease(ctx context.Context, g *grip, onLost func(*Lease)) *Lease {
+func newLease(ctx context.Context, h *leaseHandle, onLost func(*Lease)) *Lease {
 	ctx, cancel := context.WithCancelCause(ctx)
-	l := &Lease{grip: g, cancel: cancel}
+	l := &Lease{handle: h, cancel: cancel}
 	l.ctx = &leaseContext{Context: ctx, lease: l}
 	ready := make(chan struct{})
 	defer close(ready)
-	l.forget = context.AfterFunc(g.trust.over, func() {
+	l.stopLossCallback = context.AfterFunc(h.validity.ended, func() {
 		<-ready
-		loss := g.trust.loss()
+		loss := h.validity.loss()
 		cancel(loss)
-		g.keeper.core.metrics.held(ctx, g, true)
+		h.session.runtime.metrics.recordHold(ctx, h, true)
 		if onLost != nil {
 			onLost(l)
 		}
@@ -42,50 +42,50 @@ func newLease(ctx context.Context, g *grip, onLost func(*Lease)) *Lease {
 	return l
 }
 
-// ID is the public identifier of the lease: safe to log and to show.
-func (l *Lease) ID() string { return l.grip.leaseID }
+// ID returns the public identifier of the lease, which may be logged and displayed.
+func (l *Lease) ID() string { return l.handle.leaseID }
 
-// FencingToken is to be sent with every write to what the lock protects, which refuses smaller ones. Of the first
-// lock, if there are several. Positive and below 2^53.
+// FencingToken returns the fencing token of the lock, or of the first lock if there are several. Send it with every
+// write to the protected resource, which must reject smaller tokens. Positive and below 2^53.
 func (l *Lease) FencingToken() int64 {
-	if len(l.grip.locks) == 0 {
+	if len(l.handle.grants) == 0 {
 		return 0
 	}
-	return l.grip.locks[0].token
+	return l.handle.grants[0].token
 }
 
-// FencingTokenOf is the fencing token of this lock, if the lease was taken for it. Of a target only name and
-// namespace count.
+// FencingTokenOf returns the fencing token of this lock, or false if the lease was not acquired for it. Of the target
+// only name and namespace are compared.
 func (l *Lease) FencingTokenOf(lock Target) (token int64, ok bool) {
-	for _, held := range l.grip.locks {
-		if held.lock == lock.lock() {
-			return held.token, true
+	for _, grant := range l.handle.grants {
+		if grant.lock == lock.lock() {
+			return grant.token, true
 		}
 	}
 	return 0, false
 }
 
-// Locks are the locks, as namespace/name.
+// Locks returns the names of the locks, as namespace/name.
 func (l *Lease) Locks() []string {
-	locks := make([]string, len(l.grip.locks))
-	for i, held := range l.grip.locks {
-		locks[i] = held.lock.String()
+	locks := make([]string, len(l.handle.grants))
+	for i, grant := range l.handle.grants {
+		locks[i] = grant.lock.String()
 	}
 	return locks
 }
 
-// IsValid says whether the lock can be trusted at this moment, by the clock. Once false it stays so.
+// IsValid returns true if the lease is valid now, by the client's clock. Once false, it stays false.
 func (l *Lease) IsValid() bool { return l.loss() == nil }
 
-// Remaining is how long it can be trusted if no heartbeat is confirmed from now on.
+// Remaining returns the time for which the lease stays valid if no further heartbeat is confirmed.
 func (l *Lease) Remaining() time.Duration {
 	if l.loss() != nil {
 		return 0
 	}
-	return l.grip.trust.remaining()
+	return l.handle.validity.remaining()
 }
 
-// LostReason is why the lock is not held any more; 0 while it is.
+// LostReason returns the reason for which the lock is no longer held, or 0 while it is held.
 func (l *Lease) LostReason() LostReason {
 	if loss := l.loss(); loss != nil {
 		return loss.Reason
@@ -93,8 +93,8 @@ func (l *Lease) LostReason() LostReason {
 	return 0
 }
 
-// Check is nil while the lock is held, and a [*LeaseLostError] from then on; for a step that must not be done without
-// it.
+// Check returns nil while the lock is held, and a [*LeaseLostError] afterwards. Call it before a step that must not run
+// without the lock.
 func (l *Lease) Check() error {
 	if loss := l.loss(); loss != nil {
 		return loss
@@ -102,35 +102,35 @@ func (l *Lease) Check() error {
 	return nil
 }
 
-// Context is the one that was given to the acquire, ended besides when the lock is not held any more: its
-// [context.Cause] is then a [*LeaseLostError]. Its Err looks at the clock; its Done is closed at most 50 ms after the
-// loss.
+// Context returns a context that ends with the context of the acquire, and also when the lock is lost or released. Its
+// [context.Cause] is then a [*LeaseLostError]. Its Err checks the clock; its Done is closed at most 50 ms after a loss.
 //
-// To limit only the wait for the lock use [WithWait]: a time limit in the context of the acquire is one for the work,
-// too.
+// To limit only the wait for the lock, use [WithWait]. A deadline in the context of the acquire also ends this context.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Release gives the lock back, and waits until the broker has confirmed it. A lease that was made under another one,
-// and that one, give back only what their own acquire took. A repeated call does nothing and returns nil.
+// Release releases the lock and waits until the broker has confirmed the release. If locks were added with [WithUnder],
+// each lease releases only what its own call acquired. A repeated call does nothing and returns nil.
 //
-// The lock is given back also if ctx has ended or ends meanwhile; only the confirmation is not waited for then, and
-// the error is that of ctx unless the confirmation is there already. So `defer lease.Release(ctx)` always releases.
+// The lock is released even if ctx has ended or ends during the call. Release then does not wait for the confirmation,
+// and returns the error of ctx unless the confirmation has already arrived. So `defer lease.Release(ctx)` always
+// releases the lock.
 //
-// It fails with a [*LeaseLostError] if the lock was lost before: what it guarded may have overlapped with another
-// holder's work. With [ErrUnconfirmed] if no broker could be reached.
+// It fails with a [*LeaseLostError] if the lock was lost before: the protected work may have overlapped with the work
+// of another holder. It fails with [ErrUnconfirmed] if no broker confirmed the release before the lease expired, and
+// with [ErrRefused] if a broker rejected the release.
 func (l *Lease) Release(ctx context.Context) error {
-	core := l.grip.keeper.core
-	// From here on whoever releases is told of a loss, and nobody else.
-	isUntold := l.forget()
-	loss := l.grip.trust.loss()
-	core.mu.Lock()
-	done := l.grip.giveBack()
-	core.mu.Unlock()
-	if done == nil {
+	runtime := l.handle.session.runtime
+	// This stops the callback: from here on only the release reports a loss.
+	isUnreported := l.stopLossCallback()
+	loss := l.handle.validity.loss()
+	runtime.mu.Lock()
+	result := l.handle.release()
+	runtime.mu.Unlock()
+	if result == nil {
 		return nil
 	}
-	if isUntold {
-		core.metrics.held(ctx, l.grip, loss != nil)
+	if isUnreported {
+		runtime.metrics.recordHold(ctx, l.handle, loss != nil)
 	}
 	if loss != nil {
 		l.cancel(loss)
@@ -138,19 +138,19 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	l.cancel(&LeaseLostError{Reason: LostReleased})
 	select {
-	case err := <-done:
+	case err := <-result:
 		return err
 	default:
 	}
 	select {
-	case err := <-done:
+	case err := <-result:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("leasehold: the release goes on without a confirmation: %w", ctx.Err())
+		return fmt.Errorf("leasehold: the release continues without waiting for its confirmation: %w", ctx.Err())
 	}
 }
 
-// String shows nothing that is secret.
+// String returns a description without secrets.
 func (l *Lease) String() string {
 	state := "valid"
 	if loss := l.loss(); loss != nil {
@@ -160,15 +160,15 @@ func (l *Lease) String() string {
 	return fmt.Sprintf("lease %s of %s (fencing token %d): %s", l.ID(), locks, l.FencingToken(), state)
 }
 
-// GoString is String.
+// GoString returns the same text as String, without secrets.
 func (l *Lease) GoString() string { return l.String() }
 
-// loss is why it is not held any more, if it is not.
+// loss returns the reason for which the lock is no longer held, or nil while it is held.
 func (l *Lease) loss() *LeaseLostError {
-	if loss := l.grip.trust.loss(); loss != nil {
+	if loss := l.handle.validity.loss(); loss != nil {
 		return loss
 	}
-	if l.grip.isGivenBack.Load() {
+	if l.handle.isReleased.Load() {
 		return &LeaseLostError{Reason: LostReleased}
 	}
 	return nil

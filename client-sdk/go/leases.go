@@ -1,4 +1,4 @@
-// Leases: kept by heartbeats, trusted no longer than was confirmed.
+// Leases of a session: adoption, renewal, attachment and loss.
 
 package leasehold
 
@@ -9,326 +9,330 @@ import (
 	"leasehold.dev/sdk/internal/clock"
 )
 
-// repeatPause is how soon an attachment or a release is repeated that was refused for now.
-const repeatPause = 100 * time.Millisecond
+// leaseRetryDelay is the upper bound of the delay before an attachment or a release is repeated after a temporary
+// rejection.
+const leaseRetryDelay = 100 * time.Millisecond
 
-// leases are those of one stream, by their ids.
+// leases is the leases of one session, by lease id.
 type leases struct {
-	keeper *keeper
-	all    map[string]*owned
-	// lost holds the lost leases whose work has not stopped yet.
-	lost map[string]*owned
+	session *session
+	all     map[string]*heldLease
+	// lost contains the lost leases whose work has not stopped yet.
+	lost map[string]*heldLease
 }
 
-// own takes on the lease that was granted to a call, with validity since that moment.
-func (l *leases) own(lease *pb.Lease, wait *wait, sent time.Duration) {
-	owned := newOwned(lease, wait, sent)
-	l.all[lease.GetLeaseId()] = owned
-	if wait.asked == nil {
-		l.giveBackUnborn(owned)
+// adopt adds the lease that was granted to a call, with its validity counted from sentAt.
+func (l *leases) adopt(granted *pb.Lease, acquire *pendingAcquire, sentAt time.Duration) {
+	lease := newHeldLease(granted, acquire, sentAt)
+	l.all[granted.GetLeaseId()] = lease
+	if acquire.command == nil {
+		l.releaseUndelivered(lease)
 		return
 	}
-	l.handOut(owned)
+	l.deliver(lease)
 }
 
-// enter hands out what a call under a lease has added to it.
-func (l *leases) enter(lease *pb.Lease, wait *wait) {
-	owned := l.all[lease.GetLeaseId()]
-	if owned == nil || owned.trust == nil {
-		// It is on this stream again, and must not be renewed.
-		l.detach(lease.GetLeaseId())
-		wait.tell(answer{err: &LeaseLostError{Reason: LostExpired}})
+// addLocks merges the grants of a call under the lease, and delivers a handle to its caller.
+func (l *leases) addLocks(granted *pb.Lease, acquire *pendingAcquire) {
+	lease := l.all[granted.GetLeaseId()]
+	if lease == nil || lease.validity == nil {
+		// The call has attached the lease to this stream, where it must not be renewed.
+		l.detach(granted.GetLeaseId())
+		acquire.complete(acquireResult{err: &LeaseLostError{Reason: LostExpired}})
 		return
 	}
-	owned.grips++
-	owned.merge(lease, &wait.call)
-	wait.tell(answer{grip: l.grip(owned, &wait.call)})
+	lease.handles++
+	lease.mergeGrants(granted, &acquire.params)
+	acquire.complete(acquireResult{handle: l.newHandle(lease, &acquire.params)})
 }
 
-// cancelUnborn: the caller of a lease that is not handed out yet is gone.
-func (l *leases) cancelUnborn(requestID string) {
-	for _, owned := range l.all {
-		if owned.unborn != nil && owned.unborn.call.requestID == requestID {
-			l.giveBackUnborn(owned)
+// cancelUndelivered releases an undelivered lease whose caller has left.
+func (l *leases) cancelUndelivered(requestID string) {
+	for _, lease := range l.all {
+		if lease.undelivered != nil && lease.undelivered.params.requestID == requestID {
+			l.releaseUndelivered(lease)
 		}
 	}
 }
 
-func (l *leases) giveBackUnborn(owned *owned) {
-	requestID := owned.unborn.call.requestID
-	owned.unborn = nil
-	newGrip(l.keeper, owned.id(), requestID, nil, owned.trust).giveBack()
+func (l *leases) releaseUndelivered(lease *heldLease) {
+	requestID := lease.undelivered.params.requestID
+	lease.undelivered = nil
+	newLeaseHandle(l.session, lease.id(), requestID, nil, lease.validity).release()
 }
 
-func (l *leases) grip(owned *owned, call *call) *grip {
-	asked := call.locks()
-	var locks []held
-	for _, grant := range owned.lease.GetGrants() {
-		if lock := lockOfGrant(grant); asked[lock] {
-			locks = append(locks, held{lock, grant.GetFencingToken()})
+func (l *leases) newHandle(lease *heldLease, params *acquireParams) *leaseHandle {
+	requested := params.locks()
+	var grants []lockGrant
+	for _, grant := range lease.proto.GetGrants() {
+		if lock := lockOfGrant(grant); requested[lock] {
+			grants = append(grants, lockGrant{lock, grant.GetFencingToken()})
 		}
 	}
-	return newGrip(l.keeper, owned.id(), call.requestID, locks, owned.trust)
+	return newLeaseHandle(l.session, lease.id(), params.requestID, grants, lease.validity)
 }
 
-// handOut gives it to its caller if half of its validity is left. Otherwise the next heartbeat does, which is due
-// soon: nobody should get a lock that is to be given up at once.
-func (l *leases) handOut(owned *owned) {
-	if clock.Now()+owned.ttl/2 > owned.validUntil {
+// deliver delivers a new lease to its caller if half of its validity is left, so that the caller has time to use the
+// lock. Otherwise the confirmation of the next heartbeat delivers it, which is due soon.
+func (l *leases) deliver(lease *heldLease) {
+	if clock.Now()+lease.ttl/2 > lease.validUntil {
 		return
 	}
-	wait := owned.unborn
-	owned.unborn = nil
-	owned.trust = newTrust(owned.validUntil, owned.ttl)
-	wait.tell(answer{grip: l.grip(owned, &wait.call)})
+	acquire := lease.undelivered
+	lease.undelivered = nil
+	lease.validity = newLeaseValidity(lease.validUntil, lease.ttl)
+	acquire.complete(acquireResult{handle: l.newHandle(lease, &acquire.params)})
 }
 
-// acknowledged: a heartbeat has reached the store.
-func (l *leases) acknowledged(ack *pb.HeartbeatAck) {
-	sent, ok := l.keeper.link.beatSent(ack.GetSequence())
+// onHeartbeatAck extends the leases that a heartbeat has renewed in the store.
+func (l *leases) onHeartbeatAck(ack *pb.HeartbeatAck) {
+	sentAt, ok := l.session.connection.heartbeatSentAt(ack.GetSequence())
 	if !ok {
 		return
 	}
 	for _, extended := range ack.GetLeases() {
-		l.extended(sent, extended)
+		l.onExtended(sentAt, extended)
 	}
 }
 
-func (l *leases) extended(sent time.Duration, said *pb.LeaseExtended) {
-	owned := l.all[said.GetLeaseId()]
-	if owned == nil || int(said.GetGrantCount()) != len(owned.lease.GetGrants()) {
+func (l *leases) onExtended(sentAt time.Duration, extended *pb.LeaseExtended) {
+	lease := l.all[extended.GetLeaseId()]
+	if lease == nil || int(extended.GetGrantCount()) != len(lease.proto.GetGrants()) {
 		return
 	}
-	owned.ttl = span(said.GetTtl())
-	validUntil := sent + owned.ttl
-	owned.validUntil = max(owned.validUntil, validUntil)
+	lease.ttl = durationOf(extended.GetTtl())
+	validUntil := sentAt + lease.ttl
+	lease.validUntil = max(lease.validUntil, validUntil)
 	switch {
-	case owned.unborn != nil:
-		l.handOut(owned)
-	case owned.trust != nil && owned.release == nil && !owned.trust.extend(validUntil, owned.ttl):
-		l.lapse(owned)
+	case lease.undelivered != nil:
+		l.deliver(lease)
+	case lease.validity != nil && lease.pendingRelease == nil && !lease.validity.extend(validUntil, lease.ttl):
+		l.expire(lease)
 	}
 }
 
-// lapse stops renewing a lease whose validity has passed. The lock is released only after the guarded work has
-// stopped; see keepLost.
-func (l *leases) lapse(owned *owned) {
-	delete(l.all, owned.id())
-	l.keeper.core.log().Warn("lock lost: no renewal was confirmed in time", "lease_id", owned.id(), "locks", owned.names())
-	if owned.isHere {
-		l.detach(owned.id())
+// expire stops renewing a lease whose validity has ended. The lock is released only after the protected work has
+// stopped; see keepLostLease.
+func (l *leases) expire(lease *heldLease) {
+	delete(l.all, lease.id())
+	l.session.runtime.log().Warn("lock lost: no renewal was confirmed in time", "lease_id", lease.id(),
+		"locks", lease.lockNames())
+	if lease.isAttached {
+		l.detach(lease.id())
 	}
-	l.over(owned, &LeaseLostError{Reason: LostExpired})
-	l.keepLost(owned)
+	l.endLease(lease, &LeaseLostError{Reason: LostExpired})
+	l.keepLostLease(lease)
 }
 
-// over: nobody may rely on it any more.
-func (l *leases) over(owned *owned, loss *LeaseLostError) {
-	owned.end(loss)
-	for _, part := range owned.parts {
-		part.answer <- owned.trust.loss()
+// endLease ends the validity of a lease, fails its partial releases, and fails the acquires under it.
+func (l *leases) endLease(lease *heldLease, loss *LeaseLostError) {
+	lease.endValidity(loss)
+	for _, partial := range lease.partialReleases {
+		partial.result <- lease.validity.loss()
 	}
-	clear(owned.parts)
-	l.keeper.waits.sendUnder(owned.id())
+	clear(lease.partialReleases)
+	l.session.pending.sendUnder(lease.id())
 }
 
-// keepLost keeps a lost lease until the work under it has stopped. Then its lock is released, before the lease expires
-// in the store.
-func (l *leases) keepLost(owned *owned) {
+// keepLostLease stores a lost lease until the work under it has stopped. Then its lock is released, before the lease
+// expires in the store.
+func (l *leases) keepLostLease(lease *heldLease) {
 	now := clock.Now()
-	for leaseID, one := range l.lost {
-		if now > one.validUntil+one.ttl/2 {
+	for leaseID, lost := range l.lost {
+		if now > lost.validUntil+lost.ttl/2 {
 			delete(l.lost, leaseID)
 		}
 	}
-	isHeld := owned.trust != nil
-	owned.isHere, owned.unborn = false, nil
-	l.lost[owned.id()] = owned
-	if !isHeld {
-		l.keeper.releases.giveBackLost(owned.id())
+	isDelivered := lease.validity != nil
+	lease.isAttached, lease.undelivered = false, nil
+	l.lost[lease.id()] = lease
+	if !isDelivered {
+		l.session.releases.releaseLost(lease.id())
 	}
 }
 
 func (l *leases) detach(leaseID string) {
-	if link := l.keeper.link; link != nil {
-		detach := &pb.DetachLease{CallId: link.next(), LeaseId: leaseID}
-		link.call(detach.CallId, about{}, &pb.HoldRequest{Message: &pb.HoldRequest_Detach{Detach: detach}})
+	if connection := l.session.connection; connection != nil {
+		detach := &pb.DetachLease{CallId: connection.nextCallID(), LeaseId: leaseID}
+		connection.sendCall(detach.CallId, callSubject{}, &pb.HoldRequest{Message: &pb.HoldRequest_Detach{Detach: detach}})
 	}
 }
 
-// attach puts a lease on this stream.
+// attach sends the attachment of a lease to this stream.
 func (l *leases) attach(leaseID string) {
-	link, owned := l.keeper.link, l.all[leaseID]
+	connection, lease := l.session.connection, l.all[leaseID]
 	switch {
-	case link == nil || owned == nil:
-	case owned.release != nil:
-		l.keeper.releases.send(leaseID)
-	case owned.trust == nil || owned.trust.loss() != nil:
-		l.lapse(owned)
+	case connection == nil || lease == nil:
+	case lease.pendingRelease != nil:
+		l.session.releases.send(leaseID)
+	case lease.validity == nil || lease.validity.loss() != nil:
+		l.expire(lease)
 	default:
-		owned.attachNumber++
-		attach := &pb.AttachLease{CallId: link.next(), Lease: owned.lease, AttachNumber: owned.attachNumber}
+		lease.attachNumber++
+		attach := &pb.AttachLease{CallId: connection.nextCallID(), Lease: lease.proto, AttachNumber: lease.attachNumber}
 		message := &pb.HoldRequest{Message: &pb.HoldRequest_Attach{Attach: attach}}
-		link.call(attach.CallId, about{kind: kindAttach, key: leaseID}, message)
+		connection.sendCall(attach.CallId, callSubject{kind: callAttach, key: leaseID}, message)
 	}
 }
 
-// attached: the lease is on this stream.
-func (l *leases) attached(said *pb.LeaseAttached) {
-	l.keeper.link.answered(said.GetCallId())
-	owned := l.all[said.GetLeaseId()]
-	if owned == nil {
-		// Lost on the way.
-		l.detach(said.GetLeaseId())
+// onAttached handles the confirmed attachment of a lease. It sends the releases and acquires that waited for it.
+func (l *leases) onAttached(attached *pb.LeaseAttached) {
+	l.session.connection.complete(attached.GetCallId())
+	lease := l.all[attached.GetLeaseId()]
+	if lease == nil {
+		// The lease was lost before the response arrived.
+		l.detach(attached.GetLeaseId())
 		return
 	}
-	owned.isHere, owned.cameAt = true, clock.Now()
-	if owned.release != nil {
-		l.keeper.releases.send(owned.id())
+	lease.isAttached, lease.attachedAt = true, clock.Now()
+	if lease.pendingRelease != nil {
+		l.session.releases.send(lease.id())
 		return
 	}
-	for number := range owned.parts {
-		l.keeper.releases.sendPart(owned.id(), number)
+	for number := range lease.partialReleases {
+		l.session.releases.sendPartialRelease(lease.id(), number)
 	}
-	l.keeper.waits.sendUnder(owned.id())
+	l.session.pending.sendUnder(lease.id())
 }
 
-// attachRefused: the lease is not on this stream, for good or for now.
-func (l *leases) attachRefused(leaseID string, said *pb.Refused) {
-	owned := l.all[leaseID]
+// onAttachRefused repeats a rejected attachment if the rejection is temporary. Otherwise the lease is lost, or its
+// release is sent as a unary call.
+func (l *leases) onAttachRefused(leaseID string, refused *pb.Refused) {
+	lease := l.all[leaseID]
 	switch {
-	case isOpen(said):
-		l.keeper.putOff(jittered(repeatPause), about{kind: kindAttach, key: leaseID})
-	case owned != nil && owned.release != nil:
-		l.keeper.releases.send(leaseID)
+	case isRetryable(refused):
+		l.session.retryLater(jittered(leaseRetryDelay), callSubject{kind: callAttach, key: leaseID})
+	case lease != nil && lease.pendingRelease != nil:
+		l.session.releases.send(leaseID)
 	default:
-		l.lose(leaseID, lossOf(said))
+		l.onEnded(leaseID, lossFromRefused(refused))
 	}
 }
 
-// lose: the broker says that a lease is over.
-func (l *leases) lose(leaseID string, loss *LeaseLostError) {
-	owned := l.all[leaseID]
-	if owned == nil {
+// onEnded handles the end of a lease that the broker reports.
+func (l *leases) onEnded(leaseID string, loss *LeaseLostError) {
+	lease := l.all[leaseID]
+	if lease == nil {
 		return
 	}
 	delete(l.all, leaseID)
-	if owned.release != nil {
-		owned.release.lost(loss)
+	if lease.pendingRelease != nil {
+		lease.pendingRelease.onLeaseEnded(loss)
 		return
 	}
-	l.keeper.core.log().Warn("lock lost", "lease_id", leaseID, "locks", owned.names(), "why", loss.Error())
-	l.over(owned, loss)
+	l.session.runtime.log().Warn("lock lost", "lease_id", leaseID, "locks", lease.lockNames(), "why", loss.Error())
+	l.endLease(lease, loss)
 	if loss.Reason == LostRevoked || loss.Reason == LostMaxHold {
-		l.keepLost(owned)
+		l.keepLostLease(lease)
 	}
 }
 
-// close: the client is closed.
+// close ends a lease because the client is closed. Its pending releases complete with the end of the stream.
 func (l *leases) close(leaseID string) {
-	owned := l.all[leaseID]
+	lease := l.all[leaseID]
 	delete(l.all, leaseID)
-	if owned.unborn != nil {
-		owned.unborn.tell(answer{err: failed(ErrClosed, "")})
-		owned.unborn = nil
+	if lease.undelivered != nil {
+		lease.undelivered.complete(acquireResult{err: newError(ErrClosed, "")})
+		lease.undelivered = nil
 	}
-	owned.end(&LeaseLostError{Reason: LostClosed})
-	closing := &l.keeper.releases.closing
-	for _, part := range owned.parts {
-		*closing = append(*closing, part.answer)
+	lease.endValidity(&LeaseLostError{Reason: LostClosed})
+	results := &l.session.releases.closingResults
+	for _, partial := range lease.partialReleases {
+		*results = append(*results, partial.result)
 	}
-	if owned.release != nil {
-		*closing = append(*closing, owned.release.answers...)
+	if lease.pendingRelease != nil {
+		*results = append(*results, lease.pendingRelease.results...)
 	}
 }
 
-// watchValidity ends what ran out.
-func (l *leases) watchValidity(now time.Duration) {
-	for leaseID, owned := range l.all {
+// checkDeadlines ends the leases, deliveries and releases whose deadline has passed.
+func (l *leases) checkDeadlines(now time.Duration) {
+	for leaseID, lease := range l.all {
 		switch {
-		case !owned.isDue(now):
-		case owned.release != nil:
-			l.keeper.releases.unconfirmed(leaseID)
-		case owned.trust == nil:
-			l.notBorn(owned)
+		case !lease.hasDeadlinePassed(now):
+		case lease.pendingRelease != nil:
+			l.session.releases.failUnconfirmed(leaseID)
+		case lease.validity == nil:
+			l.discardUndelivered(lease)
 		default:
-			l.lapse(owned)
+			l.expire(lease)
 		}
 	}
 }
 
-// notBorn: no heartbeat has made enough of a late grant.
-func (l *leases) notBorn(owned *owned) {
-	delete(l.all, owned.id())
-	l.detach(owned.id())
-	owned.unborn.tell(answer{err: failed(ErrUnavailable, "the lock was granted so late that nobody could rely on it")})
+// discardUndelivered drops an undelivered lease whose validity no heartbeat has extended in time.
+func (l *leases) discardUndelivered(lease *heldLease) {
+	delete(l.all, lease.id())
+	l.detach(lease.id())
+	err := newError(ErrUnavailable, "the grant arrived after the validity of its lease had ended")
+	lease.undelivered.complete(acquireResult{err: err})
 }
 
-// offStream: nothing is on a stream any more.
-func (l *leases) offStream() {
-	for leaseID, owned := range l.all {
-		owned.isHere = false
-		if wait := owned.unborn; wait != nil {
-			// It was not handed out: its call begins again.
+// onStreamLost marks all leases as detached from the stream. Undelivered leases become pending acquires again.
+func (l *leases) onStreamLost() {
+	for leaseID, lease := range l.all {
+		lease.isAttached = false
+		if acquire := lease.undelivered; acquire != nil {
+			// The lease was not delivered, so its acquire is sent again.
 			delete(l.all, leaseID)
-			wait.callID = 0
-			l.keeper.waits.all[wait.call.requestID] = wait
+			acquire.callID = 0
+			l.session.pending.all[acquire.params.requestID] = acquire
 		}
 	}
 }
 
-// takeUp brings every lease to a new stream.
-func (l *leases) takeUp() {
+// resumeAll attaches all leases to a new stream.
+func (l *leases) resumeAll() {
 	for leaseID := range l.all {
 		l.attach(leaseID)
 	}
 }
 
-// beatIfDue sends the heartbeat that the leases and waits need.
-func (l *leases) beatIfDue(now time.Duration) {
-	link := l.keeper.link
-	if link == nil {
+// heartbeatIfDue sends a heartbeat if the leases or pending acquires need one.
+func (l *leases) heartbeatIfDue(now time.Duration) {
+	connection := l.session.connection
+	if connection == nil {
 		return
 	}
-	last, hasBeaten := link.lastBeatSent()
-	pause, isSoon := time.Duration(0), false
-	note := func(interval time.Duration) {
-		if pause == 0 || interval < pause {
-			pause = interval
+	lastSentAt, hasSent := connection.lastHeartbeatSentAt()
+	interval, isEarly := time.Duration(0), false
+	limitInterval := func(needed time.Duration) {
+		if interval == 0 || needed < interval {
+			interval = needed
 		}
 	}
-	for _, owned := range l.all {
-		if !owned.isHere {
+	for _, lease := range l.all {
+		if !lease.isAttached {
 			continue
 		}
-		note(owned.interval())
-		// One soon for all that have just come here, or were granted late: their broker is busy.
-		isSoon = isSoon || owned.cameAt > last || owned.grantedAt > last && owned.isOld(now)
+		limitInterval(lease.heartbeatInterval())
+		// Leases that were just attached or were granted late share one early heartbeat, because their broker is busy.
+		isEarly = isEarly || lease.attachedAt > lastSentAt || lease.grantedAt > lastSentAt && lease.isRenewalDue(now)
 	}
-	for _, wait := range l.keeper.waits.all {
-		note(wait.interval())
+	for _, acquire := range l.session.pending.all {
+		limitInterval(acquire.heartbeatInterval())
 	}
-	if pause == 0 {
+	if interval == 0 {
 		return
 	}
-	if isSoon {
-		pause /= 4
+	if isEarly {
+		interval /= 4
 	}
-	if !hasBeaten || now >= last+pause {
-		link.beat()
+	if !hasSent || now >= lastSentAt+interval {
+		connection.sendHeartbeat()
 	}
 }
 
-// watchSilence: a broker that answers no heartbeat for a quarter of a ttl may be gone, though its connection seems to
-// live.
-func (l *leases) watchSilence(now time.Duration) {
-	link := l.keeper.link
-	if link == nil || link.silentSince == 0 || !l.keeper.moves.isSettled() {
+// checkSilence starts a failover if the broker has sent nothing for a quarter of a TTL after a heartbeat. Its
+// connection may seem to work nevertheless.
+func (l *leases) checkSilence(now time.Duration) {
+	connection := l.session.connection
+	if connection == nil || connection.unansweredSince == 0 || !l.session.failover.isIdle() {
 		return
 	}
-	for _, owned := range l.all {
-		if owned.isHere && now > link.silentSince+owned.ttl/4 {
-			l.keeper.moves.leave(0)
+	for _, lease := range l.all {
+		if lease.isAttached && now > connection.unansweredSince+lease.ttl/4 {
+			l.session.failover.start(0)
 			return
 		}
 	}

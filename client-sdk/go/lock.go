@@ -1,4 +1,4 @@
-// Taking locks.
+// Acquiring locks.
 
 package leasehold
 
@@ -13,61 +13,63 @@ import (
 	"leasehold.dev/sdk/internal/clock"
 )
 
-// Lock takes a lock, waiting in line for 30 s unless WithWait says otherwise.
+// Lock acquires a lock. It waits in the queue for up to 30 s, or for the time of [WithWait].
 //
-// It fails with [ErrWaitTimeout] if the lock was held for all of that time, by whom an [*Error] says; with
-// [ErrUnavailable] up to 5 s after it if no broker could answer; and with the error of ctx when that ends first.
-// Then it leaves nothing behind: the place in line is given up, and a lock that was granted at that moment is
-// given back.
+// It fails with [ErrWaitTimeout] if the lock was held for all of that time; the [*Error] then contains the holders. It
+// fails with [ErrUnavailable] if no broker could respond until 5 s after that time, and with the error of ctx if ctx
+// ends first. A call whose ctx ends leaves nothing behind: its queue position is removed, and a lock that was granted
+// at that moment is released.
 //
-// The lease is kept until it is released or lost, whatever becomes of ctx; see [Lease.Context].
+// The lease is renewed until it is released or lost, even after ctx has ended; see [Lease.Context].
 func (c *Client) Lock(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	return c.LockAll(ctx, []Target{{Name: name}}, options...)
 }
 
-// TryLock takes a lock if it is free. It fails with [ErrHeld] if somebody else has it.
+// TryLock acquires a lock without waiting. It fails with [ErrHeld] if the lock is held by another caller.
 func (c *Client) TryLock(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	return c.TryLockAll(ctx, []Target{{Name: name}}, options...)
 }
 
-// LockAll takes 2 to 16 different locks, all or none, under one lease, in an order that cannot deadlock. Otherwise it
-// is as [Client.Lock]; one target alone is that.
+// LockAll acquires 2 to 16 different locks under one lease, all or none, in an order that cannot deadlock. Otherwise it
+// behaves as [Client.Lock]; with one target it is equivalent to that call.
 func (c *Client) LockAll(ctx context.Context, targets []Target, options ...Option) (*Lease, error) {
-	p, err := newPlan(c.owner, targets, options)
+	opts, err := newAcquireOptions(c.owner, targets, options)
 	if err != nil {
 		return nil, err
 	}
-	until := clock.Now() + min(p.wait, Forever-clock.Now())
+	deadline := clock.Now() + min(opts.wait, Forever-clock.Now())
 	for {
-		lease, err := c.ask(ctx, p, min(max(0, until-clock.Now()), waitMax))
-		if errors.Is(err, ErrWaitTimeout) && clock.Now() < until {
+		lease, err := c.acquire(ctx, opts, min(max(0, deadline-clock.Now()), waitMax))
+		if errors.Is(err, ErrWaitTimeout) && clock.Now() < deadline {
 			continue
 		}
 		return lease, err
 	}
 }
 
-// TryLockAll is to LockAll what [Client.TryLock] is to Lock.
+// TryLockAll acquires several locks as [Client.LockAll] does, but without waiting. It fails with [ErrHeld] if one of
+// the locks is held by another caller.
 func (c *Client) TryLockAll(ctx context.Context, targets []Target, options ...Option) (*Lease, error) {
-	p, err := newPlan(c.owner, targets, options)
+	opts, err := newAcquireOptions(c.owner, targets, options)
 	if err != nil {
 		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
-		lease, err := c.ask(ctx, p, 0)
-		if !errors.Is(err, ErrHeld) || attempt == p.attempts {
+		lease, err := c.acquire(ctx, opts, 0)
+		if !errors.Is(err, ErrHeld) || attempt == opts.attempts {
 			return lease, err
 		}
-		if err := pause(ctx, p.every*3/4, p.every/2); err != nil {
+		if err := sleepRandomly(ctx, opts.interval*3/4, opts.interval/2); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// Do takes a lock, runs the work and gives the lock back, also after a panic. The context of the work ends when the
-// lock is lost, or with ctx; that the work stops then is up to it.
+// Do acquires a lock, runs the work and releases the lock, also after a panic. The context of the work ends when the
+// lock is lost or when ctx ends. The work is responsible for stopping then.
 //
-// The error is that of the work and, joined to it, why the lock was lost or not given back as it should be.
+// The returned error is that of the work, joined with the error of the release if the lock was lost or the release
+// failed.
 func (c *Client) Do(
 	ctx context.Context, name string, work func(context.Context, *Lease) error, options ...Option,
 ) (err error) {
@@ -76,56 +78,59 @@ func (c *Client) Do(
 		return err
 	}
 	defer func() {
-		if released := lease.Release(context.WithoutCancel(ctx)); released != nil {
-			err = errors.Join(err, released)
+		if releaseErr := lease.Release(context.WithoutCancel(ctx)); releaseErr != nil {
+			err = errors.Join(err, releaseErr)
 		}
 	}()
 	return work(lease.Context(), lease)
 }
 
-// ask is one call with a request id of its own.
-func (c *Client) ask(ctx context.Context, p *plan, wait time.Duration) (*Lease, error) {
+// acquire sends one acquire with a new request id and waits for its result.
+func (c *Client) acquire(ctx context.Context, opts *acquireOptions, wait time.Duration) (*Lease, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	acquiring := c.core.metrics.begin(ctx, p, wait)
-	defer acquiring.span.End()
-	asked := &ask{call: p.call, wait: wait, under: p.under, answer: make(chan answer, 1), places: make(chan Place, 1)}
-	asked.call.requestID = uuid.NewString()
-	asked.call.traceparent = acquiring.traceparent()
-	cancel := c.core.acquire(asked)
-	isAnswered := false
-	// Also after a panic of the hook.
+	span := c.runtime.metrics.startAcquireSpan(ctx, opts, wait)
+	defer span.otelSpan.End()
+	command := &acquireCommand{
+		params: opts.params, wait: wait, under: opts.under,
+		result: make(chan acquireResult, 1), positions: make(chan QueuePosition, 1),
+	}
+	command.params.requestID = uuid.NewString()
+	command.params.traceparent = span.traceparent()
+	cancel := c.runtime.acquire(command)
+	isComplete := false
+	// The acquire is cancelled also after a panic of the hook.
 	defer func() {
-		if !isAnswered {
+		if !isComplete {
 			cancel()
 		}
 	}()
 	for {
 		select {
-		case got := <-asked.answer:
-			isAnswered = true
-			acquiring.answered(got)
-			if got.err != nil {
-				c.core.log().Debug("not granted", "locks", p.String(), "why", got.err)
-				return nil, got.err
+		case result := <-command.result:
+			isComplete = true
+			span.recordResult(result)
+			if result.err != nil {
+				c.runtime.log().Debug("not granted", "locks", opts.String(), "why", result.err)
+				return nil, result.err
 			}
-			return newLease(ctx, got.grip, p.onLost), nil
-		case place := <-asked.places:
-			acquiring.queued(place)
-			if p.onQueue != nil {
-				p.onQueue(place)
+			return newLease(ctx, result.handle, opts.onLost), nil
+		case position := <-command.positions:
+			span.recordPosition(position)
+			if opts.onQueue != nil {
+				opts.onQueue(position)
 			}
 		case <-ctx.Done():
-			acquiring.answered(answer{err: ctx.Err()})
+			span.recordResult(acquireResult{err: ctx.Err()})
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// pause waits for at least so long, and at most so much longer.
-func pause(ctx context.Context, least, more time.Duration) error {
-	timer := time.NewTimer(least + rand.N(more+1))
+// sleepRandomly waits for a random time from minimum to minimum + spread. It fails with the error of ctx.
+func sleepRandomly(ctx context.Context, minimum, spread time.Duration) error {
+	timer := time.NewTimer(minimum + rand.N(spread+1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

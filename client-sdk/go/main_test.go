@@ -1,4 +1,4 @@
-// Where the tests play: real brokers, the broker in memory, and clients of them.
+// Fixtures of the tests: real brokers, the broker in memory, and clients.
 
 package leasehold_test
 
@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// soon is how late anything may come that needs no time of its own, on a busy machine.
-	soon = 5 * time.Second
-	// shortTTL is for locks that are to be lost.
+	// operationTimeout is the time limit, on a busy machine, for operations that do not wait for a deadline.
+	operationTimeout = 5 * time.Second
+	// shortTTL is the TTL of locks that a test loses.
 	shortTTL = 2 * time.Second
-	// expiry is when the store gives such a lock to somebody else.
+	// expiry is the time after which the store expires a lease with shortTTL.
 	expiry = shortTTL*12/10 + 250*time.Millisecond
-	// ticks is how late a loss is told that nobody asks for.
-	ticks = 250 * time.Millisecond
+	// lossDelayMax is the longest delay of the notification of a loss, if the test does not check the lease.
+	lossDelayMax = 250 * time.Millisecond
 )
 
-// shared is a broker on the embedded store that nobody harms. Locks have the name of their test.
+// shared is a broker on the embedded store that no test stops or disturbs. Locks are named after their test.
 var shared struct {
 	once   sync.Once
 	broker *testbed.Broker
@@ -57,8 +57,8 @@ func sharedBroker(t *testing.T) *testbed.Broker {
 	return shared.broker
 }
 
-// onBoth runs a test with a real broker and with the one in memory.
-func onBoth(t *testing.T, test func(t *testing.T, url string)) {
+// onBothBrokers runs a test with a real broker and with the broker in memory.
+func onBothBrokers(t *testing.T, test func(t *testing.T, url string)) {
 	t.Parallel()
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
@@ -72,7 +72,7 @@ func onBoth(t *testing.T, test func(t *testing.T, url string)) {
 	})
 }
 
-// lockName is a lock that no other test uses.
+// lockName returns the name of a lock that no other test uses.
 func lockName(t *testing.T) string { return strings.ReplaceAll(t.Name(), "/", "-") }
 
 func startBroker(t *testing.T, store string) *testbed.Broker {
@@ -91,7 +91,7 @@ func startRedis(t *testing.T) *testbed.Redis {
 	return redis
 }
 
-// twoBrokers share a store.
+// twoBrokers starts two brokers on one Redis server.
 func twoBrokers(t *testing.T) [2]*testbed.Broker {
 	t.Helper()
 	redis := startRedis(t)
@@ -116,13 +116,13 @@ func clientOf(t *testing.T, urls string, options ...leasehold.ClientOption) *lea
 	client, err := leasehold.New(urls, options...)
 	ok(t, err)
 	t.Cleanup(func() {
-		// Whether its broker lives is the test's affair.
+		// The test may have stopped the broker, so the error is ignored.
 		_ = client.Close()
 	})
 	return client
 }
 
-func owned(t *testing.T, urls, owner string) *leasehold.Client {
+func clientWithOwner(t *testing.T, urls, owner string) *leasehold.Client {
 	t.Helper()
 	return clientOf(t, urls, leasehold.WithOwner(owner))
 }
@@ -134,18 +134,18 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// is says that it is so.
-func is(t *testing.T, what bool, format string, args ...any) {
+// assert fails the test unless the condition is true.
+func assert(t *testing.T, condition bool, format string, args ...any) {
 	t.Helper()
-	if !what {
+	if !condition {
 		t.Fatalf(format, args...)
 	}
 }
 
-func fails(t *testing.T, err, why error) {
+func assertErr(t *testing.T, err, want error) {
 	t.Helper()
-	if !errors.Is(err, why) {
-		t.Fatalf("%v instead of %v", err, why)
+	if !errors.Is(err, want) {
+		t.Fatalf("%v instead of %v", err, want)
 	}
 }
 
@@ -163,35 +163,35 @@ func release(t *testing.T, leases ...*leasehold.Lease) {
 	}
 }
 
-// takes takes a lock that is free or soon will be, and gives it back; its token.
-func takes(t *testing.T, client *leasehold.Client, name string) int64 {
+// lockAndRelease acquires a lock within operationTimeout, releases it, and returns its fencing token.
+func lockAndRelease(t *testing.T, client *leasehold.Client, name string) int64 {
 	t.Helper()
-	lease := lock(t, client, name, leasehold.WithWait(soon))
+	lease := lock(t, client, name, leasehold.WithWait(operationTimeout))
 	release(t, lease)
 	return lease.FencingToken()
 }
 
-// isTaken says whether somebody else has it.
-func isTaken(t *testing.T, client *leasehold.Client, name string, options ...leasehold.Option) bool {
+// isHeld returns true if another caller holds the lock.
+func isHeld(t *testing.T, client *leasehold.Client, name string, options ...leasehold.Option) bool {
 	t.Helper()
 	lease, err := client.TryLock(t.Context(), name, options...)
 	if err == nil {
 		release(t, lease)
 		return false
 	}
-	fails(t, err, leasehold.ErrHeld)
+	assertErr(t, err, leasehold.ErrHeld)
 	return true
 }
 
-// call is a call under way.
-type call struct {
+// lockCall is an acquire that runs in a goroutine.
+type lockCall struct {
 	lease *leasehold.Lease
 	err   error
 	done  chan struct{}
 }
 
-func asks(ctx context.Context, client *leasehold.Client, name string, options ...leasehold.Option) *call {
-	c := &call{done: make(chan struct{})}
+func startLock(ctx context.Context, client *leasehold.Client, name string, options ...leasehold.Option) *lockCall {
+	c := &lockCall{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
 		c.lease, c.err = client.Lock(ctx, name, options...)
@@ -199,22 +199,22 @@ func asks(ctx context.Context, client *leasehold.Client, name string, options ..
 	return c
 }
 
-// ended waits for its end; how it ended.
-func (c *call) ended(t *testing.T) (*leasehold.Lease, error) {
+// wait waits for the end of the call and returns its result.
+func (c *lockCall) wait(t *testing.T) (*leasehold.Lease, error) {
 	t.Helper()
-	waits(t, c.done)
+	waitFor(t, c.done)
 	return c.lease, c.err
 }
 
-// granted waits for its lease.
-func (c *call) granted(t *testing.T) *leasehold.Lease {
+// waitGranted waits for the lease of the call.
+func (c *lockCall) waitGranted(t *testing.T) *leasehold.Lease {
 	t.Helper()
-	lease, err := c.ended(t)
+	lease, err := c.wait(t)
 	ok(t, err)
 	return lease
 }
 
-func (c *call) isOpen() bool {
+func (c *lockCall) isPending() bool {
 	select {
 	case <-c.done:
 		return false
@@ -223,31 +223,31 @@ func (c *call) isOpen() bool {
 	}
 }
 
-func waits(t *testing.T, done <-chan struct{}) {
+func waitFor(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(2 * soon):
-		t.Fatal("it does not happen")
+	case <-time.After(2 * operationTimeout):
+		t.Fatal("timed out")
 	}
 }
 
-// inLine waits until so many wait for a lock.
-func inLine(t *testing.T, observer *leasehold.Client, name string, count int) {
+// waitQueueLength waits until this number of waiters is in the queue of a lock.
+func waitQueueLength(t *testing.T, observer *leasehold.Client, name string, count int) {
 	t.Helper()
-	for until := time.Now().Add(soon); ; {
+	for until := time.Now().Add(operationTimeout); ; {
 		state, err := observer.Get(t.Context(), name)
 		ok(t, err)
 		if state.QueueLength == count {
 			return
 		}
-		is(t, time.Now().Before(until), "%d wait instead of %d", state.QueueLength, count)
+		assert(t, time.Now().Before(until), "%d waiters instead of %d", state.QueueLength, count)
 	}
 }
 
-// lost waits until a lease is lost; why.
-func lost(t *testing.T, lease *leasehold.Lease) leasehold.LostReason {
+// waitLost waits until a lease is lost, and returns the reason.
+func waitLost(t *testing.T, lease *leasehold.Lease) leasehold.LostReason {
 	t.Helper()
-	waits(t, lease.Context().Done())
+	waitFor(t, lease.Context().Done())
 	return lease.LostReason()
 }

@@ -1,8 +1,9 @@
-// How a lock is taken: what a caller may say besides its name.
+// Options of an acquire, and their validation.
 
 package leasehold
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -11,168 +12,174 @@ import (
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
 
-// Forever is a wait without an end. After each hour the place in line begins again at its end.
+// Forever is a wait without a time limit. After each hour the call leaves the queue and is enqueued again at its end.
 const Forever time.Duration = math.MaxInt64
 
 const (
-	// waitDefault is how long Lock waits in line unless told otherwise.
+	// waitDefault is the time for which Lock waits in the queue without [WithWait].
 	waitDefault = 30 * time.Second
-	// waitMax is the longest wait that a broker allows; a longer one is several of these.
+	// waitMax is the longest wait that a broker accepts. A longer wait consists of several acquires.
 	waitMax = time.Hour
 )
 
-// Option is one thing that a caller says of how a lock is taken.
-type Option func(*plan)
+// Option is an option of an acquire, as of [Client.Lock].
+type Option func(*acquireOptions)
 
-// WithTTL sets how long the lock can be trusted after each heartbeat, and so how long others wait when this process
-// dies: 1 s to 60 s unless the broker says otherwise; default 10 s.
+// WithTTL sets the time for which the lock is valid after each heartbeat. If this process dies, the lock stays held for
+// about this time. 1 s to 60 s unless the broker is configured otherwise; default 10 s.
 func WithTTL(ttl time.Duration) Option {
-	return func(p *plan) { p.call.ttl = p.span(ttl) }
+	return func(o *acquireOptions) { o.params.ttl = o.validDuration(ttl) }
 }
 
-// WithWait sets how long Lock and LockAll wait in line; default 30 s, 0: not at all, [Forever]: until the context
-// ends. The Try calls do not wait.
+// WithWait sets the time for which Lock and LockAll wait in the queue; default 30 s. 0 means not to wait, and [Forever]
+// to wait until the context ends. The Try calls never wait.
 func WithWait(wait time.Duration) Option {
-	return func(p *plan) { p.wait = *p.span(wait) }
+	return func(o *acquireOptions) { o.wait = *o.validDuration(wait) }
 }
 
-// WithReason says why the lock is taken, for whoever finds it held. At most 512 bytes.
+// WithReason sets the reason of the acquire, which other callers and operators see while the lock is held. At most 512
+// bytes.
 func WithReason(reason string) Option {
-	return func(p *plan) { p.call.owner.Reason = p.text(reason) }
+	return func(o *acquireOptions) { o.params.owner.Reason = o.validText(reason) }
 }
 
-// WithLabel adds a label for lists and logs; at most 16.
+// WithLabel adds a label, which appears in lists of locks and in logs. At most 16 labels.
 func WithLabel(key, value string) Option {
-	return func(p *plan) {
-		if p.call.owner.Labels == nil {
-			p.call.owner.Labels = map[string]string{}
+	return func(o *acquireOptions) {
+		if o.params.owner.Labels == nil {
+			o.params.owner.Labels = map[string]string{}
 		}
-		p.call.owner.Labels[p.text(key)] = p.text(value)
+		o.params.owner.Labels[o.validText(key)] = o.validText(value)
 	}
 }
 
-// WithNamespace takes the locks of the call in this namespace instead of "default", or of what their Target says.
+// WithNamespace sets the namespace of all locks of the call. It replaces the default namespace "default" and the
+// namespace of each [Target].
 func WithNamespace(namespace string) Option {
-	return func(p *plan) { p.each(func(t *Target) { t.Namespace = namespace }) }
+	return func(o *acquireOptions) { o.forEachTarget(func(t *Target) { t.Namespace = namespace }) }
 }
 
-// WithShared takes the lock together with others that share it.
+// WithShared acquires the lock in shared mode, together with other shared holders.
 func WithShared() Option {
-	return func(p *plan) { p.each(func(t *Target) { t.Shared = true }) }
+	return func(o *acquireOptions) { o.forEachTarget(func(t *Target) { t.Shared = true }) }
 }
 
-// WithPermits takes so many permits of the limit that the lock has in all; limit 0 is the one in use.
+// WithPermits acquires this number of permits of a semaphore. The limit is the total number of permits of the lock; 0
+// uses the limit that the current holders use.
 func WithPermits(permits, limit int) Option {
-	return func(p *plan) { p.each(func(t *Target) { t.Permits, t.Limit = permits, limit }) }
+	return func(o *acquireOptions) { o.forEachTarget(func(t *Target) { t.Permits, t.Limit = permits, limit }) }
 }
 
-// WithMaxHold sets the longest time that the lock may be held in all; then it is lost with [LostMaxHold].
+// WithMaxHold sets the longest time for which the lock may be held, however often it is renewed. After that time the
+// lock is lost with [LostMaxHold].
 func WithMaxHold(longest time.Duration) Option {
-	return func(p *plan) { p.call.maxHold = p.span(longest) }
+	return func(o *acquireOptions) { o.params.maxHold = o.validDuration(longest) }
 }
 
-// WithLockDelay keeps the lock closed for so long after an expiry or revocation, at most 60 s; for resources that
-// cannot check fencing tokens.
+// WithLockDelay sets the time for which the lock grants nothing after this lease has expired or was revoked, at most 60
+// s. It protects resources that cannot check fencing tokens.
 func WithLockDelay(delay time.Duration) Option {
-	return func(p *plan) { p.call.lockDelay = p.span(delay) }
+	return func(o *acquireOptions) { o.params.lockDelay = o.validDuration(delay) }
 }
 
-// WithDisconnectGrace frees the lock so long after this client's stream broke, even if this process may still trust
-// it: faster after a crash, but a holder behind a broken network may overlap with the next one.
+// WithDisconnectGrace releases the lock this time after the client's stream has broken, even if the lease is still
+// valid in this process. The lock is released faster after a crash, but a holder behind a broken network may overlap
+// with the next holder.
 func WithDisconnectGrace(grace time.Duration) Option {
-	return func(p *plan) { p.call.disconnectGrace = p.span(grace) }
+	return func(o *acquireOptions) { o.params.disconnectGrace = o.validDuration(grace) }
 }
 
-// WithUnder adds the lock to this lease, or enters a lock once more that the lease has. Both leases are lost
-// together; each gives back what it took itself.
+// WithUnder adds the lock to this lease, or enters a lock again that the lease already holds. The lease and the added
+// lease are lost together. Each of them releases only what its own call acquired.
 func WithUnder(lease *Lease) Option {
-	return func(p *plan) { p.under = lease.grip }
+	return func(o *acquireOptions) { o.under = lease.handle }
 }
 
-// WithOnQueue calls the hook with the place in line, at first and when it changes, at most once a second, in the
-// goroutine that waits.
-func WithOnQueue(hook func(Place)) Option {
-	return func(p *plan) { p.onQueue = hook }
+// WithOnQueue calls the hook with the queue position: once when the call is queued, and when the position changes, at
+// most once a second. The hook runs in the goroutine that waits.
+func WithOnQueue(hook func(QueuePosition)) Option {
+	return func(o *acquireOptions) { o.onQueue = hook }
 }
 
-// WithOnLost calls the hook with the lease when it is lost, once, in a goroutine of its own; not when it was
-// released here.
+// WithOnLost calls the hook once, in its own goroutine, when the lease is lost. A release by this process does not call
+// the hook.
 func WithOnLost(hook func(*Lease)) Option {
-	return func(p *plan) { p.onLost = hook }
+	return func(o *acquireOptions) { o.onLost = hook }
 }
 
-// WithAttempts has TryLock and TryLockAll try up to so many times, so often give or take a quarter. Waiting in line,
-// as Lock does, is fair and faster.
+// WithAttempts lets TryLock and TryLockAll try up to this number of times. The interval between two attempts varies
+// randomly by a quarter in both directions. Waiting in the queue, as [Client.Lock] does, is fair and faster.
 func WithAttempts(attempts int, every time.Duration) Option {
-	return func(p *plan) { p.attempts, p.every = max(1, attempts), *p.span(every) }
+	return func(o *acquireOptions) { o.attempts, o.interval = max(1, attempts), *o.validDuration(every) }
 }
 
-// plan is one lock, or several, about to be taken.
-type plan struct {
+// acquireOptions is the validated parameters of an acquire of one or several locks.
+type acquireOptions struct {
 	targets  []Target
-	call     call
+	params   acquireParams
 	wait     time.Duration
 	attempts int
-	every    time.Duration
-	under    *grip
-	onQueue  func(Place)
+	interval time.Duration
+	under    *leaseHandle
+	onQueue  func(QueuePosition)
 	onLost   func(*Lease)
-	// why is what was wrong with an option.
-	why *Error
+	// err is the error of an invalid option.
+	err *Error
 }
 
-func newPlan(owner string, targets []Target, options []Option) (*plan, error) {
-	p := &plan{
+func newAcquireOptions(owner string, targets []Target, options []Option) (*acquireOptions, error) {
+	opts := &acquireOptions{
 		targets:  append([]Target(nil), targets...),
-		call:     call{owner: &pb.Owner{Id: owner}},
+		params:   acquireParams{owner: &pb.Owner{Id: owner}},
 		wait:     waitDefault,
 		attempts: 1,
 	}
 	for _, option := range options {
-		option(p)
+		option(opts)
 	}
-	if len(p.targets) == 0 {
-		return nil, failed(ErrInvalid, "no lock is named")
+	if len(opts.targets) == 0 {
+		return nil, newError(ErrInvalid, "no target was given; name at least one lock")
 	}
-	for _, target := range p.targets {
-		if why := target.check(); why != nil {
-			return nil, why
+	for _, target := range opts.targets {
+		if err := target.validate(); err != nil {
+			return nil, err
 		}
-		p.call.targets = append(p.call.targets, target.proto())
+		opts.params.targets = append(opts.params.targets, target.proto())
 	}
-	if p.why != nil {
-		return nil, p.why
+	if opts.err != nil {
+		return nil, opts.err
 	}
-	return p, nil
+	return opts, nil
 }
 
-func (p *plan) each(change func(*Target)) {
-	for i := range p.targets {
-		change(&p.targets[i])
+func (o *acquireOptions) forEachTarget(change func(*Target)) {
+	for i := range o.targets {
+		change(&o.targets[i])
 	}
 }
 
-func (p *plan) span(length time.Duration) *time.Duration {
-	if length < 0 {
-		p.why = failed(ErrInvalid, "a span of time is negative")
+func (o *acquireOptions) validDuration(duration time.Duration) *time.Duration {
+	if duration < 0 {
+		o.err = newError(ErrInvalid, fmt.Sprintf("the duration %s is negative", duration))
 	}
-	return &length
+	return &duration
 }
 
-// text is checked here: one message that cannot be sent would end the stream of all leases.
-func (p *plan) text(text string) string {
+// validText returns the text unchanged and records an error if it is not valid UTF-8. Such a text must be rejected
+// before it is sent, because a message that cannot be encoded would close the stream of all leases.
+func (o *acquireOptions) validText(text string) string {
 	if !utf8.ValidString(text) {
-		p.why = failed(ErrInvalid, "a text is no UTF-8")
+		o.err = newError(ErrInvalid, fmt.Sprintf("the text %q is not valid UTF-8", text))
 	}
 	return text
 }
 
-func (p *plan) names() []string {
-	names := make([]string, len(p.targets))
-	for i, target := range p.targets {
+func (o *acquireOptions) names() []string {
+	names := make([]string, len(o.targets))
+	for i, target := range o.targets {
 		names[i] = target.lock().String()
 	}
 	return names
 }
 
-func (p *plan) String() string { return strings.Join(p.names(), ", ") }
+func (o *acquireOptions) String() string { return strings.Join(o.names(), ", ") }

@@ -1,4 +1,4 @@
-// What waits to be sent on a stream: whoever adds to it never waits for the network.
+// The send queue of a stream. Adding a message never waits for the network.
 
 package leasehold
 
@@ -13,12 +13,12 @@ type outbox struct {
 	mu       sync.Mutex
 	messages []*pb.HoldRequest
 	isClosed bool
-	// more has room for one.
-	more chan struct{}
+	// ready has capacity 1. It receives a value when a message was added or the queue was closed.
+	ready chan struct{}
 }
 
 func newOutbox() *outbox {
-	return &outbox{more: make(chan struct{}, 1)}
+	return &outbox{ready: make(chan struct{}, 1)}
 }
 
 func (o *outbox) put(message *pb.HoldRequest) {
@@ -28,7 +28,7 @@ func (o *outbox) put(message *pb.HoldRequest) {
 	o.wake()
 }
 
-// close has the stream ended after what is in here.
+// close ends the stream after the queued messages were sent.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.isClosed = true
@@ -38,13 +38,14 @@ func (o *outbox) close() {
 
 func (o *outbox) wake() {
 	select {
-	case o.more <- struct{}{}:
+	case o.ready <- struct{}{}:
 	default:
 	}
 }
 
-// take waits for messages. None: nothing comes any more.
-func (o *outbox) take(ctx context.Context) []*pb.HoldRequest {
+// takeAll waits for messages and returns all queued messages. It returns none once the queue is closed and empty, or
+// ctx has ended.
+func (o *outbox) takeAll(ctx context.Context) []*pb.HoldRequest {
 	for {
 		o.mu.Lock()
 		messages, isClosed := o.messages, o.isClosed
@@ -54,7 +55,7 @@ func (o *outbox) take(ctx context.Context) []*pb.HoldRequest {
 			return messages
 		}
 		select {
-		case <-o.more:
+		case <-o.ready:
 		case <-ctx.Done():
 			return nil
 		}

@@ -1,4 +1,4 @@
-// Programs that use the client: they end, are killed, and stand still.
+// Programs that use the client: they exit, are killed, and are suspended.
 
 package leasehold_test
 
@@ -16,7 +16,7 @@ import (
 	"leasehold.dev/sdk/internal/testbed"
 )
 
-// The programs that tests run, in processes of their own: this one with another main function.
+// Programs that tests start as separate processes: the test binary with another main function.
 var programs = map[string]func(endpoint string) error{
 	"ends": func(endpoint string) error {
 		client, lease, err := hold(endpoint, time.Minute)
@@ -30,12 +30,12 @@ var programs = map[string]func(endpoint string) error{
 		_, _, err := hold(endpoint, shortTTL)
 		return err
 	},
-	"looks": func(endpoint string) error {
+	"checks": func(endpoint string) error {
 		_, lease, err := hold(endpoint, shortTTL)
 		if err != nil {
 			return err
 		}
-		// What it is to do lies here when it goes on.
+		// The test writes this line while the process is stopped.
 		if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ var programs = map[string]func(endpoint string) error{
 		return nil
 	},
 	"signalled": func(endpoint string) error {
-		// As services do: the context ends with the signal, and the work with it.
+		// Services do the same: the signal ends the context, and thereby the work.
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		client, lease, err := hold(endpoint, time.Minute)
@@ -85,82 +85,82 @@ func hold(endpoint string, ttl time.Duration) (*leasehold.Client, *leasehold.Lea
 	return client, lease, nil
 }
 
-// program starts one of them, and waits until it has its lock.
-func program(t *testing.T, name, endpoint string, env ...string) *testbed.Process {
+// startProgram starts a program and waits until it holds its lock.
+func startProgram(t *testing.T, name, endpoint string, env ...string) *testbed.Process {
 	t.Helper()
 	env = append(env, "LEASEHOLD_TEST_PROGRAM="+name, "LEASEHOLD_TEST_ENDPOINT="+endpoint)
 	process, err := testbed.Start(env, os.Args[0])
 	ok(t, err)
 	t.Cleanup(process.Kill)
-	_, err = process.Line("^held$")
+	_, err = process.WaitForLine("^held$")
 	ok(t, err)
 	return process
 }
 
-func TestTheGoodEndOfAProgramGivesBack(t *testing.T) {
+func TestAnOrderlyExitReleasesTheLock(t *testing.T) {
 	t.Parallel()
 	broker := startBroker(t, "")
-	process := program(t, "ends", broker.URL())
-	code, err := process.Ended()
+	process := startProgram(t, "ends", broker.URL())
+	code, err := process.WaitForExit()
 	ok(t, err)
-	is(t, code == 0, "%d", code)
-	takes(t, clientOf(t, broker.URL()), "a")
+	assert(t, code == 0, "%d", code)
+	lockAndRelease(t, clientOf(t, broker.URL()), "a")
 }
 
-func TestALockOfAProgramThatIsGoneRunsOut(t *testing.T) {
+func TestTheLeaseOfAProgramThatHasExitedExpires(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"exits", "looks"} {
+	for _, name := range []string{"exits", "checks"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := startBroker(t, "")
-			process := program(t, name, broker.URL())
-			if name == "looks" {
+			process := startProgram(t, name, broker.URL())
+			if name == "checks" {
 				process.Kill()
 			}
-			_, err := process.Ended()
+			_, err := process.WaitForExit()
 			ok(t, err)
 			client := clientOf(t, broker.URL())
-			is(t, isTaken(t, client, "a"), "nobody has given it back")
-			begun := time.Now()
-			takes(t, client, "a")
-			is(t, time.Since(begun) <= expiry+time.Second, "%s", time.Since(begun))
+			assert(t, isHeld(t, client, "a"), "the lock was released")
+			start := time.Now()
+			lockAndRelease(t, client, "a")
+			assert(t, time.Since(start) <= expiry+time.Second, "%s", time.Since(start))
 		})
 	}
 }
 
-func TestAProgramThatStoodStillKnowsAtItsFirstLook(t *testing.T) {
+func TestAProgramThatWasStoppedDetectsTheLossAtItsFirstCheck(t *testing.T) {
 	t.Parallel()
 	broker := startBroker(t, "")
-	process := program(t, "looks", broker.URL())
+	process := startProgram(t, "checks", broker.URL())
 	client := clientOf(t, broker.URL())
-	rival := asks(t.Context(), client, "a")
-	inLine(t, client, "a", 1)
+	rival := startLock(t.Context(), client, "a")
+	waitQueueLength(t, client, "a", 1)
 	ok(t, process.Pause())
-	next := rival.granted(t)
-	ok(t, process.Say("look"))
+	next := rival.waitGranted(t)
+	ok(t, process.WriteLine("check"))
 	ok(t, process.Resume())
 	for _, want := range []string{"^context context canceled$", "^valid false$", "^release .*no renewal was confirmed"} {
-		_, err := process.Line(want)
+		_, err := process.WaitForLine(want)
 		ok(t, err)
 	}
-	is(t, next.IsValid(), "a lost lease gives nothing back")
+	assert(t, next.IsValid(), "the lost lease released the lock of the next holder")
 	release(t, next)
 }
 
 func TestAComputingProgramKeepsItsLock(t *testing.T) {
 	t.Parallel()
-	process := program(t, "computes", startBroker(t, "").URL(), "GOMAXPROCS=1")
-	_, err := process.Line("^valid true$")
+	process := startProgram(t, "computes", startBroker(t, "").URL(), "GOMAXPROCS=1")
+	_, err := process.WaitForLine("^valid true$")
 	ok(t, err)
 }
 
-func TestASignalEndsTheWorkAndGivesBack(t *testing.T) {
+func TestASignalEndsTheWorkAndReleasesTheLock(t *testing.T) {
 	t.Parallel()
 	broker := startBroker(t, "")
-	process := program(t, "signalled", broker.URL())
+	process := startProgram(t, "signalled", broker.URL())
 	ok(t, process.Signal(syscall.SIGTERM))
-	code, err := process.Ended()
+	code, err := process.WaitForExit()
 	ok(t, err)
-	is(t, code == 0, "%d", code)
-	takes(t, clientOf(t, broker.URL()), "a")
+	assert(t, code == 0, "%d", code)
+	lockAndRelease(t, clientOf(t, broker.URL()), "a")
 }

@@ -1,4 +1,4 @@
-// The code of README.md is that of programs which are compiled and run here.
+// The code in README.md is code of programs that are compiled and run here.
 
 package leasehold_test
 
@@ -21,46 +21,46 @@ func TestTheExampleRuns(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
 	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./examples/orders").CombinedOutput()
-	is(t, err == nil, "%s", output)
+	assert(t, err == nil, "%s", output)
 	broker := startBroker(t, "")
 	client := clientOf(t, broker.URL())
 	held := lock(t, client, "orders/42")
 	process, err := testbed.Start(nil, binary, broker.URL())
 	ok(t, err)
 	t.Cleanup(process.Kill)
-	inLine(t, client, "orders/42", 1)
+	waitQueueLength(t, client, "orders/42", 1)
 	release(t, held)
-	_, err = process.Line("washers written with fencing token [1-9][0-9]*")
+	_, err = process.WaitForLine("washers written with fencing token [1-9][0-9]*")
 	ok(t, err)
-	code, err := process.Ended()
+	code, err := process.WaitForExit()
 	ok(t, err)
-	is(t, code == 0 && takes(t, client, "orders/42") > held.FencingToken(), "%d", code)
+	assert(t, code == 0 && lockAndRelease(t, client, "orders/42") > held.FencingToken(), "%d", code)
 }
 
-// TestWhatTheReadmeSays has every line of its table.
-func TestWhatTheReadmeSays(t *testing.T) {
+// TestTheCallsOfTheReadme contains every line of the table in README.md.
+func TestTheCallsOfTheReadme(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client, ctx := broker.Client("one"), t.Context()
 	stop := func(*leasehold.Lease) {}
 
 	lease, err := client.TryLock(ctx, "a")
 	ok(t, err)
 	_, err = client.TryLock(ctx, "a", leasehold.WithAttempts(5, 10*time.Millisecond))
-	is(t, errors.Is(err, leasehold.ErrHeld), "%v", err)
-	var said *leasehold.Error
-	is(t, errors.As(err, &said) && len(said.Holders) == 1 && said.RetryAfter > 0, "%v", err)
+	assert(t, errors.Is(err, leasehold.ErrHeld), "%v", err)
+	var detailed *leasehold.Error
+	assert(t, errors.As(err, &detailed) && len(detailed.Holders) == 1 && detailed.RetryAfter > 0, "%v", err)
 	added, err := client.Lock(ctx, "b", leasehold.WithUnder(lease))
 	ok(t, err)
 	_, err = client.Get(ctx, "a")
 	ok(t, err)
 	ok(t, lease.Check())
-	is(t, lease.Context().Err() == nil && lease.LostReason() == 0 && added.FencingToken() > 0, "%v", lease)
+	assert(t, lease.Context().Err() == nil && lease.LostReason() == 0 && added.FencingToken() > 0, "%v", lease)
 	release(t, added, lease)
 	for _, options := range [][]leasehold.Option{
 		{leasehold.WithShared()},
 		{leasehold.WithPermits(2, 8), leasehold.WithOnLost(stop)},
-		{leasehold.WithOnQueue(func(place leasehold.Place) { t.Log(place.Position, place.QueueLength) })},
+		{leasehold.WithOnQueue(func(position leasehold.QueuePosition) { t.Log(position.Position) })},
 	} {
 		release(t, lock(t, client, "a", options...))
 	}
@@ -72,27 +72,27 @@ func TestWhatTheReadmeSays(t *testing.T) {
 		return err
 	})
 	ok(t, err)
-	leads, err := client.Elect("job").Campaign(ctx)
+	lead, err := client.Elect("job").Campaign(ctx)
 	ok(t, err)
 	for leader, err := range client.Elect("job").Observe(ctx) {
-		is(t, err == nil && leader.LeaseID == leads.ID(), "%v", err)
+		assert(t, err == nil && leader.LeaseID == lead.ID(), "%v", err)
 		break
 	}
 	ok(t, client.Close())
 }
 
-func TestTheCodeOfTheReadmeIsThatOfPrograms(t *testing.T) {
+func TestTheCodeOfTheReadmeIsCompiled(t *testing.T) {
 	t.Parallel()
-	readme := text(t, "README.md")
+	readme := readFile(t, "README.md")
 	programs := ""
 	for _, file := range []string{"examples/orders/main.go", "leaseholdtest/example_test.go", "readme_test.go"} {
-		programs += flat(text(t, file))
+		programs += trimIndentation(readFile(t, file))
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readme, -1)
-	is(t, len(blocks) == 2, "%d blocks", len(blocks))
+	assert(t, len(blocks) == 2, "%d blocks", len(blocks))
 	for _, block := range blocks {
 		for part := range strings.SplitSeq(block[1], "\n…\n") {
-			is(t, strings.Contains(programs, flat(part)), "not in a program: %s", part)
+			assert(t, strings.Contains(programs, trimIndentation(part)), "not in a program: %s", part)
 		}
 	}
 	_, table, _ := strings.Cut(readme, "| to | write |")
@@ -103,22 +103,22 @@ func TestTheCodeOfTheReadmeIsThatOfPrograms(t *testing.T) {
 		for _, code := range regexp.MustCompile("`([^`]*\\([^`]*)`").FindAllStringSubmatch(row[1], -1) {
 			calls++
 			for part := range strings.SplitSeq(code[1], "…") {
-				is(t, strings.Contains(programs, strings.TrimSpace(part)), "not in a program: %s", code[1])
+				assert(t, strings.Contains(programs, strings.TrimSpace(part)), "not in a program: %s", code[1])
 			}
 		}
 	}
-	is(t, calls > 15, "%d calls", calls)
+	assert(t, calls > 15, "%d calls", calls)
 }
 
-func text(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	ok(t, err)
 	return string(content)
 }
 
-// flat is without what indents lines.
-func flat(text string) string {
+// trimIndentation removes the indentation of all lines.
+func trimIndentation(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)

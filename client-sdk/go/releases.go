@@ -1,4 +1,4 @@
-// Giving back: the whole lease with its last grip, before that what one grip has.
+// Releases: of the whole lease with its last handle, and of the locks of earlier handles one by one.
 
 package leasehold
 
@@ -9,236 +9,243 @@ import (
 	"leasehold.dev/sdk/internal/clock"
 )
 
-// release: the whole lease is being given back. Answers have room for one.
-type release struct {
-	answers []chan<- error
-	// goneAt is when the store has forgotten it, whatever became of the release.
-	goneAt time.Duration
+// pendingRelease is the release of a whole lease. The channels in results have capacity 1.
+type pendingRelease struct {
+	results []chan<- error
+	// endedAt is the time at which the lease has expired in the store, even if no release arrived.
+	endedAt time.Duration
 }
 
-func (r *release) tell(err error) {
-	for _, answer := range r.answers {
-		answer <- err
+func (r *pendingRelease) complete(err error) {
+	for _, result := range r.results {
+		result <- err
 	}
 }
 
-// lost: the broker says that the lease is over. It was given back within its validity, so the reason is this release
-// or an earlier sending of it, unless the reason says otherwise.
-func (r *release) lost(loss *LeaseLostError) {
+// onLeaseEnded completes the release because the broker reports that the lease has ended. The release was sent within
+// the validity of the lease. LostReleased and LostByStore therefore mean that this release, or an earlier attempt of
+// it, succeeded.
+func (r *pendingRelease) onLeaseEnded(loss *LeaseLostError) {
 	if loss.Reason == LostReleased || loss.Reason == LostByStore {
-		r.tell(nil)
+		r.complete(nil)
 		return
 	}
-	r.tell(loss)
+	r.complete(loss)
 }
 
-// part is what one grip of several gives back, lock by lock.
-type part struct {
+// partialRelease is the release of the locks of one handle of several, lock by lock.
+type partialRelease struct {
 	requestID string
 	locks     []lockName
-	answer    chan<- error
+	result    chan<- error
 }
 
-// releases are those of one stream's leases.
+// releases sends the releases of the leases of one session.
 type releases struct {
-	keeper *keeper
-	// closing are who waits for a release while the client is closed.
-	closing []chan<- error
-	// alone is the number of unary releases under way.
-	alone int
+	session *session
+	// closingResults is the callers that wait for a release while the client is being closed.
+	closingResults []chan<- error
+	// unaryCalls is the number of unary releases in flight.
+	unaryCalls int
 }
 
-// giveBack: a grip gives back what it has.
-func (r *releases) giveBack(g *grip, done chan<- error) {
-	owned := r.keeper.leases.all[g.leaseID]
-	if owned == nil {
-		// It was lost before; whoever asks knows why.
-		done <- &LeaseLostError{Reason: LostClosed}
-		r.giveBackLost(g.leaseID)
+// release releases what one handle holds. The last handle releases the whole lease.
+func (r *releases) release(h *leaseHandle, result chan<- error) {
+	lease := r.session.leases.all[h.leaseID]
+	if lease == nil {
+		// The lease was lost before; the caller has the reason.
+		result <- &LeaseLostError{Reason: LostClosed}
+		r.releaseLost(h.leaseID)
 		return
 	}
-	owned.grips--
-	if owned.release != nil {
-		// A call under the lease was granted while all of it was given back.
-		owned.release.answers = append(owned.release.answers, done)
+	lease.handles--
+	if lease.pendingRelease != nil {
+		// A call under the lease was granted while the whole lease was being released.
+		lease.pendingRelease.results = append(lease.pendingRelease.results, result)
 		return
 	}
-	if owned.grips > 0 && len(g.locks) == 0 {
-		done <- nil
+	if lease.handles > 0 && len(h.grants) == 0 {
+		result <- nil
 		return
 	}
-	if owned.grips > 0 {
-		owned.lastPart++
-		owned.parts[owned.lastPart] = newPart(g, done)
-		r.sendPart(g.leaseID, owned.lastPart)
+	if lease.handles > 0 {
+		lease.lastReleaseNumber++
+		lease.partialReleases[lease.lastReleaseNumber] = newPartialRelease(h, result)
+		r.sendPartialRelease(h.leaseID, lease.lastReleaseNumber)
 		return
 	}
-	if owned.trust != nil {
-		owned.trust.end(&LeaseLostError{Reason: LostReleased})
+	if lease.validity != nil {
+		lease.validity.expire(&LeaseLostError{Reason: LostReleased})
 	}
-	owned.release = &release{
-		answers: []chan<- error{done},
-		goneAt:  max(clock.Now(), owned.validUntil) + owned.ttl/2,
+	lease.pendingRelease = &pendingRelease{
+		results: []chan<- error{result},
+		endedAt: max(clock.Now(), lease.validUntil) + lease.ttl/2,
 	}
-	for _, part := range owned.parts {
-		owned.release.answers = append(owned.release.answers, part.answer)
+	for _, partial := range lease.partialReleases {
+		lease.pendingRelease.results = append(lease.pendingRelease.results, partial.result)
 	}
-	clear(owned.parts)
-	r.send(g.leaseID)
+	clear(lease.partialReleases)
+	r.send(h.leaseID)
 }
 
-// giveBackLost drops one grip of a lost lease. After the last one, it releases the lease at the broker so that the next
-// waiter need not wait for its expiry.
-func (r *releases) giveBackLost(leaseID string) {
-	lost := r.keeper.leases.lost
-	owned := lost[leaseID]
-	if owned == nil {
+// releaseLost drops one handle of a lost lease. After the last one, it releases the lease at the broker so that the
+// next waiter need not wait for its expiry.
+func (r *releases) releaseLost(leaseID string) {
+	lost := r.session.leases.lost
+	lease := lost[leaseID]
+	if lease == nil {
 		return
 	}
-	if owned.grips--; owned.grips > 0 {
+	if lease.handles--; lease.handles > 0 {
 		return
 	}
 	delete(lost, leaseID)
-	owned.release = &release{goneAt: max(clock.Now(), owned.validUntil) + owned.ttl/2}
-	r.keeper.leases.all[leaseID] = owned
-	r.keeper.core.watch()
+	lease.pendingRelease = &pendingRelease{endedAt: max(clock.Now(), lease.validUntil) + lease.ttl/2}
+	r.session.leases.all[leaseID] = lease
+	r.session.runtime.startTimer()
 	r.send(leaseID)
 }
 
-// giveBackAllLost: the client is closed, and what it did under leases that are lost is over.
-func (r *releases) giveBackAllLost() {
-	for leaseID, owned := range r.keeper.leases.lost {
-		owned.grips = 1
-		r.giveBackLost(leaseID)
+// releaseAllLost releases all lost leases when the client closes, because the work under them has ended.
+func (r *releases) releaseAllLost() {
+	for leaseID, lease := range r.session.leases.lost {
+		lease.handles = 1
+		r.releaseLost(leaseID)
 	}
 }
 
-func newPart(g *grip, done chan<- error) *part {
-	p := &part{requestID: g.requestID, answer: done}
-	for _, held := range g.locks {
-		p.locks = append(p.locks, held.lock)
+func newPartialRelease(h *leaseHandle, result chan<- error) *partialRelease {
+	p := &partialRelease{requestID: h.requestID, result: result}
+	for _, grant := range h.grants {
+		p.locks = append(p.locks, grant.lock)
 	}
 	return p
 }
 
-// send sends a release: on the stream, or by itself for a lease that was on another one.
+// send sends a release: on the stream, or as a unary call for a lease that is not attached to the stream.
 func (r *releases) send(leaseID string) {
-	link, owned := r.keeper.link, r.keeper.leases.all[leaseID]
-	if link == nil || owned == nil {
+	connection, lease := r.session.connection, r.session.leases.all[leaseID]
+	if connection == nil || lease == nil {
 		return
 	}
-	if owned.isHere {
-		release := &pb.HoldRelease{CallId: link.next(), LeaseId: leaseID}
+	if lease.isAttached {
+		release := &pb.HoldRelease{CallId: connection.nextCallID(), LeaseId: leaseID}
 		message := &pb.HoldRequest{Message: &pb.HoldRequest_Release{Release: release}}
-		link.call(release.CallId, about{kind: kindRelease, key: leaseID}, message)
+		connection.sendCall(release.CallId, callSubject{kind: callRelease, key: leaseID}, message)
 		return
 	}
-	lease := owned.lease
-	r.alone++
+	proto := lease.proto
+	r.unaryCalls++
 	go func() {
-		err := link.release(lease)
-		r.keeper.core.mu.Lock()
-		defer r.keeper.core.mu.Unlock()
-		r.alone--
+		err := connection.releaseByUnaryCall(proto)
+		r.session.runtime.mu.Lock()
+		defer r.session.runtime.mu.Unlock()
+		r.unaryCalls--
 		if err == nil {
-			r.released(leaseID)
+			r.onReleased(leaseID)
 		} else {
-			r.refused(leaseID, statusOf(err))
+			r.onRefused(leaseID, refusedFromStatus(err))
 		}
-		r.keeper.closeLink()
+		r.session.closeStream()
 	}()
 }
 
-// released: a release is confirmed.
-func (r *releases) released(leaseID string) {
-	if owned := r.keeper.leases.all[leaseID]; owned != nil && owned.release != nil {
-		delete(r.keeper.leases.all, leaseID)
-		owned.release.tell(nil)
+// onReleased completes a confirmed release.
+func (r *releases) onReleased(leaseID string) {
+	if lease := r.session.leases.all[leaseID]; lease != nil && lease.pendingRelease != nil {
+		delete(r.session.leases.all, leaseID)
+		lease.pendingRelease.complete(nil)
 	}
 }
 
-// refused: a release is not confirmed, for good or for now.
-func (r *releases) refused(leaseID string, said *pb.Refused) {
-	owned := r.keeper.leases.all[leaseID]
-	if owned == nil || owned.release == nil {
+// onRefused repeats a rejected release if the rejection is temporary, and fails it otherwise.
+func (r *releases) onRefused(leaseID string, refused *pb.Refused) {
+	lease := r.session.leases.all[leaseID]
+	if lease == nil || lease.pendingRelease == nil {
 		return
 	}
-	if isOpen(said) {
-		r.keeper.putOff(jittered(repeatPause), about{kind: kindRelease, key: leaseID})
+	if isRetryable(refused) {
+		r.session.retryLater(jittered(leaseRetryDelay), callSubject{kind: callRelease, key: leaseID})
 		return
 	}
-	delete(r.keeper.leases.all, leaseID)
-	if _, ok := losses[said.GetReason()]; ok {
-		owned.release.lost(lossOf(said))
+	delete(r.session.leases.all, leaseID)
+	if _, ok := lostByReason[refused.GetReason()]; ok {
+		lease.pendingRelease.onLeaseEnded(lossFromRefused(refused))
 		return
 	}
-	owned.release.tell(failed(ErrRefused, said.GetMessage()))
+	lease.pendingRelease.complete(newError(ErrRefused, refused.GetMessage()))
 }
 
-// unconfirmed: nobody has confirmed a release while the lease could have lived.
-func (r *releases) unconfirmed(leaseID string) {
-	owned := r.keeper.leases.all[leaseID]
-	delete(r.keeper.leases.all, leaseID)
-	owned.release.tell(failed(ErrUnconfirmed, ""))
+// failUnconfirmed fails a release that no broker confirmed while the lease could live.
+func (r *releases) failUnconfirmed(leaseID string) {
+	lease := r.session.leases.all[leaseID]
+	delete(r.session.leases.all, leaseID)
+	lease.pendingRelease.complete(newError(ErrUnconfirmed, ""))
 }
 
-// sendPart sends the release of the next lock of a part. Elsewhere than on its stream it would be refused.
-func (r *releases) sendPart(leaseID string, number int) {
-	link, owned := r.keeper.link, r.keeper.leases.all[leaseID]
-	if link == nil || owned == nil || owned.parts[number] == nil || !owned.isHere {
+// sendPartialRelease sends the release of the next lock of a partial release. Brokers reject it on other streams than
+// that of the lease.
+func (r *releases) sendPartialRelease(leaseID string, number int) {
+	connection, lease := r.session.connection, r.session.leases.all[leaseID]
+	if connection == nil || lease == nil || lease.partialReleases[number] == nil || !lease.isAttached {
 		return
 	}
-	part := owned.parts[number]
+	partial := lease.partialReleases[number]
 	release := &pb.HoldRelease{
-		CallId: link.next(), LeaseId: leaseID, Lock: part.locks[len(part.locks)-1].proto(), RequestId: part.requestID,
+		CallId: connection.nextCallID(), LeaseId: leaseID,
+		Lock: partial.locks[len(partial.locks)-1].proto(), RequestId: partial.requestID,
 	}
 	message := &pb.HoldRequest{Message: &pb.HoldRequest_Release{Release: release}}
-	link.call(release.CallId, about{kind: kindPart, key: leaseID, part: number}, message)
+	subject := callSubject{kind: callPartialRelease, key: leaseID, releaseNumber: number}
+	connection.sendCall(release.CallId, subject, message)
 }
 
-// partReleased: a lock of a part is given back, with so many entries of it left.
-func (r *releases) partReleased(of about, holdCount int32) {
-	owned := r.keeper.leases.all[of.key]
-	if owned == nil || owned.parts[of.part] == nil {
+// onPartialRelease handles a confirmed release of one lock of a partial release. holdCount is the number of entries
+// that the lease has left on the lock.
+func (r *releases) onPartialRelease(subject callSubject, holdCount int32) {
+	lease := r.session.leases.all[subject.key]
+	if lease == nil || lease.partialReleases[subject.releaseNumber] == nil {
 		return
 	}
-	part := owned.parts[of.part]
-	last := len(part.locks) - 1
+	partial := lease.partialReleases[subject.releaseNumber]
+	last := len(partial.locks) - 1
 	if holdCount == 0 {
-		owned.drop(part.locks[last])
+		lease.removeGrant(partial.locks[last])
 	}
-	part.locks = part.locks[:last]
+	partial.locks = partial.locks[:last]
 	if last > 0 {
-		r.sendPart(of.key, of.part)
+		r.sendPartialRelease(subject.key, subject.releaseNumber)
 		return
 	}
-	delete(owned.parts, of.part)
-	part.answer <- nil
+	delete(lease.partialReleases, subject.releaseNumber)
+	partial.result <- nil
 }
 
-// partRefused: a lock of a part is not given back, for good or for now.
-func (r *releases) partRefused(of about, said *pb.Refused) {
-	if isOpen(said) {
-		r.keeper.putOff(jittered(repeatPause), of)
+// onPartialReleaseRefused repeats a rejected release of one lock if the rejection is temporary, and fails the partial
+// release otherwise.
+func (r *releases) onPartialReleaseRefused(subject callSubject, refused *pb.Refused) {
+	if isRetryable(refused) {
+		r.session.retryLater(jittered(leaseRetryDelay), subject)
 		return
 	}
-	owned := r.keeper.leases.all[of.key]
-	if owned == nil || owned.parts[of.part] == nil {
+	lease := r.session.leases.all[subject.key]
+	if lease == nil || lease.partialReleases[subject.releaseNumber] == nil {
 		return
 	}
-	part := owned.parts[of.part]
-	delete(owned.parts, of.part)
-	part.answer <- failed(ErrRefused, said.GetMessage())
+	partial := lease.partialReleases[subject.releaseNumber]
+	delete(lease.partialReleases, subject.releaseNumber)
+	partial.result <- newError(ErrRefused, refused.GetMessage())
 }
 
-// closed: the stream was closed, with all that was on it, or could not be.
-func (r *releases) closed(isClosed bool) {
-	for _, answer := range r.closing {
-		if isClosed {
-			answer <- nil
+// completeClosing completes the pending releases when the client is closed. isConfirmed is true if the stream was
+// closed with its leases.
+func (r *releases) completeClosing(isConfirmed bool) {
+	for _, result := range r.closingResults {
+		if isConfirmed {
+			result <- nil
 		} else {
-			answer <- failed(ErrUnconfirmed, "")
+			result <- newError(ErrUnconfirmed, "")
 		}
 	}
-	r.closing = nil
+	r.closingResults = nil
 }

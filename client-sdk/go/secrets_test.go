@@ -1,4 +1,4 @@
-// No secret is in anything that the client logs, says or shows.
+// Secrets are absent from logs, errors and printed values of the client.
 
 package leasehold_test
 
@@ -14,7 +14,7 @@ import (
 	"leasehold.dev/sdk"
 )
 
-// canary is a bearer token. What logs it or shows it gives it away.
+// canary is a bearer token. Output that contains it reveals a secret.
 const canary = "canary-5b1f0c8e"
 
 type safeBuffer struct {
@@ -34,10 +34,10 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-func TestNoSecretIsShown(t *testing.T) {
+func TestNoSecretIsPrinted(t *testing.T) {
 	t.Parallel()
-	broker, shown := startFake(t), &safeBuffer{}
-	handler := slog.NewTextHandler(shown, &slog.HandlerOptions{Level: slog.LevelDebug})
+	broker, output := startTestBroker(t), &safeBuffer{}
+	handler := slog.NewTextHandler(output, &slog.HandlerOptions{Level: slog.LevelDebug})
 	client := clientOf(t, broker.URL(), leasehold.WithOwner("one"),
 		leasehold.WithBearerToken(canary), leasehold.WithLogger(slog.New(handler)))
 	lease := lock(t, client, "a")
@@ -45,24 +45,24 @@ func TestNoSecretIsShown(t *testing.T) {
 	secrets := append(leasehold.SecretsOf(lease), leasehold.SecretsOf(inner)...)
 	secrets = append(secrets, canary)
 	_, held := client.TryLock(t.Context(), "a")
-	fails(t, held, leasehold.ErrHeld)
-	isLegible := func() {
-		for _, one := range []any{lease, client, *client, lease.Context(), held} {
-			fmt.Fprintf(shown, "%v %+v %#v\n", one, one, one)
-			asJSON, err := json.Marshal(one)
+	assertErr(t, held, leasehold.ErrHeld)
+	printAll := func() {
+		for _, value := range []any{lease, client, *client, lease.Context(), held} {
+			fmt.Fprintf(output, "%v %+v %#v\n", value, value, value)
+			asJSON, err := json.Marshal(value)
 			ok(t, err)
-			fmt.Fprintln(shown, string(asJSON))
+			fmt.Fprintln(output, string(asJSON))
 		}
-		slog.New(handler).Info("shown", "lease", lease, "client", client, "err", lease.Check())
-		slog.New(slog.NewJSONHandler(shown, nil)).Info("shown", "lease", lease, "client", client)
+		slog.New(handler).Info("values", "lease", lease, "client", client, "err", lease.Check())
+		slog.New(slog.NewJSONHandler(output, nil)).Info("values", "lease", lease, "client", client)
 	}
-	isLegible()
+	printAll()
 	broker.Lose("a")
-	fmt.Fprintln(shown, inner.Release(t.Context()))
-	isLegible()
-	output := shown.String()
-	is(t, strings.Contains(output, lease.ID()) && strings.Contains(output, "lock lost"), "%s", output)
+	fmt.Fprintln(output, inner.Release(t.Context()))
+	printAll()
+	text := output.String()
+	assert(t, strings.Contains(text, lease.ID()) && strings.Contains(text, "lock lost"), "%s", text)
 	for _, secret := range secrets {
-		is(t, len(secret) > 8 && !strings.Contains(output, secret), "%s is shown: %s", secret, output)
+		assert(t, len(secret) > 8 && !strings.Contains(text, secret), "the output contains %s: %s", secret, text)
 	}
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes sure that what builds, tests and checks need is there besides what scripts/setup.sh provides: Go, and the modules.
-# Packages that are missing are installed as root on Debian; elsewhere it prints one line to paste and exits 2. With the
-# argument `path` it installs nothing, and prints the folder of the `go` to use.
+# Installs what builds, tests and checks of the Go client need in addition to scripts/setup.sh: Go and its modules.
+# Missing packages are installed as root on Debian; on other systems the script prints one line to paste and exits 2.
+# With the argument `path` it installs nothing, and prints the folder of the `go` to use.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
 
 readonly GO_NEEDED=1.26.0 GO_VERSION=1.26.8
 readonly GO_DIR="$CACHE/go-$GO_VERSION"
-# Beside the modules: they may be those of another cache, or be removed.
+# The marker file is beside the modules, because another cache may be in use, or the modules may be removed.
 GO_PATH="${GOPATH:-$HOME/go}"
 MODULES="${GOMODCACHE:-${GO_PATH%%:*}/pkg/mod}/cache/leasehold-$(cat go.sum tools/go.sum benchmark/go.sum | cksum | cut -d' ' -f1)"
 readonly MODULES
@@ -18,7 +18,7 @@ case "$(uname -m)" in
 esac
 readonly TOOLCHAIN="golang.org/toolchain@v0.0.1-go$GO_VERSION.$(uname -s | tr '[:upper:]' '[:lower:]')-$arch"
 
-# Outside of a module, so that an older one does not look for a newer toolchain by itself.
+# Runs outside of a module, so that an older Go does not download a newer toolchain.
 go_is_new() {
     local version
     version="$(cd / && GOTOOLCHAIN=local go env GOVERSION 2>/dev/null)" || return 1
@@ -41,10 +41,10 @@ if [[ "${1:-}" == path ]]; then
     exit 0
 fi
 
-# For the race detector.
+# The race detector needs a C compiler.
 command -v gcc >/dev/null || packages+=(gcc libc6-dev)
 if ! go_is_new && [[ ! -x "$GO_DIR/bin/go" ]]; then
-    # Any Go can fetch a newer one from the registry of modules. Files of modules are never executable.
+    # Any version of Go can download a newer one from the module registry. Files of modules are never executable.
     command -v go >/dev/null || packages+=(golang-go)
     add_folder "$GO_DIR" bin/go "cd /; export GOTOOLCHAIN=local GOFLAGS=; go mod download $TOOLCHAIN; \
 cp -r \"\$(go env GOMODCACHE)/$TOOLCHAIN/.\" \"\$NEW\"; chmod -R u+w \"\$NEW\"; chmod +x \"\$NEW\"/bin/* \"\$NEW\"/pkg/tool/*/*"

@@ -1,8 +1,9 @@
-// What to take: a lock's name, and how it is shared.
+// Targets of an acquire: the name of a lock, and its mode.
 
 package leasehold
 
 import (
+	"fmt"
 	"math"
 	"unicode/utf8"
 
@@ -11,21 +12,22 @@ import (
 
 const namespaceDefault = "default"
 
-// Target is one lock to take, and how: for one holder alone, unless it is shared or has permits.
+// Target is a lock to acquire, and its mode: exclusive, unless it is shared or has permits.
 type Target struct {
 	// Name has 1 to 512 bytes without control characters.
 	Name string
 	// Namespace has 1 to 63 characters of [a-z0-9-]; empty means "default".
 	Namespace string
-	// Shared: together with any number of other holders that share it, but with none that does not.
+	// Shared requests the shared mode: any number of shared holders at a time, and no others.
 	Shared bool
-	// Permits are taken out of the Limit that a semaphore has in all; 0: the lock is no semaphore.
+	// Permits is the number of permits to acquire of a semaphore with this Limit; 0 means that the lock is no
+	// semaphore.
 	Permits int
-	// Limit is 1 to 1,000; all callers name the same. 0: the one in use.
+	// Limit is the total number of permits, 1 to 1,000. All callers must use the same limit. 0 uses the limit in use.
 	Limit int
 }
 
-// lockName is a lock with the default namespace filled in.
+// lockName is the full name of a lock, with the default namespace filled in.
 type lockName struct {
 	namespace, name string
 }
@@ -45,15 +47,15 @@ func lockOf(namespace, name string) lockName {
 	return lockName{namespace, name}
 }
 
-// check finds what the broker could not be asked.
-func (t Target) check() *Error {
+// validate returns an error for a target that cannot be sent to a broker.
+func (t Target) validate() *Error {
 	switch {
 	case t.Shared && t.Permits != 0:
-		return failed(ErrInvalid, "a lock is either shared or has permits")
+		return newError(ErrInvalid, fmt.Sprintf("lock %q is both shared and has permits; set one of them", t.Name))
 	case t.Limit != 0 && t.Permits == 0:
-		return failed(ErrInvalid, "a limit needs permits")
+		return newError(ErrInvalid, fmt.Sprintf("lock %q has a limit without permits; set both", t.Name))
 	case !utf8.ValidString(t.Name) || !utf8.ValidString(t.Namespace):
-		return failed(ErrInvalid, "a lock's name is no UTF-8")
+		return newError(ErrInvalid, fmt.Sprintf("lock %q in namespace %q: a name is not valid UTF-8", t.Name, t.Namespace))
 	}
 	return nil
 }
@@ -65,12 +67,12 @@ func (t Target) proto() *pb.LockTarget {
 		target.Mode = pb.LockMode_LOCK_MODE_SHARED
 	case t.Permits != 0:
 		target.Mode = pb.LockMode_LOCK_MODE_SEMAPHORE
-		target.Permits, target.Limit = clamped(t.Permits), clamped(t.Limit)
+		target.Permits, target.Limit = clampToInt32(t.Permits), clampToInt32(t.Limit)
 	}
 	return target
 }
 
-// clamped is a number that the broker refuses, as too much or too little, if it is one that cannot be sent.
-func clamped(count int) int32 {
+// clampToInt32 converts a count to the range of int32. The broker rejects a clamped value as too large or too small.
+func clampToInt32(count int) int32 {
 	return int32(min(max(count, math.MinInt32), math.MaxInt32))
 }

@@ -1,5 +1,5 @@
-// What the client tells of itself by OpenTelemetry, to the providers that the program has set: a span for each call
-// that takes locks, the trace context to the broker, and how long calls waited and locks were held.
+// OpenTelemetry, with the providers of the program: a span for each acquire, the trace context that is sent to the
+// broker, and histograms of the wait and hold times.
 
 package leasehold
 
@@ -19,78 +19,78 @@ import (
 
 const scope = "leasehold.dev/sdk"
 
-// metrics are the two histograms, in seconds.
+// metrics is the two histograms, in seconds.
 type metrics struct {
-	waits, holds metric.Float64Histogram
+	waitDuration, holdDuration metric.Float64Histogram
 }
 
 func newMetrics() (metrics, error) {
 	meter := otel.Meter(scope)
-	waits, waitsErr := meter.Float64Histogram("leasehold.client.wait.duration", metric.WithUnit("s"),
-		metric.WithDescription("From a call to its answer, by outcome."))
-	holds, holdsErr := meter.Float64Histogram("leasehold.client.hold.duration", metric.WithUnit("s"),
-		metric.WithDescription("From a grant to the end of its lease, by outcome."))
-	return metrics{waits, holds}, errors.Join(waitsErr, holdsErr)
+	waitDuration, waitErr := meter.Float64Histogram("leasehold.client.wait.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time from an acquire to its result, by outcome."))
+	holdDuration, holdErr := meter.Float64Histogram("leasehold.client.hold.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time from a grant to the end of its lease, by outcome."))
+	return metrics{waitDuration, holdDuration}, errors.Join(waitErr, holdErr)
 }
 
-// held notes that a lease has ended.
-func (m *metrics) held(ctx context.Context, g *grip, isLost bool) {
+// recordHold records the hold time of a lease that has ended.
+func (m *metrics) recordHold(ctx context.Context, h *leaseHandle, isLost bool) {
 	outcome := "released"
 	if isLost {
 		outcome = "lost"
 	}
-	record(ctx, m.holds, g.since, outcome)
+	recordDuration(ctx, m.holdDuration, h.acquiredAt, outcome)
 }
 
-func record(ctx context.Context, histogram metric.Float64Histogram, since time.Duration, outcome string) {
+func recordDuration(ctx context.Context, histogram metric.Float64Histogram, since time.Duration, outcome string) {
 	histogram.Record(ctx, (clock.Now() - since).Seconds(), metric.WithAttributes(attribute.String("outcome", outcome)))
 }
 
-// acquiring is one call that takes locks: the span lock.acquire.
-type acquiring struct {
-	ctx     context.Context
-	metrics *metrics
-	begun   time.Duration
-	span    trace.Span
+// acquireSpan is the telemetry of one acquire: the span lock.acquire and its start time.
+type acquireSpan struct {
+	ctx       context.Context
+	metrics   *metrics
+	startedAt time.Duration
+	otelSpan  trace.Span
 }
 
-func (m *metrics) begin(ctx context.Context, p *plan, wait time.Duration) *acquiring {
-	ctx, span := otel.Tracer(scope).Start(ctx, "lock.acquire", trace.WithAttributes(
-		attribute.StringSlice("locks", p.names()), attribute.Float64("wait", wait.Seconds())))
-	return &acquiring{ctx, m, clock.Now(), span}
+func (m *metrics) startAcquireSpan(ctx context.Context, opts *acquireOptions, wait time.Duration) *acquireSpan {
+	ctx, otelSpan := otel.Tracer(scope).Start(ctx, "lock.acquire", trace.WithAttributes(
+		attribute.StringSlice("locks", opts.names()), attribute.Float64("wait", wait.Seconds())))
+	return &acquireSpan{ctx, m, clock.Now(), otelSpan}
 }
 
-// traceparent is as in the W3C header of this name, by the program's propagator. Each call has its own, since one
-// stream carries many.
-func (a *acquiring) traceparent() string {
+// traceparent returns the W3C header of this name, by the program's propagator. Each call sends a separate one, since
+// all calls share one stream.
+func (a *acquireSpan) traceparent() string {
 	carrier := propagation.MapCarrier{}
 	otel.GetTextMapPropagator().Inject(a.ctx, carrier)
 	return carrier["traceparent"]
 }
 
-func (a *acquiring) queued(place Place) {
-	a.span.AddEvent("queued", trace.WithAttributes(
-		attribute.Int("position", place.Position), attribute.Int("queue_length", place.QueueLength)))
+func (a *acquireSpan) recordPosition(position QueuePosition) {
+	a.otelSpan.AddEvent("queued", trace.WithAttributes(
+		attribute.Int("position", position.Position), attribute.Int("queue_length", position.QueueLength)))
 }
 
-// answered notes how it has ended. That a lock is held is an answer, and no error of the span.
-func (a *acquiring) answered(got answer) {
+// recordResult records the result. A held lock is a result, not an error of the span.
+func (a *acquireSpan) recordResult(result acquireResult) {
 	outcome := "granted"
 	switch {
-	case errors.Is(got.err, ErrHeld):
+	case errors.Is(result.err, ErrHeld):
 		outcome = "held"
-	case errors.Is(got.err, ErrWaitTimeout):
+	case errors.Is(result.err, ErrWaitTimeout):
 		outcome = "wait_timeout"
-	case a.ctx.Err() != nil && errors.Is(got.err, a.ctx.Err()):
+	case a.ctx.Err() != nil && errors.Is(result.err, a.ctx.Err()):
 		outcome = "cancelled"
-	case got.err != nil:
+	case result.err != nil:
 		outcome = "failed"
 	}
-	record(a.ctx, a.metrics.waits, a.begun, outcome)
-	a.span.SetAttributes(attribute.String("outcome", outcome))
-	if got.err != nil {
-		a.span.AddEvent("not granted", trace.WithAttributes(attribute.String("error", got.err.Error())))
+	recordDuration(a.ctx, a.metrics.waitDuration, a.startedAt, outcome)
+	a.otelSpan.SetAttributes(attribute.String("outcome", outcome))
+	if result.err != nil {
+		a.otelSpan.AddEvent("not granted", trace.WithAttributes(attribute.String("error", result.err.Error())))
 		return
 	}
-	a.span.AddEvent("granted", trace.WithAttributes(attribute.String("lease_id", got.grip.leaseID)))
+	a.otelSpan.AddEvent("granted", trace.WithAttributes(attribute.String("lease_id", result.handle.leaseID)))
 }

@@ -1,4 +1,4 @@
-// What the client tells of itself to the program's tracer and meter.
+// Telemetry of the client, with the tracer and meter of the program.
 
 package leasehold_test
 
@@ -19,79 +19,79 @@ import (
 	"leasehold.dev/sdk"
 )
 
-// The program's own, for all tests.
+// Recorders of the program's spans and metrics, shared by all tests.
 var (
-	spans    = tracetest.NewSpanRecorder()
-	measured = metric.NewManualReader()
+	spanRecorder = tracetest.NewSpanRecorder()
+	metricReader = metric.NewManualReader()
 )
 
 func init() {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
-	otel.SetTracerProvider(trace.NewTracerProvider(trace.WithSpanProcessor(spans)))
-	otel.SetMeterProvider(metric.NewMeterProvider(metric.WithReader(measured)))
+	otel.SetTracerProvider(trace.NewTracerProvider(trace.WithSpanProcessor(spanRecorder)))
+	otel.SetMeterProvider(metric.NewMeterProvider(metric.WithReader(metricReader)))
 }
 
-func TestACallIsASpan(t *testing.T) {
+func TestAnAcquireIsASpan(t *testing.T) {
 	t.Parallel()
 	client, name := clientOf(t, sharedBroker(t).URL()), lockName(t)
 	lease := lock(t, client, name)
 	_, err := client.Lock(t.Context(), name, leasehold.WithWait(100*time.Millisecond))
-	fails(t, err, leasehold.ErrWaitTimeout)
-	is(t, isTaken(t, client, name), "two have it")
+	assertErr(t, err, leasehold.ErrWaitTimeout)
+	assert(t, isHeld(t, client, name), "two callers hold the lock")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err = client.Lock(ctx, name)
-	fails(t, err, context.DeadlineExceeded)
+	assertErr(t, err, context.DeadlineExceeded)
 	release(t, lease)
 	var outcomes, events []string
-	for _, span := range spans.Ended() {
+	for _, span := range spanRecorder.Ended() {
 		if !slices.Contains(span.Attributes(), attribute.StringSlice("locks", []string{"default/" + name})) {
 			continue
 		}
-		is(t, span.Name() == "lock.acquire", "%s", span.Name())
-		for _, one := range span.Attributes() {
-			if one.Key == "outcome" {
-				outcomes = append(outcomes, one.Value.AsString())
+		assert(t, span.Name() == "lock.acquire", "%s", span.Name())
+		for _, item := range span.Attributes() {
+			if item.Key == "outcome" {
+				outcomes = append(outcomes, item.Value.AsString())
 			}
 		}
-		for _, one := range span.Events() {
-			events = append(events, one.Name)
+		for _, item := range span.Events() {
+			events = append(events, item.Name)
 		}
 	}
-	is(t, slices.Equal(outcomes, []string{"granted", "wait_timeout", "held", "cancelled"}), "%v", outcomes)
+	assert(t, slices.Equal(outcomes, []string{"granted", "wait_timeout", "held", "cancelled"}), "%v", outcomes)
 	want := []string{"granted", "queued", "not granted", "not granted", "queued", "not granted"}
-	is(t, slices.Equal(events, want), "%v", events)
+	assert(t, slices.Equal(events, want), "%v", events)
 }
 
 func TestWaitsAndHoldsAreMeasured(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
 	release(t, lock(t, client, "a"))
-	lost(t, func() *leasehold.Lease {
+	waitLost(t, func() *leasehold.Lease {
 		lease := lock(t, client, "a")
 		broker.Lose("a")
 		return lease
 	}())
-	for _, one := range []struct{ name, outcome string }{
+	for _, expected := range []struct{ name, outcome string }{
 		{"leasehold.client.wait.duration", "granted"},
 		{"leasehold.client.hold.duration", "released"},
 		{"leasehold.client.hold.duration", "lost"},
 	} {
-		for until := time.Now().Add(soon); count(t, one.name, one.outcome) == 0; {
-			is(t, time.Now().Before(until), "no %s of %s", one.outcome, one.name)
+		for until := time.Now().Add(operationTimeout); sampleCount(t, expected.name, expected.outcome) == 0; {
+			assert(t, time.Now().Before(until), "no %s of %s", expected.outcome, expected.name)
 		}
 	}
 }
 
-func count(t *testing.T, name, outcome string) uint64 {
+func sampleCount(t *testing.T, name, outcome string) uint64 {
 	t.Helper()
-	var all metricdata.ResourceMetrics
-	ok(t, measured.Collect(t.Context(), &all))
-	for _, scope := range all.ScopeMetrics {
-		for _, one := range scope.Metrics {
-			histogram, found := one.Data.(metricdata.Histogram[float64])
-			if one.Name != name || !found {
+	var metrics metricdata.ResourceMetrics
+	ok(t, metricReader.Collect(t.Context(), &metrics))
+	for _, scope := range metrics.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			histogram, ok := metric.Data.(metricdata.Histogram[float64])
+			if metric.Name != name || !ok {
 				continue
 			}
 			for _, point := range histogram.DataPoints {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the Go client with real brokers, under the race detector; with names, as the lines FAILED print
-# them, those alone:
+# Runs the tests of the Go client with real brokers, under the race detector. With names, as in the lines FAILED of the
+# output, it runs only these tests:
 #     client-sdk/go/test.sh TestName TestOther/its_case
 # The last line is `N passed, N failed`.
 set -euo pipefail
@@ -14,9 +14,9 @@ PATH="$(./setup.sh path):$PATH"
 
 patterns=()
 for name in "$@"; do patterns+=("^${name//\//\$/^}\$"); done
-# Parts of several names are alternatives only within one level, so each name is a run of its own.
+# Alternatives in a pattern of go test apply to one level of subtests only, so each name is a separate run.
 run() {
-    # Tests mostly wait, so more of them than there are cores run at a time.
+    # Tests mostly wait, so more tests than cores run at a time.
     CGO_ENABLED=1 go test -json -race -count=1 -parallel "${GO_TEST_PARALLEL:-6}" "$@" ./... |
         tee -a "$reports/tests.json" |
         python3 -uc '

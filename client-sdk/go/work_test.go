@@ -1,4 +1,4 @@
-// Work under a lock: Do, the context of a lease, and what a loss does to the code inside. With the broker in memory.
+// Work under a lock: Do, the context of a lease, and the effect of a loss on the work, with the broker in memory.
 
 package leasehold_test
 
@@ -13,75 +13,75 @@ import (
 	"leasehold.dev/sdk/leaseholdtest"
 )
 
-func startFake(t *testing.T) *leaseholdtest.Broker {
+func startTestBroker(t *testing.T) *leaseholdtest.Broker {
 	t.Helper()
 	broker := leaseholdtest.NewBroker()
 	t.Cleanup(broker.Close)
 	return broker
 }
 
-func TestWorkHoldsAndGivesBack(t *testing.T) {
+func TestWorkHoldsAndReleasesTheLock(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	err := broker.Client("one").Do(t.Context(), "a", func(ctx context.Context, lease *leasehold.Lease) error {
-		is(t, lease.IsValid() && ctx.Err() == nil && broker.HolderCount("a") == 1, "%v", lease)
+		assert(t, lease.IsValid() && ctx.Err() == nil && broker.HolderCount("a") == 1, "%v", lease)
 		held, err := leasehold.AssertHeld(ctx, "a")
-		is(t, held == lease, "another lease")
+		assert(t, held == lease, "another lease was returned")
 		return err
 	})
 	ok(t, err)
-	is(t, broker.HolderCount("a") == 0, "not given back")
+	assert(t, broker.HolderCount("a") == 0, "the lock was not released")
 }
 
-func TestWorkThatFailsGivesBack(t *testing.T) {
+func TestWorkThatFailsReleasesTheLock(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
-	client, why := broker.Client("one"), errors.New("on purpose")
-	fails(t, client.Do(t.Context(), "a", func(context.Context, *leasehold.Lease) error { return why }), why)
-	is(t, broker.HolderCount("a") == 0, "not given back")
+	broker := startTestBroker(t)
+	client, workErr := broker.Client("one"), errors.New("on purpose")
+	assertErr(t, client.Do(t.Context(), "a", func(context.Context, *leasehold.Lease) error { return workErr }), workErr)
+	assert(t, broker.HolderCount("a") == 0, "the lock was not released")
 	func() {
-		defer func() { is(t, recover() == "on purpose", "it was swallowed") }()
+		defer func() { assert(t, recover() == "on purpose", "the panic was recovered") }()
 		err := client.Do(t.Context(), "a", func(context.Context, *leasehold.Lease) error { panic("on purpose") })
-		t.Errorf("it came back: %v", err)
+		t.Errorf("the call returned: %v", err)
 	}()
-	is(t, broker.HolderCount("a") == 0, "not given back")
+	assert(t, broker.HolderCount("a") == 0, "the lock was not released")
 	lease := lock(t, client, "a")
 	err := client.Do(t.Context(), "a", func(context.Context, *leasehold.Lease) error { return nil }, leasehold.WithWait(0))
-	fails(t, err, leasehold.ErrHeld)
+	assertErr(t, err, leasehold.ErrHeld)
 	release(t, lease)
 }
 
-func TestWorkIsToldOfItsLoss(t *testing.T) {
+func TestWorkIsNotifiedOfItsLoss(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	err := broker.Client("one").Do(t.Context(), "a", func(ctx context.Context, lease *leasehold.Lease) error {
-		is(t, broker.Revoke("a", "by hand") == 1, "nobody had it")
-		is(t, !lease.IsValid() && ctx.Err() == context.Canceled, "%v", lease)
+		assert(t, broker.Revoke("a", "by hand") == 1, "no lease was ended")
+		assert(t, !lease.IsValid() && ctx.Err() == context.Canceled, "%v", lease)
 		<-ctx.Done()
-		var why *leasehold.LeaseLostError
-		is(t, errors.As(context.Cause(ctx), &why), "%v", context.Cause(ctx))
-		is(t, why.Reason == leasehold.LostRevoked && why.Message == "by hand", "%v", why)
+		var loss *leasehold.LeaseLostError
+		assert(t, errors.As(context.Cause(ctx), &loss), "%v", context.Cause(ctx))
+		assert(t, loss.Reason == leasehold.LostRevoked && loss.Message == "by hand", "%v", loss)
 		_, held := leasehold.AssertHeld(ctx, "a")
-		fails(t, held, leasehold.ErrLeaseLost)
+		assertErr(t, held, leasehold.ErrLeaseLost)
 		return ctx.Err()
 	})
-	fails(t, err, context.Canceled)
-	fails(t, err, leasehold.ErrLeaseLost)
+	assertErr(t, err, context.Canceled)
+	assertErr(t, err, leasehold.ErrLeaseLost)
 }
 
-func TestWorkThatDidNotHearOfItsLossIsNotDone(t *testing.T) {
+func TestWorkThatIgnoresItsLossFails(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	err := broker.Client("one").Do(t.Context(), "a", func(context.Context, *leasehold.Lease) error {
 		broker.Lose("a")
 		return nil
 	})
-	fails(t, err, leasehold.ErrLeaseLost)
+	assertErr(t, err, leasehold.ErrLeaseLost)
 }
 
 func TestAContextEndsWithItsParentWithItsLossAndWithItsRelease(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
 	parent, cancel := context.WithCancel(t.Context())
 	lease, err := client.Lock(parent, "a")
@@ -90,7 +90,7 @@ func TestAContextEndsWithItsParentWithItsLossAndWithItsRelease(t *testing.T) {
 	defer stop()
 	cancel()
 	<-child.Done()
-	is(t, lease.IsValid() && broker.HolderCount("a") == 1, "the end of a context is no loss")
+	assert(t, lease.IsValid() && broker.HolderCount("a") == 1, "the lease was lost with the context")
 	release(t, lease)
 
 	lease = lock(t, client, "a")
@@ -98,78 +98,78 @@ func TestAContextEndsWithItsParentWithItsLossAndWithItsRelease(t *testing.T) {
 	defer stop()
 	broker.Lose("a")
 	<-child.Done()
-	fails(t, context.Cause(child), leasehold.ErrLeaseLost)
+	assertErr(t, context.Cause(child), leasehold.ErrLeaseLost)
 
 	lease = lock(t, client, "a")
-	is(t, lease.Context().Err() == nil, "%v", lease)
+	assert(t, lease.Context().Err() == nil, "%v", lease)
 	release(t, lease)
-	var why *leasehold.LeaseLostError
-	is(t, errors.As(context.Cause(lease.Context()), &why) && why.Reason == leasehold.LostReleased, "%v", why)
+	var loss *leasehold.LeaseLostError
+	assert(t, errors.As(context.Cause(lease.Context()), &loss) && loss.Reason == leasehold.LostReleased, "%v", loss)
 }
 
-func TestALossIsToldOnceAndNotForARelease(t *testing.T) {
+func TestALossIsNotifiedOnceAndNotForARelease(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
-	told, goOn := make(chan *leasehold.Lease, 10), make(chan struct{})
+	notified, unblock := make(chan *leasehold.Lease, 10), make(chan struct{})
 	onLost := leasehold.WithOnLost(func(l *leasehold.Lease) {
-		told <- l
-		<-goOn
+		notified <- l
+		<-unblock
 	})
-	lost, quiet := lock(t, client, "a", onLost), lock(t, client, "b", onLost)
-	release(t, quiet)
-	is(t, broker.Lose("a") == 1 && broker.Lose("b") == 0, "who had them")
-	is(t, <-told == lost, "another lease")
-	// A hook may take its time.
-	takes(t, client, "c")
-	close(goOn)
+	lost, released := lock(t, client, "a", onLost), lock(t, client, "b", onLost)
+	release(t, released)
+	assert(t, broker.Lose("a") == 1 && broker.Lose("b") == 0, "the number of ended leases is wrong")
+	assert(t, <-notified == lost, "another lease was returned")
+	// A slow hook does not block the client.
+	lockAndRelease(t, client, "c")
+	close(unblock)
 	held := lock(t, broker.Client("other"), "a")
-	fails(t, lost.Release(t.Context()), leasehold.ErrLeaseLost)
+	assertErr(t, lost.Release(t.Context()), leasehold.ErrLeaseLost)
 	release(t, lost)
-	is(t, held.IsValid() && broker.HolderCount("a") == 1, "a lost lease gives nothing back")
-	is(t, len(told) == 0, "told again")
+	assert(t, held.IsValid() && broker.HolderCount("a") == 1, "the lost lease released the lock of the next holder")
+	assert(t, len(notified) == 0, "the loss was notified twice")
 }
 
-func TestAssertHeldFindsWrongWiring(t *testing.T) {
+func TestAssertHeldFailsWithoutTheLock(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
 	_, err := leasehold.AssertHeld(t.Context(), "a")
-	fails(t, err, leasehold.ErrNotHeld)
+	assertErr(t, err, leasehold.ErrNotHeld)
 	lease, err := client.LockAll(t.Context(), []leasehold.Target{{Name: "a"}, {Name: "b", Namespace: "elsewhere"}})
 	ok(t, err)
 	inner, err := client.Lock(lease.Context(), "c")
 	ok(t, err)
 	ctx := inner.Context()
-	for _, what := range []func() (*leasehold.Lease, error){
+	for _, lookup := range []func() (*leasehold.Lease, error){
 		func() (*leasehold.Lease, error) { return leasehold.AssertHeld(ctx, "a") },
 		func() (*leasehold.Lease, error) {
 			return leasehold.AssertHeld(ctx, "b", leasehold.WithNamespace("elsewhere"))
 		},
 	} {
-		found, err := what()
-		is(t, err == nil && found == lease, "%v", err)
+		held, err := lookup()
+		assert(t, err == nil && held == lease, "%v", err)
 	}
 	_, err = leasehold.AssertHeld(ctx, "b")
-	fails(t, err, leasehold.ErrNotHeld)
+	assertErr(t, err, leasehold.ErrNotHeld)
 	release(t, inner, lease)
 	_, err = leasehold.AssertHeld(ctx, "a")
-	fails(t, err, leasehold.ErrLeaseLost)
+	assertErr(t, err, leasehold.ErrLeaseLost)
 }
 
 func TestManyGoroutinesWantOneLock(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
-	inside, most := 0, 0
-	var all sync.WaitGroup
+	holders, largest := 0, 0
+	var calls sync.WaitGroup
 	for range 30 {
-		all.Go(func() {
+		calls.Go(func() {
 			err := client.Do(t.Context(), "a", func(context.Context, *leasehold.Lease) error {
-				// The race detector sees it if the lock does not do its work.
-				inside++
-				most = max(most, inside)
-				inside--
+				// The race detector reports an access without mutual exclusion.
+				holders++
+				largest = max(largest, holders)
+				holders--
 				return nil
 			})
 			if err != nil {
@@ -177,35 +177,35 @@ func TestManyGoroutinesWantOneLock(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
-	is(t, most == 1 && broker.HolderCount("a") == 0, "%d were inside", most)
+	calls.Wait()
+	assert(t, largest == 1 && broker.HolderCount("a") == 0, "%d callers held the lock", largest)
 }
 
-func TestAnErrorOfTheFakeIsToldOnce(t *testing.T) {
+func TestARefusalOfTheTestBrokerIsReturnedOnce(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
 	broker.Refuse("a", &leasehold.Error{Err: leasehold.ErrStoreRecovering, Message: "wait", RetryAfter: 3 * time.Second})
 	broker.Refuse("b", leasehold.ErrQueueFull)
 	_, err := client.Lock(t.Context(), "a")
-	fails(t, err, leasehold.ErrStoreRecovering)
-	var said *leasehold.Error
-	is(t, errors.As(err, &said) && said.RetryAfter == 3*time.Second && said.Message == "wait", "%v", err)
+	assertErr(t, err, leasehold.ErrStoreRecovering)
+	var detailed *leasehold.Error
+	assert(t, errors.As(err, &detailed) && detailed.RetryAfter == 3*time.Second && detailed.Message == "wait", "%v", err)
 	_, err = client.Lock(t.Context(), "b")
-	fails(t, err, leasehold.ErrQueueFull)
-	takes(t, client, "a")
+	assertErr(t, err, leasehold.ErrQueueFull)
+	lockAndRelease(t, client, "a")
 }
 
-func TestAReleaseIsWaitedForByTheNextInLine(t *testing.T) {
+func TestALossGrantsTheNextWaiter(t *testing.T) {
 	t.Parallel()
-	broker := startFake(t)
+	broker := startTestBroker(t)
 	client := broker.Client("one")
 	lease := lock(t, client, "a")
-	waiting := asks(t.Context(), client, "a")
-	inLine(t, client, "a", 1)
-	is(t, broker.QueueLength("a") == 1, "%d", broker.QueueLength("a"))
-	is(t, broker.Lose("a") == 1, "nobody had it")
-	next := waiting.granted(t)
-	is(t, !lease.IsValid() && next.IsValid(), "%v %v", lease, next)
+	waiter := startLock(t.Context(), client, "a")
+	waitQueueLength(t, client, "a", 1)
+	assert(t, broker.QueueLength("a") == 1, "%d", broker.QueueLength("a"))
+	assert(t, broker.Lose("a") == 1, "no lease was ended")
+	next := waiter.waitGranted(t)
+	assert(t, !lease.IsValid() && next.IsValid(), "%v %v", lease, next)
 	release(t, next)
 }

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	ttl      = 10 * time.Second
-	patience = 60 * time.Second
-	// retry is that of the examples of redislock.
+	ttl         = 10 * time.Second
+	waitTimeout = 60 * time.Second
+	// retry is the retry interval of the examples of redislock.
 	retry = 100 * time.Millisecond
 )
 
-// contender is one way to take locks. What take returns gives the lock back.
+// contender is a lock implementation to measure. acquire acquires a lock and returns a function that releases it.
 type contender struct {
-	name string
-	take func(ctx context.Context, name string) (giveBack func() error, err error)
+	name    string
+	acquire func(ctx context.Context, name string) (release func() error, err error)
 }
 
-// contenders are all that are compared, and how they end.
+// contenders returns all implementations to compare, and a function that closes them.
 func contenders(broker *testbed.Broker, store *testbed.Redis) ([]contender, func(), error) {
 	client, err := leasehold.New(broker.URL())
 	if err != nil {
@@ -35,22 +35,22 @@ func contenders(broker *testbed.Broker, store *testbed.Redis) ([]contender, func
 	if err := client.Connect(context.Background()); err != nil {
 		return nil, nil, err
 	}
-	plain := redis.NewClient(&redis.Options{Addr: store.Addr, PoolSize: 256})
-	sync, locker := redsync.New(goredis.NewPool(plain)), redislock.New(plain)
+	redisClient := redis.NewClient(&redis.Options{Addr: store.Addr, PoolSize: 256})
+	sync, locker := redsync.New(goredis.NewPool(redisClient)), redislock.New(redisClient)
 	all := []contender{
 		{"leasehold", func(ctx context.Context, name string) (func() error, error) {
-			lease, err := client.Lock(ctx, name, leasehold.WithTTL(ttl), leasehold.WithWait(patience))
+			lease, err := client.Lock(ctx, name, leasehold.WithTTL(ttl), leasehold.WithWait(waitTimeout))
 			if err != nil {
 				return nil, err
 			}
 			return func() error { return lease.Release(ctx) }, nil
 		}},
 		{"redsync", func(ctx context.Context, name string) (func() error, error) {
-			// With the pauses of its own; only its patience is that of the others.
+			// The retry pauses are the defaults of redsync; only the time limit is that of the other contenders.
 			mutex := sync.NewMutex(name, redsync.WithExpiry(ttl), redsync.WithTries(1_000_000))
-			limited, cancel := context.WithTimeout(ctx, patience)
+			limitedCtx, cancel := context.WithTimeout(ctx, waitTimeout)
 			defer cancel()
-			if err := mutex.LockContext(limited); err != nil {
+			if err := mutex.LockContext(limitedCtx); err != nil {
 				return nil, err
 			}
 			return func() error {
@@ -59,20 +59,20 @@ func contenders(broker *testbed.Broker, store *testbed.Redis) ([]contender, func
 			}, nil
 		}},
 		{"redislock", func(ctx context.Context, name string) (func() error, error) {
-			limited, cancel := context.WithTimeout(ctx, patience)
+			limitedCtx, cancel := context.WithTimeout(ctx, waitTimeout)
 			defer cancel()
 			options := &redislock.Options{RetryStrategy: redislock.LinearBackoff(retry)}
-			lock, err := locker.Obtain(limited, name+"/redislock", ttl, options)
+			lock, err := locker.Obtain(limitedCtx, name+"/redislock", ttl, options)
 			if err != nil {
 				return nil, err
 			}
 			return func() error { return lock.Release(ctx) }, nil
 		}},
 	}
-	end := func() {
-		// The processes behind them are killed next.
+	closeAll := func() {
+		// The processes behind the clients are killed next.
 		_ = client.Close()
-		_ = plain.Close()
+		_ = redisClient.Close()
 	}
-	return all, end, nil
+	return all, closeAll, nil
 }

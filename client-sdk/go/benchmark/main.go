@@ -1,8 +1,9 @@
-// Benchmark takes and gives back locks beside redsync and redislock on the same Redis, in turns; prints tables.
+// Benchmark measures pairs of acquire and release beside redsync and redislock on the same Redis, in alternating
+// rounds. It prints tables.
 //
 //	go run . --rounds 5 --seconds 3
 //
-// LEASEHOLD_SERVER names the broker; a figure is worth something only of a release build on a quiet machine.
+// LEASEHOLD_SERVER names the broker. Only figures of a release build on an idle machine are meaningful.
 package main
 
 import (
@@ -40,57 +41,57 @@ func run(rounds int, length time.Duration) error {
 		return err
 	}
 	defer broker.Kill()
-	contenders, end, err := contenders(broker, store)
+	contenders, closeAll, err := contenders(broker, store)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer closeAll()
 	fmt.Printf("%s, %d cores, %s\n", processor(), runtime.NumCPU(), runtime.Version())
 	for _, isHot := range []bool{false, true} {
 		for _, callers := range []int{1, 64} {
-			found := make([][]visits, len(contenders))
+			results := make([][]roundResult, len(contenders))
 			for range rounds {
-				for i, one := range contenders {
-					round, err := play(one, callers, length, isHot)
+				for i, contender := range contenders {
+					result, err := runRound(contender, callers, length, isHot)
 					if err != nil {
-						return fmt.Errorf("%s: %w", one.name, err)
+						return fmt.Errorf("%s: %w", contender.name, err)
 					}
-					found[i] = append(found[i], round)
+					results[i] = append(results[i], result)
 				}
 			}
-			printTable(contenders, found, callers, isHot)
+			printTable(contenders, results, callers, isHot)
 		}
 	}
 	return nil
 }
 
 // printTable prints the medians of the rounds.
-func printTable(contenders []contender, found [][]visits, callers int, isHot bool) {
-	heads, what := []string{"", "pairs/s"}, "a lock for each"
+func printTable(contenders []contender, results [][]roundResult, callers int, isHot bool) {
+	columns, scenario := []string{"", "pairs/s"}, "a lock for each"
 	if isHot {
-		heads, what = append(heads, "hand-offs/s", "longest wait", "Jain's index"), "one lock for all"
+		columns, scenario = append(columns, "hand-offs/s", "longest wait", "Jain's index"), "one lock for all"
 	}
-	fmt.Printf("\n%d callers, %s\n\n| %s |\n|%s\n", callers, what, strings.Join(heads, " | "),
-		strings.Repeat("---|", len(heads)))
-	for i, one := range contenders {
-		median := func(of func(visits) float64) float64 {
+	fmt.Printf("\n%d callers, %s\n\n| %s |\n|%s\n", callers, scenario, strings.Join(columns, " | "),
+		strings.Repeat("---|", len(columns)))
+	for i, contender := range contenders {
+		median := func(figure func(roundResult) float64) float64 {
 			var figures []float64
-			for _, round := range found[i] {
-				figures = append(figures, of(round))
+			for _, result := range results[i] {
+				figures = append(figures, figure(result))
 			}
 			slices.Sort(figures)
 			return (figures[len(figures)/2] + figures[(len(figures)-1)/2]) / 2
 		}
-		fmt.Printf("| %s | %.0f |", one.name, median(visits.pairsPerSecond))
+		fmt.Printf("| %s | %.0f |", contender.name, median(roundResult.pairsPerSecond))
 		if isHot {
-			fmt.Printf(" %.0f | %.0f ms | %.3f |", median(visits.handOffsPerSecond), median(visits.longestWaitMs),
-				median(visits.fairness))
+			fmt.Printf(" %.0f | %.0f ms | %.3f |", median(roundResult.handOffsPerSecond), median(roundResult.longestWaitMs),
+				median(roundResult.fairness))
 		}
 		fmt.Println()
 	}
 }
 
-// processor is the name of the machine's, where the kernel tells it.
+// processor returns the name of the processor, or the architecture if the kernel does not report a name.
 func processor() string {
 	file, err := os.Open("/proc/cpuinfo")
 	if err != nil {
@@ -105,31 +106,32 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// play has so many callers take and give back for so long: a lock for each, or one for all.
-func play(one contender, callers int, length time.Duration, isHot bool) (visits, error) {
-	v := visits{length: length, pairs: make([]int, callers), lastHolder: -1}
-	begin, failed := make(chan time.Time), make(chan error, callers)
+// runRound runs one round: for the given time, each caller acquires and releases its own lock, or one lock that all
+// share.
+func runRound(contender contender, callers int, length time.Duration, isHot bool) (roundResult, error) {
+	result := roundResult{length: length, pairs: make([]int, callers), lastHolder: -1}
+	start, results := make(chan time.Time), make(chan error, callers)
 	for caller := range callers {
 		name := "bench/hot"
 		if !isHot {
 			name = fmt.Sprintf("bench/%d", caller)
 		}
 		go func() {
-			until := <-begin
-			failed <- func() error {
+			until := <-start
+			results <- func() error {
 				for time.Now().Before(until) {
-					asked := time.Now()
-					giveBack, err := one.take(context.Background(), name)
+					startedAt := time.Now()
+					release, err := contender.acquire(context.Background(), name)
 					if err != nil {
 						return err
 					}
 					if isHot {
-						v.entered(caller, time.Since(asked))
+						result.recordAcquire(caller, time.Since(startedAt))
 					}
-					if err := giveBack(); err != nil {
+					if err := release(); err != nil {
 						return err
 					}
-					v.pairs[caller]++
+					result.pairs[caller]++
 				}
 				return nil
 			}()
@@ -137,13 +139,13 @@ func play(one contender, callers int, length time.Duration, isHot bool) (visits,
 	}
 	until := time.Now().Add(length)
 	for range callers {
-		begin <- until
+		start <- until
 	}
-	var first error
+	var firstErr error
 	for range callers {
-		if err := <-failed; first == nil {
-			first = err
+		if err := <-results; firstErr == nil {
+			firstErr = err
 		}
 	}
-	return v, first
+	return result, firstErr
 }

@@ -1,4 +1,4 @@
-// Package leaseholdtest has a broker in memory, for tests of code that takes locks, with a switch to lose a lock.
+// Package leaseholdtest provides a broker in memory, for tests of code that uses locks. Tests can end leases.
 //
 //	broker := leaseholdtest.NewBroker()
 //	defer broker.Close()
@@ -8,10 +8,10 @@
 //	broker.Lose("orders/42")
 //	if lease.IsValid() { t.Error("it was lost") }
 //
-// It listens on the loopback, as the servers of net/http/httptest do, and its clients are real ones. Leases do not
-// run out here while anybody waits for it, and there is no WithMaxHold, WithLockDelay or WithDisconnectGrace: a lock
-// is held until it is given back or lost. Everything else is as with a broker: one line for each lock in strict
-// order, fencing tokens that rise, shared locks, permits, several locks at once and re-entry.
+// The broker listens on the loopback interface, as the servers of net/http/httptest do, and its clients are real ones.
+// The broker does not expire leases. WithMaxHold, WithLockDelay and WithDisconnectGrace have no effect: a lock is held
+// until it is released or lost. Everything else is as with a real broker: one queue for each lock in strict order,
+// fencing tokens that rise, shared locks, permits, several locks at once and re-entry.
 package leaseholdtest
 
 import (
@@ -29,10 +29,10 @@ import (
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
 
-// toldLimit is how long Lose waits for clients to hear of it.
-const toldLimit = 5 * time.Second
+// notifyTimeout is the longest time for which Lose and Revoke wait until the clients have received the loss.
+const notifyTimeout = 5 * time.Second
 
-// Broker is a broker in memory whose locks are all free at first.
+// Broker is a broker in memory. At the start all its locks are free.
 type Broker struct {
 	url    string
 	server *grpc.Server
@@ -42,7 +42,7 @@ type Broker struct {
 	clients []*leasehold.Client
 }
 
-// NewBroker starts one. It panics if it cannot listen on the loopback. Close it in the end.
+// NewBroker starts a broker. It panics if it cannot listen on the loopback interface. Call [Broker.Close] at the end.
 func NewBroker() *Broker {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,15 +52,15 @@ func NewBroker() *Broker {
 	pb.RegisterLockServiceServer(b.server, &lockService{broker: b})
 	pb.RegisterInspectionServiceServer(b.server, &inspectionService{broker: b})
 	healthpb.RegisterHealthServer(b.server, health.NewServer())
-	// It ends with Stop.
+	// Serve returns after Stop.
 	go func() { _ = b.server.Serve(listener) }()
 	return b
 }
 
-// URL is its endpoint, for clients that the tested code makes itself.
+// URL returns the endpoint of the broker, for clients that the tested code creates.
 func (b *Broker) URL() string { return b.url }
 
-// Client is a client of it, which is closed with the broker.
+// Client returns a client of the broker, which is closed with the broker.
 func (b *Broker) Client(owner string) *leasehold.Client {
 	client, err := leasehold.New(b.url, leasehold.WithOwner(owner))
 	if err != nil {
@@ -72,73 +72,73 @@ func (b *Broker) Client(owner string) *leasehold.Client {
 	return client
 }
 
-// Close closes its clients and ends it.
+// Close closes the clients of [Broker.Client] and stops the broker.
 func (b *Broker) Close() {
 	b.mu.Lock()
 	clients := b.clients
 	b.mu.Unlock()
 	for _, client := range clients {
-		// What a test did not give back is of no interest any more.
+		// Locks that a test did not release do not matter, because the broker stops.
 		_ = client.Close()
 	}
 	b.server.Stop()
 }
 
-// Lose takes the lock of this name, in whatever namespace, away from everybody who holds it, as a store does that has
-// lost its data; how many leases are over with all their locks. Their clients know when it returns. The next in line
-// gets the lock at once.
+// Lose ends all leases that hold a lock of this name, in any namespace, as a store that has lost its data does. It
+// returns the number of these leases; each loses all its locks. When Lose returns, the clients have received the loss.
+// The next waiter is granted the lock at once.
 func (b *Broker) Lose(name string) int {
-	return b.end(name, pb.LeaseEndReason_LEASE_END_REASON_STORE_LOST, "")
+	return b.endLeases(name, pb.LeaseEndReason_LEASE_END_REASON_STORE_LOST, "")
 }
 
-// Revoke does the same as an operator does, who says why.
-func (b *Broker) Revoke(name, why string) int {
-	return b.end(name, pb.LeaseEndReason_LEASE_END_REASON_REVOKED, why)
+// Revoke ends the leases as [Broker.Lose] does, as revoked by an operator with this reason.
+func (b *Broker) Revoke(name, reason string) int {
+	return b.endLeases(name, pb.LeaseEndReason_LEASE_END_REASON_REVOKED, reason)
 }
 
-func (b *Broker) end(name string, reason pb.LeaseEndReason, message string) int {
+func (b *Broker) endLeases(name string, reason pb.LeaseEndReason, message string) int {
 	b.mu.Lock()
-	gone := b.locks.holding(name)
-	var told []<-chan struct{}
-	for _, lease := range gone {
+	leases := b.locks.leasesHolding(name)
+	var notifications []<-chan struct{}
+	for _, lease := range leases {
 		if lease.stream != nil {
-			told = append(told, lease.stream.end(lease.id, reason, message))
+			notifications = append(notifications, lease.stream.sendEnded(lease.id, reason, message))
 		}
-		b.locks.end(lease)
+		b.locks.endLease(lease)
 	}
-	b.locks.settle()
+	b.locks.grantWaiters()
 	b.mu.Unlock()
-	limit := time.After(toldLimit)
-	for _, one := range told {
+	timeout := time.After(notifyTimeout)
+	for _, notified := range notifications {
 		select {
-		case <-one:
-		case <-limit:
+		case <-notified:
+		case <-timeout:
 		}
 	}
-	return len(gone)
+	return len(leases)
 }
 
-// Refuse answers the next call for the lock of this name with an error, as a broker in trouble does: one of the
-// errors of package leasehold, or a [*leasehold.Error] with more about it.
-func (b *Broker) Refuse(name string, why error) {
-	refused := &pb.Refused{Reason: reasonOf(why), Code: codeRefused, Message: why.Error()}
-	var said *leasehold.Error
-	if errors.As(why, &said) {
-		refused.Message, refused.RetryAfter = said.Message, durationpb.New(said.RetryAfter)
+// Refuse rejects the next acquire of a lock of this name with err: one of the errors of package leasehold, or a
+// [*leasehold.Error] with details.
+func (b *Broker) Refuse(name string, err error) {
+	refused := &pb.Refused{Reason: reasonOf(err), Code: codeNotRetryable, Message: err.Error()}
+	var detailed *leasehold.Error
+	if errors.As(err, &detailed) {
+		refused.Message, refused.RetryAfter = detailed.Message, durationpb.New(detailed.RetryAfter)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.locks.refusals[name] = append(b.locks.refusals[name], refused)
+	b.locks.rejections[name] = append(b.locks.rejections[name], refused)
 }
 
-// HolderCount is how many hold the lock of this name.
+// HolderCount returns the number of leases that hold a lock of this name.
 func (b *Broker) HolderCount(name string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.locks.holding(name))
+	return len(b.locks.leasesHolding(name))
 }
 
-// QueueLength is how many calls wait for the lock of this name.
+// QueueLength returns the number of acquires that wait for a lock of this name.
 func (b *Broker) QueueLength(name string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,5 +19,5 @@ func Example() {
 	fmt.Println(lease.IsValid(), lease.LostReason())
 	// Output:
 	// true <nil>
-	// false the store lost it
+	// false the store lost the lease
 }

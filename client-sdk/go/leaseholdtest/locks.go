@@ -1,4 +1,4 @@
-// The locks of the broker: who holds them, and who waits in which order.
+// The locks of the broker: their holders and their queue.
 
 package leaseholdtest
 
@@ -17,129 +17,133 @@ import (
 )
 
 const (
-	// whole is all of a lock: an exclusive holder takes it, a shared one takes 1 of it.
-	whole = 1 << 20
-	// ttl is what every lease is told: no test lasts so long.
+	// exclusiveWeight is the weight of an exclusive holder and the limit of its lock. A shared holder has weight 1.
+	exclusiveWeight = 1 << 20
+	// ttl is the TTL of all leases. It is longer than any test.
 	ttl = time.Hour
+
+	limitMismatchMessage = "another limit or mode is in use on this lock, or the request exceeds its permits"
+	upgradeDeniedMessage = "the lease holds the lock in a weaker mode and cannot upgrade it"
 )
 
 type lockName struct{ namespace, name string }
 
 func (n lockName) String() string { return n.namespace + "/" + n.name }
 
-func nameOf(one interface {
+func nameOf(ref interface {
 	GetNamespace() string
 	GetName() string
 }) lockName {
-	return lockName{cmp.Or(one.GetNamespace(), "default"), one.GetName()}
+	return lockName{cmp.Or(ref.GetNamespace(), "default"), ref.GetName()}
 }
 
-// hold is a lock in the hands of a lease.
+// hold is the hold of a lease on a lock.
 type hold struct {
 	lease  *lease
 	target *pb.LockTarget
 	token  int64
 	since  time.Time
 	limit  int32
-	// entries are what each acquire has of it, by request.
+	// entries is the weight of each acquire that entered the lock, by request id.
 	entries map[string]int32
 }
 
-// weight is as much as its strongest entry.
+// weight returns the largest weight of the entries.
 func (h *hold) weight() int32 {
-	most := int32(0)
+	largest := int32(0)
 	for _, weight := range h.entries {
-		most = max(most, weight)
+		largest = max(largest, weight)
 	}
-	return most
+	return largest
 }
 
-// lease is who holds.
+// lease is a holder of locks.
 type lease struct {
 	id, secret string
 	owner      *pb.Owner
-	// stream is who hears of it.
+	// stream receives the messages about the lease.
 	stream *stream
-	// requests are those that were granted to it.
+	// requests is the ids of the requests that were granted to the lease.
 	requests map[string]bool
-	// locks are what it has, as they were asked for.
+	// locks is the held locks, in the order of their acquires.
 	locks []lockName
 }
 
-// waiter is a call in line.
+// waiter is an acquire in the queue.
 type waiter struct {
-	ask
-	stream *stream
-	callID int64
-	timer  *time.Timer
-	told   *pb.Queued
+	acquireRequest
+	stream       *stream
+	callID       int64
+	timer        *time.Timer
+	lastPosition *pb.Queued
 }
 
-// ask is an acquire of one lock or several.
-type ask struct {
+// acquireRequest is the request of an acquire of one or several locks.
+type acquireRequest struct {
 	targets   []*pb.LockTarget
 	owner     *pb.Owner
 	requestID string
 	under     string
 }
 
-func (a *ask) wants(lock lockName) bool {
-	return slices.ContainsFunc(a.targets, func(one *pb.LockTarget) bool { return nameOf(one) == lock })
+func (r *acquireRequest) includes(lock lockName) bool {
+	return slices.ContainsFunc(r.targets, func(target *pb.LockTarget) bool { return nameOf(target) == lock })
 }
 
-// locks are touched under the broker's lock.
+// locks is all locks, leases and waiters. The broker's mutex guards it.
 type locks struct {
-	held     map[lockName][]*hold
-	leases   map[string]*lease
-	line     []*waiter
-	newest   int64
-	refusals map[string][]*pb.Refused
+	holds      map[lockName][]*hold
+	leases     map[string]*lease
+	queue      []*waiter
+	lastToken  int64
+	rejections map[string][]*pb.Refused
 }
 
 func newLocks() locks {
-	return locks{held: map[lockName][]*hold{}, leases: map[string]*lease{}, refusals: map[string][]*pb.Refused{}}
+	return locks{holds: map[lockName][]*hold{}, leases: map[string]*lease{}, rejections: map[string][]*pb.Refused{}}
 }
 
-// weightOf is what a target takes of its lock, and how much that has; 0: as much as is in use.
-func weightOf(one *pb.LockTarget) (weight, limit int32) {
-	switch one.GetMode() {
+// weightOf returns the weight of a target and the limit of its lock. A limit of 0 means the limit in use.
+func weightOf(target *pb.LockTarget) (weight, limit int32) {
+	switch target.GetMode() {
 	case pb.LockMode_LOCK_MODE_SHARED:
-		return 1, whole
+		return 1, exclusiveWeight
 	case pb.LockMode_LOCK_MODE_SEMAPHORE:
-		return max(one.GetPermits(), 1), one.GetLimit()
+		return max(target.GetPermits(), 1), target.GetLimit()
 	}
-	return whole, whole
+	return exclusiveWeight, exclusiveWeight
 }
 
-// never is why a call can never be granted, if it cannot.
-func (l *locks) never(a *ask) *pb.Refused {
-	if a.under != "" && l.leases[a.under] == nil {
-		return refusal(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, "no such lease")
+// findRejection returns the rejection of an acquire that can never be granted, or of one that Refuse rejects; otherwise
+// nil.
+func (l *locks) findRejection(r *acquireRequest) *pb.Refused {
+	if r.under != "" && l.leases[r.under] == nil {
+		return newRefused(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, unknownLease)
 	}
-	for _, one := range a.targets {
-		if refusals := l.refusals[one.GetName()]; len(refusals) > 0 {
-			l.refusals[one.GetName()] = refusals[1:]
-			return refusals[0]
+	for _, target := range r.targets {
+		if rejections := l.rejections[target.GetName()]; len(rejections) > 0 {
+			l.rejections[target.GetName()] = rejections[1:]
+			return rejections[0]
 		}
-		holds := l.held[nameOf(one)]
-		weight, limit := weightOf(one)
+		holds := l.holds[nameOf(target)]
+		weight, limit := weightOf(target)
 		inUse := int32(0)
 		if len(holds) > 0 {
 			inUse = holds[0].limit
 		}
 		if limit = cmp.Or(limit, inUse, 1); inUse != 0 && inUse != limit || weight > limit {
-			return refusal(pb.ErrorReason_ERROR_REASON_LIMIT_MISMATCH, "another limit or mode is in use on this lock")
+			return newRefused(pb.ErrorReason_ERROR_REASON_LIMIT_MISMATCH, limitMismatchMessage)
 		}
-		if own := l.own(nameOf(one), a.under); own != nil && own.weight() < weight {
-			return refusal(pb.ErrorReason_ERROR_REASON_UPGRADE_DENIED, "the lease has less of the lock than that")
+		if hold := l.holdOf(nameOf(target), r.under); hold != nil && hold.weight() < weight {
+			return newRefused(pb.ErrorReason_ERROR_REASON_UPGRADE_DENIED, upgradeDeniedMessage)
 		}
 	}
 	return nil
 }
 
-// own is what a lease has of a lock.
-func (l *locks) own(lock lockName, leaseID string) *hold {
-	for _, hold := range l.held[lock] {
+// holdOf returns the hold of a lease on a lock, or nil.
+func (l *locks) holdOf(lock lockName, leaseID string) *hold {
+	for _, hold := range l.holds[lock] {
 		if hold.lease.id == leaseID {
 			return hold
 		}
@@ -147,39 +151,40 @@ func (l *locks) own(lock lockName, leaseID string) *hold {
 	return nil
 }
 
-// settle grants what can be granted, in the order of the line, and tells the others their places.
-func (l *locks) settle() {
-	wanted := map[lockName]bool{}
-	for _, w := range slices.Clone(l.line) {
-		isBehind := slices.ContainsFunc(w.targets, func(one *pb.LockTarget) bool {
-			// Who is in already does not stand in line.
-			return wanted[nameOf(one)] && l.own(nameOf(one), w.under) == nil
+// grantWaiters grants the waiters that can be granted, in the order of the queue, and sends the others their queue
+// positions.
+func (l *locks) grantWaiters() {
+	requested := map[lockName]bool{}
+	for _, w := range slices.Clone(l.queue) {
+		isBlocked := slices.ContainsFunc(w.targets, func(target *pb.LockTarget) bool {
+			// A lease that holds the lock does not queue for it.
+			return requested[nameOf(target)] && l.holdOf(nameOf(target), w.under) == nil
 		})
 		switch {
 		case w.under != "" && l.leases[w.under] == nil:
-			l.refuse(w, refusal(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, "no such lease"))
-		case !isBehind && l.fits(&w.ask):
-			l.leave(w)
-			w.stream.granted(w.callID, l.grant(&w.ask, w.stream), l)
+			l.reject(w, newRefused(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, unknownLease))
+		case !isBlocked && l.hasRoom(&w.acquireRequest):
+			l.dequeue(w)
+			w.stream.sendGranted(w.callID, l.grant(&w.acquireRequest, w.stream), l)
 		default:
-			for _, one := range w.targets {
-				wanted[nameOf(one)] = true
+			for _, target := range w.targets {
+				requested[nameOf(target)] = true
 			}
 		}
 	}
-	for i, w := range l.line {
-		l.tellPlace(w, l.line[:i])
+	for i, w := range l.queue {
+		l.sendPosition(w, l.queue[:i])
 	}
 }
 
-func (l *locks) fits(a *ask) bool {
-	for _, one := range a.targets {
-		weight, limit := weightOf(one)
-		if l.own(nameOf(one), a.under) != nil {
+func (l *locks) hasRoom(r *acquireRequest) bool {
+	for _, target := range r.targets {
+		weight, limit := weightOf(target)
+		if l.holdOf(nameOf(target), r.under) != nil {
 			continue
 		}
 		sum := weight
-		for _, hold := range l.held[nameOf(one)] {
+		for _, hold := range l.holds[nameOf(target)] {
 			sum, limit = sum+hold.weight(), hold.limit
 		}
 		if sum > cmp.Or(limit, 1) {
@@ -189,48 +194,48 @@ func (l *locks) fits(a *ask) bool {
 	return true
 }
 
-func (l *locks) grant(a *ask, s *stream) *lease {
-	granted := l.leases[a.under]
-	if granted == nil {
-		granted = &lease{id: uuid.NewString(), secret: uuid.NewString(), owner: a.owner, requests: map[string]bool{}}
-		l.leases[granted.id] = granted
+func (l *locks) grant(r *acquireRequest, s *stream) *lease {
+	holder := l.leases[r.under]
+	if holder == nil {
+		holder = &lease{id: uuid.NewString(), secret: uuid.NewString(), owner: r.owner, requests: map[string]bool{}}
+		l.leases[holder.id] = holder
 	}
-	granted.stream = s
-	granted.requests[a.requestID] = true
-	for _, one := range a.targets {
-		weight, limit := weightOf(one)
-		lock := nameOf(one)
-		if own := l.own(lock, granted.id); own != nil {
-			own.entries[a.requestID] = weight
+	holder.stream = s
+	holder.requests[r.requestID] = true
+	for _, target := range r.targets {
+		weight, limit := weightOf(target)
+		lock := nameOf(target)
+		if hold := l.holdOf(lock, holder.id); hold != nil {
+			hold.entries[r.requestID] = weight
 			continue
 		}
-		if holds := l.held[lock]; len(holds) > 0 {
+		if holds := l.holds[lock]; len(holds) > 0 {
 			limit = holds[0].limit
 		}
-		l.newest++
-		granted.locks = append(granted.locks, lock)
-		l.held[lock] = append(l.held[lock], &hold{
-			lease: granted, target: one, token: l.newest, since: time.Now(), limit: cmp.Or(limit, 1),
-			entries: map[string]int32{a.requestID: weight},
+		l.lastToken++
+		holder.locks = append(holder.locks, lock)
+		l.holds[lock] = append(l.holds[lock], &hold{
+			lease: holder, target: target, token: l.lastToken, since: time.Now(), limit: cmp.Or(limit, 1),
+			entries: map[string]int32{r.requestID: weight},
 		})
 	}
-	return granted
+	return holder
 }
 
-// refuse ends a wait.
-func (l *locks) refuse(w *waiter, why *pb.Refused) {
-	l.leave(w)
-	w.stream.refused(w.callID, why)
+// reject removes a waiter from the queue and rejects it.
+func (l *locks) reject(w *waiter, refused *pb.Refused) {
+	l.dequeue(w)
+	w.stream.sendRefused(w.callID, refused)
 }
 
-func (l *locks) leave(w *waiter) {
+func (l *locks) dequeue(w *waiter) {
 	w.timer.Stop()
-	l.line = slices.DeleteFunc(l.line, func(one *waiter) bool { return one == w })
+	l.queue = slices.DeleteFunc(l.queue, func(queued *waiter) bool { return queued == w })
 }
 
-// waiting is the call with this request, if it is in line.
-func (l *locks) waiting(requestID string) *waiter {
-	for _, w := range l.line {
+// findWaiter returns the waiter with this request id, or nil.
+func (l *locks) findWaiter(requestID string) *waiter {
+	for _, w := range l.queue {
 		if w.requestID == requestID {
 			return w
 		}
@@ -238,53 +243,55 @@ func (l *locks) waiting(requestID string) *waiter {
 	return nil
 }
 
-// contention is who is in the way.
-func (l *locks) contention(a *ask) *pb.Contention {
-	found := &pb.Contention{}
-	for _, one := range a.targets {
-		lock := nameOf(one)
-		found.Holders = append(found.Holders, l.holders(lock)...)
-		found.QueueLength = max(found.QueueLength, int32(l.queueLength(func(one lockName) bool { return one == lock })))
+// contention returns the holders and the queue length that block an acquire.
+func (l *locks) contention(r *acquireRequest) *pb.Contention {
+	contention := &pb.Contention{}
+	for _, target := range r.targets {
+		lock := nameOf(target)
+		contention.Holders = append(contention.Holders, l.holders(lock)...)
+		queueLength := l.queueLength(func(other lockName) bool { return other == lock })
+		contention.QueueLength = max(contention.QueueLength, int32(queueLength))
 	}
-	found.Holders = found.Holders[:min(len(found.Holders), 5)]
-	return found
+	contention.Holders = contention.Holders[:min(len(contention.Holders), 5)]
+	return contention
 }
 
-// release gives back what one acquire has of a lock, or what all have; how many entries are left.
-func (l *locks) release(from *lease, lock lockName, requestID string) (left int32) {
-	own := l.own(lock, from.id)
-	if own == nil {
+// release removes the entry of one acquire from a lock, or all entries without a request id. It returns the number of
+// remaining entries.
+func (l *locks) release(lease *lease, lock lockName, requestID string) (remaining int32) {
+	hold := l.holdOf(lock, lease.id)
+	if hold == nil {
 		return 0
 	}
-	if delete(own.entries, requestID); requestID == "" {
-		clear(own.entries)
+	if delete(hold.entries, requestID); requestID == "" {
+		clear(hold.entries)
 	}
-	if len(own.entries) == 0 {
-		l.drop(from, lock)
+	if len(hold.entries) == 0 {
+		l.removeHold(lease, lock)
 	}
-	return int32(len(own.entries))
+	return int32(len(hold.entries))
 }
 
-// end takes everything from a lease.
-func (l *locks) end(gone *lease) {
-	for _, lock := range slices.Clone(gone.locks) {
-		l.drop(gone, lock)
+// endLease releases all locks of a lease and removes the lease.
+func (l *locks) endLease(lease *lease) {
+	for _, lock := range slices.Clone(lease.locks) {
+		l.removeHold(lease, lock)
 	}
-	delete(l.leases, gone.id)
+	delete(l.leases, lease.id)
 }
 
-func (l *locks) drop(from *lease, lock lockName) {
-	from.locks = slices.DeleteFunc(from.locks, func(one lockName) bool { return one == lock })
-	l.held[lock] = slices.DeleteFunc(l.held[lock], func(hold *hold) bool { return hold.lease == from })
-	if len(l.held[lock]) == 0 {
-		delete(l.held, lock)
+func (l *locks) removeHold(lease *lease, lock lockName) {
+	lease.locks = slices.DeleteFunc(lease.locks, func(other lockName) bool { return other == lock })
+	l.holds[lock] = slices.DeleteFunc(l.holds[lock], func(hold *hold) bool { return hold.lease == lease })
+	if len(l.holds[lock]) == 0 {
+		delete(l.holds, lock)
 	}
 }
 
-func (l *locks) grants(of *lease) []*pb.Grant {
+func (l *locks) grants(lease *lease) []*pb.Grant {
 	var grants []*pb.Grant
-	for _, lock := range of.locks {
-		hold := l.own(lock, of.id)
+	for _, lock := range lease.locks {
+		hold := l.holdOf(lock, lease.id)
 		grants = append(grants, &pb.Grant{
 			Target: hold.target, FencingToken: hold.token, HoldCount: int32(len(hold.entries)),
 		})
@@ -292,23 +299,23 @@ func (l *locks) grants(of *lease) []*pb.Grant {
 	return grants
 }
 
-// holding are the leases that have a lock of this name.
-func (l *locks) holding(name string) []*lease {
-	var found []*lease
-	for lock, holds := range l.held {
+// leasesHolding returns the leases that hold a lock of this name.
+func (l *locks) leasesHolding(name string) []*lease {
+	var leases []*lease
+	for lock, holds := range l.holds {
 		for _, hold := range holds {
-			if lock.name == name && !slices.Contains(found, hold.lease) {
-				found = append(found, hold.lease)
+			if lock.name == name && !slices.Contains(leases, hold.lease) {
+				leases = append(leases, hold.lease)
 			}
 		}
 	}
-	return found
+	return leases
 }
 
-func (l *locks) queueLength(isMeant func(lockName) bool) int {
+func (l *locks) queueLength(matches func(lockName) bool) int {
 	count := 0
-	for _, w := range l.line {
-		if slices.ContainsFunc(w.targets, func(one *pb.LockTarget) bool { return isMeant(nameOf(one)) }) {
+	for _, w := range l.queue {
+		if slices.ContainsFunc(w.targets, func(target *pb.LockTarget) bool { return matches(nameOf(target)) }) {
 			count++
 		}
 	}
@@ -316,8 +323,8 @@ func (l *locks) queueLength(isMeant func(lockName) bool) int {
 }
 
 func (l *locks) holders(lock lockName) []*pb.Holder {
-	holders := make([]*pb.Holder, 0, len(l.held[lock]))
-	for _, hold := range l.held[lock] {
+	holders := make([]*pb.Holder, 0, len(l.holds[lock]))
+	for _, hold := range l.holds[lock] {
 		holders = append(holders, &pb.Holder{
 			LeaseId: hold.lease.id, Owner: hold.lease.owner, Target: hold.target, FencingToken: hold.token,
 			SinceTime: timestamppb.New(hold.since), Remaining: durationpb.New(ttl),
@@ -326,31 +333,31 @@ func (l *locks) holders(lock lockName) []*pb.Holder {
 	return holders
 }
 
-func (l *locks) tellPlace(w *waiter, before []*waiter) {
+func (l *locks) sendPosition(w *waiter, ahead []*waiter) {
 	lock := nameOf(w.targets[0])
-	place := &pb.Queued{
+	position := &pb.Queued{
 		CallId: w.callID, Position: 1, Holders: l.holders(lock), HeartbeatInterval: durationpb.New(time.Second),
-		QueueLength: int32(l.queueLength(func(one lockName) bool { return one == lock })),
+		QueueLength: int32(l.queueLength(func(other lockName) bool { return other == lock })),
 	}
-	for _, one := range before {
-		if one.wants(lock) {
-			place.Position++
+	for _, waiter := range ahead {
+		if waiter.includes(lock) {
+			position.Position++
 		}
 	}
-	if told := w.told; told == nil || told.CallId != place.CallId || told.Position != place.Position ||
-		told.QueueLength != place.QueueLength || !slices.EqualFunc(told.Holders, place.Holders, isSameHolder) {
-		w.told = place
-		w.stream.send(&pb.HoldResponse{Message: &pb.HoldResponse_Queued{Queued: place}})
+	if last := w.lastPosition; last == nil || last.CallId != position.CallId || last.Position != position.Position ||
+		last.QueueLength != position.QueueLength || !slices.EqualFunc(last.Holders, position.Holders, isSameHolder) {
+		w.lastPosition = position
+		w.stream.send(&pb.HoldResponse{Message: &pb.HoldResponse_Queued{Queued: position}})
 	}
 }
 
-func isSameHolder(one, other *pb.Holder) bool { return one.LeaseId == other.LeaseId }
+func isSameHolder(first, second *pb.Holder) bool { return first.LeaseId == second.LeaseId }
 
-// names are the locks of a call, for people.
-func (a *ask) names() string {
+// describeLocks returns the names of the requested locks, for messages.
+func (r *acquireRequest) describeLocks() string {
 	var names []string
-	for _, one := range a.targets {
-		names = append(names, nameOf(one).String())
+	for _, target := range r.targets {
+		names = append(names, nameOf(target).String())
 	}
 	return fmt.Sprintf("lock %s", strings.Join(names, ", "))
 }

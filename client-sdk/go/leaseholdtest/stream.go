@@ -1,4 +1,4 @@
-// The lease streams of the broker, and its looks at locks.
+// The lease streams of the broker, and its inspection of locks.
 
 package leaseholdtest
 
@@ -16,8 +16,10 @@ import (
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
 
-// codeRefused is one that no client repeats a call after.
-const codeRefused = int32(codes.Aborted)
+// codeNotRetryable is a status code after which clients do not repeat a call.
+const codeNotRetryable = int32(codes.Aborted)
+
+const unknownLease = "unknown lease: it has ended or never existed"
 
 type lockService struct {
 	pb.UnimplementedLockServiceServer
@@ -29,105 +31,107 @@ type inspectionService struct {
 	broker *Broker
 }
 
-// GetLock shows a lock.
+// GetLock returns the state of a lock.
 func (s *inspectionService) GetLock(_ context.Context, request *pb.GetLockRequest) (*pb.GetLockResponse, error) {
 	s.broker.mu.Lock()
 	defer s.broker.mu.Unlock()
 	locks, lock := &s.broker.locks, nameOf(request)
-	waiting := locks.queueLength(func(one lockName) bool { return one == lock })
+	queueLength := locks.queueLength(func(other lockName) bool { return other == lock })
 	holders := locks.holders(lock)
-	if len(holders) == 0 && waiting == 0 {
-		return nil, status.Error(codes.NotFound, "nobody holds it or waits for it")
+	if len(holders) == 0 && queueLength == 0 {
+		return nil, status.Error(codes.NotFound, "the lock has no holder and no waiter")
 	}
-	found := &pb.Lock{Holders: holders, QueueLength: int32(waiting), HolderCount: int32(len(holders))}
+	state := &pb.Lock{Holders: holders, QueueLength: int32(queueLength), HolderCount: int32(len(holders))}
 	for _, holder := range holders {
-		found.LastFencingToken = max(found.LastFencingToken, holder.FencingToken)
+		state.LastFencingToken = max(state.LastFencingToken, holder.FencingToken)
 	}
-	return &pb.GetLockResponse{Lock: found}, nil
+	return &pb.GetLockResponse{Lock: state}, nil
 }
 
-// stream is one of a client. Everything but its sending is done under the broker's lock.
+// stream is a lease stream of a client. The broker's mutex guards everything except sending.
 type stream struct {
 	broker *Broker
-	// out is never waited for: a client reads faster than this is filled.
+	// out is large enough that sending to it does not block: a client reads faster than the channel fills.
 	out chan *pb.HoldResponse
-	// told are who waits until the client has heard of the end of a lease.
-	told map[string]chan struct{}
-	gone bool
+	// endNotifications is the channels of callers that wait until the client has received the end of a lease, by lease id.
+	endNotifications map[string]chan struct{}
+	isClosed         bool
 }
 
-// Hold is a lease stream.
-func (s *lockService) Hold(connection pb.LockService_HoldServer) error {
-	one := &stream{broker: s.broker, out: make(chan *pb.HoldResponse, 10_000), told: map[string]chan struct{}{}}
-	// Clients take a stream for open when its headers come.
-	if err := connection.SendHeader(nil); err != nil {
+// Hold serves a lease stream.
+func (service *lockService) Hold(grpcStream pb.LockService_HoldServer) error {
+	s := &stream{
+		broker: service.broker, out: make(chan *pb.HoldResponse, 10_000), endNotifications: map[string]chan struct{}{},
+	}
+	// Clients consider a stream open when its headers arrive.
+	if err := grpcStream.SendHeader(nil); err != nil {
 		return err
 	}
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		for response := range one.out {
-			// A stream that has ended says so where it is read.
-			_ = connection.Send(response)
+		for response := range s.out {
+			// The receiving side detects the end of the stream.
+			_ = grpcStream.Send(response)
 		}
 	}()
 	defer func() {
-		one.over()
+		s.finish()
 		<-sent
 	}()
 	for {
-		request, err := connection.Recv()
+		request, err := grpcStream.Recv()
 		if err != nil {
 			return nil
 		}
-		if one.hear(request) {
+		if s.onMessage(request) {
 			return nil
 		}
 	}
 }
 
-// over is after the last message. Its leases and waits stay: their client comes back with them on another stream.
-func (s *stream) over() {
+// finish closes the stream after its last message. Its leases and waiters stay until the client attaches them again.
+func (s *stream) finish() {
 	s.broker.mu.Lock()
 	defer s.broker.mu.Unlock()
-	s.gone = true
+	s.isClosed = true
 	close(s.out)
-	for _, told := range s.told {
-		close(told)
+	for _, notified := range s.endNotifications {
+		close(notified)
 	}
 }
 
 func (s *stream) send(response *pb.HoldResponse) {
-	if !s.gone {
+	if !s.isClosed {
 		s.out <- response
 	}
 }
 
-// hear is a message of the client; whether it was the last one.
-func (s *stream) hear(request *pb.HoldRequest) bool {
+// onMessage handles a message of the client. It returns true if the message was the last one.
+func (s *stream) onMessage(request *pb.HoldRequest) bool {
 	s.broker.mu.Lock()
 	defer s.broker.mu.Unlock()
-	switch said := request.GetMessage().(type) {
+	switch message := request.GetMessage().(type) {
 	case *pb.HoldRequest_Acquire:
-		one := said.Acquire.GetRequest()
-		s.acquire(said.Acquire.GetCallId(), one.GetWaitTimeout(), ask{
-			[]*pb.LockTarget{one.GetTarget()}, one.GetOwner(), one.GetRequestId(), one.GetUnder().GetLeaseId(),
+		acquire := message.Acquire.GetRequest()
+		s.acquire(message.Acquire.GetCallId(), acquire.GetWaitTimeout(), acquireRequest{
+			[]*pb.LockTarget{acquire.GetTarget()}, acquire.GetOwner(), acquire.GetRequestId(), acquire.GetUnder().GetLeaseId(),
 		})
 	case *pb.HoldRequest_AcquireAll:
-		all := said.AcquireAll.GetRequest()
-		s.acquire(said.AcquireAll.GetCallId(), all.GetWaitTimeout(), ask{
-			all.GetTargets(), all.GetOwner(), all.GetRequestId(), "",
+		acquire := message.AcquireAll.GetRequest()
+		s.acquire(message.AcquireAll.GetCallId(), acquire.GetWaitTimeout(), acquireRequest{
+			acquire.GetTargets(), acquire.GetOwner(), acquire.GetRequestId(), "",
 		})
 	case *pb.HoldRequest_Cancel:
-		s.cancel(said.Cancel.GetCallId())
+		s.cancel(message.Cancel.GetCallId())
 	case *pb.HoldRequest_Attach:
-		s.attach(said.Attach)
+		s.attach(message.Attach)
 	case *pb.HoldRequest_Heartbeat:
-		s.acknowledge(said.Heartbeat.GetSequence())
+		s.sendHeartbeatAck(message.Heartbeat.GetSequence())
 	case *pb.HoldRequest_Release:
-		s.release(said.Release)
+		s.release(message.Release)
 	case *pb.HoldRequest_Detach:
-		s.detach(said.Detach)
+		s.detach(message.Detach)
 	case *pb.HoldRequest_Close:
 		s.close()
 		return true
@@ -135,91 +139,91 @@ func (s *stream) hear(request *pb.HoldRequest) bool {
 	return false
 }
 
-func (s *stream) acquire(callID int64, wait *durationpb.Duration, a ask) {
+func (s *stream) acquire(callID int64, wait *durationpb.Duration, request acquireRequest) {
 	locks := &s.broker.locks
-	// A repeat finds its lease, or its place in line.
+	// A repeated acquire returns its lease, or keeps its queue position.
 	for _, lease := range locks.leases {
-		if lease.requests[a.requestID] {
+		if lease.requests[request.requestID] {
 			lease.stream = s
-			s.granted(callID, lease, locks)
+			s.sendGranted(callID, lease, locks)
 			return
 		}
 	}
-	if w := locks.waiting(a.requestID); w != nil {
+	if w := locks.findWaiter(request.requestID); w != nil {
 		w.stream, w.callID = s, callID
-		locks.settle()
+		locks.grantWaiters()
 		return
 	}
-	if why := locks.never(&a); why != nil {
-		s.refused(callID, why)
+	if rejection := locks.findRejection(&request); rejection != nil {
+		s.sendRefused(callID, rejection)
 		return
 	}
-	w := &waiter{ask: a, stream: s, callID: callID}
+	w := &waiter{acquireRequest: request, stream: s, callID: callID}
 	w.timer = time.AfterFunc(wait.AsDuration(), func() {
 		s.broker.mu.Lock()
 		defer s.broker.mu.Unlock()
-		if locks.waiting(a.requestID) == w && wait.AsDuration() > 0 {
-			locks.refuse(w, s.busy(w, pb.ErrorReason_ERROR_REASON_WAIT_TIMEOUT))
-			locks.settle()
+		if locks.findWaiter(request.requestID) == w && wait.AsDuration() > 0 {
+			locks.reject(w, s.heldRejection(w, pb.ErrorReason_ERROR_REASON_WAIT_TIMEOUT))
+			locks.grantWaiters()
 		}
 	})
-	locks.line = append(locks.line, w)
-	if wait.AsDuration() <= 0 && !locks.isNext(w) {
-		locks.refuse(w, s.busy(w, pb.ErrorReason_ERROR_REASON_LOCK_HELD))
+	locks.queue = append(locks.queue, w)
+	if wait.AsDuration() <= 0 && !locks.isGrantedAtOnce(w) {
+		locks.reject(w, s.heldRejection(w, pb.ErrorReason_ERROR_REASON_LOCK_HELD))
 		return
 	}
-	locks.settle()
+	locks.grantWaiters()
 }
 
-// isNext says whether a call that has just joined the line is granted at once.
-func (l *locks) isNext(w *waiter) bool {
-	for _, one := range l.line {
+// isGrantedAtOnce returns true if an acquire that was just added to the queue is granted at once.
+func (l *locks) isGrantedAtOnce(w *waiter) bool {
+	for _, ahead := range l.queue {
 		for _, target := range w.targets {
-			if one != w && one.wants(nameOf(target)) && l.own(nameOf(target), w.under) == nil {
+			if ahead != w && ahead.includes(nameOf(target)) && l.holdOf(nameOf(target), w.under) == nil {
 				return false
 			}
 		}
 	}
-	return l.fits(&w.ask)
+	return l.hasRoom(&w.acquireRequest)
 }
 
-func (s *stream) busy(w *waiter, reason pb.ErrorReason) *pb.Refused {
-	why := refusal(reason, w.names()+" is held")
-	contention := s.broker.locks.contention(&w.ask)
+func (s *stream) heldRejection(w *waiter, reason pb.ErrorReason) *pb.Refused {
+	refused := newRefused(reason, w.describeLocks()+" is held")
+	contention := s.broker.locks.contention(&w.acquireRequest)
 	if detail, err := anypb.New(contention); err == nil {
-		why.Details = []*anypb.Any{detail}
+		refused.Details = []*anypb.Any{detail}
 	}
-	why.RetryAfter = durationpb.New(ttl)
-	return why
+	refused.RetryAfter = durationpb.New(ttl)
+	return refused
 }
 
 func (s *stream) cancel(callID int64) {
 	locks := &s.broker.locks
-	for _, w := range locks.line {
+	for _, w := range locks.queue {
 		if w.stream == s && w.callID == callID {
-			locks.refuse(w, refusal(pb.ErrorReason_ERROR_REASON_CANCELLED, "the wait was given up"))
-			locks.settle()
+			locks.reject(w, newRefused(pb.ErrorReason_ERROR_REASON_CANCELLED, "the wait was cancelled"))
+			locks.grantWaiters()
 			return
 		}
 	}
 }
 
-func (s *stream) attach(said *pb.AttachLease) {
-	lease := s.broker.locks.leases[said.GetLease().GetLeaseId()]
+func (s *stream) attach(attach *pb.AttachLease) {
+	lease := s.broker.locks.leases[attach.GetLease().GetLeaseId()]
 	if lease == nil {
-		s.refused(said.GetCallId(), refusal(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, "no such lease"))
+		s.sendRefused(attach.GetCallId(), newRefused(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, unknownLease))
 		return
 	}
 	lease.stream = s
-	s.attached(said.GetCallId(), lease.id)
+	s.sendAttached(attach.GetCallId(), lease.id)
 }
 
-func (s *stream) attached(callID int64, leaseID string) {
+func (s *stream) sendAttached(callID int64, leaseID string) {
 	attached := &pb.LeaseAttached{CallId: callID, LeaseId: leaseID}
 	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Attached{Attached: attached}})
 }
 
-func (s *stream) acknowledge(sequence int64) {
+func (s *stream) sendHeartbeatAck(sequence int64) {
 	ack := &pb.HeartbeatAck{Sequence: sequence}
 	for _, lease := range s.broker.locks.leases {
 		if lease.stream == s {
@@ -231,82 +235,82 @@ func (s *stream) acknowledge(sequence int64) {
 	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Ack{Ack: ack}})
 }
 
-func (s *stream) release(said *pb.HoldRelease) {
+func (s *stream) release(release *pb.HoldRelease) {
 	locks := &s.broker.locks
-	lease := locks.leases[said.GetLeaseId()]
+	lease := locks.leases[release.GetLeaseId()]
 	if lease == nil {
-		s.heard(said.GetLeaseId())
-		s.refused(said.GetCallId(), refusal(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, "no such lease"))
+		s.confirmEnd(release.GetLeaseId())
+		s.sendRefused(release.GetCallId(), newRefused(pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND, unknownLease))
 		return
 	}
-	released := &pb.Released{CallId: said.GetCallId()}
-	if said.GetLock() == nil {
-		locks.end(lease)
+	released := &pb.Released{CallId: release.GetCallId()}
+	if release.GetLock() == nil {
+		locks.endLease(lease)
 	} else {
-		released.HoldCount = locks.release(lease, nameOf(said.GetLock()), said.GetRequestId())
+		released.HoldCount = locks.release(lease, nameOf(release.GetLock()), release.GetRequestId())
 	}
 	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Released{Released: released}})
-	locks.settle()
+	locks.grantWaiters()
 }
 
-// heard: the client knows that a lease is over.
-func (s *stream) heard(leaseID string) {
-	if told := s.told[leaseID]; told != nil {
-		delete(s.told, leaseID)
-		close(told)
+// confirmEnd notifies the caller that waits until the client has received the end of a lease.
+func (s *stream) confirmEnd(leaseID string) {
+	if notified := s.endNotifications[leaseID]; notified != nil {
+		delete(s.endNotifications, leaseID)
+		close(notified)
 	}
 }
 
-func (s *stream) detach(said *pb.DetachLease) {
-	s.heard(said.GetLeaseId())
-	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Done{Done: &pb.Done{CallId: said.GetCallId()}}})
+func (s *stream) detach(detach *pb.DetachLease) {
+	s.confirmEnd(detach.GetLeaseId())
+	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Done{Done: &pb.Done{CallId: detach.GetCallId()}}})
 }
 
-// close gives back everything of the stream.
+// close releases all leases of the stream and removes its waiters.
 func (s *stream) close() {
 	locks := &s.broker.locks
 	for _, lease := range locks.leases {
 		if lease.stream == s {
-			locks.end(lease)
+			locks.endLease(lease)
 		}
 	}
-	for _, w := range append([]*waiter(nil), locks.line...) {
+	for _, w := range append([]*waiter(nil), locks.queue...) {
 		if w.stream == s {
-			locks.leave(w)
+			locks.dequeue(w)
 		}
 	}
-	locks.settle()
+	locks.grantWaiters()
 }
 
-// end tells that a lease is over; what it returns is closed when the client has heard of it. It has when it answers
-// to what it is told next: that a lease which it does not have any more is attached.
-func (s *stream) end(leaseID string, reason pb.LeaseEndReason, message string) <-chan struct{} {
-	told := make(chan struct{})
-	if s.gone {
-		close(told)
-		return told
+// sendEnded sends the end of a lease. The returned channel is closed when the client has received it. To find out, the
+// broker then sends an attachment of the ended lease, which the client no longer has and therefore detaches.
+func (s *stream) sendEnded(leaseID string, reason pb.LeaseEndReason, message string) <-chan struct{} {
+	notified := make(chan struct{})
+	if s.isClosed {
+		close(notified)
+		return notified
 	}
-	s.told[leaseID] = told
+	s.endNotifications[leaseID] = notified
 	ended := &pb.LeaseEnded{LeaseId: leaseID, Reason: reason, Message: message}
 	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Ended{Ended: ended}})
-	s.attached(0, leaseID)
-	return told
+	s.sendAttached(0, leaseID)
+	return notified
 }
 
-func (s *stream) granted(callID int64, lease *lease, locks *locks) {
+func (s *stream) sendGranted(callID int64, lease *lease, locks *locks) {
 	granted := &pb.Granted{CallId: callID, Lease: &pb.Lease{
 		LeaseId: lease.id, LeaseToken: lease.secret, Grants: locks.grants(lease), Ttl: durationpb.New(ttl),
 	}}
 	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Granted{Granted: granted}})
 }
 
-func (s *stream) refused(callID int64, why *pb.Refused) {
-	why.CallId = callID
-	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Refused{Refused: why}})
+func (s *stream) sendRefused(callID int64, refused *pb.Refused) {
+	refused.CallId = callID
+	s.send(&pb.HoldResponse{Message: &pb.HoldResponse_Refused{Refused: refused}})
 }
 
-func refusal(reason pb.ErrorReason, message string) *pb.Refused {
-	return &pb.Refused{Reason: reason, Code: codeRefused, Message: message}
+func newRefused(reason pb.ErrorReason, message string) *pb.Refused {
+	return &pb.Refused{Reason: reason, Code: codeNotRetryable, Message: message}
 }
 
 var reasons = map[error]pb.ErrorReason{
@@ -327,9 +331,9 @@ var reasons = map[error]pb.ErrorReason{
 	leasehold.ErrInternal:           pb.ErrorReason_ERROR_REASON_INTERNAL,
 }
 
-func reasonOf(why error) pb.ErrorReason {
-	for err, reason := range reasons {
-		if errors.Is(why, err) {
+func reasonOf(err error) pb.ErrorReason {
+	for known, reason := range reasons {
+		if errors.Is(err, known) {
 			return reason
 		}
 	}

@@ -55,7 +55,7 @@ func reconcile(ctx context.Context, client *leasehold.Client, rows []string) err
 	return nil
 }
 
-// write stands for a request to what the lock protects, which refuses a token that is smaller than one it has seen.
+// write stands for a request to the protected resource, which rejects a token that is smaller than one it has received.
 func write(ctx context.Context, row string, fencingToken int64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -1,4 +1,4 @@
-// Package clock is the clock that validity is counted on: it runs on while the machine is suspended.
+// Package clock provides the clock for the validity of leases. It runs on while the machine is suspended.
 package clock
 
 import (
@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Now is the time since some moment in the past. A variable, so that a program that plays a suspend can
-// replace it before it makes a client; nothing in the library does.
+// Now returns the time since a fixed moment in the past. It is a variable so that a program can replace it before it
+// creates a client, to simulate a suspend. The library never replaces it.
 var Now = now
 
-// larger is the clock of systems on which none runs through a suspend: from reading to reading the larger
-// step of the monotonic and the wall clock. It never goes back, and never slower than the monotonic clock,
-// whatever the wall clock is set to; a wall clock that is set ahead ends validity early.
-type larger struct {
+// suspendAwareClock is the clock of systems without a clock that runs through a suspend. From reading to reading it
+// advances by the larger step of the monotonic and the wall clock. It never goes back, and is never slower than the
+// monotonic clock, whatever the wall clock is set to. A wall clock that is set ahead ends validity early.
+type suspendAwareClock struct {
 	mu              sync.Mutex
 	monotonic, wall time.Duration
-	total           time.Duration
+	elapsed         time.Duration
 }
 
-func (c *larger) advance(monotonic, wall time.Duration) time.Duration {
+func (c *suspendAwareClock) advance(monotonic, wall time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.total += max(monotonic-c.monotonic, wall-c.wall, 0)
+	c.elapsed += max(monotonic-c.monotonic, wall-c.wall, 0)
 	c.monotonic, c.wall = monotonic, wall
-	return c.total
+	return c.elapsed
 }

@@ -5,12 +5,12 @@ package clock
 import "time"
 
 var (
-	begun   = time.Now()
-	elapsed larger
+	start = time.Now()
+	clock suspendAwareClock
 )
 
 func now() time.Duration {
 	at := time.Now()
-	// Without its monotonic reading a time is that of the wall clock.
-	return elapsed.advance(at.Sub(begun), at.Round(0).Sub(begun.Round(0)))
+	// Round(0) removes the monotonic reading, so that Sub uses the wall clock.
+	return clock.advance(at.Sub(start), at.Round(0).Sub(start.Round(0)))
 }

@@ -11,31 +11,31 @@ import (
 	"leasehold.dev/sdk"
 )
 
-// kept is a lease under its name.
-type kept struct {
+// namedLease is a lease that later commands refer to by name.
+type namedLease struct {
 	lease   *leasehold.Lease
 	targets []leasehold.Target
 }
 
-// probe is what the commands speak of.
+// probe is the state that the commands use.
 type probe struct {
 	client *leasehold.Client
 
 	mu     sync.Mutex
-	leases map[string]kept
-	// open are the acquires under way.
-	open map[int64]context.CancelFunc
+	leases map[string]namedLease
+	// pending is the cancel functions of pending acquires, by command id.
+	pending map[int64]context.CancelFunc
 }
 
 func newProbe(client *leasehold.Client) *probe {
-	return &probe{client: client, leases: map[string]kept{}, open: map[int64]context.CancelFunc{}}
+	return &probe{client: client, leases: map[string]namedLease{}, pending: map[int64]context.CancelFunc{}}
 }
 
-// begin does a command, or has it done while the next ones are read.
-func (p *probe) begin(c command) error {
+// run runs a command, or starts it in a goroutine if it has to wait.
+func (p *probe) run(c command) error {
 	switch c.Do {
 	case "exit":
-		// Releases are left out.
+		// The process exits without releases.
 		os.Exit(0)
 	case "version":
 		reply(c, nowMs(), version{"go", leasehold.Version}, nil)
@@ -47,8 +47,8 @@ func (p *probe) begin(c command) error {
 		reply(c, at, p.state(c.Lease), nil)
 	case "cancel":
 		p.mu.Lock()
-		// It may have ended by now.
-		if cancel := p.open[c.Call]; cancel != nil {
+		// The acquire may have ended before.
+		if cancel := p.pending[c.Call]; cancel != nil {
 			cancel()
 		}
 		p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *probe) begin(c command) error {
 	case "acquire", "try_acquire":
 		ctx, cancel := context.WithCancel(context.Background())
 		p.mu.Lock()
-		p.open[c.ID] = cancel
+		p.pending[c.ID] = cancel
 		p.mu.Unlock()
 		go p.acquire(ctx, c)
 	case "release":
@@ -69,42 +69,42 @@ func (p *probe) begin(c command) error {
 			reply(c, nowMs(), struct{}{}, err)
 		}()
 	default:
-		return fmt.Errorf("no such command: %s", c.Do)
+		return fmt.Errorf("unknown command: %s", c.Do)
 	}
 	return nil
 }
 
 func (p *probe) state(name string) lease {
 	p.mu.Lock()
-	one := p.leases[name]
+	named := p.leases[name]
 	p.mu.Unlock()
-	return stateOf(one)
+	return stateOf(named)
 }
 
 func (p *probe) acquire(ctx context.Context, c command) {
-	targets, options := p.how(c)
-	var got *leasehold.Lease
+	targets, options := p.acquireArguments(c)
+	var lease *leasehold.Lease
 	var err error
 	switch {
 	case c.Do == "acquire" && len(targets) == 1:
-		got, err = p.client.Lock(ctx, targets[0].Name, append(options, as(targets[0])...)...)
+		lease, err = p.client.Lock(ctx, targets[0].Name, append(options, modeOptions(targets[0])...)...)
 	case c.Do == "acquire":
-		got, err = p.client.LockAll(ctx, targets, options...)
+		lease, err = p.client.LockAll(ctx, targets, options...)
 	case len(targets) == 1:
-		got, err = p.client.TryLock(ctx, targets[0].Name, append(options, as(targets[0])...)...)
+		lease, err = p.client.TryLock(ctx, targets[0].Name, append(options, modeOptions(targets[0])...)...)
 	default:
-		got, err = p.client.TryLockAll(ctx, targets, options...)
+		lease, err = p.client.TryLockAll(ctx, targets, options...)
 	}
 	at := nowMs()
 	p.mu.Lock()
-	delete(p.open, c.ID)
+	delete(p.pending, c.ID)
 	if err == nil {
-		p.leases[c.As] = kept{got, targets}
+		p.leases[c.As] = namedLease{lease, targets}
 	}
 	p.mu.Unlock()
 	switch {
 	case err == nil:
-		reply(c, at, stateOf(kept{got, targets}), nil)
+		reply(c, at, stateOf(namedLease{lease, targets}), nil)
 	case c.Do == "try_acquire" && errors.Is(err, leasehold.ErrHeld):
 		reply(c, at, nil, nil)
 	default:
@@ -114,40 +114,41 @@ func (p *probe) acquire(ctx context.Context, c command) {
 
 func (p *probe) release(c command) {
 	p.mu.Lock()
-	one := p.leases[c.Lease]
+	named := p.leases[c.Lease]
 	p.mu.Unlock()
-	err := one.lease.Release(context.Background())
+	err := named.lease.Release(context.Background())
 	reply(c, nowMs(), struct{}{}, err)
 }
 
 func (p *probe) observe(c command) {
 	for leader, err := range p.client.Elect(c.Lock).Observe(context.Background()) {
 		at := nowMs()
-		seen := observed{}
+		observation := observation{}
 		if leader != nil {
-			one := holderOf(*leader)
-			seen.Holder = &one
+			holder := holderOf(*leader)
+			observation.Holder = &holder
 		}
-		reply(c, at, seen, err)
+		reply(c, at, observation, err)
 		return
 	}
 }
 
-// how is what a command says of an acquire.
-func (p *probe) how(c command) ([]leasehold.Target, []leasehold.Option) {
+// acquireArguments returns the targets and options of an acquire command.
+func (p *probe) acquireArguments(c command) ([]leasehold.Target, []leasehold.Option) {
 	targets := make([]leasehold.Target, len(c.Targets))
-	for i, one := range c.Targets {
+	for i, target := range c.Targets {
 		targets[i] = leasehold.Target{
-			Name: one.Name, Namespace: one.Namespace, Shared: one.Mode == "shared", Permits: one.Permits, Limit: one.Limit,
+			Name: target.Name, Namespace: target.Namespace, Shared: target.Mode == "shared",
+			Permits: target.Permits, Limit: target.Limit,
 		}
 	}
 	options := []leasehold.Option{
 		leasehold.WithReason(c.Reason),
-		leasehold.WithOnQueue(func(place leasehold.Place) {
-			say(queued{"queued", nowMs(), c.ID, place.Position, place.QueueLength, holdersOf(place.Holders)})
+		leasehold.WithOnQueue(func(position leasehold.QueuePosition) {
+			writeLine(queuedEvent{"queued", nowMs(), c.ID, position.Position, position.QueueLength, holdersOf(position.Holders)})
 		}),
 		leasehold.WithOnLost(func(l *leasehold.Lease) {
-			say(event{Event: "lost", AtMs: nowMs(), Lease: c.As, Reason: *reasonOf(l.LostReason())})
+			writeLine(event{Event: "lost", AtMs: nowMs(), Lease: c.As, Reason: *reasonOf(l.LostReason())})
 		}),
 	}
 	for _, time := range []struct {
@@ -172,14 +173,14 @@ func (p *probe) how(c command) ([]leasehold.Target, []leasehold.Option) {
 	return targets, options
 }
 
-// as has the call for one lock take it as the target says.
-func as(one leasehold.Target) []leasehold.Option {
-	options := []leasehold.Option{leasehold.WithNamespace(one.Namespace)}
+// modeOptions returns the options by which a call for one lock uses the namespace and the mode of the target.
+func modeOptions(target leasehold.Target) []leasehold.Option {
+	options := []leasehold.Option{leasehold.WithNamespace(target.Namespace)}
 	switch {
-	case one.Shared:
+	case target.Shared:
 		options = append(options, leasehold.WithShared())
-	case one.Permits != 0:
-		options = append(options, leasehold.WithPermits(one.Permits, one.Limit))
+	case target.Permits != 0:
+		options = append(options, leasehold.WithPermits(target.Permits, target.Limit))
 	}
 	return options
 }

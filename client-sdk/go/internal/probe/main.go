@@ -1,5 +1,5 @@
-// Probe plays the scenarios of the suite with the Go client: one JSON command a line in, one JSON line out for each
-// answer and each event. The protocol is in tests/suite/README.md.
+// Probe runs the scenarios of the suite with the Go client. Each line of input is a JSON command, and each line of
+// output is a JSON response or event. The protocol is in tests/suite/README.md.
 package main
 
 import (
@@ -27,22 +27,22 @@ func main() {
 }
 
 func run() error {
-	if err := setAhead(os.Getenv("LEASEHOLD_TEST_BOOTTIME_AHEAD")); err != nil {
+	if err := offsetClock(os.Getenv("LEASEHOLD_TEST_BOOTTIME_AHEAD")); err != nil {
 		return err
 	}
 	setLog(os.Getenv("LEASEHOLD_LOG"))
 	client, err := connect()
 	if err != nil {
-		say(event{Event: "failed", AtMs: nowMs(), Error: failureOf(err)})
+		writeLine(event{Event: "failed", AtMs: nowMs(), Error: failureOf(err)})
 		os.Exit(1)
 	}
-	say(event{Event: "ready", AtMs: nowMs()})
+	writeLine(event{Event: "ready", AtMs: nowMs()})
 	p := newProbe(client)
 	lines := bufio.NewReader(os.Stdin)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			// There is no hook at the exit of a Go program.
+			// A Go program has no exit hook.
 			return client.Close()
 		}
 		if err != nil {
@@ -52,7 +52,7 @@ func run() error {
 		if err := json.Unmarshal(line, &c); err != nil {
 			return err
 		}
-		if err := p.begin(c); err != nil {
+		if err := p.run(c); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func setLog(level string) {
 	}
 }
 
-// connect makes a client as the environment has it.
+// connect creates a client with the settings of the environment.
 func connect() (*leasehold.Client, error) {
 	var options []leasehold.ClientOption
 	if owner, ok := os.LookupEnv("LEASEHOLD_OWNER"); ok {
@@ -84,7 +84,7 @@ func connect() (*leasehold.Client, error) {
 		options = append(options, leasehold.WithAllowInsecureToken())
 	}
 	if ca, ok := os.LookupEnv("LEASEHOLD_TLS_CA"); ok {
-		config, err := trusted(ca)
+		config, err := tlsConfig(ca)
 		if err != nil {
 			return nil, err
 		}
@@ -97,19 +97,19 @@ func connect() (*leasehold.Client, error) {
 	return client, client.Connect(context.Background())
 }
 
-func trusted(ca string) (*tls.Config, error) {
-	pem, err := os.ReadFile(ca)
+func tlsConfig(caPath string) (*tls.Config, error) {
+	pem, err := os.ReadFile(caPath)
 	if err != nil {
 		return nil, err
 	}
 	config := &tls.Config{RootCAs: x509.NewCertPool()}
 	config.RootCAs.AppendCertsFromPEM(pem)
 	if cert, ok := os.LookupEnv("LEASEHOLD_TLS_CERT"); ok {
-		own, err := tls.LoadX509KeyPair(cert, os.Getenv("LEASEHOLD_TLS_KEY"))
+		certificate, err := tls.LoadX509KeyPair(cert, os.Getenv("LEASEHOLD_TLS_KEY"))
 		if err != nil {
 			return nil, err
 		}
-		config.Certificates = []tls.Certificate{own}
+		config.Certificates = []tls.Certificate{certificate}
 	}
 	return config, nil
 }

@@ -57,7 +57,7 @@ type holder struct {
 	RemainingMs float64 `json:"remaining_ms"`
 }
 
-type observed struct {
+type observation struct {
 	Holder *holder `json:"holder"`
 }
 
@@ -69,7 +69,7 @@ type failure struct {
 	Reason       *string  `json:"reason"`
 }
 
-type answer struct {
+type response struct {
 	ID    int64    `json:"id"`
 	AtMs  float64  `json:"at_ms"`
 	OK    any      `json:"ok"`
@@ -84,7 +84,7 @@ type event struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
-type queued struct {
+type queuedEvent struct {
 	Event       string   `json:"event"`
 	AtMs        float64  `json:"at_ms"`
 	Call        int64    `json:"call"`
@@ -93,8 +93,8 @@ type queued struct {
 	Holders     []holder `json:"holders"`
 }
 
-// The classes of errors in the common spelling.
-var classes = []struct {
+// errorClasses maps errors to their names, which all SDKs share.
+var errorClasses = []struct {
 	err   error
 	class string
 }{
@@ -127,7 +127,7 @@ var classes = []struct {
 	{context.Canceled, "Cancelled"},
 }
 
-var reasons = map[leasehold.LostReason]string{
+var lostReasonNames = map[leasehold.LostReason]string{
 	leasehold.LostExpired:           "Expired",
 	leasehold.LostRevoked:           "Revoked",
 	leasehold.LostByStore:           "StoreLost",
@@ -141,19 +141,19 @@ var reasons = map[leasehold.LostReason]string{
 
 func failureOf(err error) *failure {
 	f := &failure{Message: err.Error()}
-	for _, one := range classes {
-		if errors.Is(err, one.err) {
-			f.Class = one.class
+	for _, class := range errorClasses {
+		if errors.Is(err, class.err) {
+			f.Class = class.class
 		}
 	}
 	if f.Class == "" {
-		panic("an error of no class: " + err.Error())
+		panic("an error without a class: " + err.Error())
 	}
-	var said *leasehold.Error
-	if errors.As(err, &said) {
-		f.Holders = holdersOf(said.Holders)
-		if said.RetryAfter > 0 {
-			after := ms(said.RetryAfter)
+	var detailed *leasehold.Error
+	if errors.As(err, &detailed) {
+		f.Holders = holdersOf(detailed.Holders)
+		if detailed.RetryAfter > 0 {
+			after := milliseconds(detailed.RetryAfter)
 			f.RetryAfterMs = &after
 		}
 	}
@@ -164,56 +164,56 @@ func failureOf(err error) *failure {
 	return f
 }
 
-func stateOf(one kept) lease {
-	state := lease{LeaseID: one.lease.ID(), Valid: one.lease.IsValid()}
-	for _, target := range one.targets {
-		token, _ := one.lease.FencingTokenOf(target)
+func stateOf(named namedLease) lease {
+	state := lease{LeaseID: named.lease.ID(), Valid: named.lease.IsValid()}
+	for _, target := range named.targets {
+		token, _ := named.lease.FencingTokenOf(target)
 		state.Tokens = append(state.Tokens, token)
 	}
-	state.RemainingMs = ms(one.lease.Remaining())
-	state.LostReason = reasonOf(one.lease.LostReason())
+	state.RemainingMs = milliseconds(named.lease.Remaining())
+	state.LostReason = reasonOf(named.lease.LostReason())
 	return state
 }
 
-func reasonOf(why leasehold.LostReason) *string {
-	if why == 0 {
+func reasonOf(reason leasehold.LostReason) *string {
+	if reason == 0 {
 		return nil
 	}
-	name := reasons[why]
+	name := lostReasonNames[reason]
 	return &name
 }
 
-func holderOf(one leasehold.Holder) holder {
-	return holder{one.LeaseID, one.Owner, one.Reason, one.FencingToken, ms(one.Remaining)}
+func holderOf(source leasehold.Holder) holder {
+	return holder{source.LeaseID, source.Owner, source.Reason, source.FencingToken, milliseconds(source.Remaining)}
 }
 
-func holdersOf(all []leasehold.Holder) []holder {
-	holders := make([]holder, len(all))
-	for i, one := range all {
-		holders[i] = holderOf(one)
+func holdersOf(sources []leasehold.Holder) []holder {
+	holders := make([]holder, len(sources))
+	for i, source := range sources {
+		holders[i] = holderOf(source)
 	}
 	return holders
 }
 
-// reply answers a command.
+// reply writes the response to a command.
 func reply(c command, atMs float64, ok any, err error) {
 	if err != nil {
-		say(answer{ID: c.ID, AtMs: atMs, Error: failureOf(err)})
+		writeLine(response{ID: c.ID, AtMs: atMs, Error: failureOf(err)})
 		return
 	}
-	say(answer{ID: c.ID, AtMs: atMs, OK: ok})
+	writeLine(response{ID: c.ID, AtMs: atMs, OK: ok})
 }
 
-var saying sync.Mutex
+var outputMutex sync.Mutex
 
-// say is to the runner.
-func say(line any) {
+// writeLine writes a line to the test runner.
+func writeLine(line any) {
 	text, err := json.Marshal(line)
 	if err != nil {
 		panic(err)
 	}
-	saying.Lock()
-	defer saying.Unlock()
+	outputMutex.Lock()
+	defer outputMutex.Unlock()
 	if _, err := os.Stdout.Write(append(text, '\n')); err != nil {
 		panic(err)
 	}

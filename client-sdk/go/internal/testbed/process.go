@@ -1,5 +1,5 @@
-// Package testbed has real brokers and a real Redis, as processes that whoever starts them ends, and a network
-// between them that fails.
+// Package testbed starts real brokers and a real Redis as processes, and proxies that simulate network failures. The
+// caller must stop the processes.
 package testbed
 
 import (
@@ -20,9 +20,9 @@ import (
 	"time"
 )
 
-const startLimit = 20 * time.Second
+const startTimeout = 20 * time.Second
 
-// FreePort is one that nobody listens on, below those that the system gives to connections by itself.
+// FreePort returns a free port, below the range from which the system assigns ports to outgoing connections.
 func FreePort() (int, error) {
 	for {
 		port := 20_000 + rand.IntN(10_000)
@@ -36,13 +36,13 @@ func FreePort() (int, error) {
 	}
 }
 
-// Process is one whose lines of output can be awaited.
+// Process is a running program. Callers can wait for its lines of output.
 type Process struct {
-	command *exec.Cmd
-	in      io.Writer
-	lines   chan string
-	ended   chan struct{}
-	killing sync.Once
+	command  *exec.Cmd
+	in       io.Writer
+	lines    chan string
+	exited   chan struct{}
+	killOnce sync.Once
 }
 
 // Start starts a program.
@@ -61,54 +61,55 @@ func Start(env []string, program string, args ...string) (*Process, error) {
 	if err := command.Start(); err != nil {
 		return nil, err
 	}
-	p := &Process{command: command, in: in, lines: make(chan string, 10_000), ended: make(chan struct{})}
+	p := &Process{command: command, in: in, lines: make(chan string, 10_000), exited: make(chan struct{})}
 	go func() {
-		defer close(p.ended)
+		defer close(p.exited)
 		scanner := bufio.NewScanner(out)
 		for scanner.Scan() {
 			p.lines <- scanner.Text()
 		}
 		close(p.lines)
-		// How it has ended is in its state.
+		// The exit status is in command.ProcessState.
 		_ = command.Wait()
 	}()
 	return p, nil
 }
 
-// Say writes a line to its input.
-func (p *Process) Say(line string) error {
+// WriteLine writes a line to the standard input of the process.
+func (p *Process) WriteLine(line string) error {
 	_, err := fmt.Fprintln(p.in, line)
 	return err
 }
 
-// Line waits for a line with the pattern; what its first group has found.
-func (p *Process) Line(pattern string) (string, error) {
-	wanted := regexp.MustCompile(pattern)
-	limit := time.After(startLimit)
+// WaitForLine waits for a line of output that matches the pattern, and returns the text of its last group, or the whole
+// match if the pattern has no group.
+func (p *Process) WaitForLine(pattern string) (string, error) {
+	expression := regexp.MustCompile(pattern)
+	timeout := time.After(startTimeout)
 	for {
 		select {
 		case line, ok := <-p.lines:
 			if !ok {
-				return "", fmt.Errorf("it ended without a line %q", pattern)
+				return "", fmt.Errorf("the process ended without a line %q", pattern)
 			}
-			if found := wanted.FindStringSubmatch(line); found != nil {
-				return found[len(found)-1], nil
+			if groups := expression.FindStringSubmatch(line); groups != nil {
+				return groups[len(groups)-1], nil
 			}
-		case <-limit:
-			return "", fmt.Errorf("no line %q within %s", pattern, startLimit)
+		case <-timeout:
+			return "", fmt.Errorf("no line %q within %s", pattern, startTimeout)
 		}
 	}
 }
 
-// Signal sends it a signal.
+// Signal sends a signal to the process.
 func (p *Process) Signal(number syscall.Signal) error { return p.command.Process.Signal(number) }
 
-// Pause stops it, and waits until it stands still.
+// Pause sends SIGSTOP, and waits until the process is stopped.
 func (p *Process) Pause() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	for until := time.Now().Add(startLimit); ; {
+	for until := time.Now().Add(startTimeout); ; {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.command.Process.Pid))
 		if err != nil {
 			return err
@@ -123,36 +124,36 @@ func (p *Process) Pause() error {
 	}
 }
 
-// Resume lets it go on.
+// Resume continues a stopped process.
 func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
-// Ended waits for its end; its exit code.
-func (p *Process) Ended() (int, error) {
+// WaitForExit waits for the end of the process and returns its exit code.
+func (p *Process) WaitForExit() (int, error) {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return p.command.ProcessState.ExitCode(), nil
-	case <-time.After(startLimit):
+	case <-time.After(startTimeout):
 		return 0, fmt.Errorf("process %d does not end", p.command.Process.Pid)
 	}
 }
 
-// Kill kills it, and waits for its end.
+// Kill kills the process, and waits for its end.
 func (p *Process) Kill() {
-	p.killing.Do(func() {
-		// It may have ended by itself.
+	p.killOnce.Do(func() {
+		// The process may have ended before.
 		_ = p.command.Process.Kill()
 	})
-	<-p.ended
+	<-p.exited
 }
 
-// Broker is one on a store; on the same port when it is started again.
+// Broker is a broker process. A restart uses the same store and port.
 type Broker struct {
 	*Process
 	Addr  string
 	store string
 }
 
-// StartBroker starts one; without a store on its embedded one.
+// StartBroker starts a broker. Without a store it uses its embedded store.
 func StartBroker(store string) (*Broker, error) {
 	port, err := FreePort()
 	if err != nil {
@@ -178,17 +179,17 @@ func (b *Broker) start() error {
 	if b.Process, err = Start(nil, binary, args...); err != nil {
 		return err
 	}
-	_, err = b.Line("^listening on (.*)")
+	_, err = b.WaitForLine("^listening on (.*)")
 	return err
 }
 
-// URL is its endpoint.
+// URL returns the endpoint of the broker.
 func (b *Broker) URL() string { return "http://" + b.Addr }
 
-// Terminate asks it to stop.
+// Terminate sends SIGTERM.
 func (b *Broker) Terminate() error { return b.Signal(syscall.SIGTERM) }
 
-// Restart kills it and starts it again.
+// Restart kills the broker and starts it again.
 func (b *Broker) Restart() error {
 	b.Kill()
 	return b.start()
@@ -201,19 +202,19 @@ func serverBinary() (string, error) {
 		binary = filepath.Join(filepath.Dir(file), "../../../../target/debug/leasehold-server")
 	}
 	if _, err := os.Stat(binary); err != nil {
-		return "", fmt.Errorf("no broker: cargo build -p leasehold-server, or set LEASEHOLD_SERVER: %w", err)
+		return "", fmt.Errorf("no broker binary; run cargo build -p leasehold-server, or set LEASEHOLD_SERVER: %w", err)
 	}
 	return binary, nil
 }
 
-// Redis is a redis-server without persistence, on a port and in a folder of its own.
+// Redis is a redis-server process without persistence, with its own port and folder.
 type Redis struct {
 	*Process
 	Addr string
 	dir  string
 }
 
-// StartRedis starts one.
+// StartRedis starts a Redis server.
 func StartRedis() (*Redis, error) {
 	port, err := FreePort()
 	if err != nil {
@@ -232,21 +233,21 @@ func StartRedis() (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = r.Line("Ready to accept connections")
+	_, err = r.WaitForLine("Ready to accept connections")
 	return r, err
 }
 
-// URL is it as a broker's store.
+// URL returns the address of the server, as the store of a broker.
 func (r *Redis) URL() string { return "redis://" + r.Addr + "/0" }
 
-// Kill kills it, and removes its folder.
+// Kill kills the server, and removes its folder.
 func (r *Redis) Kill() {
 	r.Process.Kill()
-	// A folder that stays in the place for temporary ones harms nobody.
+	// A remaining temporary folder does no harm.
 	_ = os.RemoveAll(r.dir)
 }
 
-// Command runs a command by hand; the first line of the answer.
+// Command sends a command and returns the first line of the response.
 func (r *Redis) Command(words ...string) (string, error) {
 	connection, err := net.DialTimeout("tcp", r.Addr, 5*time.Second)
 	if err != nil {

@@ -6,112 +6,112 @@ import (
 	"time"
 )
 
-// Way is which packets are meant.
-type Way int
+// Direction is a set of directions in which packets flow.
+type Direction int
 
-// The ways.
+// Directions of the data that Drop drops.
 const (
-	Nothing  Way = 0
-	ToBroker Way = 1
-	ToClient Way = 2
-	Both     Way = ToBroker | ToClient
+	None     Direction = 0
+	ToBroker Direction = 1
+	ToClient Direction = 2
+	Both     Direction = ToBroker | ToClient
 )
 
-// Proxy is a TCP proxy before a broker: it cuts, swallows, delays and refuses.
+// Proxy is a TCP proxy in front of a broker. It can break, drop, delay and refuse connections or data.
 type Proxy struct {
 	listener net.Listener
 	broker   string
 
-	mu        sync.Mutex
-	changed   *sync.Cond
-	swallows  Way
-	delay     time.Duration
-	holdsBack bool
-	refuses   bool
-	lost      int
-	opened    int
-	open      map[net.Conn]bool
+	mu            sync.Mutex
+	changed       *sync.Cond
+	dropping      Direction
+	delay         time.Duration
+	isBlocked     bool
+	isRefusing    bool
+	droppedBytes  int
+	acceptedCount int
+	connections   map[net.Conn]bool
 }
 
-// StartProxy starts one before this address.
+// StartProxy starts a proxy in front of the broker at this address.
 func StartProxy(broker string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: listener, broker: broker, open: map[net.Conn]bool{}}
+	p := &Proxy{listener: listener, broker: broker, connections: map[net.Conn]bool{}}
 	p.changed = sync.NewCond(&p.mu)
 	go p.accept()
 	return p, nil
 }
 
-// URL is it as an endpoint.
+// URL returns the address of the proxy, as an endpoint of a client.
 func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
 
-// Swallow loses what is sent that way, while connections stay open.
-func (p *Proxy) Swallow(way Way) { p.set(func() { p.swallows = way }) }
+// Drop drops the data in these directions, while connections stay open.
+func (p *Proxy) Drop(direction Direction) { p.update(func() { p.dropping = direction }) }
 
-// Delay keeps what the broker says for so long.
-func (p *Proxy) Delay(delay time.Duration) { p.set(func() { p.delay = delay }) }
+// Delay delays the data from the broker by this time.
+func (p *Proxy) Delay(delay time.Duration) { p.update(func() { p.delay = delay }) }
 
-// HoldBack keeps what the broker says until it is called with false.
-func (p *Proxy) HoldBack(holdsBack bool) {
-	p.set(func() { p.holdsBack = holdsBack })
+// BlockResponses retains the data from the broker until BlockResponses(false) is called.
+func (p *Proxy) BlockResponses(isBlocked bool) {
+	p.update(func() { p.isBlocked = isBlocked })
 	p.changed.Broadcast()
 }
 
-// Refuse closes new connections at once.
-func (p *Proxy) Refuse(refuses bool) { p.set(func() { p.refuses = refuses }) }
+// RefuseConnections closes new connections at once.
+func (p *Proxy) RefuseConnections(isRefusing bool) { p.update(func() { p.isRefusing = isRefusing }) }
 
-// Cut breaks every connection; how many.
-func (p *Proxy) Cut() int {
+// CloseConnections closes every connection, and returns their number.
+func (p *Proxy) CloseConnections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	count := len(p.open) / 2
-	for connection := range p.open {
+	count := len(p.connections) / 2
+	for connection := range p.connections {
 		connection.Close()
 	}
 	return count
 }
 
-// Lost is how many bytes were swallowed.
-func (p *Proxy) Lost() int {
+// DroppedBytes returns the number of dropped bytes.
+func (p *Proxy) DroppedBytes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lost
+	return p.droppedBytes
 }
 
-// Opened is how many connections were opened.
-func (p *Proxy) Opened() int {
+// AcceptedCount returns the number of accepted connections.
+func (p *Proxy) AcceptedCount() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.opened
+	return p.acceptedCount
 }
 
-// WaitLost waits until more than that was swallowed.
-func (p *Proxy) WaitLost(before int) {
+// WaitForDrop waits until more bytes than before were dropped.
+func (p *Proxy) WaitForDrop(before int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.lost <= before {
+	for p.droppedBytes <= before {
 		p.changed.Wait()
 	}
 }
 
-// Stop ends it.
+// Stop closes the listener and all connections.
 func (p *Proxy) Stop() {
 	p.listener.Close()
-	p.Cut()
+	p.CloseConnections()
 }
 
-func (p *Proxy) waitForRelease() {
+func (p *Proxy) waitUntilUnblocked() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.holdsBack {
+	for p.isBlocked {
 		p.changed.Wait()
 	}
 }
 
-func (p *Proxy) set(change func()) {
+func (p *Proxy) update(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
@@ -119,56 +119,56 @@ func (p *Proxy) set(change func()) {
 
 func (p *Proxy) accept() {
 	for {
-		near, err := p.listener.Accept()
+		clientConn, err := p.listener.Accept()
 		if err != nil {
 			return
 		}
 		p.mu.Lock()
-		p.opened++
-		refuses := p.refuses
+		p.acceptedCount++
+		isRefusing := p.isRefusing
 		p.mu.Unlock()
-		if refuses {
-			near.Close()
+		if isRefusing {
+			clientConn.Close()
 			continue
 		}
-		go p.serve(near)
+		go p.serve(clientConn)
 	}
 }
 
-func (p *Proxy) serve(near net.Conn) {
-	far, err := net.Dial("tcp", p.broker)
+func (p *Proxy) serve(clientConn net.Conn) {
+	brokerConn, err := net.Dial("tcp", p.broker)
 	if err != nil {
-		near.Close()
+		clientConn.Close()
 		return
 	}
-	p.set(func() { p.open[near], p.open[far] = true, true })
+	p.update(func() { p.connections[clientConn], p.connections[brokerConn] = true, true })
 	done := make(chan struct{}, 2)
-	go p.pump(near, far, ToBroker, done)
-	go p.pump(far, near, ToClient, done)
+	go p.forward(clientConn, brokerConn, ToBroker, done)
+	go p.forward(brokerConn, clientConn, ToClient, done)
 	<-done
-	near.Close()
-	far.Close()
-	p.set(func() {
-		delete(p.open, near)
-		delete(p.open, far)
+	clientConn.Close()
+	brokerConn.Close()
+	p.update(func() {
+		delete(p.connections, clientConn)
+		delete(p.connections, brokerConn)
 	})
 }
 
-type late struct {
-	at   time.Time
-	data []byte
+type delayedData struct {
+	sendAt time.Time
+	data   []byte
 }
 
-// pump passes on what one side says. The end of a side that is swallowed is not heard of by the other.
-func (p *Proxy) pump(from, to net.Conn, way Way, done chan<- struct{}) {
-	queue := make(chan late, 10_000)
+// forward forwards the data of one direction. The end of the reading side closes both connections.
+func (p *Proxy) forward(source, destination net.Conn, direction Direction, done chan<- struct{}) {
+	queue := make(chan delayedData, 10_000)
 	go func() {
-		for one := range queue {
-			time.Sleep(time.Until(one.at))
-			if way == ToClient {
-				p.waitForRelease()
+		for packet := range queue {
+			time.Sleep(time.Until(packet.sendAt))
+			if direction == ToClient {
+				p.waitUntilUnblocked()
 			}
-			if _, err := to.Write(one.data); err != nil {
+			if _, err := destination.Write(packet.data); err != nil {
 				break
 			}
 		}
@@ -177,23 +177,23 @@ func (p *Proxy) pump(from, to net.Conn, way Way, done chan<- struct{}) {
 	defer close(queue)
 	for {
 		data := make([]byte, 64<<10)
-		count, err := from.Read(data)
+		count, err := source.Read(data)
 		if err != nil {
 			return
 		}
 		p.mu.Lock()
 		delay := p.delay
-		if way == ToBroker {
+		if direction == ToBroker {
 			delay = 0
 		}
-		isLost := p.swallows&way != 0
-		if isLost {
-			p.lost += count
+		isDropped := p.dropping&direction != 0
+		if isDropped {
+			p.droppedBytes += count
 			p.changed.Broadcast()
 		}
 		p.mu.Unlock()
-		if !isLost {
-			queue <- late{time.Now().Add(delay), data[:count]}
+		if !isDropped {
+			queue <- delayedData{time.Now().Add(delay), data[:count]}
 		}
 	}
 }

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: leasehold/v1/admin_service.proto
 
-// Operators only. Off the application port unless configured.
+// For operators only. Not served on the API port unless configured.
 
 package leaseholdv1
 
@@ -27,26 +27,27 @@ const (
 // Request of ForceReleaseLease.
 type ForceReleaseLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. Which lease: never "whoever holds the lock now", so that a
-	// click on a stale page cannot hit the next holder.
+	// Required. The lease. There is no way to name the current holder instead, so
+	// that a click on a stale page cannot revoke the lease of the next holder.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Required, 1-512 bytes. Why; kept in the audit log and told to the holder.
+	// Required, 1-512 bytes. The reason, for the audit log and for the holder.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Ask first, and stop renewing only after this long. Unset: stop now. Either
-	// way the lock is free when the holder gives it back or when its own validity
-	// has passed, unless unsafe_now.
+	// Asks the holder to release the lock, and stops renewals only after this
+	// time. Unset: renewals stop at once. In both cases the lock is free when the
+	// holder releases it or when the lease expires, unless unsafe_now is set.
 	Grace *durationpb.Duration `protobuf:"bytes,3,opt,name=grace,proto3" json:"grace,omitempty"`
-	// Keep the lock closed afterwards; at most 60 s. Unset: the lease's own.
+	// Time for which the lock grants nothing afterwards; at most 60 s. Unset: the
+	// lock_delay of the lease.
 	LockDelay *durationpb.Duration `protobuf:"bytes,4,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
-	// Only tell what would happen.
+	// Only returns what would happen.
 	ValidateOnly bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	// Makes the call safe to repeat. A UUID.
 	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Required. A lock of the lease: where to look for it. The lease's other locks
-	// are renewed no more.
+	// Required. A lock of the lease, by which the lease is found. The other locks
+	// of the lease are no longer renewed either.
 	Lock *LockRef `protobuf:"bytes,7,opt,name=lock,proto3" json:"lock,omitempty"`
-	// Free this lock at once although the holder may still trust it. Its work may
-	// overlap with the next holder's unless the resource is fenced.
+	// Frees this lock at once although the holder may still rely on it. The work
+	// of both holders may overlap unless the resource checks fencing tokens.
 	UnsafeNow     bool `protobuf:"varint,8,opt,name=unsafe_now,json=unsafeNow,proto3" json:"unsafe_now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -141,9 +142,9 @@ func (x *ForceReleaseLeaseRequest) GetUnsafeNow() bool {
 // Response of ForceReleaseLease.
 type ForceReleaseLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was, or would be, taken away.
+	// The holder whose lease was, or would be, revoked.
 	Holder *Holder `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	// How many waited.
+	// The number of waiters.
 	QueueLength   int32 `protobuf:"varint,2,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -198,8 +199,8 @@ type SetLockLimitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The semaphore.
 	Lock *LockRef `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	// 1-1000. 0 removes the limit: callers decide again once the lock is idle, and
-	// until then the lock keeps the limit that is in use.
+	// 1-1000. 0 removes the limit: once the lock is idle, callers determine the
+	// limit again. Until then the lock keeps the limit in use.
 	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: leasehold/v1/admin_service.proto
 
-// Operators only. Off the application port unless configured.
+// For operators only. Not served on the API port unless configured.
 
 package leaseholdv1
 
@@ -29,15 +29,16 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Takes locks away.
+// Revokes leases and sets limits of semaphores.
 type AdminServiceClient interface {
-	// Ends a lease that is not the caller's.
+	// Revokes a lease of another caller.
 	ForceReleaseLease(ctx context.Context, in *ForceReleaseLeaseRequest, opts ...grpc.CallOption) (*ForceReleaseLeaseResponse, error)
-	// Sets the limit of a semaphore, or removes it. A set limit stays in the record
-	// and overrides what callers send. Shrinking stops grants until enough permits
-	// have come back; waiters that want more than the new limit are refused
-	// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
-	// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
+	// Sets or removes the limit of a semaphore. A set limit stays in the record
+	// and overrides the limits that callers send. Lowering the limit stops grants
+	// until enough permits are released; waiters that request more than the new
+	// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+	// exclusive or shared lock the call fails with
+	// FAILED_PRECONDITION/LIMIT_MISMATCH.
 	SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error)
 }
 
@@ -73,15 +74,16 @@ func (c *adminServiceClient) SetLockLimit(ctx context.Context, in *SetLockLimitR
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Takes locks away.
+// Revokes leases and sets limits of semaphores.
 type AdminServiceServer interface {
-	// Ends a lease that is not the caller's.
+	// Revokes a lease of another caller.
 	ForceReleaseLease(context.Context, *ForceReleaseLeaseRequest) (*ForceReleaseLeaseResponse, error)
-	// Sets the limit of a semaphore, or removes it. A set limit stays in the record
-	// and overrides what callers send. Shrinking stops grants until enough permits
-	// have come back; waiters that want more than the new limit are refused
-	// LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
-	// or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
+	// Sets or removes the limit of a semaphore. A set limit stays in the record
+	// and overrides the limits that callers send. Lowering the limit stops grants
+	// until enough permits are released; waiters that request more than the new
+	// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+	// exclusive or shared lock the call fails with
+	// FAILED_PRECONDITION/LIMIT_MISMATCH.
 	SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

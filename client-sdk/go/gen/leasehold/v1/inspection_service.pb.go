@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: leasehold/v1/inspection_service.proto
 
-// Looking, without touching.
+// Read-only access to locks, holders and queues.
 
 package leaseholdv1
 
@@ -24,15 +24,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What the lock is doing.
+// The state of a lock.
 type Lock_State int32
 
 const (
 	// Never sent.
 	Lock_STATE_UNSPECIFIED Lock_State = 0
-	// Somebody holds it.
+	// The lock has a holder.
 	Lock_STATE_HELD Lock_State = 1
-	// Free, and somebody waits: about to be granted.
+	// The lock is free and has waiters: about to be granted.
 	Lock_STATE_GRANTING Lock_State = 2
 	// Closed by lock_delay.
 	Lock_STATE_DELAYED Lock_State = 3
@@ -89,19 +89,19 @@ const (
 	WatchLocksResponse_EVENT_TYPE_UNSPECIFIED WatchLocksResponse_EventType = 0
 	// A lock was granted.
 	WatchLocksResponse_EVENT_TYPE_ACQUIRED WatchLocksResponse_EventType = 1
-	// A holder released.
+	// A holder released the lock.
 	WatchLocksResponse_EVENT_TYPE_RELEASED WatchLocksResponse_EventType = 2
-	// A lease was noticed to have run out.
+	// A lease was found to have expired.
 	WatchLocksResponse_EVENT_TYPE_EXPIRED WatchLocksResponse_EventType = 3
-	// An operator revoked.
+	// An operator revoked a lease.
 	WatchLocksResponse_EVENT_TYPE_REVOKED WatchLocksResponse_EventType = 4
-	// Somebody joined the queue.
+	// A waiter joined the queue.
 	WatchLocksResponse_EVENT_TYPE_QUEUED WatchLocksResponse_EventType = 5
-	// Somebody left the queue without the lock.
+	// A waiter left the queue without a grant.
 	WatchLocksResponse_EVENT_TYPE_ABANDONED WatchLocksResponse_EventType = 6
 	// Events were lost; list again.
 	WatchLocksResponse_EVENT_TYPE_GAP WatchLocksResponse_EventType = 7
-	// Nothing; carries a newer resume_token.
+	// No change; contains a newer resume_token.
 	WatchLocksResponse_EVENT_TYPE_BOOKMARK WatchLocksResponse_EventType = 8
 )
 
@@ -158,22 +158,22 @@ func (WatchLocksResponse_EventType) EnumDescriptor() ([]byte, []int) {
 	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{6, 0}
 }
 
-// A lock as the broker sees it.
+// A lock with its holders and waiters, as read by the broker.
 type Lock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, mode and limit.
 	Target *LockTarget `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	// What it is doing.
+	// The state of the lock.
 	State Lock_State `protobuf:"varint,2,opt,name=state,proto3,enum=leasehold.v1.Lock_State" json:"state,omitempty"`
-	// Who holds it; at most 100.
+	// The holders; at most 100.
 	Holders []*Holder `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`
-	// Who waits, in order; at most 100.
+	// The waiters in the order of the queue; at most 100.
 	Waiters []*Holder `protobuf:"bytes,4,rep,name=waiters,proto3" json:"waiters,omitempty"`
-	// How many wait in all.
+	// The number of all waiters.
 	QueueLength int32 `protobuf:"varint,5,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
-	// The newest token given.
+	// The newest fencing token of the lock.
 	LastFencingToken int64 `protobuf:"varint,6,opt,name=last_fencing_token,json=lastFencingToken,proto3" json:"last_fencing_token,omitempty"`
-	// How many hold it in all.
+	// The number of all holders.
 	HolderCount   int32 `protobuf:"varint,7,opt,name=holder_count,json=holderCount,proto3" json:"holder_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -364,16 +364,16 @@ type ListLocksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty means every namespace the caller may see.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Only names that start so.
+	// Only names with this prefix.
 	NamePrefix string `protobuf:"bytes,2,opt,name=name_prefix,json=namePrefix,proto3" json:"name_prefix,omitempty"`
 	// Only locks that this owner holds or waits for, as one of the first 100
-	// holders or of the first 100 that wait.
+	// holders or of the first 100 waiters.
 	OwnerId string `protobuf:"bytes,3,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
 	// At most this many; 0 means 100; more than 1000 means 1000.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the call before; other fields but page_size must not
-	// change. INVALID_FIELD if they did, or if the server of the store that the
-	// list had come to is gone: begin again with the first page.
+	// next_page_token of the previous call. Only page_size may differ from that
+	// call. INVALID_FIELD if another field differs, or if the server of the store
+	// at which the list continues is gone: start again with the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -447,12 +447,12 @@ func (x *ListLocksRequest) GetPageToken() string {
 // Response of ListLocks.
 type ListLocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Locks in no particular order, each at most once on a page; waiters are left
-	// out. A lock that is held all the time is on at least one page. It comes
-	// again with a later one only if the store rearranged its keys meanwhile: a
+	// Locks in no particular order, each at most once on a page; waiters are
+	// omitted. A lock that is held all the time is on at least one page. It is on
+	// a later page again only if the store rearranged its keys in between: a
 	// Redis that shrinks its table, a slot of a cluster that moves (a lock in it
-	// may also be missed), a node of RedLock that goes away. A page may hold fewer
-	// locks than asked for, or none, and not be the last one.
+	// may also be missed), a node of RedLock that fails. A page may have fewer
+	// locks than requested, or none, without being the last one.
 	Locks []*Lock `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -511,8 +511,8 @@ type WatchLocksRequest struct {
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// As in ListLocksRequest.
 	NamePrefix string `protobuf:"bytes,2,opt,name=name_prefix,json=namePrefix,proto3" json:"name_prefix,omitempty"`
-	// From WatchLocksResponse, to go on after a break; the answer may begin with
-	// GAP (in the first release it always does). Empty: from now.
+	// From WatchLocksResponse, to continue after an interruption; the stream may
+	// begin with GAP (in the first release it always does). Empty: from now.
 	ResumeToken   string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -572,13 +572,13 @@ func (x *WatchLocksRequest) GetResumeToken() string {
 // One change.
 type WatchLocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What.
+	// The type of the change.
 	Type WatchLocksResponse_EventType `protobuf:"varint,1,opt,name=type,proto3,enum=leasehold.v1.WatchLocksResponse_EventType" json:"type,omitempty"`
-	// Who and which lock; unset for GAP and BOOKMARK.
+	// The holder or waiter and its lock; unset for GAP and BOOKMARK.
 	Subject *Holder `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// When, by the broker's clock.
+	// Time of the change by the broker's clock.
 	EventTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
-	// Where to go on from.
+	// Token with which another watch continues after this event.
 	ResumeToken   string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: leasehold/v1/inspection_service.proto
 
-// Looking, without touching.
+// Read-only access to locks, holders and queues.
 
 package leaseholdv1
 
@@ -30,17 +30,17 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Shows locks, holders and queues.
+// Reads locks, holders and queues, and streams their changes.
 type InspectionServiceClient interface {
-	// One lock. A lock nobody holds or waits for is NOT_FOUND.
+	// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
 	GetLock(ctx context.Context, in *GetLockRequest, opts ...grpc.CallOption) (*GetLockResponse, error)
-	// Locks that are held or waited for, or closed by lock_delay.
+	// Lists locks that are held, waited for, or closed by lock_delay.
 	ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksResponse, error)
 	// Streams changes of locks as they happen. Changes may be missed: a GAP event
-	// says so, and they are not sent again. A watch ends with OK after
-	// `http2.max_connection_age` and its grace; begin another one with the last
-	// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
-	// withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
+	// reports this, and they are not sent again. A watch ends with OK after
+	// `http2.max_connection_age` and its grace; start another one with the last
+	// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or
+	// is withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
 	WatchLocks(ctx context.Context, in *WatchLocksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLocksResponse], error)
 }
 
@@ -95,17 +95,17 @@ type InspectionService_WatchLocksClient = grpc.ServerStreamingClient[WatchLocksR
 // All implementations must embed UnimplementedInspectionServiceServer
 // for forward compatibility.
 //
-// Shows locks, holders and queues.
+// Reads locks, holders and queues, and streams their changes.
 type InspectionServiceServer interface {
-	// One lock. A lock nobody holds or waits for is NOT_FOUND.
+	// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
 	GetLock(context.Context, *GetLockRequest) (*GetLockResponse, error)
-	// Locks that are held or waited for, or closed by lock_delay.
+	// Lists locks that are held, waited for, or closed by lock_delay.
 	ListLocks(context.Context, *ListLocksRequest) (*ListLocksResponse, error)
 	// Streams changes of locks as they happen. Changes may be missed: a GAP event
-	// says so, and they are not sent again. A watch ends with OK after
-	// `http2.max_connection_age` and its grace; begin another one with the last
-	// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
-	// withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
+	// reports this, and they are not sent again. A watch ends with OK after
+	// `http2.max_connection_age` and its grace; start another one with the last
+	// `resume_token`. It ends with UNAUTHENTICATED when its credential expires or
+	// is withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
 	WatchLocks(*WatchLocksRequest, grpc.ServerStreamingServer[WatchLocksResponse]) error
 	mustEmbedUnimplementedInspectionServiceServer()
 }

@@ -30,19 +30,20 @@ type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The lock.
 	Target *LockTarget `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	// Required. Who asks.
+	// Required. The owner of the request.
 	Owner *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Wished validity: how long the caller may trust the lease after each
-	// heartbeat. Unset means the server's default (10 s). Clamped to the
-	// server's bounds; the reply says what was granted.
+	// Requested validity: how long the caller may rely on the lease after each
+	// heartbeat. Unset means the server's default (10 s). Clamped to the server's
+	// bounds; the reply has the granted validity.
 	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How long to wait in line. Unset or 0: do not wait. The broker answers
-	// before this and before the call's gRPC deadline, whichever is first.
+	// How long to wait in the queue. Unset or 0: do not wait. The broker replies
+	// before this time and before the gRPC deadline of the call, whichever is
+	// first.
 	WaitTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_timeout,json=waitTimeout,proto3" json:"wait_timeout,omitempty"`
-	// Makes the call safe to repeat: the same id with the same arguments gives
-	// the same lease, and renews it. A UUID, fresh for every acquire, kept
-	// secret: lease_token is derived from it. Unset: the call is not repeatable.
-	// SDKs always set it.
+	// Makes the call safe to repeat: the same id with the same arguments returns
+	// the same lease, and renews it. A UUID, new for every acquire, kept secret:
+	// lease_token is derived from it. Unset: the call is not repeatable. SDKs
+	// always set it.
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// An existing lease to add this lock to, as it was received; ttl and
 	// disconnect_grace are then ignored. The same lock again is a re-entry: the
@@ -54,17 +55,20 @@ type AcquireRequest struct {
 	// under one lease overlap, it may omit grants of other calls: keep the
 	// grants you already have.
 	Under *Lease `protobuf:"bytes,6,opt,name=under,proto3" json:"under,omitempty"`
-	// The longest the lock may be held in all, however often it is renewed: the
-	// validity that the broker announces ends there. The server may have a limit
-	// (limits.max_hold_max): a longer time is cut to it. Unset: that limit, if any.
+	// The longest time for which the lock may be held, however often it is
+	// renewed: the validity that the broker announces ends there. The server may
+	// have a limit (limits.max_hold_max): a longer time is reduced to it. Unset:
+	// that limit, if there is one.
 	MaxHold *durationpb.Duration `protobuf:"bytes,7,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
-	// After an expiry or revocation (not a release) keep the whole lock closed
-	// for this long, for resources that cannot check fencing tokens. At most 60 s.
+	// Time, at most 60 s, for which the whole lock grants nothing after an expiry
+	// or revocation (not a release), for resources that cannot check fencing
+	// tokens.
 	LockDelay *durationpb.Duration `protobuf:"bytes,8,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
-	// Free the locks this long after the lease's stream broke, even if the holder
-	// may still trust them. Fast hand-over after a crash; a holder alive behind a
-	// broken network may overlap, so fence the resource. Unset: the lease simply
-	// runs out, and nobody overlaps. At most ttl.
+	// Time after which the locks are released when the stream of the lease
+	// breaks, even if the holder may still rely on them. Frees locks sooner after
+	// a crash; a holder that is alive behind a broken network may overlap with
+	// the next one, so let the resource check fencing tokens. Unset: the lease
+	// expires, and holders do not overlap. At most ttl.
 	DisconnectGrace *durationpb.Duration `protobuf:"bytes,9,opt,name=disconnect_grace,json=disconnectGrace,proto3" json:"disconnect_grace,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -216,7 +220,7 @@ type AcquireAllRequest struct {
 	// and name, so that two callers cannot deadlock. A unary call waits at most
 	// ttl; longer waits need Hold.
 	Targets []*LockTarget `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
-	// Required. Who asks.
+	// Required. The owner of the request.
 	Owner *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// As in AcquireRequest.
 	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
@@ -371,10 +375,10 @@ type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The lease as it was received.
 	Lease *Lease `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Give back only this lock of the lease. Unset: the whole lease.
+	// Releases only this lock of the lease. Unset: the whole lease.
 	Lock *LockRef `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"`
-	// With lock: undo only the Acquire that carried this request_id; the lock is
-	// free when no entry is left. Unset: every entry.
+	// With lock: releases only the entry of the Acquire with this request_id; the
+	// lock is free when no entry is left. Unset: every entry.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -434,10 +438,10 @@ func (x *ReleaseRequest) GetRequestId() string {
 // Response of Release.
 type ReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True if an earlier release had already ended it. (A lease that expired or
+	// True if an earlier call has already released it. (A lease that expired or
 	// was revoked is an error instead: the work may have overlapped.)
 	AlreadyReleased bool `protobuf:"varint,1,opt,name=already_released,json=alreadyReleased,proto3" json:"already_released,omitempty"`
-	// How many entries of the lock named in the request are left.
+	// The number of entries that are left in the lock of the request.
 	HoldCount     int32 `protobuf:"varint,2,opt,name=hold_count,json=holdCount,proto3" json:"hold_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -492,8 +496,8 @@ type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. The lease as it was received.
 	Lease *Lease `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Validity from the next renewal on; a renewal never shortens what the store
-	// has promised. Unset keeps the present one.
+	// Validity from the next renewal on; a renewal never shortens the expiry in
+	// the store. Unset keeps the present one.
 	Ttl           *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -733,47 +737,48 @@ type isHoldRequest_Message interface {
 }
 
 type HoldRequest_Acquire struct {
-	// Take a lock and keep its lease on this stream.
+	// Acquires a lock and keeps its lease on this stream.
 	Acquire *HoldAcquire `protobuf:"bytes,1,opt,name=acquire,proto3,oneof"`
 }
 
 type HoldRequest_AcquireAll struct {
-	// Take several, all or none.
+	// Acquires several locks, all or none.
 	AcquireAll *HoldAcquireAll `protobuf:"bytes,2,opt,name=acquire_all,json=acquireAll,proto3,oneof"`
 }
 
 type HoldRequest_Cancel struct {
-	// Give up waiting.
+	// Cancels an acquire that waits.
 	Cancel *CancelAcquire `protobuf:"bytes,3,opt,name=cancel,proto3,oneof"`
 }
 
 type HoldRequest_Attach struct {
-	// Put a lease on this stream, or put it back after a break.
+	// Attaches a lease to this stream, also after another stream broke.
 	Attach *AttachLease `protobuf:"bytes,4,opt,name=attach,proto3,oneof"`
 }
 
 type HoldRequest_Heartbeat struct {
-	// The client lives: renews every lease and waiter of the stream.
+	// Renews every lease and every waiter of the stream.
 	Heartbeat *Heartbeat `protobuf:"bytes,5,opt,name=heartbeat,proto3,oneof"`
 }
 
 type HoldRequest_Release struct {
-	// Give back a lease, or one lock of it.
+	// Releases a lease, or one lock of it.
 	Release *HoldRelease `protobuf:"bytes,6,opt,name=release,proto3,oneof"`
 }
 
 type HoldRequest_Detach struct {
-	// Take a lease off this stream without releasing it.
+	// Detaches a lease from this stream without releasing it.
 	Detach *DetachLease `protobuf:"bytes,7,opt,name=detach,proto3,oneof"`
 }
 
 type HoldRequest_Close struct {
-	// Release every lease of the stream, give up every wait, and end it.
+	// Releases every lease of the stream, cancels every wait, and ends the
+	// stream.
 	Close *Close `protobuf:"bytes,8,opt,name=close,proto3,oneof"`
 }
 
 type HoldRequest_RefreshCredential struct {
-	// A fresh credential, before the present one runs out.
+	// Replaces the credential before it expires.
 	RefreshCredential *RefreshCredential `protobuf:"bytes,9,opt,name=refresh_credential,json=refreshCredential,proto3,oneof"`
 }
 
@@ -798,13 +803,14 @@ func (*HoldRequest_RefreshCredential) isHoldRequest_Message() {}
 // Acquire on a stream.
 type HoldAcquire struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. Chosen by the client, unique on this stream; echoed in answers.
+	// Required. Chosen by the client, unique on this stream; echoed in responses.
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// Required. request_id is required here.
 	Request *AcquireRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
-	// Required. Counts up over the life of the lease or request, 1 at its first
-	// sending. A number not above the stored one, from another stream, is Refused
-	// (STALE_ATTACH) and changes nothing: late copies can't move a lease back.
+	// Required. Increases over the lifetime of the lease or request, starting
+	// with 1 at the first transmission. A number from another stream that does
+	// not exceed the stored one is Refused (STALE_ATTACH) and changes nothing:
+	// late copies cannot move a lease back.
 	AttachNumber int32 `protobuf:"varint,3,opt,name=attach_number,json=attachNumber,proto3" json:"attach_number,omitempty"`
 	// The caller's trace context, as in the W3C header of this name: one stream
 	// carries the calls of many traces. Unset: none.
@@ -944,7 +950,7 @@ func (x *HoldAcquireAll) GetTraceparent() string {
 	return ""
 }
 
-// Gives up a wait. Answered by Refused(CANCELLED), or by Granted if the grant
+// Cancels a wait. The response is Refused(CANCELLED), or Granted if the grant
 // was faster; then the client releases it.
 type CancelAcquire struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -991,8 +997,9 @@ func (x *CancelAcquire) GetCallId() int64 {
 	return 0
 }
 
-// Puts a lease on the stream and takes it off any other. It does not extend
-// the lease; heartbeats do. Never sent for a lease whose validity has passed.
+// Attaches a lease to the stream and detaches it from any other. It does not
+// extend the lease; heartbeats do. Never sent for a lease whose validity has
+// ended.
 type AttachLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. As in HoldAcquire.
@@ -1056,11 +1063,11 @@ func (x *AttachLease) GetAttachNumber() int32 {
 	return 0
 }
 
-// Renews every lease and keeps every place in line of this stream.
+// Renews every lease and keeps every queue position of this stream.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts up from 1 on each stream; echoed in HeartbeatAck, so that the
-	// client counts validity from the moment it sent this heartbeat.
+	// Counts from 1 on each stream; echoed in HeartbeatAck, so that the client
+	// measures the validity from the time at which it sent this heartbeat.
 	Sequence      int64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1106,7 +1113,7 @@ func (x *Heartbeat) GetSequence() int64 {
 // Release on a stream.
 type HoldRelease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. Chosen by the client; echoed in the answer.
+	// Required. Chosen by the client; echoed in the response.
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// Required. A lease on this stream.
 	LeaseId string `protobuf:"bytes,2,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
@@ -1176,7 +1183,7 @@ func (x *HoldRelease) GetRequestId() string {
 	return ""
 }
 
-// Takes a lease off the stream.
+// Detaches a lease from the stream.
 type DetachLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. As in HoldAcquire.
@@ -1231,7 +1238,8 @@ func (x *DetachLease) GetLeaseId() string {
 	return ""
 }
 
-// The client's own, orderly end. A half-close without it counts as a break.
+// The orderly end of a stream. A half-close without it counts as a broken
+// stream.
 type Close struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1268,12 +1276,12 @@ func (*Close) Descriptor() ([]byte, []int) {
 	return file_leasehold_v1_lock_service_proto_rawDescGZIP(), []int{16}
 }
 
-// A fresh credential for a stream that outlives its first one.
+// A new credential for a stream that outlives its previous one.
 type RefreshCredential struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. As in HoldAcquire.
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// Required. As it would stand in the authorization header.
+	// Required. The value of the authorization header.
 	Authorization string `protobuf:"bytes,2,opt,name=authorization,proto3" json:"authorization,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1477,7 +1485,7 @@ type isHoldResponse_Message interface {
 }
 
 type HoldResponse_Queued struct {
-	// Where a waiting call stands.
+	// The queue position of a waiting call.
 	Queued *Queued `protobuf:"bytes,1,opt,name=queued,proto3,oneof"`
 }
 
@@ -1487,17 +1495,17 @@ type HoldResponse_Granted struct {
 }
 
 type HoldResponse_Refused struct {
-	// A call failed; the stream lives on.
+	// A call failed; the stream continues.
 	Refused *Refused `protobuf:"bytes,3,opt,name=refused,proto3,oneof"`
 }
 
 type HoldResponse_Attached struct {
-	// The lease is on the stream.
+	// The lease is attached to the stream.
 	Attached *LeaseAttached `protobuf:"bytes,4,opt,name=attached,proto3,oneof"`
 }
 
 type HoldResponse_Ack struct {
-	// A heartbeat has reached the store.
+	// A heartbeat has renewed leases in the store.
 	Ack *HeartbeatAck `protobuf:"bytes,5,opt,name=ack,proto3,oneof"`
 }
 
@@ -1507,18 +1515,19 @@ type HoldResponse_Released struct {
 }
 
 type HoldResponse_Ended struct {
-	// A lease is over: stop the work. Other leases live on.
+	// A lease has ended: stop the work. Other leases are not affected.
 	Ended *LeaseEnded `protobuf:"bytes,7,opt,name=ended,proto3,oneof"`
 }
 
 type HoldResponse_ReleaseRequested struct {
-	// An operator or policy asks the holder to finish soon. Not binding.
+	// An operator or policy asks the holder to release soon. Not binding.
 	ReleaseRequested *ReleaseRequested `protobuf:"bytes,8,opt,name=release_requested,json=releaseRequested,proto3,oneof"`
 }
 
 type HoldResponse_Reconnect struct {
-	// This replica is going away: open another stream and attach there. The
-	// broker keeps acknowledging heartbeats until the client has moved.
+	// The stream must move, for example because this replica shuts down: open
+	// another stream and attach the leases there. The broker acknowledges
+	// heartbeats until the client has moved.
 	Reconnect *Reconnect `protobuf:"bytes,9,opt,name=reconnect,proto3,oneof"`
 }
 
@@ -1547,16 +1556,17 @@ func (*HoldResponse_Reconnect) isHoldResponse_Message() {}
 
 func (*HoldResponse_Done) isHoldResponse_Message() {}
 
-// A place in line. Sent at once, then at every change, at most once a second.
+// A queue position. Sent at once, then after every change, at most once a
+// second.
 type Queued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From the call.
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// 1 is next.
+	// The position in the queue, counted from 1.
 	Position int32 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
-	// How many wait in all.
+	// The number of all waiters.
 	QueueLength int32 `protobuf:"varint,3,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
-	// Who holds the lock; at most 5.
+	// The holders of the lock; at most 5.
 	Holders []*Holder `protobuf:"bytes,4,rep,name=holders,proto3" json:"holders,omitempty"`
 	// How often to send heartbeats while waiting; at most 2 s.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,5,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
@@ -1637,8 +1647,9 @@ type Granted struct {
 	// The lease.
 	Lease *Lease `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// The newest heartbeat that the broker had read before it sent the store
-	// command whose success this reports; validity counts from its sending, or
-	// from that of the call if it is later. 0: from the sending of the call.
+	// command whose success this message reports. The validity counts from the
+	// sending of that heartbeat, or of the call if it was sent later. 0: from the
+	// sending of the call.
 	AsOfSequence  int64 `protobuf:"varint,3,opt,name=as_of_sequence,json=asOfSequence,proto3" json:"as_of_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1700,15 +1711,16 @@ type Refused struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From the call.
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// Why.
+	// The reason.
 	Reason ErrorReason `protobuf:"varint,2,opt,name=reason,proto3,enum=leasehold.v1.ErrorReason" json:"reason,omitempty"`
 	// The gRPC status code that the unary call would have ended with.
 	Code int32 `protobuf:"varint,3,opt,name=code,proto3" json:"code,omitempty"`
 	// For people.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// When to try again, if that is worth while.
+	// Time after which a retry may succeed, if it is known.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// What the unary call's status would have carried (BadRequest, Contention...).
+	// The details that the status of the unary call would have (BadRequest,
+	// Contention...).
 	Details       []*anypb.Any `protobuf:"bytes,6,rep,name=details,proto3" json:"details,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1786,7 +1798,7 @@ func (x *Refused) GetDetails() []*anypb.Any {
 	return nil
 }
 
-// Answer to AttachLease.
+// Response to AttachLease.
 type LeaseAttached struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From the call.
@@ -1850,9 +1862,10 @@ func (x *LeaseAttached) GetHeartbeatInterval() *durationpb.Duration {
 	return nil
 }
 
-// Answer to Heartbeat, sent as the store takes it: one sequence may be answered
-// by several acks, since one slow node must not delay the rest. A lease not
-// named yet is unconfirmed, not lost; loss is said by LeaseEnded alone.
+// Response to Heartbeat, sent as the store confirms renewals: one sequence may
+// have several acks, since one slow node must not delay the rest. A lease that
+// is not listed yet is unconfirmed, not lost; only LeaseEnded reports the end
+// of a lease.
 type HeartbeatAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Heartbeat.sequence.
@@ -1967,11 +1980,11 @@ type LeaseExtended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lease.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// The validity now running, counted from the sending of the heartbeat.
+	// The current validity, counted from the sending of the heartbeat.
 	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How many wait for its locks; lets a polite holder hurry.
+	// The number of waiters for its locks, so that a holder can release early.
 	QueueLength int32 `protobuf:"varint,3,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
-	// How many locks were extended. A client that holds another number treats the
+	// The number of extended locks. A client that holds another number treats the
 	// lease as not extended.
 	GrantCount    int32 `protobuf:"varint,4,opt,name=grant_count,json=grantCount,proto3" json:"grant_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2100,12 +2113,12 @@ func (x *Released) GetHoldCount() int32 {
 	return 0
 }
 
-// A lease is over.
+// A lease has ended.
 type LeaseEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lease.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Why.
+	// The reason.
 	Reason LeaseEndReason `protobuf:"varint,2,opt,name=reason,proto3,enum=leasehold.v1.LeaseEndReason" json:"reason,omitempty"`
 	// For people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -2164,12 +2177,12 @@ func (x *LeaseEnded) GetMessage() string {
 	return ""
 }
 
-// Please finish.
+// A request to release a lease soon.
 type ReleaseRequested struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lease.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Time until it is revoked by force; unset if it will not be.
+	// Time until the lease is revoked; unset if it will not be.
 	Grace *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
 	// For people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -2228,10 +2241,11 @@ func (x *ReleaseRequested) GetMessage() string {
 	return ""
 }
 
-// Please reconnect.
+// A request to open another stream.
 type Reconnect struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Wait this long first: the broker spreads its clients out.
+	// Time to wait before reconnecting: the broker spreads the reconnects of its
+	// clients.
 	Delay         *durationpb.Duration `protobuf:"bytes,1,opt,name=delay,proto3" json:"delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2330,14 +2344,14 @@ func (x *CheckFencingTokenRequest) GetFencingToken() int64 {
 }
 
 // Response of CheckFencingToken: a live lease holds the lock with this token.
-// Otherwise ABORTED/STALE_TOKEN; LEASE_NOT_FOUND if nothing is known of the
-// lock. A check at one moment, not a fence. After the store has lost data, or
-// after a promotion, a token that would be live is refused with
-// UNAVAILABLE/STORE_RECOVERING and retry_after, because its lease may have
+// Otherwise ABORTED/STALE_TOKEN, or LEASE_NOT_FOUND if the store has no record
+// of the lock. A check at one moment, not a fence. After the store has lost
+// data, or after a promotion, the check of a token that would be live fails
+// with UNAVAILABLE/STORE_RECOVERING and retry_after, because its lease may have
 // ended before.
 type CheckFencingTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time left on the lease behind the token.
+	// Time until the lease of the token expires.
 	Remaining     *durationpb.Duration `protobuf:"bytes,1,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,26 +33,27 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Takes, keeps and gives back locks.
+// Acquires, renews and releases locks.
 type LockServiceClient interface {
-	// Takes one lock, waiting in line at most wait_timeout. OK means held: every
-	// other outcome is an error status, so a caller that forgets to look cannot
-	// mistake "busy" for "mine".
+	// Acquires one lock, waiting in its queue for at most wait_timeout. OK means
+	// that the lock is held: every other outcome is an error status, so that a
+	// caller that ignores the reply cannot mistake the lock of another holder for
+	// its own.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
-	// Takes several locks, all or none, under one lease.
+	// Acquires several locks, all or none, under one lease.
 	AcquireAll(ctx context.Context, in *AcquireAllRequest, opts ...grpc.CallOption) (*AcquireAllResponse, error)
-	// Gives back a lease, or one lock of it. Safe to repeat.
+	// Releases a lease, or one lock of it. Safe to repeat.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	// Extends a lease once. For clients that cannot keep a stream open.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
-	// The lease stream: acquire, wait in line, heartbeat, release and be told of
-	// loss, all on one stream. Heartbeats renew its leases; Close releases them
-	// at once; a stream that breaks, or ends without Close, stops renewing them:
-	// they can be attached again on any replica until their time is over, then
-	// the next in line gets the lock. One stream usually carries all leases of a
-	// process: up to 1000.
+	// The lease stream: acquires, waits in queues, heartbeats, releases and
+	// notifications of lost leases, all on one stream. Heartbeats renew its
+	// leases; Close releases them at once. A stream that breaks, or ends without
+	// Close, no longer renews its leases: they can be attached on any replica
+	// until they expire, and then the next waiter gets the lock. One stream
+	// usually carries all leases of a process: up to 1000.
 	Hold(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HoldRequest, HoldResponse], error)
-	// Tells whether a fencing token belongs to a live lease. For resources that
+	// Checks whether a fencing token belongs to a live lease. For resources that
 	// cannot compare tokens themselves, and for shared locks and semaphores.
 	CheckFencingToken(ctx context.Context, in *CheckFencingTokenRequest, opts ...grpc.CallOption) (*CheckFencingTokenResponse, error)
 }
@@ -132,26 +133,27 @@ func (c *lockServiceClient) CheckFencingToken(ctx context.Context, in *CheckFenc
 // All implementations must embed UnimplementedLockServiceServer
 // for forward compatibility.
 //
-// Takes, keeps and gives back locks.
+// Acquires, renews and releases locks.
 type LockServiceServer interface {
-	// Takes one lock, waiting in line at most wait_timeout. OK means held: every
-	// other outcome is an error status, so a caller that forgets to look cannot
-	// mistake "busy" for "mine".
+	// Acquires one lock, waiting in its queue for at most wait_timeout. OK means
+	// that the lock is held: every other outcome is an error status, so that a
+	// caller that ignores the reply cannot mistake the lock of another holder for
+	// its own.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
-	// Takes several locks, all or none, under one lease.
+	// Acquires several locks, all or none, under one lease.
 	AcquireAll(context.Context, *AcquireAllRequest) (*AcquireAllResponse, error)
-	// Gives back a lease, or one lock of it. Safe to repeat.
+	// Releases a lease, or one lock of it. Safe to repeat.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	// Extends a lease once. For clients that cannot keep a stream open.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
-	// The lease stream: acquire, wait in line, heartbeat, release and be told of
-	// loss, all on one stream. Heartbeats renew its leases; Close releases them
-	// at once; a stream that breaks, or ends without Close, stops renewing them:
-	// they can be attached again on any replica until their time is over, then
-	// the next in line gets the lock. One stream usually carries all leases of a
-	// process: up to 1000.
+	// The lease stream: acquires, waits in queues, heartbeats, releases and
+	// notifications of lost leases, all on one stream. Heartbeats renew its
+	// leases; Close releases them at once. A stream that breaks, or ends without
+	// Close, no longer renews its leases: they can be attached on any replica
+	// until they expire, and then the next waiter gets the lock. One stream
+	// usually carries all leases of a process: up to 1000.
 	Hold(grpc.BidiStreamingServer[HoldRequest, HoldResponse]) error
-	// Tells whether a fencing token belongs to a live lease. For resources that
+	// Checks whether a fencing token belongs to a live lease. For resources that
 	// cannot compare tokens themselves, and for shared locks and semaphores.
 	CheckFencingToken(context.Context, *CheckFencingTokenRequest) (*CheckFencingTokenResponse, error)
 	mustEmbedUnimplementedLockServiceServer()

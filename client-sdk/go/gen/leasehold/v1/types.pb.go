@@ -35,7 +35,7 @@ const (
 	LockMode_LOCK_MODE_EXCLUSIVE LockMode = 1
 	// Any number of holders, none of them exclusive.
 	LockMode_LOCK_MODE_SHARED LockMode = 2
-	// Holders take permits out of a fixed limit. Needs LockTarget.limit.
+	// Holders acquire permits of a fixed limit. Needs LockTarget.limit.
 	LockMode_LOCK_MODE_SEMAPHORE LockMode = 3
 )
 
@@ -82,7 +82,7 @@ func (LockMode) EnumDescriptor() ([]byte, []int) {
 	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
-// Why a lease is over.
+// Why a lease has ended.
 type LeaseEndReason int32
 
 const (
@@ -90,17 +90,17 @@ const (
 	LeaseEndReason_LEASE_END_REASON_UNSPECIFIED LeaseEndReason = 0
 	// The holder released it.
 	LeaseEndReason_LEASE_END_REASON_RELEASED LeaseEndReason = 1
-	// No heartbeat came in time.
+	// No heartbeat arrived in time.
 	LeaseEndReason_LEASE_END_REASON_EXPIRED LeaseEndReason = 2
-	// An operator took it away.
+	// An operator revoked it.
 	LeaseEndReason_LEASE_END_REASON_REVOKED LeaseEndReason = 3
-	// The store no longer knows it: failover, flush or eviction.
+	// The store has no record of it: failover, flush or eviction.
 	LeaseEndReason_LEASE_END_REASON_STORE_LOST LeaseEndReason = 4
 	// max_hold has passed.
 	LeaseEndReason_LEASE_END_REASON_MAX_HOLD LeaseEndReason = 5
-	// Another stream has attached it. Not a loss.
+	// Another stream has attached it. The lease is not lost.
 	LeaseEndReason_LEASE_END_REASON_MOVED LeaseEndReason = 6
-	// The stream's credential ran out and was not refreshed.
+	// The stream's credential expired and was not refreshed.
 	LeaseEndReason_LEASE_END_REASON_CREDENTIAL_EXPIRED LeaseEndReason = 7
 )
 
@@ -162,9 +162,9 @@ type ErrorReason int32
 const (
 	// Never sent.
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
-	// ABORTED. Held by someone else and the caller would not wait.
+	// ABORTED. Another lease holds the lock, and the call does not wait.
 	ErrorReason_ERROR_REASON_LOCK_HELD ErrorReason = 1
-	// ABORTED. wait_timeout passed; the call is out of the queue for certain.
+	// ABORTED. wait_timeout passed; the call has left the queue.
 	ErrorReason_ERROR_REASON_WAIT_TIMEOUT ErrorReason = 2
 	// ABORTED. The lease expired.
 	ErrorReason_ERROR_REASON_LEASE_EXPIRED ErrorReason = 3
@@ -172,7 +172,7 @@ const (
 	ErrorReason_ERROR_REASON_LEASE_REVOKED ErrorReason = 4
 	// ABORTED. A newer fencing token exists.
 	ErrorReason_ERROR_REASON_STALE_TOKEN ErrorReason = 5
-	// NOT_FOUND. No such lease, now or recently.
+	// NOT_FOUND. The lease ended too long ago or never existed.
 	ErrorReason_ERROR_REASON_LEASE_NOT_FOUND ErrorReason = 6
 	// FAILED_PRECONDITION. lease_token does not belong to lease_id.
 	ErrorReason_ERROR_REASON_NOT_HOLDER ErrorReason = 7
@@ -186,16 +186,16 @@ const (
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 11
 	// RESOURCE_EXHAUSTED. The lock's queue is full.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 12
-	// UNAVAILABLE. Redis cannot be reached, has no primary, or refuses for now.
+	// UNAVAILABLE. Redis cannot be reached, has no primary, or rejects commands.
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 13
-	// UNAVAILABLE. This replica is going away: call again, elsewhere.
+	// UNAVAILABLE. This replica is shutting down: retry at another one.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 14
-	// UNAVAILABLE. The store lost data; no new grants until every lease that it
-	// may have forgotten is over. Attach and Renew still work.
+	// UNAVAILABLE. The store lost data; nothing new is granted until every lease
+	// that may have been lost has expired. Attach and Renew still work.
 	ErrorReason_ERROR_REASON_STORE_RECOVERING ErrorReason = 15
-	// CANCELLED. The wait was given up by CancelAcquire.
+	// CANCELLED. The wait was cancelled by CancelAcquire.
 	ErrorReason_ERROR_REASON_CANCELLED ErrorReason = 16
-	// FAILED_PRECONDITION. This store cannot do that (modes on RedLock).
+	// FAILED_PRECONDITION. The store does not support this (modes on RedLock).
 	ErrorReason_ERROR_REASON_UNSUPPORTED_BY_STORE ErrorReason = 17
 	// FAILED_PRECONDITION. Shared to exclusive under one lease.
 	ErrorReason_ERROR_REASON_UPGRADE_DENIED ErrorReason = 18
@@ -207,14 +207,14 @@ const (
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 21
 	// PERMISSION_DENIED.
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 22
-	// UNAVAILABLE. Overload: new acquires are shed first.
+	// UNAVAILABLE. Overload: new acquires are rejected first.
 	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 23
-	// INTERNAL. A fault of the broker; its log has the details.
+	// INTERNAL. An internal error of the broker; its log has the details.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 24
-	// ABORTED. A newer stream holds the lease or the place in line.
+	// ABORTED. The lease or request is attached to a newer stream.
 	ErrorReason_ERROR_REASON_STALE_ATTACH ErrorReason = 25
 	// RESOURCE_EXHAUSTED. The store has no memory for another holder or waiter.
-	// Leases are renewed, attached and released all the same.
+	// Leases can still be renewed, attached and released.
 	ErrorReason_ERROR_REASON_STORE_FULL ErrorReason = 26
 	// UNAVAILABLE. The call already waits in 8 attempts, the maximum. Repeat it
 	// later with the same request_id.
@@ -373,7 +373,7 @@ func (x *LockRef) GetName() string {
 	return ""
 }
 
-// One lock to take.
+// One lock to acquire.
 type LockTarget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tenant and policy scope. Empty means "default".
@@ -382,13 +382,14 @@ type LockTarget struct {
 	// Required. 1-512 bytes of UTF-8 with no control characters. "/" has no
 	// special meaning to the broker; ListLocks can select by prefix.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// How to hold it.
+	// How the lock is shared.
 	Mode LockMode `protobuf:"varint,3,opt,name=mode,proto3,enum=leasehold.v1.LockMode" json:"mode,omitempty"`
-	// Semaphores: permits to take. 0 means 1. Must be <= limit.
+	// Semaphores: permits to acquire. 0 means 1. Must be <= limit.
 	Permits int32 `protobuf:"varint,4,opt,name=permits,proto3" json:"permits,omitempty"`
-	// Semaphores: size of the pool, 1-1000. 0: the limit in use. Another value
-	// than the one in use, while anyone holds or waits, is
-	// FAILED_PRECONDITION/LIMIT_MISMATCH; AdminService.SetLockLimit changes it.
+	// Semaphores: the number of all permits, 1-1000. 0: the limit in use. A value
+	// other than the limit in use, while the lock has holders or waiters, is
+	// FAILED_PRECONDITION/LIMIT_MISMATCH; AdminService.SetLockLimit changes the
+	// limit.
 	Limit         int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -459,12 +460,13 @@ func (x *LockTarget) GetLimit() int32 {
 	return 0
 }
 
-// Who asks. Shown to people (list, UI, logs); never used to decide ownership.
+// The owner of a request. Shown to people (list, UI, logs); never used to
+// decide ownership.
 type Owner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. A stable name for the process, e.g. the pod name. 1-256 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Why the lock is taken, for whoever finds it held. At most 512 bytes.
+	// Why the lock is acquired, for callers that find it held. At most 512 bytes.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Free labels. At most 16; keys 1-63 bytes. The whole Owner is at most 1 KiB.
 	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -528,9 +530,9 @@ type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lock, with defaults filled in.
 	Target *LockTarget `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	// Strictly larger than any token given before for this lock. EXCLUSIVE: send
-	// it with every write to the protected resource and refuse smaller ones.
-	// SHARED and SEMAPHORE tokens do not order writers; ask CheckFencingToken.
+	// Strictly larger than any earlier token of this lock. EXCLUSIVE: send it
+	// with every write to the protected resource, which rejects smaller ones.
+	// SHARED and SEMAPHORE tokens do not order writers; call CheckFencingToken.
 	// Positive and at most 2^53 - 1: exact in JavaScript, fits BIGINT.
 	FencingToken int64 `protobuf:"varint,2,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
 	// When it was granted, by the broker's clock. For people only.
@@ -605,12 +607,12 @@ type Lease struct {
 	// Public identifier: safe to log and to show. A digest of lease_token, so
 	// that a broker can check a token that it does not keep.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Secret proof of ownership, needed to renew, release or resume. Only in
-	// replies to the caller that acquired. Do not log.
+	// Secret proof of ownership, needed to renew, release or attach the lease.
+	// Only in replies to the caller that acquired it. Do not log.
 	LeaseToken string `protobuf:"bytes,2,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"`
-	// The locks held. One entry per target, in the order asked for.
+	// The locks held. One entry per target, in the order of the request.
 	Grants []*Grant `protobuf:"bytes,3,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Validity: how long the holder may trust the lease after each heartbeat,
+	// Validity: how long the holder may rely on the lease after each heartbeat,
 	// counted from the moment the heartbeat (or Acquire, Renew) was SENT, on a
 	// clock that runs during suspend. A unary caller whose call took longer than
 	// half of it must Renew before relying on the lease.
@@ -696,16 +698,16 @@ func (x *Lease) GetExpireTime() *timestamppb.Timestamp {
 }
 
 // Packed into google.rpc.Status.details of ABORTED/LOCK_HELD and
-// ABORTED/WAIT_TIMEOUT: what was in the way. A hint, perhaps stale already. At
-// most 5 holders, without labels, strings cut to 128 bytes: gRPC clients refuse
-// trailers of more than 8 KiB.
+// ABORTED/WAIT_TIMEOUT: the holders and waiters of the lock. A hint, which may
+// be stale. At most 5 holders, without labels, strings cut to 128 bytes: gRPC
+// clients reject trailers of more than 8 KiB.
 type Contention struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who holds the lock.
+	// The holders of the lock.
 	Holders []*Holder `protobuf:"bytes,1,rep,name=holders,proto3" json:"holders,omitempty"`
-	// How many wait.
+	// The number of waiters.
 	QueueLength int32 `protobuf:"varint,2,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
-	// Shortest time until a current lease runs out unless renewed.
+	// Shortest time until a current lease expires unless it is renewed.
 	RetryAfter    *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -762,20 +764,21 @@ func (x *Contention) GetRetryAfter() *durationpb.Duration {
 	return nil
 }
 
-// A holder or waiter as others may see it.
+// A holder or waiter, as other callers may see it.
 type Holder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Public lease identifier; empty for waiters.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Who.
+	// The owner of the holder or waiter.
 	Owner *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Mode and permits.
 	Target *LockTarget `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
-	// Its token; 0 for waiters.
+	// Its fencing token; 0 for waiters.
 	FencingToken int64 `protobuf:"varint,4,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
-	// Granted or enqueued at, by the broker's clock.
+	// Time at which the lock was granted or the request enqueued, by the broker's
+	// clock.
 	SinceTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
-	// Time left on the lease, or left to wait.
+	// Time until the lease expires, or until the wait ends.
 	Remaining     *durationpb.Duration `protobuf:"bytes,6,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

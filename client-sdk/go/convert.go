@@ -1,4 +1,4 @@
-// What a broker says, in the words of this package.
+// Conversion of protocol messages to the types and errors of this package.
 
 package leasehold
 
@@ -15,8 +15,8 @@ import (
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
 
-// The reasons that mean the same to every caller.
-var refusals = map[pb.ErrorReason]error{
+// errorByReason maps the reasons of rejected calls to errors. Reasons of lost leases are in lostByReason.
+var errorByReason = map[pb.ErrorReason]error{
 	pb.ErrorReason_ERROR_REASON_LOCK_HELD:            ErrHeld,
 	pb.ErrorReason_ERROR_REASON_WAIT_TIMEOUT:         ErrWaitTimeout,
 	pb.ErrorReason_ERROR_REASON_STILL_QUEUED:         ErrWaitTimeout,
@@ -38,14 +38,14 @@ var refusals = map[pb.ErrorReason]error{
 	pb.ErrorReason_ERROR_REASON_INTERNAL:             ErrInternal,
 }
 
-var losses = map[pb.ErrorReason]LostReason{
+var lostByReason = map[pb.ErrorReason]LostReason{
 	pb.ErrorReason_ERROR_REASON_LEASE_EXPIRED:   LostExpired,
 	pb.ErrorReason_ERROR_REASON_LEASE_REVOKED:   LostRevoked,
 	pb.ErrorReason_ERROR_REASON_LEASE_NOT_FOUND: LostByStore,
 	pb.ErrorReason_ERROR_REASON_STALE_ATTACH:    LostMoved,
 }
 
-var ends = map[pb.LeaseEndReason]LostReason{
+var lostByEndReason = map[pb.LeaseEndReason]LostReason{
 	pb.LeaseEndReason_LEASE_END_REASON_RELEASED:           LostReleased,
 	pb.LeaseEndReason_LEASE_END_REASON_EXPIRED:            LostExpired,
 	pb.LeaseEndReason_LEASE_END_REASON_REVOKED:            LostRevoked,
@@ -55,63 +55,66 @@ var ends = map[pb.LeaseEndReason]LostReason{
 	pb.LeaseEndReason_LEASE_END_REASON_CREDENTIAL_EXPIRED: LostCredentialExpired,
 }
 
-// span is a span of time; what is unset or negative is none.
-func span(said *durationpb.Duration) time.Duration {
-	return max(0, said.AsDuration())
+// durationOf converts a duration; an unset or negative one becomes 0.
+func durationOf(duration *durationpb.Duration) time.Duration {
+	return max(0, duration.AsDuration())
 }
 
-func holderOf(one *pb.Holder) Holder {
+func holderOf(message *pb.Holder) Holder {
 	holder := Holder{
-		LeaseID:      one.GetLeaseId(),
-		Owner:        one.GetOwner().GetId(),
-		Reason:       one.GetOwner().GetReason(),
-		FencingToken: one.GetFencingToken(),
-		Remaining:    span(one.GetRemaining()),
+		LeaseID:      message.GetLeaseId(),
+		Owner:        message.GetOwner().GetId(),
+		Reason:       message.GetOwner().GetReason(),
+		FencingToken: message.GetFencingToken(),
+		Remaining:    durationOf(message.GetRemaining()),
 	}
-	if one.GetSinceTime() != nil {
-		holder.Since = one.GetSinceTime().AsTime()
+	if message.GetSinceTime() != nil {
+		holder.Since = message.GetSinceTime().AsTime()
 	}
 	return holder
 }
 
-func holdersOf(all []*pb.Holder) []Holder {
-	holders := make([]Holder, len(all))
-	for i, one := range all {
-		holders[i] = holderOf(one)
+func holdersOf(messages []*pb.Holder) []Holder {
+	holders := make([]Holder, len(messages))
+	for i, message := range messages {
+		holders[i] = holderOf(message)
 	}
 	return holders
 }
 
-// refusalOf is a call that was refused: an *Error or a *LeaseLostError.
-func refusalOf(said *pb.Refused) error {
-	if _, ok := losses[said.GetReason()]; ok {
-		return lossOf(said)
+// errorFromRefused returns the error of a rejected call: an *Error or a *LeaseLostError.
+func errorFromRefused(refused *pb.Refused) error {
+	if _, ok := lostByReason[refused.GetReason()]; ok {
+		return lossFromRefused(refused)
 	}
-	refused := &Error{Err: refusals[said.GetReason()], Message: said.GetMessage(), RetryAfter: span(said.GetRetryAfter())}
-	if refused.Err == nil {
-		refused.Err = ErrOther
+	rejected := &Error{
+		Err: errorByReason[refused.GetReason()], Message: refused.GetMessage(),
+		RetryAfter: durationOf(refused.GetRetryAfter()),
+	}
+	if rejected.Err == nil {
+		rejected.Err = ErrOther
 	}
 	contention := &pb.Contention{}
-	for _, detail := range said.GetDetails() {
-		if read(detail, contention) {
-			refused.Holders = holdersOf(contention.GetHolders())
-			refused.QueueLength = int(contention.GetQueueLength())
+	for _, detail := range refused.GetDetails() {
+		if unpackDetail(detail, contention) {
+			rejected.Holders = holdersOf(contention.GetHolders())
+			rejected.QueueLength = int(contention.GetQueueLength())
 		}
 	}
-	return refused
+	return rejected
 }
 
-// lossOf is what a refusal means to the holder of a lease.
-func lossOf(said *pb.Refused) *LeaseLostError {
-	return lossFor(losses[said.GetReason()], said.GetMessage())
+// lossFromRefused returns the loss that a rejection means for the holder of a lease.
+func lossFromRefused(refused *pb.Refused) *LeaseLostError {
+	return newLoss(lostByReason[refused.GetReason()], refused.GetMessage())
 }
 
-// endOf is the broker's word that a lease is over.
-func endOf(said *pb.LeaseEnded) *LeaseLostError {
-	return lossFor(ends[said.GetReason()], said.GetMessage())
+// lossFromEnded returns the loss that the broker reports with the end of a lease.
+func lossFromEnded(ended *pb.LeaseEnded) *LeaseLostError {
+	return newLoss(lostByEndReason[ended.GetReason()], ended.GetMessage())
 }
 
-func lossFor(reason LostReason, message string) *LeaseLostError {
+func newLoss(reason LostReason, message string) *LeaseLostError {
 	switch reason {
 	case 0:
 		return &LeaseLostError{Reason: LostOther, Message: message}
@@ -121,26 +124,28 @@ func lossFor(reason LostReason, message string) *LeaseLostError {
 	return &LeaseLostError{Reason: reason}
 }
 
-// isOpen says whether a call may have been done all the same, and is to be repeated. A wait is cancelled by the
-// broker, too, if it has not heard of the client for long.
-func isOpen(said *pb.Refused) bool {
-	switch codes.Code(said.GetCode()) {
+// isRetryable returns true if the rejected call must be repeated, because its outcome is unknown or the rejection is
+// temporary. This includes cancelled calls: the broker also cancels a wait if it has received nothing from the client
+// for too long.
+func isRetryable(refused *pb.Refused) bool {
+	switch codes.Code(refused.GetCode()) {
 	case codes.Unavailable, codes.Canceled, codes.Unknown, codes.DeadlineExceeded:
 		return true
 	}
 	return false
 }
 
-// statusOf is the status of a unary call, as the same call would have been refused on a stream.
-func statusOf(err error) *pb.Refused {
-	said := status.Convert(err).Proto()
-	refused := &pb.Refused{Code: said.GetCode(), Message: said.GetMessage()}
+// refusedFromStatus converts the error of a unary call to the rejection that a stream would have sent for the same
+// call.
+func refusedFromStatus(err error) *pb.Refused {
+	grpcStatus := status.Convert(err).Proto()
+	refused := &pb.Refused{Code: grpcStatus.GetCode(), Message: grpcStatus.GetMessage()}
 	info, retry := &errdetails.ErrorInfo{}, &errdetails.RetryInfo{}
-	for _, detail := range said.GetDetails() {
+	for _, detail := range grpcStatus.GetDetails() {
 		switch {
-		case read(detail, info):
+		case unpackDetail(detail, info):
 			refused.Reason = pb.ErrorReason(pb.ErrorReason_value["ERROR_REASON_"+info.GetReason()])
-		case read(detail, retry):
+		case unpackDetail(detail, retry):
 			refused.RetryAfter = retry.GetRetryDelay()
 		default:
 			refused.Details = append(refused.Details, detail)
@@ -149,6 +154,6 @@ func statusOf(err error) *pb.Refused {
 	return refused
 }
 
-func read(detail *anypb.Any, into proto.Message) bool {
-	return detail.MessageIs(into) && detail.UnmarshalTo(into) == nil
+func unpackDetail(detail *anypb.Any, message proto.Message) bool {
+	return detail.MessageIs(message) && detail.UnmarshalTo(message) == nil
 }
