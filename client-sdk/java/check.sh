@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the form, the types, the documentation and the package; with --fix it repairs the form instead.
+# Checks the formatting, the types, the documentation and the package. With --fix it corrects the formatting instead.
 set -euo pipefail
 cd "$(dirname "$0")"
 ./setup.sh

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Makes sure that a JDK, Maven and all artifacts of the build are there; then everything else works without a network.
-# Packages that are missing are installed as root on Debian; elsewhere it prints one line to paste and exits 2.
+# Installs a JDK, Maven and all artifacts of the build, so that everything else works without a network. Missing
+# packages are installed as root on Debian; on other systems the script prints one line to paste and exits 2.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
 
-# A change of the dependencies is another file, beside Maven's own: they may be those of another cache, or be removed.
-# Maven takes Java's home folder, which HOME does not change.
+# The name of this marker file depends on the dependencies. It is in Maven's repository, because another repository may
+# be in use, or the artifacts may be removed. Maven determines its folder from Java's user.home, which HOME does not
+# change.
 user_home="$(java -XshowSettings:properties -version 2>&1 | sed -n 's/^ *user.home = //p' || true)"
 DONE="${user_home:-$HOME}/.m2/repository/.leasehold-$(cat pom.xml benchmark/pom.xml setup.sh | cksum | cut -d' ' -f1)"
 readonly DONE
 
-# The plugin that generates the stubs does not notice another version of the generators.
+# The plugin that generates the stubs does not detect another version of the generators.
 [[ ! pom.xml -nt target ]] || rm -rf target
 
 [[ "$(javac -version 2>&1)" =~ ^javac\ ([0-9]+) ]] && ((BASH_REMATCH[1] >= 17)) || packages+=(openjdk-17-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
-# Downloads everything that the real build needs, by a build of a minimal project with the same pom.xml: the plugins,
-# their parts, and the generators of the stubs.
+# Downloads everything that the real build needs, by building a minimal project with the same pom.xml: the plugins,
+# their dependencies, and the generators of the stubs.
 download_artifacts() {
     local minimal client
     minimal="$(mktemp -d)"

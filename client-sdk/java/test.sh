@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests of the Java client against real brokers: on the standard Java, and those for virtual threads on the
-# newest one that is there, if it has them. LEASEHOLD_SERVER names the broker's binary. With names, as the lines FAILED
-# print them, those tests alone:
-#     client-sdk/java/test.sh CallsTest "KindsTest#method"
+# Runs the tests of the Java client against real brokers: all on the standard Java, and those for virtual threads on the
+# newest installed Java, if it supports virtual threads. LEASEHOLD_SERVER names the broker's binary. With names, as in
+# the lines FAILED of the output, it runs only these tests:
+#     client-sdk/java/test.sh CallsTest "LockModesTest#method"
 # The last line is `N passed, N failed`.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -11,7 +11,7 @@ reports="$root/target/reports/java"
 trap 'exec "$root/scripts/count_tests.py" $? "$reports"' EXIT
 rm -rf "$reports"
 ./setup.sh
-# Either run may have none of the tests that are named.
+# Each of the two runs may have none of the named tests.
 chosen="$(IFS=, && echo "$*")"
 options=(-Dsurefire.failIfNoSpecifiedTests=false ${chosen:+"-Dtest=$chosen"})
 status=0
@@ -28,7 +28,7 @@ if [[ -z $newest ]]; then
     echo "No Java with virtual threads is here (21 or newer): their tests were left out" >&2
     exit "$status"
 fi
-# One carrier: whoever would keep it while it waits would stop all others.
+# There is one carrier thread, so a virtual thread that blocks it while waiting would stop all others.
 mvn -o -B -ntp -q surefire:test -Dgroups=virtual-threads "-Dtest.reports=$reports/virtual-threads" "${options[@]}" -Djvm="$newest" \
     -Dtest.jvm="-Djdk.virtualThreadScheduler.parallelism=1 -Djdk.virtualThreadScheduler.maxPoolSize=1" || status=$?
 exit "$status"

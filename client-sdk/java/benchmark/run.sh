@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Takes and gives back locks beside Redisson's on the same Redis, in turns; prints tables.
+# Measures pairs of acquire and release beside Redisson on the same Redis, in alternating rounds, and prints tables.
 #     benchmark/run.sh --rounds 5 --seconds 3
-# LEASEHOLD_SERVER names the broker; a figure is worth something only of a release build on a quiet machine.
+# LEASEHOLD_SERVER names the broker. Only figures of a release build on an idle machine are meaningful.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ./build.sh

@@ -18,15 +18,18 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Measures the client beside Redisson's locks on the same Redis, in turns, and prints the medians. */
+/**
+ * Benchmark of the client beside Redisson's locks on the same Redis. Alternates between the libraries, and prints
+ * medians.
+ */
 public final class Benchmark {
     private static final int[] CALLERS = {1, 64};
     private static final Duration TTL = Duration.ofSeconds(10);
-    private static final Duration PATIENCE = Duration.ofSeconds(60);
+    private static final Duration WAIT_TIMEOUT = Duration.ofSeconds(60);
 
     private Benchmark() {}
 
-    /** Starts a Redis and a broker on it, measures, and ends them. */
+    /** Starts a Redis and a broker on it, runs all measurements, and stops both. */
     public static void main(String[] arguments) throws Exception {
         int rounds = (int) argument(arguments, "--rounds", 5);
         double seconds = argument(arguments, "--seconds", 3);
@@ -39,23 +42,23 @@ public final class Benchmark {
             Config config = new Config();
             config.useSingleServer().setAddress("redis://127.0.0.1:" + redis.port());
             RedissonClient redisson = Redisson.create(config);
-            List<Contender> all = List.of(
-                    new Contender("leasehold", name -> ours(client, name)),
-                    new Contender("Redisson RLock", name -> theirs(redisson.getLock(name))),
-                    new Contender("Redisson RFairLock", name -> theirs(redisson.getFairLock(name + "/fair"))));
-            measure(all, rounds, seconds);
+            List<Contender> contenders = List.of(
+                    new Contender("leasehold", name -> leaseholdLock(client, name)),
+                    new Contender("Redisson RLock", name -> redissonLock(redisson.getLock(name))),
+                    new Contender("Redisson RFairLock", name -> redissonLock(redisson.getFairLock(name + "/fair"))));
+            measure(contenders, rounds, seconds);
             redisson.shutdown();
         }
         System.exit(0);
     }
 
-    private static double argument(String[] arguments, String name, double standard) {
-        int at = List.of(arguments).indexOf(name);
-        return at < 0 ? standard : Double.parseDouble(arguments[at + 1]);
+    private static double argument(String[] arguments, String name, double defaultValue) {
+        int index = List.of(arguments).indexOf(name);
+        return index < 0 ? defaultValue : Double.parseDouble(arguments[index + 1]);
     }
 
-    private static Contender.Pair ours(LeaseholdClient client, String name) {
-        LockRequest lock = client.lock(name).ttl(TTL).waitUpTo(PATIENCE);
+    private static Contender.BenchmarkLock leaseholdLock(LeaseholdClient client, String name) {
+        LockRequest lock = client.lock(name).ttl(TTL).waitUpTo(WAIT_TIMEOUT);
         return work -> {
             try (Lease lease = lock.acquire()) {
                 work.run();
@@ -64,10 +67,10 @@ public final class Benchmark {
         };
     }
 
-    private static Contender.Pair theirs(RLock lock) {
+    private static Contender.BenchmarkLock redissonLock(RLock lock) {
         return work -> {
-            if (!lock.tryLock(PATIENCE.toSeconds(), TTL.toSeconds(), TimeUnit.SECONDS)) {
-                throw new IllegalStateException("not within " + PATIENCE);
+            if (!lock.tryLock(WAIT_TIMEOUT.toSeconds(), TTL.toSeconds(), TimeUnit.SECONDS)) {
+                throw new IllegalStateException("not acquired within " + WAIT_TIMEOUT);
             }
             try {
                 work.run();
@@ -77,47 +80,48 @@ public final class Benchmark {
         };
     }
 
-    private static void measure(List<Contender> all, int rounds, double seconds) throws Exception {
-        for (boolean isHot : new boolean[] {false, true}) {
+    private static void measure(List<Contender> contenders, int rounds, double seconds) throws Exception {
+        for (boolean isShared : new boolean[] {false, true}) {
             for (int callers : CALLERS) {
-                Map<String, List<Visits>> found = new LinkedHashMap<>();
-                // The first is not counted: the runtime compiles what is used often.
-                for (Contender one : all) {
-                    one.round(callers, seconds, isHot);
+                Map<String, List<RoundResult>> results = new LinkedHashMap<>();
+                // The first round is a warm-up: the runtime compiles frequently used code.
+                for (Contender contender : contenders) {
+                    contender.runRound(callers, seconds, isShared);
                 }
                 for (int round = 0; round < rounds; round++) {
-                    for (Contender one : all) {
-                        Visits visits = one.round(callers, seconds, isHot);
-                        found.computeIfAbsent(one.name(), name -> new ArrayList<>())
-                                .add(visits);
+                    for (Contender contender : contenders) {
+                        RoundResult roundResult = contender.runRound(callers, seconds, isShared);
+                        results.computeIfAbsent(contender.name(), name -> new ArrayList<>())
+                                .add(roundResult);
                     }
                 }
-                print(found, callers, isHot);
+                print(results, callers, isShared);
             }
         }
     }
 
-    private static void print(Map<String, List<Visits>> found, int callers, boolean isHot) {
-        System.out.printf("%n%d callers, %s%n%n", callers, isHot ? "one lock for all" : "a lock for each");
-        List<String> heads = new ArrayList<>(List.of("", "pairs/s"));
-        if (isHot) {
-            heads.addAll(List.of("hand-offs/s", "longest wait", "Jain's index"));
+    private static void print(Map<String, List<RoundResult>> results, int callers, boolean isShared) {
+        System.out.printf("%n%d callers, %s%n%n", callers, isShared ? "one lock for all" : "a lock for each");
+        List<String> headings = new ArrayList<>(List.of("", "pairs/s"));
+        if (isShared) {
+            headings.addAll(List.of("hand-offs/s", "longest wait", "Jain's index"));
         }
-        System.out.println("| " + String.join(" | ", heads) + " |\n|" + "---|".repeat(heads.size()));
-        found.forEach((name, rounds) -> {
-            List<String> cells = new ArrayList<>(List.of(name, shown("%,.0f", rounds, Visits::pairsPerSecond)));
-            if (isHot) {
-                cells.add(shown("%,.0f", rounds, Visits::handOffsPerSecond));
-                cells.add(shown("%,.0f ms", rounds, Visits::longestWaitMillis));
-                cells.add(shown("%.3f", rounds, Visits::fairness));
+        System.out.println("| " + String.join(" | ", headings) + " |\n|" + "---|".repeat(headings.size()));
+        results.forEach((name, rounds) -> {
+            List<String> cells =
+                    new ArrayList<>(List.of(name, formatMedian("%,.0f", rounds, RoundResult::pairsPerSecond)));
+            if (isShared) {
+                cells.add(formatMedian("%,.0f", rounds, RoundResult::handOffsPerSecond));
+                cells.add(formatMedian("%,.0f ms", rounds, RoundResult::longestWaitMillis));
+                cells.add(formatMedian("%.3f", rounds, RoundResult::fairness));
             }
             System.out.println("| " + String.join(" | ", cells) + " |");
         });
     }
 
-    private static String shown(String form, List<Visits> rounds, ToDoubleFunction<Visits> of) {
-        double[] sorted = rounds.stream().mapToDouble(of).sorted().toArray();
+    private static String formatMedian(String format, List<RoundResult> rounds, ToDoubleFunction<RoundResult> value) {
+        double[] sorted = rounds.stream().mapToDouble(value).sorted().toArray();
         double median = (sorted[(sorted.length - 1) / 2] + sorted[sorted.length / 2]) / 2;
-        return String.format(Locale.ROOT, form, median);
+        return String.format(Locale.ROOT, format, median);
     }
 }

@@ -8,45 +8,46 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.function.Function;
 
-/** One way to take locks, by a thread for each caller. */
-record Contender(String name, Function<String, Pair> locks) {
-    /** A lock of one caller. */
-    interface Pair {
-        /** Takes it, does the work, and gives it back. */
-        void run(Runnable work) throws Exception;
+/** A lock library under test, used by one thread for each caller. */
+record Contender(String name, Function<String, BenchmarkLock> locks) {
+    /** A lock of one caller, which is acquired and released in pairs. */
+    interface BenchmarkLock {
+        /** Acquires the lock, runs the work, and releases the lock. */
+        void runLocked(Runnable work) throws Exception;
     }
 
-    /** Takes and gives back for so long: a lock for each caller, or one for all. */
-    Visits round(int callers, double seconds, boolean isHot) throws Exception {
-        Visits visits = new Visits(callers, seconds);
-        CyclicBarrier begin = new CyclicBarrier(callers);
+    /** Acquires and releases locks for {@code seconds}: a separate lock for each caller, or one lock for all. */
+    RoundResult runRound(int callers, double seconds, boolean isShared) throws Exception {
+        RoundResult roundResult = new RoundResult(callers, seconds);
+        CyclicBarrier startBarrier = new CyclicBarrier(callers);
         ExecutorService pool = Executors.newFixedThreadPool(callers);
         List<Future<Void>> work = new ArrayList<>();
         for (int caller = 0; caller < callers; caller++) {
             int number = caller;
-            Pair lock = locks.apply(isHot ? "bench/hot" : "bench/" + caller);
+            BenchmarkLock lock = locks.apply(isShared ? "bench/hot" : "bench/" + caller);
             work.add(pool.submit(() -> {
-                begin.await();
-                work(lock, number, visits, isHot, System.nanoTime() + (long) (seconds * 1e9));
+                startBarrier.await();
+                runCaller(lock, number, roundResult, isShared, System.nanoTime() + (long) (seconds * 1e9));
                 return null;
             }));
         }
-        for (Future<Void> one : work) {
-            one.get();
+        for (Future<Void> result : work) {
+            result.get();
         }
         pool.shutdown();
-        return visits;
+        return roundResult;
     }
 
-    private static void work(Pair lock, int caller, Visits visits, boolean isHot, long until) throws Exception {
-        while (System.nanoTime() < until) {
-            long asked = System.nanoTime();
-            lock.run(() -> {
-                if (isHot) {
-                    visits.entered(caller, System.nanoTime() - asked);
+    private static void runCaller(
+            BenchmarkLock lock, int caller, RoundResult roundResult, boolean isShared, long deadline) throws Exception {
+        while (System.nanoTime() < deadline) {
+            long requestedAt = System.nanoTime();
+            lock.runLocked(() -> {
+                if (isShared) {
+                    roundResult.recordAcquire(caller, System.nanoTime() - requestedAt);
                 }
             });
-            visits.paired(caller);
+            roundResult.recordPair(caller);
         }
     }
 }

@@ -3,128 +3,131 @@ package dev.leasehold;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.HeldException;
 import dev.leasehold.error.WaitTimeoutException;
-import dev.leasehold.internal.Ask;
-import dev.leasehold.internal.Call;
-import dev.leasehold.internal.Caller;
-import dev.leasehold.internal.Grip;
-import dev.leasehold.internal.Reply;
+import dev.leasehold.internal.AcquireCommand;
+import dev.leasehold.internal.AcquireListener;
+import dev.leasehold.internal.AcquireParams;
+import dev.leasehold.internal.AcquireSender;
+import dev.leasehold.internal.LeaseHandle;
 import dev.leasehold.internal.Telemetry;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
-/** One acquire under way, told by a future that is done by an executor. Whoever ends the future sooner gives it up. */
-final class Acquisition<T> implements Reply {
+/**
+ * One pending acquire, whose outcome completes a future by way of an executor. Completing or cancelling the future
+ * earlier cancels the acquire.
+ */
+final class Acquisition<T> implements AcquireListener {
     private final LockRequest request;
     private final Executor executor;
-    private final Function<Lease, T> found;
+    private final Function<Lease, T> toResult;
     private final CompletableFuture<T> future = new CompletableFuture<>();
-    /** What is told to the caller, one after the other. */
-    private CompletableFuture<Void> told = CompletableFuture.completedFuture(null);
+    /** Last of the notifications to the caller, which run one after the other. */
+    private CompletableFuture<Void> notifications = CompletableFuture.completedFuture(null);
 
-    private Telemetry.Acquiring telemetry;
-    private T ifHeld;
-    private long left;
+    private Telemetry.AcquireTelemetry telemetry;
+    private T resultIfHeld;
+    private long remainingWait;
     private volatile String requestId;
-    private volatile boolean isAnswered;
+    private volatile boolean hasResult;
 
-    Acquisition(LockRequest request, Executor executor, Function<Lease, T> found) {
+    Acquisition(LockRequest request, Executor executor, Function<Lease, T> toResult) {
         this.request = request;
         this.executor = executor;
-        this.found = found;
+        this.toResult = toResult;
     }
 
-    /** The same, but with an answer if somebody else has the lock. */
-    Acquisition<T> ifHeld(T answer) {
-        ifHeld = answer;
+    /** Sets the result for the case that another caller holds the lock. */
+    Acquisition<T> withResultIfHeld(T result) {
+        resultIfHeld = result;
         return this;
     }
 
-    /** Begins to wait, at most so many nanoseconds. */
-    CompletableFuture<T> begin(long wait) {
-        left = wait;
+    /** Sends the first call. Waits in the queue for at most {@code wait} nanoseconds in all. */
+    CompletableFuture<T> start(long wait) {
+        remainingWait = wait;
         future.whenComplete((result, error) -> {
-            if (!isAnswered) {
-                caller().cancel(requestId);
-                telemetry.failed(null);
+            if (!hasResult) {
+                sender().cancel(requestId);
+                telemetry.recordFailed(null);
             }
         });
-        ask();
+        sendCommand();
         return future;
     }
 
-    private Caller caller() {
-        Grip under = request.under();
-        return under == null ? request.backend() : under.orders();
+    private AcquireSender sender() {
+        LeaseHandle under = request.under();
+        return under == null ? request.backend() : under.sender();
     }
 
-    private void ask() {
-        long wait = Math.min(left, LockRequest.WAIT_MAX);
-        left -= wait;
-        telemetry = Telemetry.acquire(request.names(), wait);
-        Call call = request.call(telemetry.traceparent());
-        requestId = call.requestId();
-        caller().acquire(new Ask(call, wait, this, request.under()));
-        if (future.isDone() && !isAnswered) {
-            // Given up between two waits.
-            caller().cancel(requestId);
+    private void sendCommand() {
+        long wait = Math.min(remainingWait, LockRequest.WAIT_MAX);
+        remainingWait -= wait;
+        telemetry = Telemetry.startAcquire(request.lockNames(), wait);
+        AcquireParams params = request.createParams(telemetry.traceparent());
+        requestId = params.requestId();
+        sender().acquire(new AcquireCommand(params, wait, this, request.under()));
+        if (future.isDone() && !hasResult) {
+            // The future was cancelled between two calls.
+            sender().cancel(requestId);
         }
     }
 
     @Override
-    public void place(QueuePlace place) {
-        telemetry.queued(place);
-        Consumer<? super QueuePlace> hook = request.queueHook();
+    public void onQueuePosition(QueuePosition position) {
+        telemetry.recordQueued(position);
+        Consumer<? super QueuePosition> hook = request.queueHook();
         if (hook != null) {
-            told = told.thenRunAsync(() -> tell(hook, place), executor);
+            notifications = notifications.thenRunAsync(() -> callHook(hook, position), executor);
         }
     }
 
-    private void tell(Consumer<? super QueuePlace> hook, QueuePlace place) {
+    private void callHook(Consumer<? super QueuePosition> hook, QueuePosition position) {
         if (future.isDone()) {
             return;
         }
         try {
-            hook.accept(place);
-        } catch (Throwable fault) {
-            // As if it had been called by the code that waits.
-            future.completeExceptionally(fault);
+            hook.accept(position);
+        } catch (Throwable error) {
+            // The exception reaches the caller as if the waiting code had called the hook.
+            future.completeExceptionally(error);
         }
     }
 
     @Override
-    public void granted(Grip grip) {
-        told = told.thenRunAsync(() -> take(grip), executor);
+    public void onGranted(LeaseHandle handle) {
+        notifications = notifications.thenRunAsync(() -> deliver(handle), executor);
     }
 
-    private void take(Grip grip) {
-        isAnswered = true;
-        Lease lease = new Lease(grip);
-        if (!future.complete(found.apply(lease))) {
-            grip.giveBack(null);
+    private void deliver(LeaseHandle handle) {
+        hasResult = true;
+        Lease lease = new Lease(handle);
+        if (!future.complete(toResult.apply(lease))) {
+            handle.release(null);
         } else {
-            telemetry.granted(grip.leaseId());
+            telemetry.recordGranted(handle.leaseId());
         }
     }
 
     @Override
-    public void failed(AcquireException why) {
-        if (why instanceof WaitTimeoutException && left > 0 && !future.isDone()) {
-            telemetry.failed(why);
-            ask();
+    public void onFailed(AcquireException error) {
+        if (error instanceof WaitTimeoutException && remainingWait > 0 && !future.isDone()) {
+            telemetry.recordFailed(error);
+            sendCommand();
             return;
         }
-        told = told.thenRunAsync(() -> fail(why), executor);
+        notifications = notifications.thenRunAsync(() -> fail(error), executor);
     }
 
-    private void fail(AcquireException why) {
-        isAnswered = true;
-        boolean isDone = why instanceof HeldException && ifHeld != null
-                ? future.complete(ifHeld)
-                : future.completeExceptionally(why);
+    private void fail(AcquireException error) {
+        hasResult = true;
+        boolean isDone = error instanceof HeldException && resultIfHeld != null
+                ? future.complete(resultIfHeld)
+                : future.completeExceptionally(error);
         if (isDone) {
-            telemetry.failed(why);
+            telemetry.recordFailed(error);
         }
     }
 }

@@ -2,7 +2,10 @@ package dev.leasehold;
 
 import java.util.concurrent.CompletableFuture;
 
-/** One leader for a job: whoever holds the lock of the job's name; the others wait for it in line. */
+/**
+ * An election of one leader for a job. The leader is the holder of the lock with the job's name; the other candidates
+ * wait in the queue of the lock.
+ */
 public final class Election {
     private final LeaseholdClient client;
     private final Target job;
@@ -13,18 +16,19 @@ public final class Election {
     }
 
     /**
-     * How to be a candidate with settings, a ttl or a reason; its {@code acquire} is {@link #campaign}.
+     * Returns a request for leadership, which accepts settings such as a ttl or a reason. Its {@code acquire} is
+     * {@link #campaign}.
      *
-     * @return waits for ever
+     * @return a request with an unlimited wait
      */
     public LockRequest candidacy() {
         return client.lock(job).waitUpTo(LockRequest.FOREVER);
     }
 
     /**
-     * Waits until this process leads, however long that takes. It leads as long as the lease is valid.
+     * Blocks until this process is the leader, without a limit. This process is the leader while the lease is valid.
      *
-     * @return to be closed
+     * @return the lease, to be closed
      * @throws InterruptedException as {@link LockRequest#acquire}, with all its other exceptions
      */
     public Lease campaign() throws InterruptedException {
@@ -32,7 +36,7 @@ public final class Election {
     }
 
     /**
-     * {@link #campaign} without a thread that waits.
+     * Requests leadership like {@link #campaign}, without blocking the calling thread.
      *
      * @return as {@link LockRequest#acquireAsync}
      */
@@ -41,9 +45,9 @@ public final class Election {
     }
 
     /**
-     * Watches who leads, without being a candidate.
+     * Creates an observer of the leader, which does not make this process a candidate.
      *
-     * @return for one thread
+     * @return an observer for use in one thread
      */
     public LeaderObserver observe() {
         return new LeaderObserver(client, job);

@@ -7,14 +7,14 @@ import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 
-/** Watches who leads. For one thread. */
+/** An observer of the leader of an election. Not thread-safe: use each observer in one thread. */
 public final class LeaderObserver {
-    private static final long LOOK_EVERY_MILLIS = 1_000;
+    private static final long POLL_INTERVAL_MILLIS = 1_000;
 
     private final LeaseholdClient client;
     private final Target job;
-    /** The lease of the leader that was told, empty for nobody; null before that. */
-    private Optional<String> told;
+    /** Lease id of the leader that was returned last: empty if there was no leader, null before the first call. */
+    private Optional<String> lastLeaseId;
 
     LeaderObserver(LeaseholdClient client, Target job) {
         this.client = client;
@@ -22,32 +22,33 @@ public final class LeaderObserver {
     }
 
     /**
-     * The leader at the first call, then the next one when that changes. It looks about once a second, and again while
-     * no broker answers: a change is heard of late, and two quick ones perhaps as one. Never act on it as if it were a
-     * lock.
+     * Returns the current leader at the first call; later calls block until the leader changes. The observer polls
+     * about once a second, and continues to poll while no broker answers. A change is therefore reported late, and two
+     * changes within a second may be reported as one. Never rely on the result as if it were a lock.
      *
-     * @return empty while nobody leads
-     * @throws dev.leasehold.error.AcquireException if it cannot be told for another reason than a broker that is away
+     * @return empty while there is no leader
+     * @throws dev.leasehold.error.AcquireException if the request fails for another reason than an unavailable broker
+     *     or a recovering store
      * @throws InterruptedException if the thread is interrupted
      */
     public Optional<Holder> next() throws InterruptedException {
-        boolean isFirst = told == null;
+        boolean isFirst = lastLeaseId == null;
         while (true) {
             if (!isFirst) {
-                TimeUnit.MILLISECONDS.sleep(
-                        ThreadLocalRandom.current().nextLong(LOOK_EVERY_MILLIS * 3 / 4, LOOK_EVERY_MILLIS * 5 / 4));
+                TimeUnit.MILLISECONDS.sleep(ThreadLocalRandom.current()
+                        .nextLong(POLL_INTERVAL_MILLIS * 3 / 4, POLL_INTERVAL_MILLIS * 5 / 4));
             }
             isFirst = false;
             try {
                 List<Holder> holders = client.get(job).map(LockState::holders).orElse(List.of());
                 Optional<Holder> leader = holders.stream().findFirst();
-                Optional<String> lease = leader.map(Holder::leaseId);
-                if (!lease.equals(told)) {
-                    told = lease;
+                Optional<String> leaseId = leader.map(Holder::leaseId);
+                if (!leaseId.equals(lastLeaseId)) {
+                    lastLeaseId = leaseId;
                     return leader;
                 }
             } catch (UnavailableException | StoreRecoveringException e) {
-                // It is looked again.
+                // The next poll retries.
             }
         }
     }

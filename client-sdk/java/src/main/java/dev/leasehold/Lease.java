@@ -2,7 +2,7 @@ package dev.leasehold;
 
 import dev.leasehold.error.LeaseLostException;
 import dev.leasehold.internal.Callbacks;
-import dev.leasehold.internal.Grip;
+import dev.leasehold.internal.LeaseHandle;
 import dev.leasehold.internal.LockName;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
@@ -15,189 +15,190 @@ import java.util.concurrent.ExecutionException;
 import java.util.function.Consumer;
 
 /**
- * A lock that is held, or several under one lease. The client sends heartbeats for it until it is closed or lost, in a
- * thread that the program cannot block. It belongs to no thread: whoever has it may use and close it.
+ * A lease on one or several locks. The client renews it with heartbeats until it is closed or lost, in a thread that
+ * the program cannot block. A lease is not bound to a thread: any thread may use and close it. Thread-safe.
  *
- * <p>Nothing stops a thread from outside: call {@link #check} before each step that needs the lock, or have
- * {@link #onLost} stop the work.
+ * <p>Losing the lease does not interrupt the work that it guards: call {@link #check} before each step that needs the
+ * lock, or stop the work in a hook of {@link #onLost}.
  */
 public final class Lease implements AutoCloseable {
     private static final Logger LOG = System.getLogger("dev.leasehold");
     private static final Loss RELEASED = new Loss(LostReason.RELEASED);
 
-    private final Grip grip;
+    private final LeaseHandle handle;
     private final CompletableFuture<Loss> lost = new CompletableFuture<>();
-    private final Runnable onEnd = this::ended;
+    private final Runnable onEnd = this::onValidityEnd;
 
-    Lease(Grip grip) {
-        this.grip = grip;
-        grip.trust().onEnd(onEnd);
+    Lease(LeaseHandle handle) {
+        this.handle = handle;
+        handle.validity().onEnd(onEnd);
     }
 
-    Grip grip() {
-        return grip;
+    LeaseHandle handle() {
+        return handle;
     }
 
-    private void ended() {
-        if (!grip.isGivenBack()) {
-            // Not here: whoever notices may be the thread that keeps leases.
-            lost.completeAsync(() -> grip.trust().loss(), Callbacks.EXECUTOR);
+    private void onValidityEnd() {
+        if (!handle.isReleased()) {
+            // Completed in another thread, because the calling thread may be the client thread, which must not block.
+            lost.completeAsync(() -> handle.validity().loss(), Callbacks.EXECUTOR);
         }
     }
 
     /**
-     * Public identifier of the lease: safe to log and to show.
+     * Returns the public identifier of the lease. It is no secret, and can be logged.
      *
-     * @return the same for all that was taken under it
+     * @return the same id for all leases that were added to each other by {@link LockRequest#under}
      */
     public String leaseId() {
-        return grip.leaseId();
+        return handle.leaseId();
     }
 
     /**
-     * Send it with every write to what the lock protects, and refuse smaller ones there. Of the first lock, if there
-     * are several.
+     * Returns the fencing token of the first lock. Send the fencing token with every write to the resource that the
+     * lock protects, and have the resource reject smaller tokens.
      *
      * @return positive and below 2^53
      */
     public long fencingToken() {
-        return grip.tokens().isEmpty() ? 0 : grip.tokens().get(0).fencingToken();
+        return handle.grants().isEmpty() ? 0 : handle.grants().get(0).fencingToken();
     }
 
     /**
-     * The fencing token of this lock.
+     * Returns the fencing token of this lock.
      *
-     * @param target the lock; how it is held is of no interest
-     * @return empty if the lease was not taken for it
+     * @param target the lock; its mode is ignored
+     * @return empty if the acquire of this lease did not include the lock
      */
     public OptionalLong fencingToken(Target target) {
-        LockName wanted = target.lock();
-        return grip.tokens().stream()
-                .filter(token -> token.lock().equals(wanted))
-                .mapToLong(Grip.Token::fencingToken)
+        LockName lock = target.lock();
+        return handle.grants().stream()
+                .filter(grant -> grant.lock().equals(lock))
+                .mapToLong(LeaseHandle.LockGrant::fencingToken)
                 .findFirst();
     }
 
     /**
-     * The fencing token of the lock with this name in the default namespace.
+     * Returns the fencing token of the lock with this name in the namespace {@code default}.
      *
      * @param name the lock
-     * @return empty if the lease was not taken for it
+     * @return empty if the acquire of this lease did not include the lock
      */
     public OptionalLong fencingToken(String name) {
         return fencingToken(Target.of(name));
     }
 
     /**
-     * The locks.
+     * Returns the locks of the acquire that returned this lease.
      *
      * @return each as {@code namespace/name}
      */
     public List<String> locks() {
-        return grip.tokens().stream().map(token -> token.lock().toString()).toList();
+        return handle.grants().stream().map(grant -> grant.lock().toString()).toList();
     }
 
     /**
-     * Whether the lock can be trusted at this moment, by the clock. Once false it stays so.
+     * Returns true if the lease is valid at this moment, by the client's own clock. Once false, the result stays false.
      *
-     * @return false before anybody else can get the lock
+     * @return false before another caller can be granted the lock
      */
     public boolean isValid() {
-        return over() == null;
+        return currentLoss() == null;
     }
 
     /**
-     * How long the lock can be trusted if no heartbeat is confirmed from now on.
+     * Returns the time for which the lease stays valid if no further heartbeat is confirmed.
      *
-     * @return zero once it is over
+     * @return zero once the lease has ended
      */
     public Duration remaining() {
-        return grip.isGivenBack()
+        return handle.isReleased()
                 ? Duration.ZERO
-                : Duration.ofNanos(grip.trust().remaining());
+                : Duration.ofNanos(handle.validity().remaining());
     }
 
     /**
-     * Why the lock is not held any more.
+     * Returns the reason for which the lease has ended.
      *
-     * @return empty while it is held
+     * @return empty while the lease is valid
      */
     public Optional<Loss> loss() {
-        return Optional.ofNullable(over());
+        return Optional.ofNullable(currentLoss());
     }
 
-    private Loss over() {
-        Loss loss = grip.trust().loss();
-        return loss == null && grip.isGivenBack() ? RELEASED : loss;
+    private Loss currentLoss() {
+        Loss loss = handle.validity().loss();
+        return loss == null && handle.isReleased() ? RELEASED : loss;
     }
 
     /**
-     * For a step that must not be done without the lock.
+     * Throws unless the lease is valid. Call it before a step that must not run without the lock.
      *
-     * @throws LeaseLostException if it is not held any more
+     * @throws LeaseLostException if the lease has ended
      */
     public void check() {
-        Loss loss = over();
+        Loss loss = currentLoss();
         if (loss != null) {
             throw new LeaseLostException(loss);
         }
     }
 
     /**
-     * Done when the lock is lost: the broker said so, or no heartbeat was confirmed for so long that it could go to
-     * somebody else a little later.
+     * Returns a future that completes when the lease is lost: the broker reported its end, or no heartbeat was
+     * confirmed in time, shortly before the lock can be granted to another caller.
      *
-     * @return a copy that anybody may change; it ends with a CancellationException when the lease is closed before it
-     *     was lost
+     * @return a copy, which the program may complete or cancel; it ends with a CancellationException when the lease is
+     *     closed before it was lost
      */
     public CompletableFuture<Loss> lost() {
         return lost.copy();
     }
 
     /**
-     * Calls the hook once the lock is lost, at once if it is already, and never if the lease is closed before.
+     * Registers a hook that is called once when the lease is lost: immediately if it is lost already, never if the
+     * lease is closed before.
      *
-     * @param hook called by a thread of the client's that nothing else waits for, so that it may block
+     * @param hook called by a thread of the client that serves callbacks only, so that the hook may block
      * @return this lease
      */
     public Lease onLost(Consumer<? super Loss> hook) {
-        lost.thenAcceptAsync(loss -> tell(hook, loss), Callbacks.EXECUTOR);
+        lost.thenAcceptAsync(loss -> callHook(hook, loss), Callbacks.EXECUTOR);
         return this;
     }
 
-    private void tell(Consumer<? super Loss> hook, Loss loss) {
+    private void callHook(Consumer<? super Loss> hook, Loss loss) {
         try {
             hook.accept(loss);
         } catch (RuntimeException | Error e) {
-            LOG.log(Level.WARNING, "a hook for the loss of lease " + leaseId(), e);
+            LOG.log(Level.WARNING, "the onLost hook of lease " + leaseId() + " failed", e);
         }
     }
 
     /**
-     * Gives the lock back and waits until the broker has confirmed it. Safe to repeat. A lease that was made
-     * {@code under} another one, and that one, give back only what their own call took.
+     * Releases the locks of this lease and waits until the broker has confirmed the release. Idempotent. Leases that
+     * share one lease by {@link LockRequest#under} release only the locks of their own acquire.
      *
-     * <p>If the thread is interrupted it does not wait: the lock is given back all the same, and the thread stays
-     * interrupted.
+     * <p>If the thread is interrupted, the method does not wait for the confirmation: the locks are released
+     * nevertheless, and the thread stays interrupted.
      *
-     * @throws LeaseLostException if the lock was lost before: what it guarded may have overlapped with another holder's
-     *     work
-     * @throws dev.leasehold.error.UnconfirmedException if no broker could be reached meanwhile
+     * @throws LeaseLostException if the lease was lost before: the guarded work may have overlapped with the work of
+     *     another holder
+     * @throws dev.leasehold.error.UnconfirmedException if no broker has confirmed the release before the lease expired
      */
     @Override
     public void close() {
-        CompletableFuture<Void> released = give();
+        CompletableFuture<Void> confirmation = startRelease();
         try {
-            released.get();
+            confirmation.get();
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         } catch (ExecutionException e) {
-            Outcome.of(released);
+            Outcome.of(confirmation);
         }
     }
 
     /**
-     * {@link #close} by another name.
+     * Releases the locks like {@link #close}.
      *
      * @throws LeaseLostException as {@link #close}
      */
@@ -206,41 +207,42 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * {@link #close} without a thread that waits.
+     * Releases the locks like {@link #close}, without blocking the calling thread.
      *
-     * @return done when the broker has confirmed it, or with the exceptions of {@link #close}
+     * @return completes when the broker has confirmed the release, or with the exceptions of {@link #close}
      */
     public CompletableFuture<Void> releaseAsync() {
-        CompletableFuture<Void> told = new CompletableFuture<>();
-        give().whenCompleteAsync(
+        CompletableFuture<Void> future = new CompletableFuture<>();
+        startRelease()
+                .whenCompleteAsync(
                         (nothing, error) -> {
                             if (error == null) {
-                                told.complete(null);
+                                future.complete(null);
                             } else {
-                                told.completeExceptionally(error);
+                                future.completeExceptionally(error);
                             }
                         },
                         Callbacks.EXECUTOR);
-        return told;
+        return future;
     }
 
-    private CompletableFuture<Void> give() {
-        Loss loss = grip.trust().loss();
-        CompletableFuture<Void> answer = new CompletableFuture<>();
-        if (!grip.giveBack(answer)) {
+    private CompletableFuture<Void> startRelease() {
+        Loss loss = handle.validity().loss();
+        CompletableFuture<Void> confirmation = new CompletableFuture<>();
+        if (!handle.release(confirmation)) {
             return CompletableFuture.completedFuture(null);
         }
-        grip.trust().offEnd(onEnd);
+        handle.validity().removeOnEnd(onEnd);
         if (loss != null) {
             return CompletableFuture.failedFuture(new LeaseLostException(loss));
         }
         lost.cancel(false);
-        return answer;
+        return confirmation;
     }
 
     @Override
     public String toString() {
-        Loss loss = over();
+        Loss loss = currentLoss();
         String state = loss == null ? "remaining=" + remaining() : "lost=" + loss;
         return "Lease[" + leaseId() + ", locks=" + locks() + ", fencingToken=" + fencingToken() + ", " + state + "]";
     }

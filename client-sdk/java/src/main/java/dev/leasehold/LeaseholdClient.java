@@ -2,9 +2,9 @@ package dev.leasehold;
 
 import dev.leasehold.error.InvalidOwnerException;
 import dev.leasehold.internal.Backend;
-import dev.leasehold.internal.Brokers;
-import dev.leasehold.internal.Core;
-import dev.leasehold.internal.Source;
+import dev.leasehold.internal.ClientRuntime;
+import dev.leasehold.internal.CredentialSource;
+import dev.leasehold.internal.Endpoints;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
@@ -17,27 +17,27 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 
 /**
- * Makes locks. One for each process, used by any number of threads. A thread of its own keeps its leases alive, so
- * nothing that the program does can hold heartbeats up.
+ * A client that makes lock requests. A process needs one client, which any number of threads may use. A thread of the
+ * client renews its leases, so that the program's own threads cannot delay heartbeats.
  */
 public class LeaseholdClient implements AutoCloseable {
     private final Backend backend;
     private final String owner;
-    /** Closes this client when the Java runtime shuts down, or null. */
+    /** Shutdown hook that closes this client, or null. */
     private Thread exitHook;
 
     /**
-     * For this library's own kinds of clients.
+     * Creates a client on a backend. For use by this library.
      *
-     * @param backend what keeps leases
-     * @param owner the name of this process, or null for host name and process id
+     * @param backend connection to the brokers, or a fake broker
+     * @param owner name of this process, or null for host name and process id
      */
     protected LeaseholdClient(Backend backend, String owner) {
         this.backend = backend;
-        this.owner = owner == null ? standardOwner() : checked(owner);
+        this.owner = owner == null ? defaultOwner() : validateOwner(owner);
     }
 
-    private static String checked(String owner) {
+    private static String validateOwner(String owner) {
         int length = owner.getBytes(StandardCharsets.UTF_8).length;
         if (length < 1 || length > 256) {
             throw new InvalidOwnerException();
@@ -45,7 +45,7 @@ public class LeaseholdClient implements AutoCloseable {
         return owner;
     }
 
-    private static String standardOwner() {
+    private static String defaultOwner() {
         long pid = ProcessHandle.current().pid();
         try {
             return InetAddress.getLocalHost().getHostName() + ":" + pid;
@@ -55,29 +55,29 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * A client with settings.
+     * Returns a builder of a client.
      *
-     * @param endpoints URLs, separated by commas, as in {@code http://a:7070,http://b:7070}. One is used at a time; the
-     *     others are for when it does not answer any more.
-     * @return the settings
+     * @param endpoints URLs, separated by commas, as in {@code http://a:7070,http://b:7070}. The client uses one
+     *     endpoint at a time, and switches to the next one when the broker stops answering.
+     * @return the builder, with default settings
      */
     public static Builder builder(String endpoints) {
         return new Builder(endpoints);
     }
 
     /**
-     * A client that is connected, with the standard settings.
+     * Creates a client with default settings and connects it.
      *
      * @param endpoints as in {@link #builder}
-     * @return to be closed
-     * @throws dev.leasehold.error.ConnectionException if an endpoint is none, or no broker answers
-     * @throws InterruptedException if the thread is interrupted meanwhile
+     * @return the client, to be closed
+     * @throws dev.leasehold.error.ConnectionException if an endpoint is invalid, or no broker answers
+     * @throws InterruptedException if the thread is interrupted while it waits
      */
     public static LeaseholdClient connect(String endpoints) throws InterruptedException {
         return builder(endpoints).connect();
     }
 
-    /** The settings of a client. */
+    /** A builder of a client. */
     public static final class Builder {
         private final String endpoints;
         private String owner;
@@ -92,7 +92,7 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * The name of this process, shown to people who find a lock held.
+         * Sets the name of this process, which is shown to people who find a lock held.
          *
          * @param owner 1-256 bytes; default: host name and process id
          * @return this
@@ -103,7 +103,7 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * Shown to the brokers.
+         * Sets the bearer token that the client presents to the brokers.
          *
          * @param bearerToken printable ASCII
          * @return this
@@ -114,10 +114,11 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * Shows the token in this file instead. It is looked at every second: when it has another token, that is shown
-         * to the brokers, so that locks outlive the token that they were taken with.
+         * Sets a file from which the bearer token is read, instead of a fixed token. The client reads the file every
+         * second and presents a changed token to the brokers, so that leases outlive the token that they were acquired
+         * with.
          *
-         * @param bearerTokenFile a token, and perhaps white space around it
+         * @param bearerTokenFile a file with the token, optionally surrounded by white space
          * @return this
          */
         public Builder bearerTokenFile(Path bearerTokenFile) {
@@ -126,9 +127,9 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * Lets the bearer token go unencrypted to endpoints that are not https and not of this machine (127.0.0.0/8,
-         * {@code ::1} and {@code localhost}): only where the network itself is trusted. Without it such an endpoint is
-         * refused with {@link dev.leasehold.error.InsecureTokenException}.
+         * Allows sending the bearer token unencrypted to endpoints that are neither https nor loopback (127.0.0.0/8,
+         * {@code ::1} and {@code localhost}). Use it only where the network itself is trusted. Otherwise such an
+         * endpoint is rejected with {@link dev.leasehold.error.InsecureTokenException}.
          *
          * @param allowInsecureToken default: false
          * @return this
@@ -139,7 +140,7 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * How https endpoints are trusted.
+         * Sets the TLS settings for https endpoints.
          *
          * @param tls default: the root certificates of the Java runtime
          * @return this
@@ -150,10 +151,10 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * Gives everything back when the Java runtime shuts down, within 2 s. Off unless asked for: threads go on while
-         * the runtime shuts down, and would work on without their locks.
+         * Sets whether the client releases all leases within 2 s when the Java runtime shuts down. The default is
+         * false, because threads continue to run during the shutdown and would work without their locks.
          *
-         * @param releaseAtExit whether
+         * @param releaseAtExit true to release all leases
          * @return this
          */
         public Builder releaseAtExit(boolean releaseAtExit) {
@@ -162,18 +163,18 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * A client that connects with its first call.
+         * Creates the client, which connects with its first call.
          *
-         * @return to be closed
-         * @throws dev.leasehold.error.ConnectionException if an endpoint or another setting is none
+         * @return the client, to be closed
+         * @throws dev.leasehold.error.ConnectionException if an endpoint or another setting is invalid
          */
         public LeaseholdClient build() {
             if (owner != null) {
-                checked(owner);
+                validateOwner(owner);
             }
-            Source source = new Source(bearerToken, bearerTokenFile);
-            Brokers brokers = new Brokers(endpoints, tls, source, allowInsecureToken);
-            LeaseholdClient client = new LeaseholdClient(Core.start(brokers), owner);
+            CredentialSource credentialSource = new CredentialSource(bearerToken, bearerTokenFile);
+            Endpoints parsedEndpoints = new Endpoints(endpoints, tls, credentialSource, allowInsecureToken);
+            LeaseholdClient client = new LeaseholdClient(ClientRuntime.start(parsedEndpoints), owner);
             if (releaseAtExit) {
                 client.exitHook = new Thread(client::close, "leasehold-exit");
                 Runtime.getRuntime().addShutdownHook(client.exitHook);
@@ -182,11 +183,11 @@ public class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * A client that is connected.
+         * Creates the client and connects it.
          *
-         * @return to be closed
-         * @throws dev.leasehold.error.ConnectionException if a setting is none, or no broker answers
-         * @throws InterruptedException if the thread is interrupted meanwhile
+         * @return the client, to be closed
+         * @throws dev.leasehold.error.ConnectionException if a setting is invalid, or no broker answers
+         * @throws InterruptedException if the thread is interrupted while it waits
          */
         public LeaseholdClient connect() throws InterruptedException {
             LeaseholdClient client = build();
@@ -204,18 +205,18 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Makes sure that a broker answers now, instead of at the first call.
+     * Connects to a broker now, instead of with the first call.
      *
-     * @throws dev.leasehold.error.UnreachableException if none answers
-     * @throws dev.leasehold.error.CredentialRefusedException if none accepts the credential
-     * @throws InterruptedException if the thread is interrupted meanwhile
+     * @throws dev.leasehold.error.UnreachableException if no broker answers
+     * @throws dev.leasehold.error.CredentialRefusedException if no broker accepts the credential
+     * @throws InterruptedException if the thread is interrupted while it waits
      */
     public void connect() throws InterruptedException {
-        awaited(backend.connect());
+        await(backend.connect());
     }
 
     /**
-     * The name of this process, as people find it.
+     * Returns the name of this process, as others see it.
      *
      * @return 1-256 bytes
      */
@@ -224,47 +225,49 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * A lock, to be taken with settings.
+     * Returns a request for a lock, in exclusive mode.
      *
      * @param name 1-512 bytes without control characters
-     * @return nothing is taken yet
+     * @return the request; nothing is acquired yet
      */
     public LockRequest lock(String name) {
         return lock(Target.of(name));
     }
 
     /**
-     * A lock, to be taken with settings.
+     * Returns a request for a lock.
      *
-     * @param target which, and how
-     * @return nothing is taken yet
+     * @param target the lock and its mode
+     * @return the request; nothing is acquired yet
      */
     public LockRequest lock(Target target) {
         return new LockRequest(backend, owner, List.of(target));
     }
 
     /**
-     * Several different locks, to be taken all or none under one lease, in an order that cannot deadlock.
+     * Returns a request for several different locks under one lease, of which either all or none are acquired, in an
+     * order that cannot deadlock.
      *
      * @param names 2-16
-     * @return nothing is taken yet
+     * @return the request; nothing is acquired yet
      */
     public LockRequest lockAll(String... names) {
         return lockAll(Arrays.stream(names).map(Target::of).toList());
     }
 
     /**
-     * Several different locks, to be taken all or none under one lease, in an order that cannot deadlock.
+     * Returns a request for several different locks under one lease, of which either all or none are acquired, in an
+     * order that cannot deadlock.
      *
      * @param targets 2-16
-     * @return nothing is taken yet
+     * @return the request; nothing is acquired yet
      */
     public LockRequest lockAll(Collection<Target> targets) {
         return new LockRequest(backend, owner, List.copyOf(targets));
     }
 
     /**
-     * Takes a lock, waiting in line for 30 s: {@code lock(name).acquire()}.
+     * Acquires a lock, waiting in the queue for at most 30 s: {@code lock(name).acquire()}.
      *
      * @param name the lock
      * @return the lease, to be closed
@@ -275,10 +278,10 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Takes a lock if it is free: {@code lock(name).tryAcquire()}.
+     * Acquires a lock if it is free: {@code lock(name).tryAcquire()}.
      *
      * @param name the lock
-     * @return empty if somebody else has it
+     * @return empty if another caller holds the lock
      * @throws InterruptedException as {@link LockRequest#tryAcquire()}, with all its other exceptions
      */
     public Optional<Lease> tryAcquire(String name) throws InterruptedException {
@@ -286,65 +289,65 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Who holds a lock and how many wait, at this moment.
+     * Returns the holders and the number of waiters of a lock at this moment.
      *
      * @param name the lock
-     * @return empty if nobody does either
-     * @throws dev.leasehold.error.AcquireException if no broker can tell
-     * @throws InterruptedException if the thread is interrupted meanwhile
+     * @return empty if the lock has neither holders nor waiters
+     * @throws dev.leasehold.error.AcquireException if no broker answers the request successfully
+     * @throws InterruptedException if the thread is interrupted while it waits
      */
     public Optional<LockState> get(String name) throws InterruptedException {
         return get(Target.of(name));
     }
 
     /**
-     * Who holds a lock and how many wait, at this moment.
+     * Returns the holders and the number of waiters of a lock at this moment.
      *
      * @param target the lock
-     * @return empty if nobody does either
-     * @throws dev.leasehold.error.AcquireException if no broker can tell
-     * @throws InterruptedException if the thread is interrupted meanwhile
+     * @return empty if the lock has neither holders nor waiters
+     * @throws dev.leasehold.error.AcquireException if no broker answers the request successfully
+     * @throws InterruptedException if the thread is interrupted while it waits
      */
     public Optional<LockState> get(Target target) throws InterruptedException {
-        return awaited(backend.look(target.lock()));
+        return await(backend.getLockState(target.lock()));
     }
 
     /**
-     * The election of one leader for a job.
+     * Returns the election of one leader for a job.
      *
-     * @param job the name of a lock that only candidates take
-     * @return nothing is taken yet
+     * @param job name of a lock that only candidates acquire
+     * @return the election; nothing is acquired yet
      */
     public Election election(String job) {
         return new Election(this, Target.of(job));
     }
 
     /**
-     * Gives up every wait, releases every lease, and ends the client: its calls fail from now on, and leases that are
-     * left have lost their locks. Takes at most 2 s; what could not be released by then runs out. If the thread is
-     * interrupted it does not wait for that, and stays interrupted.
+     * Cancels all pending acquires, releases all leases and shuts the client down. Later calls of the client fail, and
+     * leases that are still open are lost. Takes at most 2 s; a lease whose release was not confirmed within them
+     * expires. If the thread is interrupted, the method does not wait, and the thread stays interrupted.
      */
     @Override
     public void close() {
-        forgetExit();
+        removeExitHook();
         try {
-            awaited(backend.close());
+            await(backend.close());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
     }
 
-    private void forgetExit() {
+    private void removeExitHook() {
         if (exitHook != null && exitHook != Thread.currentThread()) {
             try {
                 Runtime.getRuntime().removeShutdownHook(exitHook);
             } catch (IllegalStateException e) {
-                // It is under way.
+                // The runtime is shutting down.
             }
         }
     }
 
-    private static <T> T awaited(CompletableFuture<T> future) throws InterruptedException {
+    private static <T> T await(CompletableFuture<T> future) throws InterruptedException {
         try {
             return future.get();
         } catch (ExecutionException e) {

@@ -1,11 +1,11 @@
 package dev.leasehold;
 
 import dev.leasehold.error.InvalidException;
+import dev.leasehold.internal.AcquireParams;
 import dev.leasehold.internal.Backend;
-import dev.leasehold.internal.Call;
 import dev.leasehold.internal.Callbacks;
-import dev.leasehold.internal.Grip;
-import dev.leasehold.internal.Times;
+import dev.leasehold.internal.Durations;
+import dev.leasehold.internal.LeaseHandle;
 import dev.leasehold.v1.AcquireRequest;
 import java.time.Duration;
 import java.util.List;
@@ -20,27 +20,27 @@ import java.util.function.Function;
 import java.util.function.UnaryOperator;
 
 /**
- * A lock, or several, about to be taken: by {@link #acquire}, {@link #tryAcquire()} or their asynchronous variants, as
- * often as wanted and by any number of threads. Each time makes a lease of its own. Immutable: each setting makes a
- * copy.
+ * A request for one or several locks, made by {@link #acquire}, {@link #tryAcquire()} or their asynchronous variants.
+ * It may be used any number of times and by any number of threads. Each use makes a separate lease. Immutable: each
+ * setting returns a copy.
  */
 public final class LockRequest {
-    /** Waits for ever: {@code waitUpTo(LockRequest.FOREVER)}. */
+    /** Unlimited wait, as in {@code waitUpTo(LockRequest.FOREVER)}. */
     public static final Duration FOREVER = Duration.ofSeconds(Long.MAX_VALUE);
 
-    /** The longest wait that a broker allows; a longer one is several of these. */
+    /** Longest wait that a broker allows for one call, in nanoseconds. A longer wait is split into several calls. */
     static final long WAIT_MAX = TimeUnit.HOURS.toNanos(1);
 
     private static final Duration WAIT_DEFAULT = Duration.ofSeconds(30);
 
     private final Backend backend;
     private final List<Target> targets;
-    /** All of the call but what is different each time. */
+    /** Fields of the call that are the same for every use of this request. */
     private final AcquireRequest template;
 
     private final Duration wait;
     private final Lease under;
-    private final Consumer<? super QueuePlace> onQueue;
+    private final Consumer<? super QueuePosition> onQueue;
 
     LockRequest(Backend backend, String owner, List<Target> targets) {
         this(backend, targets, template(owner), WAIT_DEFAULT, null, null);
@@ -52,9 +52,9 @@ public final class LockRequest {
             AcquireRequest template,
             Duration wait,
             Lease under,
-            Consumer<? super QueuePlace> onQueue) {
+            Consumer<? super QueuePosition> onQueue) {
         if (targets.isEmpty()) {
-            throw new InvalidException("no lock is named", null);
+            throw new InvalidException("a request must name at least one lock", null);
         }
         this.backend = backend;
         this.targets = List.copyOf(targets);
@@ -70,129 +70,133 @@ public final class LockRequest {
         return template.build();
     }
 
-    private LockRequest with(UnaryOperator<AcquireRequest.Builder> change) {
+    private LockRequest withTemplate(UnaryOperator<AcquireRequest.Builder> change) {
         AcquireRequest changed = change.apply(template.toBuilder()).build();
         return new LockRequest(backend, targets, changed, wait, under, onQueue);
     }
 
-    private LockRequest each(UnaryOperator<Target> change) {
+    private LockRequest withTargets(UnaryOperator<Target> change) {
         List<Target> changed = targets.stream().map(change).toList();
         return new LockRequest(backend, changed, template, wait, under, onQueue);
     }
 
     /**
-     * In another namespace than {@code default}; all locks of the call.
+     * Sets the namespace of all locks of the request.
      *
      * @param namespace 1-63 characters of {@code [a-z0-9-]}
      * @return a copy
      */
     public LockRequest namespace(String namespace) {
-        return each(target -> target.namespace(namespace));
+        return withTargets(target -> target.namespace(namespace));
     }
 
     /**
-     * Shares the locks with others that share them.
+     * Requests the locks in shared mode, together with other shared holders.
      *
      * @return a copy
      */
     public LockRequest shared() {
-        return each(Target::shared);
+        return withTargets(Target::shared);
     }
 
     /**
-     * Takes permits of a semaphore.
+     * Requests permits of a semaphore.
      *
-     * @param permits so many
-     * @param limit how many the lock has in all, 1-1000; 0: the limit in use
+     * @param permits number of permits to acquire
+     * @param limit number of permits that the lock has in all, 1-1000; 0: the limit in use
      * @return a copy
      */
     public LockRequest permits(int permits, int limit) {
-        return each(target -> target.permits(permits, limit));
+        return withTargets(target -> target.permits(permits, limit));
     }
 
     /**
-     * How long the lock can be trusted after each heartbeat, and so how long others wait when this process dies.
+     * Sets the time for which the lease is valid after each confirmed heartbeat. Other callers wait about as long when
+     * this process dies.
      *
-     * @param ttl 1 s to 60 s unless the broker says otherwise; default 10 s
+     * @param ttl 1 s to 60 s unless the broker is configured otherwise; default 10 s
      * @return a copy
      */
     public LockRequest ttl(Duration ttl) {
-        return with(request -> request.setTtl(Times.proto(ttl)));
+        return withTemplate(request -> request.setTtl(Durations.toProto(ttl)));
     }
 
     /**
-     * How long {@link #acquire} waits in line. After each hour of a longer wait the place in line begins again at its
-     * end.
+     * Sets the longest time that {@link #acquire} waits in the queue. A wait of more than one hour consists of several
+     * calls: after each hour the request is enqueued again at the end of the queue.
      *
      * @param wait default 30 s; {@link #FOREVER} is allowed, zero does not wait
      * @return a copy
      */
     public LockRequest waitUpTo(Duration wait) {
-        Times.proto(wait);
+        Durations.toProto(wait);
         return new LockRequest(backend, targets, template, wait, under, onQueue);
     }
 
     /**
-     * Why the lock is taken, for whoever finds it held.
+     * Sets the reason of the acquire, which callers see that find the lock held.
      *
      * @param reason at most 512 bytes
      * @return a copy
      */
     public LockRequest reason(String reason) {
-        return with(request -> {
+        return withTemplate(request -> {
             request.getOwnerBuilder().setReason(reason);
             return request;
         });
     }
 
     /**
-     * A label for lists and logs; at most 16.
+     * Adds a label of the owner, for lists and logs. A request has at most 16 labels.
      *
      * @param key 1-63 bytes
      * @param value its value
      * @return a copy
      */
     public LockRequest label(String key, String value) {
-        return with(request -> {
+        return withTemplate(request -> {
             request.getOwnerBuilder().putLabels(key, value);
             return request;
         });
     }
 
     /**
-     * The longest the lock may be held in all; then it is lost with {@link LostReason#MAX_HOLD}.
+     * Sets the longest time for which the lock may be held. After it the lease is lost with
+     * {@link LostReason#MAX_HOLD}.
      *
      * @param maxHold counted from the grant
      * @return a copy
      */
     public LockRequest maxHold(Duration maxHold) {
-        return with(request -> request.setMaxHold(Times.proto(maxHold)));
+        return withTemplate(request -> request.setMaxHold(Durations.toProto(maxHold)));
     }
 
     /**
-     * Keeps the lock closed for so long after an expiry or revocation; for resources that cannot check fencing tokens.
+     * Sets the time for which the lock grants nothing after the lease has expired or was revoked. Use it for resources
+     * that cannot check fencing tokens.
      *
      * @param lockDelay at most 60 s
      * @return a copy
      */
     public LockRequest lockDelay(Duration lockDelay) {
-        return with(request -> request.setLockDelay(Times.proto(lockDelay)));
+        return withTemplate(request -> request.setLockDelay(Durations.toProto(lockDelay)));
     }
 
     /**
-     * Frees the lock so long after this client's stream broke, even if this process may still trust it: faster after a
-     * crash, but a holder behind a broken network may overlap with the next one.
+     * Sets the time after which the broker releases the lock when the lease stream of this client breaks, even if the
+     * lease is still valid. The lock is free sooner after a crash, but a holder behind a broken network may overlap
+     * with the next one.
      *
      * @param grace at most the ttl
      * @return a copy
      */
     public LockRequest disconnectGrace(Duration grace) {
-        return with(request -> request.setDisconnectGrace(Times.proto(grace)));
+        return withTemplate(request -> request.setDisconnectGrace(Durations.toProto(grace)));
     }
 
     /**
-     * Adds the lock to a lease that is held, or enters a lock once more that the lease has. Both are lost together;
-     * each gives back what it took itself.
+     * Adds the lock to an existing lease, or enters a lock again that the lease holds. Both leases are lost together;
+     * each of them releases only the locks of the acquire that returned it.
      *
      * @param lease of the same client
      * @return a copy
@@ -202,108 +206,112 @@ public final class LockRequest {
     }
 
     /**
-     * Tells the place in line, at first and when it changes, at most once a second.
+     * Sets a hook that is called with the queue position when the request is enqueued and whenever the position
+     * changes, at most once a second.
      *
-     * @param hook called by the thread that waits, or by one of the client's for an asynchronous acquire; what it
-     *     throws ends the acquire
+     * @param hook called by the waiting thread, or by a thread of the client for an asynchronous acquire; an exception
+     *     of the hook ends the acquire
      * @return a copy
      */
-    public LockRequest onQueue(Consumer<? super QueuePlace> hook) {
+    public LockRequest onQueue(Consumer<? super QueuePosition> hook) {
         return new LockRequest(backend, targets, template, wait, under, hook);
     }
 
     /**
-     * Takes the lock, waiting in line.
+     * Acquires the lock, waiting in the queue if necessary.
      *
      * @return the lease, to be closed
-     * @throws dev.leasehold.error.WaitTimeoutException if it was held for all of the wait, by whom it says
+     * @throws dev.leasehold.error.WaitTimeoutException if other callers held the lock during the whole wait; names
+     *     holders
      * @throws dev.leasehold.error.UnavailableException up to 5 s after the wait if no broker could answer
-     * @throws dev.leasehold.error.AcquireException if it cannot be had for another reason, one class for each
-     * @throws InterruptedException if the thread is interrupted; the place in line is given up, and a lock that was
-     *     granted at that moment is given back
+     * @throws dev.leasehold.error.AcquireException if the lock could not be acquired for another reason; each reason
+     *     has its own subclass
+     * @throws InterruptedException if the thread is interrupted; the request leaves the queue, and a lock that was
+     *     granted at that moment is released
      */
     public Lease acquire() throws InterruptedException {
-        return new Waiter().waitFor(this, Times.nanos(wait), Function.identity(), null);
+        return new Waiter().awaitResult(this, Durations.toNanos(wait), Function.identity(), null);
     }
 
     /**
-     * Takes the lock if it is free.
+     * Acquires the lock if it is free, without waiting.
      *
-     * @return empty if somebody else has it
-     * @throws dev.leasehold.error.AcquireException if it cannot be had for another reason, one class for each
+     * @return empty if another caller holds the lock
+     * @throws dev.leasehold.error.AcquireException if the lock could not be acquired for another reason; each reason
+     *     has its own subclass
      * @throws InterruptedException as {@link #acquire}
      */
     public Optional<Lease> tryAcquire() throws InterruptedException {
-        return new Waiter().waitFor(this, 0, Optional::of, Optional.empty());
+        return new Waiter().awaitResult(this, 0, Optional::of, Optional.empty());
     }
 
     /**
-     * Takes the lock if it is free at one of several times. Waiting in line, as {@link #acquire} does, is fair and
-     * faster.
+     * Tries several times to acquire the lock without waiting in the queue. {@link #acquire}, which waits in the queue,
+     * is fair and faster.
      *
-     * @param attempts how often to try at most, 1 or more
-     * @param every the pause between two, give or take a quarter
-     * @return empty if somebody else has it
+     * @param attempts largest number of attempts, 1 or more
+     * @param every pause between two attempts, varied at random by up to a quarter
+     * @return empty if another caller held the lock at every attempt
      * @throws InterruptedException as {@link #acquire}
      */
     public Optional<Lease> tryAcquire(int attempts, Duration every) throws InterruptedException {
         Optional<Lease> lease = tryAcquire();
         for (int attempt = 1; attempt < attempts && lease.isEmpty(); attempt++) {
             double jitter = ThreadLocalRandom.current().nextDouble(0.75, 1.25);
-            TimeUnit.NANOSECONDS.sleep((long) (Times.nanos(every) * jitter));
+            TimeUnit.NANOSECONDS.sleep((long) (Durations.toNanos(every) * jitter));
             lease = tryAcquire();
         }
         return lease;
     }
 
     /**
-     * {@link #acquire} without a thread that waits.
+     * Acquires the lock like {@link #acquire}, without blocking the calling thread.
      *
-     * @return done with the lease, or with the exceptions of {@link #acquire}. Cancelling it, or ending it in any other
-     *     way, gives up the place in line; a lock that was granted at that moment is given back.
+     * @return completes with the lease, or with the exceptions of {@link #acquire}. Cancelling or completing it in any
+     *     other way cancels the request; a lock that was granted at that moment is released.
      */
     public CompletableFuture<Lease> acquireAsync() {
-        return new Acquisition<>(this, Callbacks.EXECUTOR, Function.identity()).begin(Times.nanos(wait));
+        return new Acquisition<>(this, Callbacks.EXECUTOR, Function.identity()).start(Durations.toNanos(wait));
     }
 
     /**
-     * {@link #tryAcquire()} without a thread that waits.
+     * Acquires the lock if it is free, like {@link #tryAcquire()}, without blocking the calling thread.
      *
-     * @return as {@link #acquireAsync}; done with nothing if somebody else has the lock
+     * @return as {@link #acquireAsync}; completes with an empty value if another caller holds the lock
      */
     public CompletableFuture<Optional<Lease>> tryAcquireAsync() {
         return new Acquisition<Optional<Lease>>(this, Callbacks.EXECUTOR, Optional::of)
-                .ifHeld(Optional.empty())
-                .begin(0);
+                .withResultIfHeld(Optional.empty())
+                .start(0);
     }
 
     Backend backend() {
         return backend;
     }
 
-    /** The lease that it adds to, or null. */
-    Grip under() {
-        return under == null ? null : under.grip();
+    /** Returns the lease that the request adds locks to, or null. */
+    LeaseHandle under() {
+        return under == null ? null : under.handle();
     }
 
-    /** Who wants to know the place in line, or null. */
-    Consumer<? super QueuePlace> queueHook() {
+    /** Returns the hook for queue positions, or null. */
+    Consumer<? super QueuePosition> queueHook() {
         return onQueue;
     }
 
-    List<String> names() {
+    List<String> lockNames() {
         return targets.stream().map(Target::toString).toList();
     }
 
-    /** One call, with a request id of its own. */
-    Call call(String traceparent) {
+    /** Builds one call, with a fresh request id. */
+    AcquireParams createParams(String traceparent) {
         AcquireRequest request =
                 template.toBuilder().setRequestId(UUID.randomUUID().toString()).build();
-        return new Call(request, targets.stream().map(Target::proto).toList(), traceparent);
+        return new AcquireParams(request, targets.stream().map(Target::proto).toList(), traceparent);
     }
 
     @Override
     public String toString() {
-        return "LockRequest" + names();
+        return "LockRequest" + lockNames();
     }
 }

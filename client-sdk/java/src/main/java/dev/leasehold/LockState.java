@@ -3,10 +3,10 @@ package dev.leasehold;
 import java.util.List;
 
 /**
- * What a lock was doing when the broker looked.
+ * State of a lock at the time when the broker read it.
  *
- * @param holders who holds it; at most 100
- * @param queueLength how many wait
- * @param lastFencingToken the newest token given
+ * @param holders holders of the lock; at most 100
+ * @param queueLength number of waiters in the queue
+ * @param lastFencingToken the newest fencing token that was granted
  */
 public record LockState(List<Holder> holders, int queueLength, long lastFencingToken) {}

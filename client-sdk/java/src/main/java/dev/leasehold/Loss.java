@@ -3,16 +3,16 @@ package dev.leasehold;
 import java.io.Serializable;
 
 /**
- * Why a lease is over, with what the broker said.
+ * Cause of the end of a lease.
  *
- * @param reason branch on this
- * @param message for people; often empty
+ * @param reason reason, for decisions of the program
+ * @param message message of the broker for people; often empty
  */
 public record Loss(LostReason reason, String message) implements Serializable {
     /**
-     * A loss without a word of the broker.
+     * Creates a loss without a message of the broker.
      *
-     * @param reason why
+     * @param reason reason of the end
      */
     public Loss(LostReason reason) {
         this(reason, "");

@@ -1,27 +1,27 @@
 package dev.leasehold;
 
-/** Why a lease is over. New reasons may come. */
+/** Reason for which a lease has ended. Later versions may add reasons. */
 public enum LostReason {
     /**
-     * No renewal was confirmed in time: the network, the broker or its store could not be reached, or this process
-     * stood still.
+     * No renewal was confirmed in time: the network, the broker or its store could not be reached, or this process was
+     * suspended.
      */
     EXPIRED("no renewal was confirmed in time"),
-    /** An operator took it away. */
+    /** An operator has revoked the lease. */
     REVOKED("revoked"),
-    /** The store does not know it any more. */
-    STORE_LOST("the store lost it"),
-    /** It has been held for all of its {@code maxHold}. */
-    MAX_HOLD("held for all of its max_hold"),
-    /** It was given back, here or with a copy of the lease. */
+    /** The store has lost its record of the lease. */
+    STORE_LOST("the store lost the lease"),
+    /** The lease has held the lock for its whole {@code maxHold}. */
+    MAX_HOLD("the lease has reached its max_hold"),
+    /** The lease was released, by this client or with a copy of the lease. */
     RELEASED("released"),
-    /** Somebody took it over with a copy of the lease. */
+    /** Another client has attached the lease, with a copy of it. */
     MOVED("moved to another client"),
-    /** The client's credential ran out. */
-    CREDENTIAL_EXPIRED("the credential ran out"),
-    /** The client was shut down. */
+    /** The credential of the client has expired. */
+    CREDENTIAL_EXPIRED("the credential expired"),
+    /** The client was closed. */
     CLOSED("the client is shut down"),
-    /** A reason that this client does not know. */
+    /** A reason that is unknown to this version of the client. */
     OTHER("lost");
 
     private final String text;

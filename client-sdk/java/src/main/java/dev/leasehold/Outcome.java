@@ -4,18 +4,19 @@ import dev.leasehold.error.LeaseholdException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 
-/** What became of a future, as its caller is told who has waited for it. */
+/** Conversion of a completed future into the result or the exception that its caller gets. */
 final class Outcome {
     private Outcome() {}
 
-    /** The result of a future that is done. */
+    /** Returns the result of a completed future, or throws its exception. */
     static <T> T of(CompletableFuture<T> future) {
         try {
             return future.join();
         } catch (CompletionException e) {
             Throwable cause = e.getCause();
             if (cause instanceof LeaseholdException) {
-                // It was made where the answer was read; the caller's own place says more.
+                // The stack trace of the thread that decoded the response is replaced by that of the caller, which is
+                // more useful.
                 cause.fillInStackTrace();
             }
             if (cause instanceof RuntimeException) {

@@ -5,8 +5,8 @@ import dev.leasehold.v1.LockMode;
 import dev.leasehold.v1.LockTarget;
 
 /**
- * One lock to take, and how: {@code Target.of("gpu").namespace("render").permits(2, 8)}. Unless told otherwise, for one
- * holder alone. Immutable.
+ * A lock to acquire, with its mode, as in {@code Target.of("gpu").namespace("render").permits(2, 8)}. The default mode
+ * is exclusive. Immutable.
  */
 public final class Target {
     private final LockTarget proto;
@@ -16,10 +16,10 @@ public final class Target {
     }
 
     /**
-     * The lock of this name, for one holder alone.
+     * Returns a target for the lock with this name, in exclusive mode.
      *
      * @param name 1-512 bytes without control characters
-     * @return the lock in the default namespace
+     * @return the lock in the namespace {@code default}
      */
     public static Target of(String name) {
         return new Target(LockTarget.newBuilder()
@@ -29,7 +29,7 @@ public final class Target {
     }
 
     /**
-     * In another namespace than {@code default}.
+     * Sets the namespace.
      *
      * @param namespace 1-63 characters of {@code [a-z0-9-]}
      * @return a copy
@@ -39,7 +39,8 @@ public final class Target {
     }
 
     /**
-     * Together with any number of other holders that share it, but with none that does not.
+     * Sets the mode to shared: any number of shared holders hold the lock together, but none beside an exclusive
+     * holder.
      *
      * @return a copy
      */
@@ -49,9 +50,9 @@ public final class Target {
     }
 
     /**
-     * As a semaphore whose limit is the one in use.
+     * Sets the mode to semaphore, with the limit that is in use for the lock.
      *
-     * @param permits so many of it
+     * @param permits number of permits to acquire
      * @return a copy
      */
     public Target permits(int permits) {
@@ -59,10 +60,10 @@ public final class Target {
     }
 
     /**
-     * As a semaphore. All callers name the same limit.
+     * Sets the mode to semaphore. All callers must name the same limit.
      *
-     * @param permits so many of it
-     * @param limit how many the lock has in all, 1-1000; 0: the limit in use
+     * @param permits number of permits to acquire
+     * @param limit number of permits that the lock has in all, 1-1000; 0: the limit in use
      * @return a copy
      */
     public Target permits(int permits, int limit) {
@@ -81,7 +82,7 @@ public final class Target {
         return LockName.of(proto);
     }
 
-    /** The lock as {@code namespace/name}. */
+    /** Returns the lock as {@code namespace/name}. */
     @Override
     public String toString() {
         return lock().toString();

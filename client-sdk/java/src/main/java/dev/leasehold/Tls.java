@@ -1,21 +1,22 @@
 package dev.leasehold;
 
 /**
- * How https endpoints are trusted, and a certificate of this client's own, all in PEM.
+ * TLS settings for https endpoints: trusted authorities and an optional client certificate, all in PEM.
  *
- * @param ca who signed the brokers' certificates; null: the root certificates of the Java runtime
- * @param certificate this client's certificate, where brokers ask for one, or null
- * @param key its private key as PKCS#8, or null
- * @param serverName the name in the brokers' certificates if it is not the endpoint's, or null
+ * @param ca certificates of the authorities that signed the brokers' certificates; null: the root certificates of the
+ *     Java runtime
+ * @param certificate certificate of this client if brokers require one, or null
+ * @param key private key of the client certificate as PKCS#8, or null
+ * @param serverName the name in the brokers' certificates if it differs from the endpoint's, or null
  */
 public record Tls(byte[] ca, byte[] certificate, byte[] key, String serverName) {
-    /** The root certificates of the Java runtime, and no certificate of this client's own. */
+    /** Default settings: the root certificates of the Java runtime, no client certificate. */
     public static final Tls DEFAULT = new Tls(null, null, null, null);
 
     /**
-     * Trust in these.
+     * Sets the certificates of the trusted authorities.
      *
-     * @param ca who signed the brokers' certificates
+     * @param ca certificates of the authorities that signed the brokers' certificates
      * @return a copy
      */
     public Tls ca(byte[] ca) {
@@ -23,10 +24,10 @@ public record Tls(byte[] ca, byte[] certificate, byte[] key, String serverName) 
     }
 
     /**
-     * Shows a certificate.
+     * Sets the client certificate.
      *
-     * @param certificate this client's
-     * @param key its private key as PKCS#8
+     * @param certificate certificate of this client
+     * @param key private key of the client certificate as PKCS#8
      * @return a copy
      */
     public Tls certificate(byte[] certificate, byte[] key) {
@@ -34,9 +35,9 @@ public record Tls(byte[] ca, byte[] certificate, byte[] key, String serverName) 
     }
 
     /**
-     * Expects another name than the endpoint's.
+     * Sets the name that is expected in the brokers' certificates.
      *
-     * @param serverName the name in the brokers' certificates
+     * @param serverName the name if it differs from the endpoint's
      * @return a copy
      */
     public Tls serverName(String serverName) {

@@ -5,39 +5,43 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.function.Function;
 
-/** A thread that waits for an acquire, and meanwhile does what is to be told to it. */
+/** Executor of a thread that waits for an acquire: the thread runs the callbacks of the acquire until it completes. */
 final class Waiter implements Executor {
-    private final LinkedBlockingQueue<Runnable> told = new LinkedBlockingQueue<>();
-    private volatile boolean hasLeft;
+    private final LinkedBlockingQueue<Runnable> callbacks = new LinkedBlockingQueue<>();
+    private volatile boolean hasReturned;
 
     @Override
-    public void execute(Runnable what) {
-        told.add(what);
-        if (hasLeft) {
-            // A grant that nobody waits for any more is given back by whoever brings it.
+    public void execute(Runnable callback) {
+        callbacks.add(callback);
+        if (hasReturned) {
+            // The waiting thread has left: the thread that delivers a grant releases the grant itself.
             drain();
         }
     }
 
     private void drain() {
-        for (Runnable what = told.poll(); what != null; what = told.poll()) {
-            what.run();
+        for (Runnable callback = callbacks.poll(); callback != null; callback = callbacks.poll()) {
+            callback.run();
         }
     }
 
-    /** Waits for the answer. An answer for a lock that somebody else has may be null. */
-    <T> T waitFor(LockRequest request, long wait, Function<Lease, T> found, T ifHeld) throws InterruptedException {
-        Acquisition<T> acquisition = new Acquisition<>(request, this, found).ifHeld(ifHeld);
-        CompletableFuture<T> future = acquisition.begin(wait);
+    /**
+     * Blocks until the acquire completes, and returns its result. {@code resultIfHeld} is the result if another caller
+     * holds the lock; null: the acquire fails with HeldException instead.
+     */
+    <T> T awaitResult(LockRequest request, long wait, Function<Lease, T> toResult, T resultIfHeld)
+            throws InterruptedException {
+        Acquisition<T> acquisition = new Acquisition<>(request, this, toResult).withResultIfHeld(resultIfHeld);
+        CompletableFuture<T> future = acquisition.start(wait);
         try {
             while (!future.isDone()) {
-                told.take().run();
+                callbacks.take().run();
             }
         } catch (InterruptedException e) {
             future.cancel(false);
             throw e;
         } finally {
-            hasLeft = true;
+            hasReturned = true;
             drain();
         }
         return Outcome.of(future);

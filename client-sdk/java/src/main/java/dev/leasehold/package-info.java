@@ -1,5 +1,5 @@
 /**
- * The client of Leasehold, a lock broker: a lock is held while its lease lives, and the lease knows when it is not any
- * more. Begin with {@link dev.leasehold.LeaseholdClient}.
+ * The client of Leasehold, a lock broker. A lock is held by a lease, which the client renews and which reports when it
+ * is lost. Begin with {@link dev.leasehold.LeaseholdClient}.
  */
 package dev.leasehold;

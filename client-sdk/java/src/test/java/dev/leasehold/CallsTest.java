@@ -1,8 +1,8 @@
 package dev.leasehold;
 
-import static dev.leasehold.support.Line.soon;
-import static dev.leasehold.support.Line.takes;
-import static dev.leasehold.support.Line.waitsFor;
+import static dev.leasehold.support.Conditions.acquireAndRelease;
+import static dev.leasehold.support.Conditions.awaitQueueLength;
+import static dev.leasehold.support.Conditions.awaitResult;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
@@ -14,7 +14,7 @@ import dev.leasehold.error.HeldException;
 import dev.leasehold.error.InvalidException;
 import dev.leasehold.error.LeaseLostException;
 import dev.leasehold.error.WaitTimeoutException;
-import dev.leasehold.support.Site;
+import dev.leasehold.support.Fixture;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -24,46 +24,47 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** What the calls do, with a broker and with the fake alike. */
+/** Tests of the calls of the client, with a real broker and with the fake one. */
 class CallsTest {
     private static final Duration SHORT = Duration.ofMillis(300);
-    /** The steps of the clock that the client reads (/proc/uptime): a wait may end that much sooner. */
+    /** Resolution of the clock that the client reads (/proc/uptime): a wait may end earlier by this time. */
     private static final Duration CLOCK_STEP = Duration.ofMillis(10);
 
     @ParameterizedTest
     @EnumSource
-    void oneHoldsAndTheNextHasALargerToken(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient one = site.client("one");
-            LeaseholdClient other = site.client("other");
-            Lease lease = one.acquire("a");
+    void theNextHolderHasALargerFencingToken(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            LeaseholdClient otherClient = fixture.client("other");
+            Lease lease = client.acquire("a");
             lease.check();
             assertTrue(lease.isValid() && lease.loss().isEmpty());
             assertTrue(lease.fencingToken() > 0 && !lease.remaining().isZero());
             assertEquals(List.of("default/a"), lease.locks());
             assertEquals(lease.fencingToken(), lease.fencingToken("a").orElseThrow());
             assertTrue(lease.fencingToken("another").isEmpty());
-            assertTrue(other.tryAcquire("a").isEmpty(), "two have it");
+            assertTrue(otherClient.tryAcquire("a").isEmpty(), "two holders");
             lease.close();
             assertFalse(lease.isValid());
             assertEquals(LostReason.RELEASED, lease.loss().orElseThrow().reason());
             assertEquals(Duration.ZERO, lease.remaining());
             assertThrows(LeaseLostException.class, lease::check);
-            Lease taken = other.tryAcquire("a").orElseThrow();
-            assertTrue(taken.fencingToken() > lease.fencingToken());
+            Lease nextLease = otherClient.tryAcquire("a").orElseThrow();
+            assertTrue(nextLease.fencingToken() > lease.fencingToken());
             lease.close();
-            assertTrue(taken.isValid(), "a second release does nothing");
+            assertTrue(nextLease.isValid(), "a second release does nothing");
             assertEquals(
-                    taken.leaseId(), one.get("a").orElseThrow().holders().get(0).leaseId());
-            taken.close();
+                    nextLease.leaseId(),
+                    client.get("a").orElseThrow().holders().get(0).leaseId());
+            nextLease.close();
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void aBlockGivesBackWhateverHappensInside(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient client = site.client("one");
+    void aTryBlockReleasesTheLockOnAnException(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
             assertThrows(ArithmeticException.class, () -> {
                 try (Lease lease = client.acquire("a")) {
                     assertTrue(lease.isValid());
@@ -76,21 +77,21 @@ class CallsTest {
 
     @ParameterizedTest
     @EnumSource
-    void aWaitEndsWithWhoWasInTheWay(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            Lease lease = site.client("one").lock("a").reason("to be there").acquire();
-            LockRequest waits = site.client("other").lock("a").waitUpTo(SHORT);
-            long begun = System.nanoTime();
-            WaitTimeoutException late = assertThrows(WaitTimeoutException.class, waits::acquire);
-            assertTrue(System.nanoTime() - begun >= SHORT.toNanos() - CLOCK_STEP.toNanos());
-            Holder holder = late.holders().get(0);
+    void aTimedOutWaitNamesTheHolder(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            Lease lease = fixture.client("one").lock("a").reason("maintenance").acquire();
+            LockRequest request = fixture.client("other").lock("a").waitUpTo(SHORT);
+            long startedAt = System.nanoTime();
+            WaitTimeoutException timeout = assertThrows(WaitTimeoutException.class, request::acquire);
+            assertTrue(System.nanoTime() - startedAt >= SHORT.toNanos() - CLOCK_STEP.toNanos());
+            Holder holder = timeout.holders().get(0);
             assertEquals("one", holder.owner());
-            assertEquals("to be there", holder.reason());
+            assertEquals("maintenance", holder.reason());
             assertEquals(lease.leaseId(), holder.leaseId());
-            assertTrue(late.getMessage().contains("one (to be there)"), late.getMessage());
-            assertEquals("aWaitEndsWithWhoWasInTheWay", ownFrame(late), "it is thrown where its caller is");
-            LockRequest tries = waits.waitUpTo(Duration.ZERO);
-            HeldException held = assertThrows(HeldException.class, tries::acquire);
+            assertTrue(timeout.getMessage().contains("one (maintenance)"), timeout.getMessage());
+            assertEquals("aTimedOutWaitNamesTheHolder", ownFrame(timeout), "the stack trace starts at the caller");
+            LockRequest tryRequest = request.waitUpTo(Duration.ZERO);
+            HeldException held = assertThrows(HeldException.class, tryRequest::acquire);
             assertEquals(
                     List.of(lease.leaseId()),
                     held.holders().stream().map(Holder::leaseId).toList());
@@ -107,161 +108,163 @@ class CallsTest {
 
     @ParameterizedTest
     @EnumSource
-    void aWaiterLearnsItsPlaceAndIsGrantedInItsTurn(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient one = site.client("one");
-            LeaseholdClient other = site.client("other");
-            Lease lease = one.acquire("a");
-            CompletableFuture<Lease> first = one.lock("a").acquireAsync();
-            waitsFor(one, "a", 1);
-            List<QueuePlace> places = new CopyOnWriteArrayList<>();
+    void aWaiterGetsItsQueuePositionAndIsGrantedInOrder(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            LeaseholdClient otherClient = fixture.client("other");
+            Lease lease = client.acquire("a");
+            CompletableFuture<Lease> first = client.lock("a").acquireAsync();
+            awaitQueueLength(client, "a", 1);
+            List<QueuePosition> positions = new CopyOnWriteArrayList<>();
             CompletableFuture<Lease> second =
-                    other.lock("a").onQueue(places::add).acquireAsync();
-            waitsFor(one, "a", 2);
+                    otherClient.lock("a").onQueue(positions::add).acquireAsync();
+            awaitQueueLength(client, "a", 2);
             lease.close();
-            Lease leads = soon(first);
+            Lease firstLease = awaitResult(first);
             assertFalse(second.isDone());
-            leads.close();
-            Lease last = soon(second);
-            assertTrue(last.fencingToken() > leads.fencingToken());
-            assertTrue(leads.fencingToken() > lease.fencingToken());
-            assertEquals(2, places.get(0).position());
-            assertEquals(2, places.get(0).queueLength());
-            List<Integer> positions = places.stream().map(QueuePlace::position).toList();
-            assertEquals(positions.stream().sorted((a, b) -> b - a).toList(), positions);
+            firstLease.close();
+            Lease secondLease = awaitResult(second);
+            assertTrue(secondLease.fencingToken() > firstLease.fencingToken());
+            assertTrue(firstLease.fencingToken() > lease.fencingToken());
+            assertEquals(2, positions.get(0).position());
+            assertEquals(2, positions.get(0).queueLength());
+            List<Integer> numbers =
+                    positions.stream().map(QueuePosition::position).toList();
+            assertEquals(numbers.stream().sorted((a, b) -> b - a).toList(), numbers);
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void aHookForTheQueueIsCalledByTheThreadThatWaits(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            Lease lease = site.client("one").acquire("a");
+    void theQueueHookIsCalledByTheWaitingThread(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            Lease lease = fixture.client("one").acquire("a");
             List<Thread> callers = new CopyOnWriteArrayList<>();
-            LockRequest waits = site.client("other")
+            LockRequest request = fixture.client("other")
                     .lock("a")
                     .waitUpTo(Duration.ofSeconds(5))
-                    .onQueue(place -> {
+                    .onQueue(position -> {
                         callers.add(Thread.currentThread());
                         throw new ArithmeticException("of the hook");
                     });
-            assertThrows(ArithmeticException.class, waits::acquire);
+            assertThrows(ArithmeticException.class, request::acquire);
             assertEquals(List.of(Thread.currentThread()), callers);
-            CompletableFuture<Lease> call = waits.acquireAsync();
+            CompletableFuture<Lease> call = request.acquireAsync();
             Exception failed = assertThrows(Exception.class, () -> call.get(5, TimeUnit.SECONDS));
             assertEquals(ArithmeticException.class, failed.getCause().getClass());
             assertNotEquals(Thread.currentThread(), callers.get(1));
-            waitsFor(site.client("third"), "a", 0);
+            awaitQueueLength(fixture.client("third"), "a", 0);
             assertTrue(lease.isValid());
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void anInterruptGivesUpTheWait(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient one = site.client("one");
-            LeaseholdClient other = site.client("other");
-            Lease lease = one.acquire("a");
+    void anInterruptCancelsTheWait(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            LeaseholdClient otherClient = fixture.client("other");
+            Lease lease = client.acquire("a");
             CompletableFuture<Throwable> ended = new CompletableFuture<>();
             Thread waiter = new Thread(() -> {
                 try {
-                    other.acquire("a");
+                    otherClient.acquire("a");
                     ended.complete(null);
                 } catch (InterruptedException e) {
                     ended.complete(e);
                 }
             });
             waiter.start();
-            waitsFor(one, "a", 1);
+            awaitQueueLength(client, "a", 1);
             waiter.interrupt();
-            assertEquals(InterruptedException.class, soon(ended).getClass());
-            waitsFor(one, "a", 0);
+            assertEquals(InterruptedException.class, awaitResult(ended).getClass());
+            awaitQueueLength(client, "a", 0);
             lease.close();
-            takes(one, "a");
+            acquireAndRelease(client, "a");
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void whoeverEndsTheFutureGivesUpTheWait(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient one = site.client("one");
-            Lease lease = one.acquire("a");
-            CompletableFuture<Lease> cancelled = site.client("other").lock("a").acquireAsync();
-            waitsFor(one, "a", 1);
+    void completingTheFutureCancelsTheWait(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            Lease lease = client.acquire("a");
+            CompletableFuture<Lease> cancelled =
+                    fixture.client("other").lock("a").acquireAsync();
+            awaitQueueLength(client, "a", 1);
             assertTrue(cancelled.cancel(true));
-            waitsFor(one, "a", 0);
-            CompletableFuture<Lease> late =
-                    site.client("third").lock("a").acquireAsync().orTimeout(50, TimeUnit.MILLISECONDS);
-            assertThrows(Exception.class, late::join);
-            waitsFor(one, "a", 0);
+            awaitQueueLength(client, "a", 0);
+            CompletableFuture<Lease> timedOut =
+                    fixture.client("third").lock("a").acquireAsync().orTimeout(50, TimeUnit.MILLISECONDS);
+            assertThrows(Exception.class, timedOut::join);
+            awaitQueueLength(client, "a", 0);
             lease.close();
-            takes(one, "a");
+            acquireAndRelease(client, "a");
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void anInterruptedThreadGivesBackWithoutWaiting(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient one = site.client("one");
-            Lease lease = one.acquire("a");
+    void anInterruptedThreadReleasesWithoutWaiting(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            Lease lease = client.acquire("a");
             Thread.currentThread().interrupt();
             lease.close();
-            assertTrue(Thread.interrupted(), "it stays interrupted");
-            takes(one, "a");
+            assertTrue(Thread.interrupted(), "the thread stays interrupted");
+            acquireAndRelease(client, "a");
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void aTryIsRepeatedAsOftenAsWanted(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            Lease lease = site.client("one").acquire("a");
-            LockRequest tries = site.client("other").lock("a");
-            assertTrue(tries.tryAcquire(3, Duration.ofMillis(10)).isEmpty());
-            assertTrue(soon(tries.tryAcquireAsync()).isEmpty());
+    void tryAcquireIsRepeatedUpToTheNumberOfAttempts(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            Lease lease = fixture.client("one").acquire("a");
+            LockRequest request = fixture.client("other").lock("a");
+            assertTrue(request.tryAcquire(3, Duration.ofMillis(10)).isEmpty());
+            assertTrue(awaitResult(request.tryAcquireAsync()).isEmpty());
             CompletableFuture<Void> released = CompletableFuture.runAsync(
                     lease::close, CompletableFuture.delayedExecutor(100, TimeUnit.MILLISECONDS));
-            Optional<Lease> taken = tries.tryAcquire(500, Duration.ofMillis(20));
-            soon(released);
-            assertTrue(taken.orElseThrow().isValid());
+            Optional<Lease> nextLease = request.tryAcquire(500, Duration.ofMillis(20));
+            awaitResult(released);
+            assertTrue(nextLease.orElseThrow().isValid());
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void aShutdownEndsEverything(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient client = site.client("one");
-            LeaseholdClient other = site.client("other");
-            Lease held = other.acquire("b");
+    void closingTheClientEndsLeasesAndPendingAcquires(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            LeaseholdClient otherClient = fixture.client("other");
+            Lease held = otherClient.acquire("b");
             Lease lease = client.acquire("a");
             CompletableFuture<Loss> lost = lease.lost();
-            CompletableFuture<Lease> waits = client.lock("b").acquireAsync();
-            waitsFor(other, "b", 1);
+            CompletableFuture<Lease> pending = client.lock("b").acquireAsync();
+            awaitQueueLength(otherClient, "b", 1);
             client.close();
-            assertEquals(LostReason.CLOSED, soon(lost).reason());
+            assertEquals(LostReason.CLOSED, awaitResult(lost).reason());
             assertFalse(lease.isValid());
-            Exception failed = assertThrows(Exception.class, () -> waits.get(5, TimeUnit.SECONDS));
+            Exception failed = assertThrows(Exception.class, () -> pending.get(5, TimeUnit.SECONDS));
             assertEquals(ClosedException.class, failed.getCause().getClass());
-            takes(other, "a");
-            waitsFor(other, "b", 0);
+            acquireAndRelease(otherClient, "a");
+            awaitQueueLength(otherClient, "b", 0);
             assertTrue(held.isValid());
             assertThrows(ClosedException.class, () -> client.acquire("c"));
             assertThrows(ClosedException.class, () -> client.get("c"));
             client.close();
-            LeaseLostException late = assertThrows(LeaseLostException.class, lease::close);
-            assertEquals(LostReason.CLOSED, late.reason());
+            LeaseLostException leaseLost = assertThrows(LeaseLostException.class, lease::close);
+            assertEquals(LostReason.CLOSED, leaseLost.reason());
         }
     }
 
     @ParameterizedTest
     @EnumSource
-    void whatIsNotLegalIsRefused(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            LeaseholdClient client = site.client("one");
+    void invalidArgumentsAreRejected(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
             assertThrows(InvalidException.class, () -> client.lockAll());
             assertThrows(IllegalArgumentException.class, () -> client.lock("a").ttl(Duration.ofSeconds(-1)));
             assertThrows(IllegalArgumentException.class, () -> client.lock("a").waitUpTo(Duration.ofNanos(-1)));
@@ -270,18 +273,18 @@ class CallsTest {
 
     @ParameterizedTest
     @EnumSource
-    void anElectionHasOneLeader(Site.Kind kind) throws Exception {
-        try (Site site = kind.open()) {
-            Election one = site.client("one").election("job");
-            Election other = site.client("other").election("job");
-            LeaderObserver observer = other.observe();
+    void anElectionHasOneLeader(Fixture.BrokerKind kind) throws Exception {
+        try (Fixture fixture = kind.createFixture()) {
+            Election election = fixture.client("one").election("job");
+            Election otherElection = fixture.client("other").election("job");
+            LeaderObserver observer = otherElection.observe();
             assertTrue(observer.next().isEmpty());
-            Lease leads = one.campaign();
-            CompletableFuture<Lease> follows = other.campaignAsync();
+            Lease leader = election.campaign();
+            CompletableFuture<Lease> candidate = otherElection.campaignAsync();
             assertEquals("one", observer.next().orElseThrow().owner());
-            leads.close();
-            Lease next = soon(follows);
-            assertEquals(next.leaseId(), observer.next().orElseThrow().leaseId());
+            leader.close();
+            Lease nextLeader = awaitResult(candidate);
+            assertEquals(nextLeader.leaseId(), observer.next().orElseThrow().leaseId());
         }
     }
 }

@@ -1,7 +1,7 @@
 package dev.leasehold;
 
-import static dev.leasehold.support.Line.holderOf;
-import static dev.leasehold.support.Line.takes;
+import static dev.leasehold.support.Conditions.acquireAndRelease;
+import static dev.leasehold.support.Conditions.awaitHolder;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -15,83 +15,86 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 
-/** Calls that are given up at any moment leave nothing behind. */
+/** Tests that calls which are cancelled at any moment leave nothing behind. */
 class CancelTest {
     private static final int ROUNDS = 300;
-    /** From before the call is sent to after its grant, on a busy machine. */
-    private static final long WINDOW_NANOS = 3_000_000;
-    /** Far longer than what the tests wait for a lock. */
+    /**
+     * Range of the random delay of the cancellation: from before the call is sent to after its grant, on a busy
+     * machine.
+     */
+    private static final long DELAY_MAX_NANOS = 3_000_000;
+    /** A ttl far longer than the tests wait for a lock. */
     private static final Duration TTL = Duration.ofSeconds(60);
 
-    private static void pause() {
-        LockSupport.parkNanos(ThreadLocalRandom.current().nextLong(WINDOW_NANOS));
+    private static void randomDelay() {
+        LockSupport.parkNanos(ThreadLocalRandom.current().nextLong(DELAY_MAX_NANOS));
     }
 
     @Test
-    void aFutureIsCancelledAtAnyMoment() throws Exception {
+    void cancellingAFutureAtAnyMomentLeavesNoLock() throws Exception {
         try (Broker broker = Broker.start();
                 LeaseholdClient client = LeaseholdClient.connect(broker.url());
-                LeaseholdClient other = LeaseholdClient.connect(broker.url())) {
+                LeaseholdClient otherClient = LeaseholdClient.connect(broker.url())) {
             int granted = 0;
             for (int round = 0; round < ROUNDS; round++) {
                 CompletableFuture<Lease> call = client.lock("a").ttl(TTL).acquireAsync();
-                pause();
+                randomDelay();
                 if (!call.cancel(true)) {
                     granted++;
                     call.join().close();
                 }
-                takes(other, "a");
+                acquireAndRelease(otherClient, "a");
             }
-            assertTrue(granted > 0 && granted < ROUNDS, "not around the grant: " + granted);
+            assertTrue(granted > 0 && granted < ROUNDS, "cancelled only before or only after the grant: " + granted);
         }
     }
 
     @Test
-    void aThreadIsInterruptedAtAnyMoment() throws Exception {
+    void interruptingAThreadAtAnyMomentLeavesNoLock() throws Exception {
         try (Broker broker = Broker.start();
                 LeaseholdClient client = LeaseholdClient.connect(broker.url());
-                LeaseholdClient other = LeaseholdClient.connect(broker.url())) {
+                LeaseholdClient otherClient = LeaseholdClient.connect(broker.url())) {
             int granted = 0;
             for (int round = 0; round < ROUNDS; round++) {
-                AtomicReference<Lease> taken = new AtomicReference<>();
-                CountDownLatch begins = new CountDownLatch(1);
+                AtomicReference<Lease> acquired = new AtomicReference<>();
+                CountDownLatch started = new CountDownLatch(1);
                 Thread thread = new Thread(() -> {
-                    begins.countDown();
+                    started.countDown();
                     try {
-                        taken.set(client.lock("a").ttl(TTL).acquire());
+                        acquired.set(client.lock("a").ttl(TTL).acquire());
                     } catch (InterruptedException e) {
-                        // It has nothing.
+                        // The call was not granted.
                     }
                 });
                 thread.start();
-                begins.await();
-                pause();
+                started.await();
+                randomDelay();
                 thread.interrupt();
                 thread.join();
-                if (taken.get() != null) {
+                if (acquired.get() != null) {
                     granted++;
-                    taken.get().close();
+                    acquired.get().close();
                 }
-                takes(other, "a");
+                acquireAndRelease(otherClient, "a");
             }
-            assertTrue(granted > 0 && granted < ROUNDS, "not around the grant: " + granted);
+            assertTrue(granted > 0 && granted < ROUNDS, "cancelled only before or only after the grant: " + granted);
         }
     }
 
     @Test
-    void aGrantThatCrossesACancelIsGivenBack() throws Exception {
+    void aGrantThatCrossesACancelIsReleased() throws Exception {
         try (Broker broker = Broker.start();
                 Proxy proxy = new Proxy(broker);
                 LeaseholdClient client = LeaseholdClient.connect(proxy.url());
-                LeaseholdClient other = LeaseholdClient.connect(broker.url())) {
-            int opened = proxy.opened();
+                LeaseholdClient otherClient = LeaseholdClient.connect(broker.url())) {
+            int connectionCount = proxy.connectionCount();
             proxy.holdBack(true);
             CompletableFuture<Lease> call = client.lock("a").ttl(TTL).acquireAsync();
-            holderOf(other, "a");
-            assertTrue(call.cancel(true), "the client does not know of its grant");
+            awaitHolder(otherClient, "a");
+            assertTrue(call.cancel(true), "the grant has reached the client");
             proxy.holdBack(false);
-            takes(other, "a");
-            assertEquals(opened, proxy.opened(), "on the same connection");
+            acquireAndRelease(otherClient, "a");
+            assertEquals(connectionCount, proxy.connectionCount(), "on the same connection");
         }
     }
 }

@@ -1,6 +1,6 @@
 package dev.leasehold;
 
-import static dev.leasehold.support.Line.soon;
+import static dev.leasehold.support.Conditions.awaitResult;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -27,19 +27,19 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Making clients, and where they go. */
+/** Tests of creating clients, of their settings, and of the choice of endpoints. */
 class ConnectTest {
     @ParameterizedTest
     @ValueSource(strings = {"ftp://broker:7070", "127.0.0.1:7070", "http://", "http://a b", "broker"})
-    void anEndpointThatIsNoneIsNamed(String endpoint) {
-        InvalidEndpointException none = assertThrows(
+    void anInvalidEndpointIsNamedInTheError(String endpoint) {
+        InvalidEndpointException error = assertThrows(
                 InvalidEndpointException.class,
                 () -> LeaseholdClient.builder(endpoint).build());
-        assertTrue(none.getMessage().contains(endpoint), none.getMessage());
+        assertTrue(error.getMessage().contains(endpoint), error.getMessage());
     }
 
     @Test
-    void settingsThatAreNoneAreRefused() {
+    void invalidSettingsAreRejected() {
         LeaseholdClient.Builder builder = LeaseholdClient.builder("http://127.0.0.1:1");
         assertThrows(
                 NoEndpointException.class, () -> LeaseholdClient.builder(" , ").build());
@@ -48,14 +48,16 @@ class ConnectTest {
                 InvalidOwnerException.class,
                 () -> builder.owner("x".repeat(257)).build());
         builder.owner("x");
-        InvalidCredentialException secret = assertThrows(
+        InvalidCredentialException invalidCredential = assertThrows(
                 InvalidCredentialException.class,
                 () -> builder.bearerToken("s\u00e9cret").build());
-        assertFalse(secret.getMessage().contains("cret\""), "it is not shown");
-        Tls none = Tls.DEFAULT.ca("none".getBytes(StandardCharsets.UTF_8));
+        assertFalse(invalidCredential.getMessage().contains("cret\""), "the message contains the credential");
+        Tls invalidCa = Tls.DEFAULT.ca("none".getBytes(StandardCharsets.UTF_8));
         assertThrows(
                 IllegalArgumentException.class,
-                () -> LeaseholdClient.builder("https://127.0.0.1:1").tls(none).build());
+                () -> LeaseholdClient.builder("https://127.0.0.1:1")
+                        .tls(invalidCa)
+                        .build());
     }
 
     @ParameterizedTest
@@ -69,7 +71,7 @@ class ConnectTest {
                 "https://10.1.2.3",
                 "https://locks.example.com"
             })
-    void aTokenGoesToThisMachineAndOverTls(String url) {
+    void aTokenIsSentToLoopbackAndOverTls(String url) {
         LeaseholdClient.builder(url).bearerToken("secret").build().close();
     }
 
@@ -83,22 +85,22 @@ class ConnectTest {
                 "http://localhost.example.com",
                 "http://127.0.0.1.example.com"
             })
-    void aTokenGoesUnencryptedToOtherMachinesOnlyIfThatIsAllowed(String url, @TempDir Path dir) throws Exception {
+    void aTokenIsSentUnencryptedToOtherHostsOnlyIfAllowed(String url, @TempDir Path dir) throws Exception {
         Path file = Files.writeString(dir.resolve("token"), "secret\n");
         String urls = "http://127.0.0.1:1," + url;
         for (LeaseholdClient.Builder builder : List.of(
                 LeaseholdClient.builder(urls).bearerToken("secret"),
                 LeaseholdClient.builder(urls).bearerTokenFile(file))) {
-            InsecureTokenException refused = assertThrows(InsecureTokenException.class, builder::build);
-            assertTrue(refused.getMessage().contains(url), refused.getMessage());
-            assertFalse(refused.getMessage().contains("secret"), refused.getMessage());
+            InsecureTokenException insecureToken = assertThrows(InsecureTokenException.class, builder::build);
+            assertTrue(insecureToken.getMessage().contains(url), insecureToken.getMessage());
+            assertFalse(insecureToken.getMessage().contains("secret"), insecureToken.getMessage());
             builder.allowInsecureToken(true).build().close();
         }
         LeaseholdClient.builder(url).build().close();
     }
 
     @Test
-    void anotherTokenOfTheFileIsShownToTheBroker(@TempDir Path dir) throws Exception {
+    void aChangedTokenFileIsSentToTheBroker(@TempDir Path dir) throws Exception {
         Path file = dir.resolve("token");
         Files.writeString(file, "first\n");
         try (Broker broker = Broker.start();
@@ -108,9 +110,9 @@ class ConnectTest {
                         .connect();
                 Lease lease = client.acquire("a")) {
             Files.writeString(file, "second\n");
-            long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
-            while (!proxy.said().contains("Bearer second")) {
-                assertTrue(System.nanoTime() < until, "it is not shown");
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+            while (!proxy.traffic().contains("Bearer second")) {
+                assertTrue(System.nanoTime() < deadline, "the new token was not sent");
                 TimeUnit.MILLISECONDS.sleep(20);
             }
             assertTrue(lease.isValid());
@@ -123,19 +125,19 @@ class ConnectTest {
     }
 
     @Test
-    void everyEndpointThatDoesNotAnswerIsNamed() {
-        String one = "http://127.0.0.1:" + Program.freePort();
-        String other = "http://127.0.0.1:" + Program.freePort();
-        UnreachableException none =
-                assertThrows(UnreachableException.class, () -> LeaseholdClient.connect(one + ", " + other));
-        assertTrue(none.getMessage().contains(one) && none.getMessage().contains(other), none.getMessage());
+    void everyUnreachableEndpointIsNamedInTheError() {
+        String first = "http://127.0.0.1:" + Program.freePort();
+        String second = "http://127.0.0.1:" + Program.freePort();
+        UnreachableException error =
+                assertThrows(UnreachableException.class, () -> LeaseholdClient.connect(first + ", " + second));
+        assertTrue(error.getMessage().contains(first) && error.getMessage().contains(second), error.getMessage());
     }
 
     @Test
-    void theNextEndpointIsTriedAtOnce() throws Exception {
-        String nowhere = "http://127.0.0.1:" + Program.freePort();
+    void theNextEndpointIsTriedImmediately() throws Exception {
+        String unreachable = "http://127.0.0.1:" + Program.freePort();
         try (Broker broker = Broker.start();
-                LeaseholdClient client = LeaseholdClient.connect(nowhere + "," + broker.url())) {
+                LeaseholdClient client = LeaseholdClient.connect(unreachable + "," + broker.url())) {
             assertTrue(client.acquire("a").isValid());
         }
     }
@@ -150,27 +152,28 @@ class ConnectTest {
     }
 
     @Test
-    void aThousandAndMoreLeasesHaveSeveralStreams() throws Exception {
+    void moreThanAThousandLeasesUseSeveralStreams() throws Exception {
         try (Broker broker = Broker.start();
                 Proxy proxy = new Proxy(broker);
                 LeaseholdClient client = LeaseholdClient.connect(proxy.url())) {
-            int opened = proxy.opened();
-            // A slow machine answers no heartbeat for seconds while it serves all of them at once.
-            for (int part = 0; part < 1_001; part += 91) {
+            int connectionCount = proxy.connectionCount();
+            // Requests are sent in batches, because a slow machine acknowledges no heartbeat for seconds while it
+            // serves all requests at once.
+            for (int batch = 0; batch < 1_001; batch += 91) {
                 List<CompletableFuture<Lease>> calls = new ArrayList<>();
-                for (int lock = part; lock < part + 91; lock++) {
+                for (int lock = batch; lock < batch + 91; lock++) {
                     calls.add(client.lock("lock-" + lock).acquireAsync());
                 }
                 for (CompletableFuture<Lease> call : calls) {
-                    assertTrue(soon(call).isValid());
+                    assertTrue(awaitResult(call).isValid());
                 }
             }
-            assertEquals(opened + 1, proxy.opened());
+            assertEquals(connectionCount + 1, proxy.connectionCount());
         }
     }
 
     @Test
-    void aClosedClientSaysSo() throws Exception {
+    void connectingAClosedClientFails() throws Exception {
         try (Broker broker = Broker.start()) {
             LeaseholdClient client = LeaseholdClient.builder(broker.url()).build();
             client.close();

@@ -21,10 +21,10 @@ import javax.tools.ToolProvider;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What the documentation shows works. */
+/** Tests that the examples of the documentation compile and run. */
 class DocsTest {
     private static final Pattern BLOCK = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL);
-    /** Calls in the table of what to write. */
+    /** A call in the README's table of operations. */
     private static final Pattern CELL = Pattern.compile("^\\|[^|`]*\\| `(.*?)` *\\|$", Pattern.MULTILINE);
 
     @TempDir
@@ -38,50 +38,51 @@ class DocsTest {
         StringBuilder source = new StringBuilder("import dev.leasehold.*; import dev.leasehold.error.*;\n")
                 .append("import dev.leasehold.testing.FakeBroker; import java.time.Duration; import java.util.*;\n")
                 .append("import java.util.concurrent.*; import static java.time.Duration.ofSeconds;\n")
-                .append("abstract class Shown {\n List<String> rows; Thread worker;\n")
+                .append("abstract class Examples {\n List<String> rows; Thread worker;\n")
                 .append(" abstract void write(String row, long fencingToken); abstract void stop();\n");
         for (int number = 0; number < statements.size(); number++) {
-            source.append(" void shown").append(number);
+            source.append(" void example").append(number);
             source.append("(LeaseholdClient client, Lease lease) throws Exception {{\n");
             source.append(statements.get(number).replace("LeaseholdClient client =", "client ="));
             source.append("\n}}\n");
         }
         source.append("}\n");
-        JavaFileObject file = new SimpleJavaFileObject(URI.create("string:///Shown.java"), JavaFileObject.Kind.SOURCE) {
-            @Override
-            public CharSequence getCharContent(boolean ignoreEncodingErrors) {
-                return source;
-            }
-        };
+        JavaFileObject file =
+                new SimpleJavaFileObject(URI.create("string:///Examples.java"), JavaFileObject.Kind.SOURCE) {
+                    @Override
+                    public CharSequence getCharContent(boolean ignoreEncodingErrors) {
+                        return source;
+                    }
+                };
         JavaCompiler compiler = ToolProvider.getSystemJavaCompiler();
-        StringWriter said = new StringWriter();
+        StringWriter output = new StringWriter();
         List<String> options =
                 List.of("-d", classes.toString(), "-cp", System.getProperty("java.class.path"), "-proc:none");
-        boolean isRight =
-                compiler.getTask(said, null, null, options, null, List.of(file)).call();
-        assertTrue(isRight, said + "\n" + source);
+        boolean isCompiled = compiler.getTask(output, null, null, options, null, List.of(file))
+                .call();
+        assertTrue(isCompiled, output + "\n" + source);
     }
 
     @Test
     void theReadmesCodeCompiles() throws Exception {
         List<String> statements = new ArrayList<>();
-        for (Matcher found = BLOCK.matcher(readme()); found.find(); ) {
-            statements.add(found.group(1)
+        for (Matcher matcher = BLOCK.matcher(readme()); matcher.find(); ) {
+            statements.add(matcher.group(1)
                     .replaceAll("(?m)^import .*;$", "")
                     .replace("Lease lease = client.acquire(\"orders/42\");", "lease = client.acquire(\"orders/42\");"));
         }
-        assertTrue(statements.size() >= 3, "no code is found");
+        assertTrue(statements.size() >= 3, "too few code blocks found");
         compile(statements);
     }
 
     @Test
     void theReadmesTableCompiles() throws Exception {
         List<String> statements = new ArrayList<>();
-        for (Matcher found = CELL.matcher(readme()); found.find(); ) {
-            String call = found.group(1);
+        for (Matcher matcher = CELL.matcher(readme()); matcher.find(); ) {
+            String call = matcher.group(1);
             statements.add(call.endsWith(";") ? call : call + ";");
         }
-        assertTrue(statements.size() >= 12, "no table is found: " + statements);
+        assertTrue(statements.size() >= 12, "too few table rows found: " + statements);
         compile(statements);
     }
 

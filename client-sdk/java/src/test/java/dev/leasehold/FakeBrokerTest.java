@@ -1,6 +1,6 @@
 package dev.leasehold;
 
-import static dev.leasehold.support.Line.soon;
+import static dev.leasehold.support.Conditions.awaitResult;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -16,35 +16,35 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** The fake's switches, and what a loss does to the code that holds the lock. */
+/** Tests of the fake broker, and of the effect of a lost lease on the code that holds it. */
 class FakeBrokerTest {
     private final FakeBroker broker = new FakeBroker();
     private final LeaseholdClient client = broker.client("one");
 
     @AfterEach
-    void end() {
+    void closeAll() {
         client.close();
         broker.close();
     }
 
     @Test
-    void aLostLockIsTold() throws Exception {
+    void aLostLockIsReported() throws Exception {
         Lease lease = client.acquire("orders/42");
-        CompletableFuture<Loss> told = new CompletableFuture<>();
-        lease.onLost(told::complete);
+        CompletableFuture<Loss> reported = new CompletableFuture<>();
+        lease.onLost(reported::complete);
         CompletableFuture<Loss> lost = lease.lost();
         assertEquals(1, broker.lose("orders/42"));
         assertFalse(lease.isValid());
-        assertEquals(new Loss(LostReason.STORE_LOST), soon(told));
-        assertEquals(new Loss(LostReason.STORE_LOST), soon(lost));
-        CompletableFuture<Loss> late = new CompletableFuture<>();
-        lease.onLost(late::complete);
-        assertEquals(LostReason.STORE_LOST, soon(late).reason());
+        assertEquals(new Loss(LostReason.STORE_LOST), awaitResult(reported));
+        assertEquals(new Loss(LostReason.STORE_LOST), awaitResult(lost));
+        CompletableFuture<Loss> lateHook = new CompletableFuture<>();
+        lease.onLost(lateHook::complete);
+        assertEquals(LostReason.STORE_LOST, awaitResult(lateHook).reason());
         assertEquals(0, broker.holderCount("orders/42"));
     }
 
     @Test
-    void aBlockWhoseLockWasLostSaysSoAtItsEnd() {
+    void aTryBlockWithALostLockThrowsAtItsEnd() {
         LeaseLostException lost = assertThrows(LeaseLostException.class, () -> {
             try (Lease lease = client.acquire("a")) {
                 broker.lose(Target.of("a"), new Loss(LostReason.REVOKED, "by hand"));
@@ -55,7 +55,7 @@ class FakeBrokerTest {
     }
 
     @Test
-    void theErrorOfABlockGoesBeforeItsLoss() {
+    void theExceptionOfATryBlockSuppressesTheLoss() {
         ArithmeticException error = assertThrows(ArithmeticException.class, () -> {
             try (Lease lease = client.acquire("a")) {
                 broker.lose("a");
@@ -66,11 +66,11 @@ class FakeBrokerTest {
     }
 
     @Test
-    void aLostLeaseGivesNothingBack() throws Exception {
-        LeaseholdClient other = broker.client("other");
+    void aLostLeaseReleasesNothing() throws Exception {
+        LeaseholdClient otherClient = broker.client("other");
         Lease lost = client.acquire("a");
         broker.lose("a");
-        Lease held = other.acquire("a");
+        Lease held = otherClient.acquire("a");
         assertThrows(LeaseLostException.class, lost::close);
         lost.close();
         assertTrue(held.isValid());
@@ -78,44 +78,44 @@ class FakeBrokerTest {
     }
 
     @Test
-    void aHookMayBlockAndIsNotToldOfARelease() throws Exception {
-        List<String> told = new CopyOnWriteArrayList<>();
-        CompletableFuture<Void> begun = new CompletableFuture<>();
-        CompletableFuture<Void> goOn = new CompletableFuture<>();
+    void aHookMayBlockAndIsNotCalledForARelease() throws Exception {
+        List<String> called = new CopyOnWriteArrayList<>();
+        CompletableFuture<Void> started = new CompletableFuture<>();
+        CompletableFuture<Void> unblocked = new CompletableFuture<>();
         client.acquire("a").onLost(loss -> {
-            told.add("a");
-            begun.complete(null);
-            goOn.join();
+            called.add("a");
+            started.complete(null);
+            unblocked.join();
         });
-        Lease quiet = client.acquire("b").onLost(loss -> told.add("b"));
-        CompletableFuture<Loss> never = quiet.lost();
-        quiet.close();
-        assertTrue(never.isCompletedExceptionally());
+        Lease released = client.acquire("b").onLost(loss -> called.add("b"));
+        CompletableFuture<Loss> lost = released.lost();
+        released.close();
+        assertTrue(lost.isCompletedExceptionally());
         broker.lose("a");
         broker.lose("b");
-        soon(begun);
+        awaitResult(started);
         client.acquire("c").close();
-        goOn.complete(null);
-        assertEquals(List.of("a"), told, "once, and not for a release");
+        unblocked.complete(null);
+        assertEquals(List.of("a"), called, "called once, and not for a release");
     }
 
     @Test
-    void aCallIsRefusedAsABrokerInTroubleDoes() throws Exception {
+    void refuseFailsTheNextCall() throws Exception {
         broker.refuse("a", new StoreRecoveringException("wait", Duration.ofSeconds(3)));
-        StoreRecoveringException refused = assertThrows(StoreRecoveringException.class, () -> client.acquire("a"));
-        assertEquals(Duration.ofSeconds(3), refused.retryAfter().orElseThrow());
+        StoreRecoveringException recovering = assertThrows(StoreRecoveringException.class, () -> client.acquire("a"));
+        assertEquals(Duration.ofSeconds(3), recovering.retryAfter().orElseThrow());
         client.acquire("a").close();
         assertEquals(0, broker.queueLength("a"));
     }
 
     @Test
-    void theNextInLineHasALostLockAtOnce() throws Exception {
+    void theNextWaiterIsGrantedALostLockImmediately() throws Exception {
         client.acquire("a");
         CompletableFuture<Lease> next = broker.client("other").lock("a").acquireAsync();
         while (broker.queueLength("a") == 0) {
             Thread.onSpinWait();
         }
         broker.lose("a");
-        assertTrue(soon(next).isValid());
+        assertTrue(awaitResult(next).isValid());
     }
 }

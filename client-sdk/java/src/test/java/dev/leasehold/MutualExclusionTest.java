@@ -20,47 +20,50 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Test;
 
 /**
- * Several clients and threads, whose connections are cut and swallowed meanwhile, never have a lock at the same time.
+ * Test that several clients and threads never hold a lock at the same time, while a proxy cuts and drops their
+ * connections.
  */
 class MutualExclusionTest {
     private static final Duration TTL = Duration.ofSeconds(1);
-    private static final int VISITS = 60;
-    private static final int FAULTS = 9;
+    private static final int HOLDS_MIN = 60;
+    private static final int FAULTS_MIN = 9;
     private static final int CLIENTS = 3;
-    private static final int THREADS = 3;
+    private static final int THREADS_PER_CLIENT = 3;
 
-    /** Sees who is inside, and in which order they come. */
-    private static final class Witness {
-        private final AtomicInteger inside = new AtomicInteger();
-        private final AtomicLong newest = new AtomicLong();
-        private final AtomicInteger visits = new AtomicInteger();
+    /** Detects overlapping holders and fencing tokens that do not rise. */
+    private static final class Oracle {
+        private final AtomicInteger holderCount = new AtomicInteger();
+        private final AtomicLong lastFencingToken = new AtomicLong();
+        private final AtomicInteger holds = new AtomicInteger();
         private final AtomicInteger overlaps = new AtomicInteger();
-        private final AtomicInteger stale = new AtomicInteger();
+        private final AtomicInteger staleTokens = new AtomicInteger();
 
-        /** A visit as long as the lease is valid, at most so many looks. */
-        void visit(Lease lease, int looks) throws InterruptedException {
-            if (newest.getAndAccumulate(lease.fencingToken(), Math::max) >= lease.fencingToken()) {
-                stale.incrementAndGet();
+        /**
+         * Stays in the critical section while the lease is valid, for at most {@code checks} checks of its validity.
+         */
+        void hold(Lease lease, int checks) throws InterruptedException {
+            if (lastFencingToken.getAndAccumulate(lease.fencingToken(), Math::max) >= lease.fencingToken()) {
+                staleTokens.incrementAndGet();
             }
             if (!lease.isValid()) {
                 return;
             }
-            visits.incrementAndGet();
-            if (inside.incrementAndGet() != 1) {
+            holds.incrementAndGet();
+            if (holderCount.incrementAndGet() != 1) {
                 overlaps.incrementAndGet();
             }
-            for (int look = 0; look < looks && lease.isValid(); look++) {
+            for (int check = 0; check < checks && lease.isValid(); check++) {
                 TimeUnit.MILLISECONDS.sleep(2);
             }
-            inside.decrementAndGet();
+            holderCount.decrementAndGet();
         }
     }
 
     @Test
-    void nobodyIsInsideBesideAnother() throws Exception {
-        Witness witness = new Witness();
-        AtomicInteger losses = new AtomicInteger();
-        AtomicBoolean isOver = new AtomicBoolean();
+    void holdersNeverOverlap() throws Exception {
+        Oracle oracle = new Oracle();
+        AtomicInteger failures = new AtomicInteger();
+        AtomicBoolean isDone = new AtomicBoolean();
         try (Redis redis = new Redis();
                 Broker first = Broker.start(redis);
                 Broker second = Broker.start(redis)) {
@@ -71,51 +74,51 @@ class MutualExclusionTest {
                 proxies.add(proxy);
                 clients.add(LeaseholdClient.connect(proxy.url()));
             }
-            ExecutorService threads = Executors.newFixedThreadPool(CLIENTS * THREADS);
+            ExecutorService threads = Executors.newFixedThreadPool(CLIENTS * THREADS_PER_CLIENT);
             List<Future<Void>> work = new ArrayList<>();
-            for (int thread = 0; thread < CLIENTS * THREADS; thread++) {
+            for (int thread = 0; thread < CLIENTS * THREADS_PER_CLIENT; thread++) {
                 LeaseholdClient client = clients.get(thread % CLIENTS);
-                Callable<Void> visits = () -> {
-                    while (!isOver.get()) {
-                        visit(client, witness, losses);
+                Callable<Void> task = () -> {
+                    while (!isDone.get()) {
+                        acquireAndHold(client, oracle, failures);
                     }
                     return null;
                 };
-                work.add(threads.submit(visits));
+                work.add(threads.submit(task));
             }
-            for (int fault = 0; fault < FAULTS || witness.visits.get() < VISITS || losses.get() == 0; fault++) {
-                trouble(proxies.get(fault % CLIENTS), fault);
+            for (int fault = 0; fault < FAULTS_MIN || oracle.holds.get() < HOLDS_MIN || failures.get() == 0; fault++) {
+                injectFault(proxies.get(fault % CLIENTS), fault);
             }
-            isOver.set(true);
-            for (Future<Void> one : work) {
-                one.get(30, TimeUnit.SECONDS);
+            isDone.set(true);
+            for (Future<Void> result : work) {
+                result.get(30, TimeUnit.SECONDS);
             }
             clients.forEach(LeaseholdClient::close);
             proxies.forEach(Proxy::close);
             threads.shutdown();
         }
-        assertEquals(0, witness.overlaps.get());
-        assertEquals(0, witness.stale.get(), "tokens rise");
+        assertEquals(0, oracle.overlaps.get());
+        assertEquals(0, oracle.staleTokens.get(), "fencing tokens that do not rise");
     }
 
-    private static void visit(LeaseholdClient client, Witness witness, AtomicInteger losses)
+    private static void acquireAndHold(LeaseholdClient client, Oracle oracle, AtomicInteger failures)
             throws InterruptedException {
         try (Lease lease =
                 client.lock("a").ttl(TTL).waitUpTo(Duration.ofSeconds(5)).acquire()) {
-            // Now and then longer than the network is away.
-            witness.visit(lease, witness.visits.get() % 20 == 0 ? 800 : 5);
+            // Every 20th hold lasts longer than the network outage.
+            oracle.hold(lease, oracle.holds.get() % 20 == 0 ? 800 : 5);
         } catch (LeaseholdException e) {
-            losses.incrementAndGet();
+            failures.incrementAndGet();
         }
     }
 
-    private static void trouble(Proxy proxy, int fault) throws InterruptedException {
+    private static void injectFault(Proxy proxy, int fault) throws InterruptedException {
         TimeUnit.MILLISECONDS.sleep(500);
         if (fault % 3 == 1) {
-            proxy.swallow(true, true);
+            proxy.dropData(true, true);
             TimeUnit.MILLISECONDS.sleep(1_300);
-            proxy.swallow(false, false);
+            proxy.dropData(false, false);
         }
-        proxy.cut();
+        proxy.closeConnections();
     }
 }

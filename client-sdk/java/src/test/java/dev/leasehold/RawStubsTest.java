@@ -23,7 +23,7 @@ import io.grpc.protobuf.StatusProto;
 import java.util.UUID;
 import org.junit.jupiter.api.Test;
 
-/** The generated stubs by themselves, and what the status of a refused call carries. */
+/** Tests of the generated stubs without the client, and of the details in the status of a rejected call. */
 class RawStubsTest {
     private static AcquireRequest request(String owner) {
         return AcquireRequest.newBuilder()
@@ -35,18 +35,21 @@ class RawStubsTest {
     }
 
     @Test
-    void aRefusalCarriesItsReasonAndWhoWasInTheWay() throws Exception {
+    void aRejectionCarriesItsReasonAndTheHolder() throws Exception {
         try (Broker broker = Broker.start()) {
             ManagedChannel channel = Grpc.newChannelBuilder(broker.address(), InsecureChannelCredentials.create())
                     .build();
             LockServiceGrpc.LockServiceBlockingStub locks = LockServiceGrpc.newBlockingStub(channel);
             AcquireRequest request = request("one");
             dev.leasehold.v1.Lease lease = locks.acquire(request).getLease();
-            assertEquals(lease.getLeaseId(), locks.acquire(request).getLease().getLeaseId(), "safe to repeat");
-            StatusRuntimeException refused =
+            assertEquals(
+                    lease.getLeaseId(),
+                    locks.acquire(request).getLease().getLeaseId(),
+                    "a repeated request returns the same lease");
+            StatusRuntimeException rejection =
                     assertThrows(StatusRuntimeException.class, () -> locks.acquire(request("other")));
-            assertEquals(Status.Code.ABORTED, refused.getStatus().getCode());
-            com.google.rpc.Status status = StatusProto.fromThrowable(refused);
+            assertEquals(Status.Code.ABORTED, rejection.getStatus().getCode());
+            com.google.rpc.Status status = StatusProto.fromThrowable(rejection);
             String reason = null;
             String owner = null;
             for (Any detail : status.getDetailsList()) {

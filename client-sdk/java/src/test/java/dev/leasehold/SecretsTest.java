@@ -1,7 +1,7 @@
 package dev.leasehold;
 
-import static dev.leasehold.support.Line.soon;
-import static dev.leasehold.support.Line.waitsFor;
+import static dev.leasehold.support.Conditions.awaitQueueLength;
+import static dev.leasehold.support.Conditions.awaitResult;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -25,20 +25,23 @@ import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Isolated;
 
-/** No secret is in a log, down to the finest level, nor in anything that can be printed. Alone, as it turns logs up. */
+/**
+ * Test that no log down to the finest level, and no printable object, contains a secret. Isolated, because the test
+ * changes log levels of the process.
+ */
 @Isolated
 class SecretsTest {
     private static final String CANARY = "canary-7c1d20af";
-    /** Request ids and lease tokens, and whatever else is that long. */
+    /** Request ids, lease tokens, and all other strings of that length. */
     private static final Pattern SECRET = Pattern.compile("[A-Za-z0-9_-]{30,}");
 
-    private static final class Kept extends Handler {
+    private static final class CapturingHandler extends Handler {
         private final StringBuffer text = new StringBuffer();
-        private final SimpleFormatter form = new SimpleFormatter();
+        private final SimpleFormatter formatter = new SimpleFormatter();
 
         @Override
-        public void publish(LogRecord line) {
-            text.append(form.format(line));
+        public void publish(LogRecord entry) {
+            text.append(formatter.format(entry));
         }
 
         @Override
@@ -51,35 +54,35 @@ class SecretsTest {
     @Test
     void secretsAreInNoOutput() throws Exception {
         Logger root = Logger.getLogger("");
-        Level before = root.getLevel();
+        Level previousLevel = root.getLevel();
         List<Handler> handlers = List.of(root.getHandlers());
         handlers.forEach(root::removeHandler);
-        Kept log = new Kept();
+        CapturingHandler log = new CapturingHandler();
         log.setLevel(Level.ALL);
         root.addHandler(log);
         root.setLevel(Level.ALL);
         StringBuilder printed = new StringBuilder();
-        String said;
+        String traffic;
         try {
-            said = play(printed);
+            traffic = runOperations(printed);
         } finally {
-            root.setLevel(before);
+            root.setLevel(previousLevel);
             root.removeHandler(log);
             handlers.forEach(root::addHandler);
         }
         String output = printed + log.text.toString();
         Set<String> secrets = new TreeSet<>();
-        for (Matcher found = SECRET.matcher(said); found.find(); ) {
-            secrets.add(found.group());
+        for (Matcher matcher = SECRET.matcher(traffic); matcher.find(); ) {
+            secrets.add(matcher.group());
         }
-        assertTrue(secrets.size() >= 4, "too little was seen: " + secrets.size());
-        assertTrue(output.contains("io.grpc"), "the libraries log, too");
+        assertTrue(secrets.size() >= 4, "too few secrets recorded: " + secrets.size());
+        assertTrue(output.contains("io.grpc"), "the log contains no messages of gRPC");
         assertEquals(List.of(), secrets.stream().filter(output::contains).toList());
         assertFalse(output.contains(CANARY));
-        assertFalse(output.contains("OkHttpFrameLogger"), "the wire is not dumped");
+        assertFalse(output.contains("OkHttpFrameLogger"), "the log contains frames");
     }
 
-    private static String play(StringBuilder printed) throws Exception {
+    private static String runOperations(StringBuilder printed) throws Exception {
         try (Broker broker = Broker.start();
                 Proxy proxy = new Proxy(broker);
                 LeaseholdClient client =
@@ -88,17 +91,17 @@ class SecretsTest {
             LockRequest request = client.lock("a").waitUpTo(Duration.ZERO);
             LeaseholdException held = assertThrows(LeaseholdException.class, request::acquire);
             CompletableFuture<Lease> call = client.lock("a").acquireAsync();
-            waitsFor(client, "a", 1);
+            awaitQueueLength(client, "a", 1);
             call.cancel(true);
             Lease added = client.lock("b").under(lease).acquire();
             added.close();
-            proxy.cut();
-            soon(client.lock("c").acquireAsync()).close();
-            for (Object shown : List.of(lease, added, request, client, call, held, Tls.DEFAULT)) {
-                printed.append(shown).append('\n');
+            proxy.closeConnections();
+            awaitResult(client.lock("c").acquireAsync()).close();
+            for (Object printable : List.of(lease, added, request, client, call, held, Tls.DEFAULT)) {
+                printed.append(printable).append('\n');
             }
             lease.close();
-            return proxy.said();
+            return proxy.traffic();
         }
     }
 }

@@ -23,17 +23,19 @@ import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Isolated;
 
-/** Spans and figures for a program that has OpenTelemetry. Alone, as there is one for the process. */
+/**
+ * Test of spans and metrics for a program with OpenTelemetry. Isolated, because OpenTelemetry is global to the process.
+ */
 @Isolated
 class TelemetryTest {
     private static final AttributeKey<String> OUTCOME = AttributeKey.stringKey("outcome");
 
     @Test
-    void callsAreSpansAndTimesAreMeasured() throws Exception {
+    void acquiresCreateSpansAndMetrics() throws Exception {
         InMemorySpanExporter spans = InMemorySpanExporter.create();
         InMemoryMetricReader metrics = InMemoryMetricReader.create();
         GlobalOpenTelemetry.resetForTest();
-        OpenTelemetrySdk program = OpenTelemetrySdk.builder()
+        OpenTelemetrySdk openTelemetry = OpenTelemetrySdk.builder()
                 .setTracerProvider(SdkTracerProvider.builder()
                         .addSpanProcessor(SimpleSpanProcessor.create(spans))
                         .build())
@@ -46,22 +48,22 @@ class TelemetryTest {
             Lease lease = client.acquire("a");
             assertTrue(client.tryAcquire("a").isEmpty());
             lease.close();
-            List<SpanData> ended = spans.getFinishedSpanItems();
+            List<SpanData> finished = spans.getFinishedSpanItems();
             assertEquals(
                     List.of("granted", "held"),
-                    ended.stream()
+                    finished.stream()
                             .map(span -> span.getAttributes().get(OUTCOME))
                             .toList());
-            assertEquals("lock.acquire", ended.get(0).getName());
+            assertEquals("lock.acquire", finished.get(0).getName());
             List<String> events =
-                    ended.get(0).getEvents().stream().map(EventData::getName).toList();
+                    finished.get(0).getEvents().stream().map(EventData::getName).toList();
             assertEquals(List.of("granted"), events);
             Set<String> names = metrics.collectAllMetrics().stream()
                     .map(MetricData::getName)
                     .collect(Collectors.toSet());
             assertEquals(Set.of("leasehold.client.wait.duration", "leasehold.client.hold.duration"), names);
         } finally {
-            program.close();
+            openTelemetry.close();
             GlobalOpenTelemetry.resetForTest();
         }
     }

@@ -1,7 +1,7 @@
 package dev.leasehold;
 
-import static dev.leasehold.support.Line.soon;
-import static dev.leasehold.support.Line.waitsFor;
+import static dev.leasehold.support.Conditions.awaitQueueLength;
+import static dev.leasehold.support.Conditions.awaitResult;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -20,12 +20,15 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** Virtual threads, all on one carrier: none of them keeps it while it waits. For a runtime that has them. */
+/**
+ * Tests that virtual threads release their only carrier thread while they wait. They need a runtime with virtual
+ * threads.
+ */
 @Tag("virtual-threads")
 class VirtualThreadsTest {
-    private static final int MANY = 500;
+    private static final int THREAD_COUNT = 500;
 
-    /** The tests are compiled for Java 17, which cannot name them. */
+    /** Creates the executor by reflection, because the tests are compiled for Java 17, which has no virtual threads. */
     private static ExecutorService threads() throws ReflectiveOperationException {
         return (ExecutorService)
                 Executors.class.getMethod("newVirtualThreadPerTaskExecutor").invoke(null);
@@ -36,27 +39,27 @@ class VirtualThreadsTest {
     }
 
     @Test
-    void manyTakeTurns() throws Exception {
-        AtomicInteger inside = new AtomicInteger();
+    void manyVirtualThreadsNeverOverlap() throws Exception {
+        AtomicInteger holderCount = new AtomicInteger();
         AtomicInteger overlaps = new AtomicInteger();
         try (Broker broker = Broker.start();
                 LeaseholdClient client = LeaseholdClient.connect(broker.url())) {
             ExecutorService threads = threads();
-            List<Future<Boolean>> all = new ArrayList<>();
-            for (int one = 0; one < MANY; one++) {
-                all.add(threads.submit(() -> {
+            List<Future<Boolean>> results = new ArrayList<>();
+            for (int number = 0; number < THREAD_COUNT; number++) {
+                results.add(threads.submit(() -> {
                     try (Lease lease = client.acquire("a")) {
-                        if (inside.incrementAndGet() != 1) {
+                        if (holderCount.incrementAndGet() != 1) {
                             overlaps.incrementAndGet();
                         }
                         Thread.yield();
-                        inside.decrementAndGet();
+                        holderCount.decrementAndGet();
                         return lease.isValid() && isVirtual();
                     }
                 }));
             }
-            for (Future<Boolean> one : all) {
-                assertTrue(one.get(30, TimeUnit.SECONDS));
+            for (Future<Boolean> result : results) {
+                assertTrue(result.get(30, TimeUnit.SECONDS));
             }
             threads.shutdown();
         }
@@ -64,21 +67,21 @@ class VirtualThreadsTest {
     }
 
     @Test
-    void whoWaitsKeepsNobodyElseFromWorking() throws Exception {
+    void aWaitingVirtualThreadDoesNotBlockOthers() throws Exception {
         try (Broker broker = Broker.start();
                 LeaseholdClient client = LeaseholdClient.connect(broker.url())) {
             Lease lease = client.acquire("a");
             ExecutorService threads = threads();
-            Future<Lease> waits = threads.submit(() -> client.acquire("a"));
+            Future<Lease> pending = threads.submit(() -> client.acquire("a"));
             Future<?> interrupted = threads.submit(() -> client.acquire("a"));
-            waitsFor(client, "a", 2);
-            CompletableFuture<Boolean> works = new CompletableFuture<>();
-            threads.submit(() -> works.complete(lease.isValid()));
-            assertTrue(soon(works));
-            assertFalse(waits.isDone());
+            awaitQueueLength(client, "a", 2);
+            CompletableFuture<Boolean> otherTask = new CompletableFuture<>();
+            threads.submit(() -> otherTask.complete(lease.isValid()));
+            assertTrue(awaitResult(otherTask));
+            assertFalse(pending.isDone());
             interrupted.cancel(true);
-            waitsFor(client, "a", 1);
-            Future<Boolean> late = threads.submit(() -> {
+            awaitQueueLength(client, "a", 1);
+            Future<Boolean> timedOut = threads.submit(() -> {
                 try {
                     client.lock("a").waitUpTo(Duration.ofMillis(100)).acquire();
                     return false;
@@ -86,9 +89,9 @@ class VirtualThreadsTest {
                     return true;
                 }
             });
-            assertTrue(late.get(5, TimeUnit.SECONDS));
+            assertTrue(timedOut.get(5, TimeUnit.SECONDS));
             lease.close();
-            assertTrue(waits.get(5, TimeUnit.SECONDS).isValid());
+            assertTrue(pending.get(5, TimeUnit.SECONDS).isValid());
             threads.shutdown();
         }
     }

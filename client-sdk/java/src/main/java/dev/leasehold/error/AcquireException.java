@@ -2,7 +2,7 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** Why a lock was not taken. */
+/** An exception by which an acquire fails. */
 public abstract class AcquireException extends LeaseholdException {
     AcquireException(String message, Duration retryAfter) {
         super(message, retryAfter);

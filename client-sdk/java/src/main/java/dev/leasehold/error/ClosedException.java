@@ -1,8 +1,8 @@
 package dev.leasehold.error;
 
-/** The client is shut down. */
+/** An exception for a call after the client was closed, or one that the close cancelled. */
 public final class ClosedException extends AcquireException {
-    /** The client is shut down. */
+    /** Creates the exception. */
     public ClosedException() {
         super("the client is shut down", null);
     }

@@ -1,6 +1,6 @@
 package dev.leasehold.error;
 
-/** Why a client could not be made or connected. */
+/** An exception by which creating or connecting a client fails. */
 public abstract class ConnectionException extends LeaseholdException {
     ConnectionException(String message) {
         super(message, null);

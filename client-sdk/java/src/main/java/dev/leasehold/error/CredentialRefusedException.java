@@ -1,13 +1,13 @@
 package dev.leasehold.error;
 
-/** The brokers answer, and accept no call with this credential, or without one. */
+/** An exception for brokers that answer, but accept no call with this credential, or without one. */
 public final class CredentialRefusedException extends ConnectionException {
     /**
-     * What they said.
+     * Creates the exception.
      *
-     * @param why for people
+     * @param reasons messages of the brokers, for people
      */
-    public CredentialRefusedException(String why) {
-        super("the credential is missing or not accepted: " + why);
+    public CredentialRefusedException(String reasons) {
+        super("the credential is missing or not accepted: " + reasons);
     }
 }

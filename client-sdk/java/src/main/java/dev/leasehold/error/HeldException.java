@@ -4,15 +4,15 @@ import dev.leasehold.Holder;
 import java.time.Duration;
 import java.util.List;
 
-/** Somebody else holds the lock, and the call did not wait. */
-public final class HeldException extends BusyException {
+/** An exception for an acquire without waiting whose lock is held by another caller. */
+public final class HeldException extends ContentionException {
     /**
-     * Who was in the way.
+     * Creates the exception.
      *
      * @param message for people
-     * @param holders some who hold the lock
-     * @param queueLength how many wait
-     * @param retryAfter the shortest time until a holder's lease runs out unless it is renewed, or null
+     * @param holders some of the holders of the lock
+     * @param queueLength number of waiters in the queue of the lock
+     * @param retryAfter the shortest time after which the lease of a holder expires unless it is renewed, or null
      */
     public HeldException(String message, List<Holder> holders, int queueLength, Duration retryAfter) {
         super(message, holders, queueLength, retryAfter);

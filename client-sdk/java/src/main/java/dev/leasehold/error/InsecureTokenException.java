@@ -1,14 +1,14 @@
 package dev.leasehold.error;
 
-/** A bearer token would be sent unencrypted to another machine. */
+/** An exception for an endpoint to which the bearer token would be sent unencrypted to another machine. */
 public final class InsecureTokenException extends ConnectionException {
     /**
-     * Names the endpoint.
+     * Creates the exception.
      *
-     * @param endpoint as it was given
+     * @param endpoint the endpoint as the program named it
      */
     public InsecureTokenException(String endpoint) {
-        super("endpoint \"" + endpoint + "\": the bearer token would cross the network unencrypted; use https, or "
-                + "allowInsecureToken where the network itself is trusted");
+        super("endpoint \"" + endpoint + "\": the bearer token would be sent unencrypted to another machine; "
+                + "use https, or set allowInsecureToken on a trusted network");
     }
 }

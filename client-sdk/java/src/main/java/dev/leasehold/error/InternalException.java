@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** A fault of the broker. */
+/** An exception for an internal error of the broker. */
 public final class InternalException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public InternalException(String message, Duration retryAfter) {
         super(message, retryAfter);

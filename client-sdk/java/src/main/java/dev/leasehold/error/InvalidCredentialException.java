@@ -1,18 +1,18 @@
 package dev.leasehold.error;
 
-/** The credential has characters that no header may have, or its file cannot be read. */
+/** An exception for a credential with characters that a header must not contain, or in a file that cannot be read. */
 public final class InvalidCredentialException extends ConnectionException {
-    /** The credential has characters that no header may have. */
+    /** Creates the exception for a credential that is not printable ASCII. */
     public InvalidCredentialException() {
         super("the credential is not printable ASCII");
     }
 
     /**
-     * Its file cannot be read.
+     * Creates the exception for a file that cannot be read.
      *
-     * @param why for people
+     * @param reason for people
      */
-    public InvalidCredentialException(String why) {
-        super("the credential cannot be read: " + why);
+    public InvalidCredentialException(String reason) {
+        super("the credential cannot be read: " + reason);
     }
 }

@@ -1,14 +1,14 @@
 package dev.leasehold.error;
 
-/** An endpoint is none. */
+/** An exception for an invalid endpoint. */
 public final class InvalidEndpointException extends ConnectionException {
     /**
-     * What is wrong with it.
+     * Creates the exception.
      *
-     * @param endpoint as it was given
-     * @param why for people
+     * @param endpoint the endpoint as the program named it
+     * @param reason for people
      */
-    public InvalidEndpointException(String endpoint, String why) {
-        super("endpoint \"" + endpoint + "\": " + why + "; expected a URL as in http://127.0.0.1:7070");
+    public InvalidEndpointException(String endpoint, String reason) {
+        super("endpoint \"" + endpoint + "\": " + reason + "; expected a URL as in http://127.0.0.1:7070");
     }
 }

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** A field of the call is not legal. */
+/** An exception for a call with an invalid field. */
 public final class InvalidException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public InvalidException(String message, Duration retryAfter) {
         super(message, retryAfter);

@@ -4,16 +4,16 @@ import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
 
 /**
- * The lock was lost: what it guarded may overlap with the work of somebody else, unless a fencing token keeps them
- * apart. From an acquire: the lease that it was to be under is over.
+ * An exception for a lost lease. The work that the lease guarded may overlap with the work of another holder, unless
+ * fencing tokens separate them. Thrown by an acquire, it means that the lease that it was to be added to has ended.
  */
 public final class LeaseLostException extends AcquireException {
     private final Loss loss;
 
     /**
-     * A loss.
+     * Creates the exception.
      *
-     * @param loss why
+     * @param loss cause of the end of the lease
      */
     public LeaseLostException(Loss loss) {
         super("the lock was lost: " + loss, null);
@@ -21,18 +21,18 @@ public final class LeaseLostException extends AcquireException {
     }
 
     /**
-     * Why, with what the broker said.
+     * Returns the cause of the end, with the message of the broker.
      *
-     * @return the first reason
+     * @return the first cause, if several were noticed
      */
     public Loss loss() {
         return loss;
     }
 
     /**
-     * Why.
+     * Returns the reason of the end.
      *
-     * @return the first reason
+     * @return the first reason, if several were noticed
      */
     public LostReason reason() {
         return loss.reason();

@@ -5,7 +5,10 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 
-/** Whatever this library throws of itself. Messages are for people; branch on the classes. New ones may come. */
+/**
+ * Base class of the exceptions of this library. Messages are for people; programs distinguish the exceptions by their
+ * classes. Later versions may add classes.
+ */
 public abstract class LeaseholdException extends RuntimeException {
     private final Duration retryAfter;
 
@@ -15,18 +18,18 @@ public abstract class LeaseholdException extends RuntimeException {
     }
 
     /**
-     * When to try again, if that is worth while.
+     * Returns the time after which a retry may succeed.
      *
-     * @return the time from now
+     * @return the time from now; empty if none is known
      */
     public Optional<Duration> retryAfter() {
         return Optional.ofNullable(retryAfter);
     }
 
     /**
-     * Some who hold the lock, if they were in the way; at most 5.
+     * Returns some of the holders of the lock, at most 5, if other callers held it.
      *
-     * @return perhaps nobody
+     * @return empty for other reasons
      */
     public List<Holder> holders() {
         return List.of();

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** Another limit or mode is in use on this lock. */
+/** An exception for a lock on which another limit or mode is in use. */
 public final class LimitMismatchException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public LimitMismatchException(String message, Duration retryAfter) {
         super(message, retryAfter);

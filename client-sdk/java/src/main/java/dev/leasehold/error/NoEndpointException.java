@@ -1,8 +1,8 @@
 package dev.leasehold.error;
 
-/** No endpoint was given. */
+/** An exception for a client without an endpoint. */
 public final class NoEndpointException extends ConnectionException {
-    /** No endpoint was given. */
+    /** Creates the exception. */
     public NoEndpointException() {
         super("no endpoint: give at least one, as in http://127.0.0.1:7070");
     }

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** Anything else that a broker says, perhaps a newer one than this client. */
+/** An exception for a reason that is unknown to this version of the client, for example of a newer broker. */
 public final class OtherException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public OtherException(String message, Duration retryAfter) {
         super(message, retryAfter);

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** The credential does not allow that. */
+/** An exception for a caller that is not authorized to make the call. */
 public final class PermissionDeniedException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public PermissionDeniedException(String message, Duration retryAfter) {
         super(message, retryAfter);

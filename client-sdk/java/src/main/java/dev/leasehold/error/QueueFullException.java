@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** The lock's line is full. */
+/** An exception for a lock whose queue is full. */
 public final class QueueFullException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public QueueFullException(String message, Duration retryAfter) {
         super(message, retryAfter);

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** A quota of the broker is used up. */
+/** An exception for a caller that has reached a quota of the broker. */
 public final class QuotaExceededException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public QuotaExceededException(String message, Duration retryAfter) {
         super(message, retryAfter);

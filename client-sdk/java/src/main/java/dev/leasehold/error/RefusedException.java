@@ -1,11 +1,11 @@
 package dev.leasehold.error;
 
-/** The broker would not release. */
+/** An exception for a release that the broker has rejected. */
 public final class RefusedException extends ReleaseException {
     /**
-     * What the broker said.
+     * Creates the exception.
      *
-     * @param message for people
+     * @param message message of the broker, for people
      */
     public RefusedException(String message) {
         super(message);

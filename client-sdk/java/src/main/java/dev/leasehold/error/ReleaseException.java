@@ -1,6 +1,8 @@
 package dev.leasehold.error;
 
-/** Why a release did not go as hoped. The lease is gone in any case; see also {@link LeaseLostException}. */
+/**
+ * An exception by which a release fails. The lease is no longer valid in any case. See also {@link LeaseLostException}.
+ */
 public abstract class ReleaseException extends LeaseholdException {
     ReleaseException(String message) {
         super(message, null);

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** The broker's store has no memory for another holder or waiter. */
+/** An exception for a store that has no memory for another holder or waiter. */
 public final class StoreFullException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public StoreFullException(String message, Duration retryAfter) {
         super(message, retryAfter);

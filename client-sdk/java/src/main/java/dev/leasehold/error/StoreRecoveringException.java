@@ -2,13 +2,15 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** The store has lost data and grants nothing until every lease that it may have forgotten is over. */
+/**
+ * An exception for a store that has lost data: it grants nothing until all leases that it may have lost have expired.
+ */
 public final class StoreRecoveringException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public StoreRecoveringException(String message, Duration retryAfter) {
         super(message, retryAfter);

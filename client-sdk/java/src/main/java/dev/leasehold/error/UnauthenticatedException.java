@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** The credential is missing or not accepted. */
+/** An exception for a credential that is missing or not accepted. */
 public final class UnauthenticatedException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public UnauthenticatedException(String message, Duration retryAfter) {
         super(message, retryAfter);

@@ -3,15 +3,15 @@ package dev.leasehold.error;
 import java.time.Duration;
 
 /**
- * No broker, or no store behind it, could answer in time. The call was repeated until then, and was given up: if it did
- * take the lock, that runs out by itself.
+ * An exception for an acquire that no broker could complete in time. The client has retried the call until then and has
+ * stopped retrying. If the lock was granted nevertheless, its lease expires.
  */
 public final class UnavailableException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public UnavailableException(String message, Duration retryAfter) {
         super(message, retryAfter);

@@ -1,9 +1,12 @@
 package dev.leasehold.error;
 
-/** No broker has confirmed a release while the lease could have lived; it has run out by now, or soon will. */
+/**
+ * An exception for a release that no broker confirmed before the lease expired or the client closed. The lease expires
+ * if it was not released.
+ */
 public final class UnconfirmedException extends ReleaseException {
-    /** Nobody has confirmed it. */
+    /** Creates the exception. */
     public UnconfirmedException() {
-        super("no broker has confirmed the release; the lock runs out by itself");
+        super("no broker has confirmed the release; the lease expires if it was not released");
     }
 }

@@ -1,13 +1,13 @@
 package dev.leasehold.error;
 
-/** No broker answers. */
+/** An exception for a client that cannot reach any broker. */
 public final class UnreachableException extends ConnectionException {
     /**
-     * Why none does.
+     * Creates the exception.
      *
-     * @param why for people
+     * @param reasons causes for each endpoint, for people
      */
-    public UnreachableException(String why) {
-        super("no broker answers: " + why);
+    public UnreachableException(String reasons) {
+        super("no broker answers: " + reasons);
     }
 }

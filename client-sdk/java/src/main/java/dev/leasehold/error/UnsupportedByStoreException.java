@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** The broker's store cannot do that. */
+/** An exception for an operation that the store of the broker does not support. */
 public final class UnsupportedByStoreException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public UnsupportedByStoreException(String message, Duration retryAfter) {
         super(message, retryAfter);

@@ -2,13 +2,13 @@ package dev.leasehold.error;
 
 import java.time.Duration;
 
-/** Shared to exclusive under one lease. */
+/** An exception for an acquire in exclusive mode under a lease that holds the lock in shared mode. */
 public final class UpgradeDeniedException extends AcquireException {
     /**
-     * Why the lock was not taken.
+     * Creates the exception.
      *
      * @param message for people
-     * @param retryAfter when to try again, or null
+     * @param retryAfter time after which a retry may succeed, or null
      */
     public UpgradeDeniedException(String message, Duration retryAfter) {
         super(message, retryAfter);

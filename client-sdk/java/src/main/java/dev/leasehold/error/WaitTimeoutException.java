@@ -5,17 +5,17 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * The wait timed out. The call has left the queue, unless another attempt of it is still queued or has been granted the
- * lock (STILL_QUEUED).
+ * An exception for an acquire whose wait has timed out. The call has left the queue, unless another attempt of it is
+ * still queued or was granted the lock (STILL_QUEUED).
  */
-public final class WaitTimeoutException extends BusyException {
+public final class WaitTimeoutException extends ContentionException {
     /**
-     * Who was in the way.
+     * Creates the exception.
      *
      * @param message for people
-     * @param holders some who hold the lock
-     * @param queueLength how many wait
-     * @param retryAfter the shortest time until a holder's lease runs out unless it is renewed, or null
+     * @param holders some of the holders of the lock
+     * @param queueLength number of waiters in the queue of the lock
+     * @param retryAfter the shortest time after which the lease of a holder expires unless it is renewed, or null
      */
     public WaitTimeoutException(String message, List<Holder> holders, int queueLength, Duration retryAfter) {
         super(message, holders, queueLength, retryAfter);

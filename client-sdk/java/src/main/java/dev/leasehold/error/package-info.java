@@ -1,2 +1,2 @@
-/** Everything that can go wrong, one class for each reason that a caller may treat differently. */
+/** Exceptions of the client, one class for each reason that a caller may handle differently. */
 package dev.leasehold.error;

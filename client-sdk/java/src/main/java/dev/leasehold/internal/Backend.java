@@ -5,15 +5,16 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A broker, as clients see it: over the network, or a fake one. Futures are completed by threads that must not block.
+ * A broker from the client's point of view: real brokers, or the fake one. Futures are completed by threads that must
+ * not block.
  */
-public interface Backend extends Caller {
-    /** Done when a broker answers, or has failed. */
+public interface Backend extends AcquireSender {
+    /** Returns a future that completes when a broker has answered, or with the reason why none has. */
     CompletableFuture<Void> connect();
 
-    /** Looks at a lock; empty if nobody holds it or waits for it. */
-    CompletableFuture<Optional<LockState>> look(LockName lock);
+    /** Requests the state of a lock; empty if the lock has neither holders nor waiters. */
+    CompletableFuture<Optional<LockState>> getLockState(LockName lock);
 
-    /** Gives up every wait, releases every lease, and ends. */
+    /** Cancels all pending acquires, releases all leases, and closes the client. */
     CompletableFuture<Void> close();
 }

@@ -5,9 +5,9 @@ import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
-/** Threads for what programs want to be told: they may block, and no heartbeat waits for them. */
+/** Executor of the program's callbacks. They may block without delaying heartbeats. */
 public final class Callbacks {
-    /** As many threads as are busy at a time. */
+    /** A pool of daemon threads without an upper bound; an idle thread ends after 10 s. */
     public static final Executor EXECUTOR =
             new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), job -> {
                 Thread thread = new Thread(job, "leasehold-callback");

@@ -6,65 +6,71 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /**
- * The clock that validity is counted on, in nanoseconds since some moment in the past: it runs on while the machine is
- * suspended. Java has no call for it, so on Linux it is read from the kernel's file, which has steps; a reading is
- * rounded to the side on which a lease is trusted for less.
+ * The clock for lease validity, in nanoseconds since an arbitrary time. It keeps running while the machine is
+ * suspended. Java has no call for such a clock, so that on Linux it is read from a file of the kernel, which has a
+ * resolution of 10 ms. Readings are rounded so that a lease is never valid for too long.
  */
 public final class Clock {
     private static final String UPTIME = "/proc/uptime";
-    /** What a reading may be late: the step of the file, and more than the noise of the other clocks. */
-    private static final long STEP = Times.millis(10);
+    /**
+     * Largest amount by which a reading may be too early: the resolution of the file, which exceeds the noise of the
+     * other clocks.
+     */
+    private static final long RESOLUTION = Durations.millisToNanos(10);
 
     private static final boolean HAS_UPTIME = Files.isReadable(Path.of(UPTIME));
-    private static final LargerElapsed LARGER = new LargerElapsed();
+    private static final SuspendAwareClock SUSPEND_AWARE = new SuspendAwareClock();
 
-    /** From the file; time goes on from here while it cannot be opened, for lack of file descriptors. */
-    private static volatile Reading newest = new Reading(0, LARGER.advance());
+    /**
+     * Last reading of the file, from which time is extrapolated while the file cannot be opened for lack of file
+     * descriptors.
+     */
+    private static volatile Reading lastReading = new Reading(0, SUSPEND_AWARE.advance());
 
     private Clock() {}
 
     private record Reading(long uptime, long elapsed) {}
 
-    /** The time of something that is done next: never later than that. */
-    public static long sent() {
-        return HAS_UPTIME ? uptime() : LARGER.advance();
+    /** Returns the time for an event that follows: never later than the actual time. */
+    public static long sendTime() {
+        return HAS_UPTIME ? uptime() : SUSPEND_AWARE.advance();
     }
 
-    /** The time of a question: never earlier than that. */
+    /** Returns the time for a check: never earlier than the actual time. */
     public static long now() {
-        return asked(sent());
+        return checkTime(sendTime());
     }
 
-    /** The time of a question, from a reading by {@link #sent}. */
-    static long asked(long reading) {
-        return reading + STEP;
+    /** Converts a reading of {@link #sendTime} into the time for a check. */
+    static long checkTime(long reading) {
+        return reading + RESOLUTION;
     }
 
     private static long uptime() {
-        long elapsed = LARGER.advance();
-        // Opened anew each time, as the kernel makes the text when it is opened.
+        long elapsed = SUSPEND_AWARE.advance();
+        // The file is opened for each reading, because the kernel generates its content when the file is opened.
         try (FileInputStream file = new FileInputStream(UPTIME)) {
             byte[] text = new byte[64];
-            long uptime = centiseconds(text, file.read(text)) * STEP;
-            newest = new Reading(uptime, elapsed);
+            long uptime = parseCentiseconds(text, file.read(text)) * RESOLUTION;
+            lastReading = new Reading(uptime, elapsed);
             return uptime;
         } catch (IOException e) {
-            Reading last = newest;
+            Reading last = lastReading;
             return last.uptime + elapsed - last.elapsed;
         }
     }
 
-    /** Of the first number, which has two digits after the point. */
-    static long centiseconds(byte[] text, int length) throws IOException {
-        long found = 0;
-        for (int at = 0; at < length; at++) {
-            if (text[at] == ' ') {
-                return found;
+    /** Parses the first number of the file, which has two digits after the point, as hundredths of a second. */
+    static long parseCentiseconds(byte[] text, int length) throws IOException {
+        long centiseconds = 0;
+        for (int index = 0; index < length; index++) {
+            if (text[index] == ' ') {
+                return centiseconds;
             }
-            if (text[at] != '.') {
-                found = found * 10 + Character.digit(text[at], 10);
+            if (text[index] != '.') {
+                centiseconds = centiseconds * 10 + Character.digit(text[index], 10);
             }
         }
-        throw new IOException("no uptime");
+        throw new IOException("cannot parse " + UPTIME);
     }
 }

@@ -12,22 +12,22 @@ import java.net.UnknownHostException;
 import java.util.logging.Level;
 import java.util.logging.Logger;
 
-/** One broker, or a name behind which there are several. */
+/** An endpoint: one broker, or a name that stands for several brokers. */
 record Endpoint(String name, String host, int port, boolean isTls) {
     /**
-     * gRPC logs the beginning of every message here at a fine level, in hex: request ids and lease tokens among it. A
-     * program that sets this logger's own level sees them; one that only sets those above it does not. Kept, as loggers
-     * are collected.
+     * Logger of gRPC's transport, which is kept at INFO. At a fine level it logs the beginning of every message in hex,
+     * including request ids and lease tokens. A program that sets the level of this very logger gets these messages;
+     * setting the level of a parent logger is not enough. The reference prevents the collection of the logger.
      */
-    private static final Logger WIRE = Logger.getLogger("io.grpc.okhttp.OkHttpClientTransport");
+    private static final Logger TRANSPORT_LOGGER = Logger.getLogger("io.grpc.okhttp.OkHttpClientTransport");
 
     static {
-        if (WIRE.getLevel() == null) {
-            WIRE.setLevel(Level.INFO);
+        if (TRANSPORT_LOGGER.getLevel() == null) {
+            TRANSPORT_LOGGER.setLevel(Level.INFO);
         }
     }
 
-    static Endpoint of(String url) {
+    static Endpoint parse(String url) {
         URI uri;
         try {
             uri = new URI(url);
@@ -36,50 +36,51 @@ record Endpoint(String name, String host, int port, boolean isTls) {
         }
         boolean isTls = "https".equals(uri.getScheme());
         if (!isTls && !"http".equals(uri.getScheme())) {
-            throw new InvalidEndpointException(url, "is no http or https URL");
+            throw new InvalidEndpointException(url, "is not an http or https URL");
         }
         if (uri.getHost() == null) {
             throw new InvalidEndpointException(url, "has no host");
         }
-        int standard = isTls ? 443 : 80;
-        return new Endpoint(url, uri.getHost(), uri.getPort() < 0 ? standard : uri.getPort(), isTls);
+        int defaultPort = isTls ? 443 : 80;
+        return new Endpoint(url, uri.getHost(), uri.getPort() < 0 ? defaultPort : uri.getPort(), isTls);
     }
 
-    /** Returns whether what is sent there crosses a network unencrypted. */
-    boolean isExposed() {
+    /** Returns true if messages to this endpoint cross a network unencrypted. */
+    boolean isRemotePlaintext() {
         return !isTls && !isLoopback(host);
     }
 
-    /** Returns whether a host is this machine: an address in 127.0.0.0/8, ::1, or localhost. */
+    /** Returns true if a host is this machine: an address in 127.0.0.0/8, ::1, or localhost. */
     private static boolean isLoopback(String host) {
         if (!host.startsWith("[")) {
             return host.equalsIgnoreCase("localhost") || host.matches("127(\\.\\d{1,3}){3}");
         }
         try {
-            // In brackets there is an address: no name is looked up.
+            // Brackets contain an address, so that no name is resolved.
             return InetAddress.getByName(host) instanceof Inet6Address address && address.isLoopbackAddress();
         } catch (UnknownHostException e) {
             return false;
         }
     }
 
-    /** A connection of its own, which begins with its first call. */
-    ManagedChannel channel(Tls tls) {
-        return builder(tls).build();
+    /** Creates a separate connection, which connects with its first call. */
+    ManagedChannel createChannel(Tls tls) {
+        return channelBuilder(tls).build();
     }
 
-    /** Fails with IllegalArgumentException if the certificates cannot be used. */
-    OkHttpChannelBuilder builder(Tls tls) {
+    /** Returns a builder of connections. Throws IllegalArgumentException if the certificates are invalid. */
+    OkHttpChannelBuilder channelBuilder(Tls tls) {
         OkHttpChannelBuilder builder = OkHttpChannelBuilder.forAddress(host, port);
         if (isTls) {
-            Trusting.set(builder, tls);
+            TlsConfiguration.configure(builder, tls);
         } else {
             builder.usePlaintext();
         }
         if (isTls && tls.serverName() != null) {
             builder.overrideAuthority(tls.serverName());
         }
-        // Answers only wake the client's thread. What is repeated is decided here, and no proxy is meant.
+        // Callbacks only wake the client thread. Retries are decided by this library, and proxies of the environment
+        // are ignored.
         return builder.directExecutor()
                 .disableRetry()
                 .disableServiceConfigLookUp()

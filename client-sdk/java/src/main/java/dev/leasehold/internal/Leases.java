@@ -20,345 +20,358 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The leases of one stream, by their ids: kept by heartbeats, trusted no longer than was confirmed. */
+/**
+ * The leases of a session, by lease id. Heartbeats renew them; their validity never exceeds what responses have
+ * confirmed.
+ */
 final class Leases {
     private static final Logger LOG = System.getLogger("dev.leasehold");
-    private static final long REPEAT_PAUSE = Times.millis(100);
+    private static final long RETRY_DELAY = Durations.millisToNanos(100);
 
-    private final Keeper keeper;
-    private final Map<String, Owned> all = new LinkedHashMap<>();
-    /** The lost leases whose work has not stopped yet. */
-    private final Map<String, Owned> lost = new LinkedHashMap<>();
+    private final Session session;
+    private final Map<String, HeldLease> heldLeases = new LinkedHashMap<>();
+    /** Lost leases whose guarded work has not stopped yet. */
+    private final Map<String, HeldLease> lostLeases = new LinkedHashMap<>();
 
-    Leases(Keeper keeper) {
-        this.keeper = keeper;
+    Leases(Session session) {
+        this.session = session;
     }
 
     int count() {
-        return all.size();
+        return heldLeases.size();
     }
 
-    /** The lease with this id, or null. */
-    Owned get(String leaseId) {
-        return all.get(leaseId);
+    /** Returns the lease with this id, or null. */
+    HeldLease get(String leaseId) {
+        return heldLeases.get(leaseId);
     }
 
-    /** It is over, and nothing is to be done for it any more. */
-    void forget(String leaseId) {
-        all.remove(leaseId);
+    /** Removes a lease that has ended and needs no further action. */
+    void remove(String leaseId) {
+        heldLeases.remove(leaseId);
     }
 
-    /** Takes on the lease that was granted to a call, with validity since that moment. */
-    void own(Lease lease, Wait wait, long sent) {
-        Owned owned = new Owned(lease, wait, sent, keeper.worker.now());
-        all.put(lease.getLeaseId(), owned);
-        handOut(owned);
+    /** Adds the lease that was granted to a call. Its validity starts at {@code sentAt}. */
+    void adopt(Lease lease, PendingAcquire acquire, long sentAt) {
+        HeldLease heldLease = new HeldLease(lease, acquire, sentAt, session.worker.now());
+        heldLeases.put(lease.getLeaseId(), heldLease);
+        deliver(heldLease);
     }
 
-    /** Tells a call under a lease what it has added to it. */
-    void enter(Lease lease, Wait wait) {
-        Owned owned = all.get(lease.getLeaseId());
-        if (owned == null || owned.trust == null) {
-            // It is on this stream again, and must not be renewed.
+    /** Delivers the grant of a call that added locks to an existing lease. */
+    void addLocks(Lease lease, PendingAcquire acquire) {
+        HeldLease heldLease = heldLeases.get(lease.getLeaseId());
+        if (heldLease == null || heldLease.validity == null) {
+            // The grant has attached the lease to this stream, which must not renew it.
             detach(lease.getLeaseId());
-            wait.failed(new LeaseLostException(new Loss(LostReason.EXPIRED)));
+            acquire.fail(new LeaseLostException(new Loss(LostReason.EXPIRED)));
             return;
         }
-        owned.enlarge(lease, wait.call());
-        wait.granted(grip(owned, wait.call()));
+        heldLease.addGrants(lease, acquire.params());
+        acquire.deliver(createHandle(heldLease, acquire.params()));
     }
 
-    /** The caller of a lease that is not handed out yet is gone. */
-    void cancelUnborn(String requestId) {
-        for (Owned owned : List.copyOf(all.values())) {
-            if (owned.unborn != null && owned.unborn.call().requestId().equals(requestId)) {
-                owned.unborn = null;
-                keeper.releases.giveBackAll(owned, null);
+    /** Releases an undelivered lease because its caller has cancelled the request. */
+    void cancelUndelivered(String requestId) {
+        for (HeldLease heldLease : List.copyOf(heldLeases.values())) {
+            if (heldLease.undelivered != null
+                    && heldLease.undelivered.params().requestId().equals(requestId)) {
+                heldLease.undelivered = null;
+                session.pendingReleases.releaseLease(heldLease, null);
             }
         }
     }
 
-    private Grip grip(Owned owned, Call call) {
-        Set<LockName> asked = call.locks();
-        List<Grip.Token> tokens = owned.lease().getGrantsList().stream()
-                .map(grant -> new Grip.Token(LockName.of(grant.getTarget()), grant.getFencingToken()))
-                .filter(token -> asked.contains(token.lock()))
+    private LeaseHandle createHandle(HeldLease heldLease, AcquireParams params) {
+        Set<LockName> requested = params.locks();
+        List<LeaseHandle.LockGrant> grants = heldLease.lease().getGrantsList().stream()
+                .map(grant -> new LeaseHandle.LockGrant(LockName.of(grant.getTarget()), grant.getFencingToken()))
+                .filter(lockGrant -> requested.contains(lockGrant.lock()))
                 .toList();
-        return new Grip(owned.lease().getLeaseId(), tokens, call.requestId(), owned.trust, keeper);
+        return new LeaseHandle(heldLease.lease().getLeaseId(), grants, params.requestId(), heldLease.validity, session);
     }
 
-    private void handOut(Owned owned) {
-        // If half of its validity is left. Otherwise after the next heartbeat, which is due soon.
-        if (keeper.worker.now() + owned.ttl / 2 > owned.validUntil) {
+    private void deliver(HeldLease heldLease) {
+        // Delivers the lease if at least half of its ttl is left, otherwise after the next heartbeat, which is due
+        // soon.
+        if (session.worker.now() + heldLease.ttl / 2 > heldLease.validUntil) {
             return;
         }
-        Wait wait = owned.unborn;
-        owned.unborn = null;
-        owned.trust = new Trust(owned.validUntil, owned.ttl);
-        wait.granted(grip(owned, wait.call()));
+        PendingAcquire acquire = heldLease.undelivered;
+        heldLease.undelivered = null;
+        heldLease.validity = new LeaseValidity(heldLease.validUntil, heldLease.ttl);
+        acquire.deliver(createHandle(heldLease, acquire.params()));
     }
 
-    /** A heartbeat has reached the store. */
-    void acknowledged(HeartbeatAck ack) {
-        Long sent = keeper.link().beatSent(ack.getSequence());
-        if (sent != null) {
-            ack.getLeasesList().forEach(extended -> extended(sent, extended));
+    /** Handles the acknowledgement of a heartbeat: extends the leases that the store has renewed. */
+    void onHeartbeatAck(HeartbeatAck ack) {
+        Long sentAt = session.connection().heartbeatSentAt(ack.getSequence());
+        if (sentAt != null) {
+            ack.getLeasesList().forEach(renewed -> extend(sentAt, renewed));
         }
     }
 
-    private void extended(long sent, LeaseExtended extended) {
-        Owned owned = all.get(extended.getLeaseId());
-        if (owned == null || extended.getGrantCount() != owned.lease().getGrantsCount()) {
+    private void extend(long sentAt, LeaseExtended renewed) {
+        HeldLease heldLease = heldLeases.get(renewed.getLeaseId());
+        if (heldLease == null || renewed.getGrantCount() != heldLease.lease().getGrantsCount()) {
             return;
         }
-        owned.ttl = Times.nanosOf(extended.getTtl());
-        long validUntil = sent + owned.ttl;
-        owned.validUntil = Math.max(owned.validUntil, validUntil);
-        if (owned.unborn != null) {
-            handOut(owned);
-        } else if (owned.trust != null && owned.release == null && !owned.trust.extend(validUntil, owned.ttl)) {
-            lapse(extended.getLeaseId());
+        heldLease.ttl = Durations.protoToNanos(renewed.getTtl());
+        long validUntil = sentAt + heldLease.ttl;
+        heldLease.validUntil = Math.max(heldLease.validUntil, validUntil);
+        if (heldLease.undelivered != null) {
+            deliver(heldLease);
+        } else if (heldLease.validity != null
+                && heldLease.pendingRelease == null
+                && !heldLease.validity.extend(validUntil, heldLease.ttl)) {
+            expire(renewed.getLeaseId());
         }
     }
 
-    /**
-     * Stops renewing a lease whose validity has passed. The lock is released only after the guarded work has stopped;
-     * see {@link #keepLost}.
-     */
-    private void lapse(String leaseId) {
-        Owned owned = all.remove(leaseId);
-        if (owned == null) {
+    private void expire(String leaseId) {
+        HeldLease heldLease = heldLeases.remove(leaseId);
+        if (heldLease == null) {
             return;
         }
         LOG.log(Level.WARNING, "lock lost: no renewal of lease {0} was confirmed in time", leaseId);
-        if (owned.isHere) {
+        if (heldLease.isAttached) {
             detach(leaseId);
         }
-        owned.over(new Loss(LostReason.EXPIRED));
-        keeper.waits.sendUnder(leaseId);
-        keepLost(leaseId, owned);
+        heldLease.end(new Loss(LostReason.EXPIRED));
+        session.pendingAcquires.sendUnder(leaseId);
+        retainLost(leaseId, heldLease);
     }
 
-    private void keepLost(String leaseId, Owned owned) {
+    private void retainLost(String leaseId, HeldLease heldLease) {
         // The lock is released when the work under the lease has stopped, before the lease expires in the store.
-        long now = keeper.worker.now();
-        lost.values().removeIf(one -> now > one.validUntil + one.ttl / 2);
-        boolean isHeld = owned.trust != null;
-        owned.isHere = false;
-        owned.unborn = null;
-        lost.put(leaseId, owned);
-        if (!isHeld) {
-            giveBackLost(leaseId);
+        long now = session.worker.now();
+        lostLeases.values().removeIf(lost -> now > lost.validUntil + lost.ttl / 2);
+        boolean isDelivered = heldLease.validity != null;
+        heldLease.isAttached = false;
+        heldLease.undelivered = null;
+        lostLeases.put(leaseId, heldLease);
+        if (!isDelivered) {
+            releaseLost(leaseId);
         }
     }
 
     /**
-     * Drops one grip of a lost lease. After the last one, releases the lease at the broker so that the next waiter need
-     * not wait for its expiry.
+     * Counts down the open lease handles of a lost lease. After the last one, releases the lease at the broker so that
+     * the next waiter need not wait for its expiry.
      */
-    void giveBackLost(String leaseId) {
-        Owned owned = lost.get(leaseId);
-        if (owned == null) {
+    void releaseLost(String leaseId) {
+        HeldLease heldLease = lostLeases.get(leaseId);
+        if (heldLease == null) {
             return;
         }
-        owned.grips--;
-        if (owned.grips == 0) {
-            lost.remove(leaseId);
-            all.put(leaseId, owned);
-            keeper.releases.giveBackAll(owned, null);
+        heldLease.handleCount--;
+        if (heldLease.handleCount == 0) {
+            lostLeases.remove(leaseId);
+            heldLeases.put(leaseId, heldLease);
+            session.pendingReleases.releaseLease(heldLease, null);
         }
     }
 
     private void detach(String leaseId) {
-        Link link = keeper.link();
-        if (link != null) {
-            long callId = link.nextCall();
+        StreamConnection connection = session.connection();
+        if (connection != null) {
+            long callId = connection.nextCallId();
             DetachLease.Builder detach =
                     DetachLease.newBuilder().setCallId(callId).setLeaseId(leaseId);
-            link.call(
-                    About.nothing(), HoldRequest.newBuilder().setDetach(detach).build(), callId);
+            connection.sendCall(
+                    CallSubject.detach(),
+                    HoldRequest.newBuilder().setDetach(detach).build(),
+                    callId);
         }
     }
 
-    /** Puts a lease on this stream. */
+    /** Attaches a lease to the current stream. */
     void attach(String leaseId) {
-        Link link = keeper.link();
-        Owned owned = all.get(leaseId);
-        if (link == null || owned == null) {
+        StreamConnection connection = session.connection();
+        HeldLease heldLease = heldLeases.get(leaseId);
+        if (connection == null || heldLease == null) {
             return;
         }
-        if (owned.release != null) {
-            keeper.releases.send(leaseId, 0);
+        if (heldLease.pendingRelease != null) {
+            session.pendingReleases.send(leaseId, 0);
             return;
         }
-        if (owned.trust == null || owned.trust.loss() != null) {
-            lapse(leaseId);
+        if (heldLease.validity == null || heldLease.validity.loss() != null) {
+            expire(leaseId);
             return;
         }
-        owned.attachNumber++;
-        long callId = link.nextCall();
+        heldLease.attachNumber++;
+        long callId = connection.nextCallId();
         AttachLease.Builder attach = AttachLease.newBuilder()
                 .setCallId(callId)
-                .setLease(owned.lease())
-                .setAttachNumber(owned.attachNumber);
-        link.call(
-                About.attach(leaseId),
+                .setLease(heldLease.lease())
+                .setAttachNumber(heldLease.attachNumber);
+        connection.sendCall(
+                CallSubject.attach(leaseId),
                 HoldRequest.newBuilder().setAttach(attach).build(),
                 callId);
     }
 
-    /** The lease is on this stream. */
-    void attached(LeaseAttached attached) {
-        keeper.link().answered(attached.getCallId());
+    /** Handles the confirmation that a lease is attached to this stream. */
+    void onAttached(LeaseAttached attached) {
+        session.connection().complete(attached.getCallId());
         String leaseId = attached.getLeaseId();
-        Owned owned = all.get(leaseId);
-        if (owned == null) {
-            // Lost on the way.
+        HeldLease heldLease = heldLeases.get(leaseId);
+        if (heldLease == null) {
+            // The lease was lost before the confirmation arrived.
             detach(leaseId);
             return;
         }
-        owned.isHere = true;
-        owned.cameAt = keeper.worker.now();
-        if (owned.release != null) {
-            keeper.releases.send(leaseId, 0);
+        heldLease.isAttached = true;
+        heldLease.attachedAt = session.worker.now();
+        if (heldLease.pendingRelease != null) {
+            session.pendingReleases.send(leaseId, 0);
             return;
         }
-        List.copyOf(owned.parts.keySet()).forEach(part -> keeper.releases.send(leaseId, part));
-        keeper.waits.sendUnder(leaseId);
+        List.copyOf(heldLease.partialReleases.keySet())
+                .forEach(releaseNumber -> session.pendingReleases.send(leaseId, releaseNumber));
+        session.pendingAcquires.sendUnder(leaseId);
     }
 
-    /** The lease is not on this stream, for good or for now. */
-    void attachRefused(String leaseId, Refused said) {
-        if (Reading.isOpen(said)) {
-            keeper.putOff(Moves.jittered(REPEAT_PAUSE), About.attach(leaseId));
+    /** Handles a rejected attach: retries it if the rejection is temporary, otherwise ends the lease. */
+    void onAttachRefused(String leaseId, Refused refused) {
+        if (Converter.isRetryable(refused)) {
+            session.scheduleRetry(Failover.withJitter(RETRY_DELAY), CallSubject.attach(leaseId));
             return;
         }
-        Owned owned = all.get(leaseId);
-        if (owned != null && owned.release != null) {
-            keeper.releases.send(leaseId, 0);
-        } else if (owned != null) {
-            lose(leaseId, Reading.lost(said));
+        HeldLease heldLease = heldLeases.get(leaseId);
+        if (heldLease != null && heldLease.pendingRelease != null) {
+            session.pendingReleases.send(leaseId, 0);
+        } else if (heldLease != null) {
+            onEnded(leaseId, Converter.lossFromRefused(refused));
         }
     }
 
-    /** The broker says that a lease is over. */
-    void lose(String leaseId, Loss loss) {
-        Owned owned = all.remove(leaseId);
-        if (owned == null) {
+    /** Ends a lease whose end the broker has reported. */
+    void onEnded(String leaseId, Loss loss) {
+        HeldLease heldLease = heldLeases.remove(leaseId);
+        if (heldLease == null) {
             return;
         }
-        if (owned.release != null) {
-            owned.release.lost(loss);
+        if (heldLease.pendingRelease != null) {
+            heldLease.pendingRelease.onLeaseEnded(loss);
             return;
         }
         LOG.log(Level.WARNING, "lock lost: lease {0}: {1}", leaseId, loss);
-        owned.over(loss);
-        keeper.waits.sendUnder(leaseId);
+        heldLease.end(loss);
+        session.pendingAcquires.sendUnder(leaseId);
         if (loss.reason() == LostReason.REVOKED || loss.reason() == LostReason.MAX_HOLD) {
-            keepLost(leaseId, owned);
+            retainLost(leaseId, heldLease);
         }
     }
 
-    /** The client is shut down. */
-    void close(Loss loss) {
-        for (Map.Entry<String, Owned> one : List.copyOf(lost.entrySet())) {
-            one.getValue().grips = 1;
-            giveBackLost(one.getKey());
+    /** Ends all leases because the client is closing. */
+    void endAll(Loss loss) {
+        for (Map.Entry<String, HeldLease> lost : List.copyOf(lostLeases.entrySet())) {
+            lost.getValue().handleCount = 1;
+            releaseLost(lost.getKey());
         }
-        for (Owned owned : all.values()) {
-            if (owned.unborn != null) {
-                owned.unborn.failed(new ClosedException());
-                owned.unborn = null;
+        for (HeldLease heldLease : heldLeases.values()) {
+            if (heldLease.undelivered != null) {
+                heldLease.undelivered.fail(new ClosedException());
+                heldLease.undelivered = null;
             }
-            keeper.releases.close(owned);
-            owned.over(loss);
+            session.pendingReleases.completeOnClose(heldLease);
+            heldLease.end(loss);
         }
-        all.clear();
+        heldLeases.clear();
     }
 
-    /** Ends what ran out. */
-    void watchValidity(long now) {
-        List<Owned> due =
-                all.values().stream().filter(owned -> owned.isDue(now)).toList();
-        for (Owned owned : due) {
-            String leaseId = owned.lease().getLeaseId();
-            if (owned.release != null) {
-                keeper.releases.unconfirmed(leaseId);
-            } else if (owned.trust == null) {
-                notBorn(leaseId);
+    /** Ends all leases whose validity has passed, and all releases that were not confirmed in time. */
+    void checkValidity(long now) {
+        List<HeldLease> expired = heldLeases.values().stream()
+                .filter(heldLease -> heldLease.hasExpired(now))
+                .toList();
+        for (HeldLease heldLease : expired) {
+            String leaseId = heldLease.lease().getLeaseId();
+            if (heldLease.pendingRelease != null) {
+                session.pendingReleases.failUnconfirmed(leaseId);
+            } else if (heldLease.validity == null) {
+                discardUndelivered(leaseId);
             } else {
-                lapse(leaseId);
+                expire(leaseId);
             }
         }
     }
 
-    private void notBorn(String leaseId) {
-        // No heartbeat has made enough of a late grant.
-        Wait wait = all.remove(leaseId).unborn;
+    private void discardUndelivered(String leaseId) {
+        // No heartbeat has extended the validity of a late grant enough to deliver it.
+        PendingAcquire acquire = heldLeases.remove(leaseId).undelivered;
         detach(leaseId);
-        if (wait != null) {
-            wait.failed(new UnavailableException("the lock was granted so late that nobody could rely on it", null));
+        if (acquire != null) {
+            acquire.fail(new UnavailableException("the grant arrived after the validity of its lease had ended", null));
         }
     }
 
-    /** Nothing is on a stream any more. */
-    void offStream() {
-        for (Owned owned : List.copyOf(all.values())) {
-            owned.isHere = false;
-            if (owned.unborn != null) {
-                // It was not handed out: its call begins again.
-                all.remove(owned.lease().getLeaseId());
-                keeper.waits.again(owned.unborn);
+    /** Marks all leases as not attached, because the stream has ended. */
+    void onStreamLost() {
+        for (HeldLease heldLease : List.copyOf(heldLeases.values())) {
+            heldLease.isAttached = false;
+            if (heldLease.undelivered != null) {
+                // The lease was not delivered: its call is sent again.
+                heldLeases.remove(heldLease.lease().getLeaseId());
+                session.pendingAcquires.add(heldLease.undelivered);
             }
         }
     }
 
-    /** Brings every lease to a new stream. */
-    void takeUp() {
-        List.copyOf(all.keySet()).forEach(this::attach);
+    /** Attaches all leases to the new stream. */
+    void resumeAll() {
+        List.copyOf(heldLeases.keySet()).forEach(this::attach);
     }
 
-    /** Sends the heartbeat that the leases and waits need. */
-    void beatIfDue(long now) {
-        Link link = keeper.link();
-        if (link == null) {
+    /** Sends a heartbeat if one is due for a lease or a pending acquire. */
+    void heartbeatIfDue(long now) {
+        StreamConnection connection = session.connection();
+        if (connection == null) {
             return;
         }
-        Long last = link.lastBeat();
-        long pause = Times.MAX;
-        boolean isSoon = false;
-        for (Owned owned : all.values()) {
-            if (owned.isHere) {
-                pause = Math.min(pause, owned.interval());
-                // One soon for all that have just come here, or were granted late: their broker is busy.
-                isSoon |= last != null
-                        && (owned.cameAt != null && owned.cameAt > last || owned.grantedAt > last && owned.isOld(now));
+        Long lastSentAt = connection.lastHeartbeatSentAt();
+        long interval = Durations.MAX_NANOS;
+        boolean isEarly = false;
+        for (HeldLease heldLease : heldLeases.values()) {
+            if (heldLease.isAttached) {
+                interval = Math.min(interval, heldLease.heartbeatInterval());
+                // Leases that were just attached to this stream, or were granted late, share one early heartbeat after
+                // a quarter of the interval, because their broker may be busy.
+                isEarly |= lastSentAt != null
+                        && (heldLease.attachedAt != null && heldLease.attachedAt > lastSentAt
+                                || heldLease.grantedAt > lastSentAt && heldLease.needsHeartbeat(now));
             }
         }
-        for (Wait wait : keeper.waits.all()) {
-            pause = Math.min(pause, wait.interval);
+        for (PendingAcquire acquire : session.pendingAcquires.acquires()) {
+            interval = Math.min(interval, acquire.heartbeatInterval);
         }
-        if (pause == Times.MAX) {
+        if (interval == Durations.MAX_NANOS) {
             return;
         }
-        if (last == null || now >= last + (isSoon ? pause / 4 : pause)) {
-            link.beat();
+        if (lastSentAt == null || now >= lastSentAt + (isEarly ? interval / 4 : interval)) {
+            connection.sendHeartbeat();
         }
     }
 
-    /** A broker that answers no heartbeat for a quarter of a ttl may be gone, though its connection seems to live. */
-    void watchSilence(long now) {
-        Long since = keeper.link() == null ? null : keeper.link().silentSince();
-        if (since == null || !keeper.moves.isSettled()) {
+    /**
+     * Starts a failover if the broker has acknowledged no heartbeat for a quarter of the shortest ttl. The broker may
+     * be unreachable although the connection seems open.
+     */
+    void checkSilence(long now) {
+        Long unansweredSince =
+                session.connection() == null ? null : session.connection().unansweredSince();
+        if (unansweredSince == null || !session.failover.isStable()) {
             return;
         }
-        long patience = all.values().stream()
-                .filter(owned -> owned.isHere)
-                .mapToLong(owned -> owned.ttl / 4)
+        long silenceTimeout = heldLeases.values().stream()
+                .filter(heldLease -> heldLease.isAttached)
+                .mapToLong(heldLease -> heldLease.ttl / 4)
                 .min()
-                .orElse(Times.MAX);
-        if (now > since + patience) {
-            keeper.moves.leave(0);
+                .orElse(Durations.MAX_NANOS);
+        if (now > unansweredSince + silenceTimeout) {
+            session.failover.startFailover(0);
         }
     }
 }

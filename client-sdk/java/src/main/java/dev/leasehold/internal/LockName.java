@@ -3,21 +3,21 @@ package dev.leasehold.internal;
 import dev.leasehold.v1.LockRef;
 import dev.leasehold.v1.LockTarget;
 
-/** A lock, with the default namespace filled in. */
+/** Namespace and name of a lock, with the default namespace filled in. */
 public record LockName(String namespace, String name) {
-    /** The lock of a target. */
+    /** Returns the lock of a target. */
     public static LockName of(LockTarget target) {
         String namespace = target.getNamespace();
         return new LockName(namespace.isEmpty() ? "default" : namespace, target.getName());
     }
 
-    /** The lock of {@code namespace/name}; a namespace has no slash. */
-    public static LockName parse(String shown) {
-        int slash = shown.indexOf('/');
-        return new LockName(shown.substring(0, slash), shown.substring(slash + 1));
+    /** Parses {@code namespace/name}; a namespace contains no slash. */
+    public static LockName parse(String text) {
+        int slash = text.indexOf('/');
+        return new LockName(text.substring(0, slash), text.substring(slash + 1));
     }
 
-    LockRef proto() {
+    LockRef toProto() {
         return LockRef.newBuilder().setNamespace(namespace).setName(name).build();
     }
 

@@ -1,6 +1,6 @@
 package dev.leasehold.internal;
 
-import dev.leasehold.QueuePlace;
+import dev.leasehold.QueuePosition;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.HeldException;
 import dev.leasehold.error.WaitTimeoutException;
@@ -14,7 +14,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** By the program's global OpenTelemetry, once it has set one. */
+/** Telemetry by the program's global OpenTelemetry, if the program has set it. */
 final class OpenTelemetryTelemetry extends Telemetry {
     private static final String SCOPE = "leasehold";
     private static final AttributeKey<String> OUTCOME = AttributeKey.stringKey("outcome");
@@ -26,43 +26,44 @@ final class OpenTelemetryTelemetry extends Telemetry {
     private static final AttributeKey<String> ERROR = AttributeKey.stringKey("error");
 
     @Override
-    Acquiring begin(List<String> locks, long wait) {
-        OpenTelemetry program = GlobalOpenTelemetry.getOrNoop();
-        Span span = program.getTracer(SCOPE)
+    AcquireTelemetry start(List<String> locks, long waitNanos) {
+        OpenTelemetry openTelemetry = GlobalOpenTelemetry.getOrNoop();
+        Span span = openTelemetry
+                .getTracer(SCOPE)
                 .spanBuilder("lock.acquire")
                 .setAttribute(LOCKS, locks)
-                .setAttribute(WAIT, wait / 1e9)
+                .setAttribute(WAIT, waitNanos / 1e9)
                 .startSpan();
-        return new Spanned(program, span);
+        return new SpanTelemetry(openTelemetry, span);
     }
 
     @Override
-    void end(long time, boolean isLost) {
+    void recordHoldDuration(long nanos, boolean isLost) {
         record(
                 "leasehold.client.hold.duration",
-                "From a grant to the end of its lease, by outcome.",
-                time,
+                "Time from a grant to the end of its lease, by outcome.",
+                nanos,
                 isLost ? "lost" : "released");
     }
 
-    private static void record(String name, String description, long time, String outcome) {
-        // The same instrument each time, as its name says.
+    private static void record(String name, String description, long nanos, String outcome) {
+        // OpenTelemetry returns the same instrument for the same name.
         GlobalOpenTelemetry.getOrNoop()
                 .getMeter(SCOPE)
                 .histogramBuilder(name)
                 .setUnit("s")
                 .setDescription(description)
                 .build()
-                .record(time / 1e9, Attributes.of(OUTCOME, outcome));
+                .record(nanos / 1e9, Attributes.of(OUTCOME, outcome));
     }
 
-    private static final class Spanned implements Acquiring {
-        private final long begun = System.nanoTime();
-        private final OpenTelemetry program;
+    private static final class SpanTelemetry implements AcquireTelemetry {
+        private final long startedAt = System.nanoTime();
+        private final OpenTelemetry openTelemetry;
         private final Span span;
 
-        Spanned(OpenTelemetry program, Span span) {
-            this.program = program;
+        SpanTelemetry(OpenTelemetry openTelemetry, Span span) {
+            this.openTelemetry = openTelemetry;
             this.span = span;
         }
 
@@ -70,7 +71,7 @@ final class OpenTelemetryTelemetry extends Telemetry {
         public String traceparent() {
             Map<String, String> headers = new HashMap<>();
             Context context = Context.current().with(span);
-            program.getPropagators().getTextMapPropagator().inject(context, headers, (carrier, key, value) -> {
+            openTelemetry.getPropagators().getTextMapPropagator().inject(context, headers, (carrier, key, value) -> {
                 if (carrier != null) {
                     carrier.put(key, value);
                 }
@@ -79,44 +80,44 @@ final class OpenTelemetryTelemetry extends Telemetry {
         }
 
         @Override
-        public void queued(QueuePlace place) {
-            Attributes where =
-                    Attributes.of(POSITION, (long) place.position(), QUEUE_LENGTH, (long) place.queueLength());
-            span.addEvent("queued", where);
+        public void recordQueued(QueuePosition position) {
+            Attributes attributes =
+                    Attributes.of(POSITION, (long) position.position(), QUEUE_LENGTH, (long) position.queueLength());
+            span.addEvent("queued", attributes);
         }
 
         @Override
-        public void granted(String leaseId) {
+        public void recordGranted(String leaseId) {
             span.addEvent("granted", Attributes.of(LEASE_ID, leaseId));
-            ended("granted");
+            finish("granted");
         }
 
         @Override
-        public void failed(AcquireException why) {
-            // That a lock is held is an answer, and no error of the span.
-            if (why != null) {
-                span.addEvent("not granted", Attributes.of(ERROR, String.valueOf(why.getMessage())));
+        public void recordFailed(AcquireException error) {
+            // A held lock is a regular result, and no error of the span.
+            if (error != null) {
+                span.addEvent("not granted", Attributes.of(ERROR, String.valueOf(error.getMessage())));
             }
-            ended(outcome(why));
+            finish(outcome(error));
         }
 
-        private static String outcome(AcquireException why) {
-            if (why == null) {
+        private static String outcome(AcquireException error) {
+            if (error == null) {
                 return "cancelled";
             }
-            if (why instanceof HeldException) {
+            if (error instanceof HeldException) {
                 return "held";
             }
-            return why instanceof WaitTimeoutException ? "wait_timeout" : "failed";
+            return error instanceof WaitTimeoutException ? "wait_timeout" : "failed";
         }
 
-        private void ended(String outcome) {
+        private void finish(String outcome) {
             span.setAttribute(OUTCOME, outcome);
             span.end();
             record(
                     "leasehold.client.wait.duration",
-                    "From a call to its answer, by outcome.",
-                    System.nanoTime() - begun,
+                    "Time from a call to its response, by outcome.",
+                    System.nanoTime() - startedAt,
                     outcome);
         }
     }

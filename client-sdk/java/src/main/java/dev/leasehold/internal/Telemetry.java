@@ -1,67 +1,67 @@
 package dev.leasehold.internal;
 
-import dev.leasehold.QueuePlace;
+import dev.leasehold.QueuePosition;
 import dev.leasehold.error.AcquireException;
 import java.util.List;
 
 /**
- * What the client tells of itself by OpenTelemetry, if the program has it: a span for each call that takes locks, the
- * trace context to the broker, and how long calls waited and locks were held.
+ * Telemetry of the client by OpenTelemetry, if the program has it: a span for each acquire, the trace context for the
+ * broker, and the durations of waits and holds.
  */
 public abstract class Telemetry {
-    private static final Telemetry PRESENT = present();
+    private static final Telemetry INSTANCE = detect();
 
-    /** One call that takes locks. */
-    public interface Acquiring {
-        /** The trace context of the call, as in the W3C header of this name; empty: none. */
+    /** Telemetry of one acquire. */
+    public interface AcquireTelemetry {
+        /** Returns the trace context of the call, as in the W3C header of this name; empty if there is none. */
         default String traceparent() {
             return "";
         }
 
-        /** Where the call stands. */
-        default void queued(QueuePlace place) {}
+        /** Records a queue position. */
+        default void recordQueued(QueuePosition position) {}
 
-        /** The call has its locks. */
-        default void granted(String leaseId) {}
+        /** Records the grant. */
+        default void recordGranted(String leaseId) {}
 
-        /** The call has nothing. Null: its caller is gone. */
-        default void failed(AcquireException why) {}
+        /** Records a failure. {@code error} is null if the caller has cancelled the call. */
+        default void recordFailed(AcquireException error) {}
     }
 
-    /** A call begins, in the thread of its caller. */
-    public static Acquiring acquire(List<String> locks, long wait) {
-        return PRESENT.begin(locks, wait);
+    /** Starts the telemetry of an acquire. Called by the thread of the caller. */
+    public static AcquireTelemetry startAcquire(List<String> locks, long waitNanos) {
+        return INSTANCE.start(locks, waitNanos);
     }
 
-    /** A lease has ended after this time. */
-    static void held(long time, boolean isLost) {
-        PRESENT.end(time, isLost);
+    /** Records the duration of a hold, from its grant to its release or loss. */
+    static void recordHold(long nanos, boolean isLost) {
+        INSTANCE.recordHoldDuration(nanos, isLost);
     }
 
-    abstract Acquiring begin(List<String> locks, long wait);
+    abstract AcquireTelemetry start(List<String> locks, long waitNanos);
 
-    abstract void end(long time, boolean isLost);
+    abstract void recordHoldDuration(long nanos, boolean isLost);
 
-    private static Telemetry present() {
+    private static Telemetry detect() {
         try {
             Class.forName("io.opentelemetry.api.GlobalOpenTelemetry");
             return new OpenTelemetryTelemetry();
         } catch (ClassNotFoundException e) {
-            return new None();
+            return new NoTelemetry();
         }
     }
 
-    private static final class None extends Telemetry {
-        private static final Acquiring SILENT = new Acquiring() {};
+    private static final class NoTelemetry extends Telemetry {
+        private static final AcquireTelemetry NO_OPERATION = new AcquireTelemetry() {};
 
         @Override
-        Acquiring begin(List<String> locks, long wait) {
-            return SILENT;
+        AcquireTelemetry start(List<String> locks, long waitNanos) {
+            return NO_OPERATION;
         }
 
         @Override
-        void end(long time, boolean isLost) {
-            // Nobody listens.
+        void recordHoldDuration(long nanos, boolean isLost) {
+            // Telemetry is off.
         }
     }
 }

@@ -6,35 +6,35 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
-/** One thread that does one thing after the other, and looks at the time in between. */
+/** A thread that runs jobs one after the other, and a periodic tick in between. */
 public final class Worker {
     private static final Logger LOG = System.getLogger("dev.leasehold");
-    /** How often the time is looked at. Not less often: no timer runs through a suspend. */
-    private static final long TICK = Times.millis(50);
-    /** The same while there is nothing that could run out. */
-    private static final long IDLE_TICK = Times.millis(1_000);
+    /** Interval of ticks. The interval is short because no timer of Java runs while the machine is suspended. */
+    private static final long TICK_INTERVAL = Durations.millisToNanos(50);
+    /** Interval of ticks while nothing can expire. */
+    private static final long IDLE_TICK_INTERVAL = Durations.millisToNanos(1_000);
 
-    /** What is done now and then. */
-    public interface Ticking {
-        /** Looks at the time. */
-        void tick(long now);
+    /** A handler of the periodic tick. */
+    public interface TickHandler {
+        /** Runs all actions that are due at time {@code now}. */
+        void onTick(long now);
 
-        /** Whether nothing can run out. */
+        /** Returns true if nothing can expire. */
         boolean isIdle();
     }
 
     private final LinkedBlockingQueue<Runnable> jobs = new LinkedBlockingQueue<>();
-    /** Whoever does jobs: the thread, and when that has ended whoever has another one. */
-    private final ReentrantLock running = new ReentrantLock();
+    /** Held while a thread runs jobs: by the worker's thread, and after its end by threads that post a job. */
+    private final ReentrantLock runLock = new ReentrantLock();
 
     private final String name;
-    private final Ticking ticking;
-    private volatile boolean isOver;
-    private long read = Clock.sent();
+    private final TickHandler tickHandler;
+    private volatile boolean isStopped;
+    private long jobStartedAt = Clock.sendTime();
 
-    public Worker(String name, Ticking ticking) {
+    public Worker(String name, TickHandler tickHandler) {
         this.name = name;
-        this.ticking = ticking;
+        this.tickHandler = tickHandler;
     }
 
     public void start() {
@@ -43,77 +43,81 @@ public final class Worker {
         thread.start();
     }
 
-    /** When the present job was begun, as the time of what it sends. One reading for each job, as it costs a file. */
-    long sent() {
-        return read;
+    /**
+     * Returns the start time of the current job, as sending time: never later than the actual time. The clock is read
+     * once for each job, because reading it opens a file.
+     */
+    long sendTime() {
+        return jobStartedAt;
     }
 
-    /** When the present job was begun, as the time of what it asks. */
+    /** Returns the start time of the current job, as time of a check: at least the actual start time. */
     public long now() {
-        return Clock.asked(read);
+        return Clock.checkTime(jobStartedAt);
     }
 
-    /** Has the thread do something. */
+    /** Adds a job. After the end of the thread, the calling thread runs the job. */
     public void post(Runnable job) {
         jobs.add(job);
-        if (isOver) {
+        if (isStopped) {
             drain();
         }
     }
 
-    /** Ends the thread after what it has to do. To be called by a job. */
+    /** Ends the thread after the current job. To be called by a job. */
     public void stop() {
-        isOver = true;
+        isStopped = true;
     }
 
     private void run() {
-        running.lock();
+        runLock.lock();
         try {
-            long ticked = System.nanoTime();
-            while (!isOver) {
-                long pause = ticking.isIdle() ? IDLE_TICK : TICK;
-                Runnable job = next(ticked + pause - System.nanoTime());
+            long lastTickAt = System.nanoTime();
+            while (!isStopped) {
+                long interval = tickHandler.isIdle() ? IDLE_TICK_INTERVAL : TICK_INTERVAL;
+                Runnable job = pollJob(lastTickAt + interval - System.nanoTime());
                 if (job != null) {
-                    begin(job);
+                    runJob(job);
                 }
-                if (System.nanoTime() - ticked >= TICK) {
-                    ticked = System.nanoTime();
-                    begin(() -> ticking.tick(now()));
+                if (System.nanoTime() - lastTickAt >= TICK_INTERVAL) {
+                    lastTickAt = System.nanoTime();
+                    runJob(() -> tickHandler.onTick(now()));
                 }
             }
         } finally {
-            running.unlock();
+            runLock.unlock();
         }
         drain();
     }
 
-    private Runnable next(long pause) {
+    private Runnable pollJob(long timeout) {
         try {
-            return jobs.poll(Math.max(0, pause), TimeUnit.NANOSECONDS);
+            return jobs.poll(Math.max(0, timeout), TimeUnit.NANOSECONDS);
         } catch (InterruptedException e) {
-            // Nobody has this thread to interrupt it; leases are kept all the same.
+            // No code of the program has a reference to this thread. An interrupt is ignored, so that leases are still
+            // renewed.
             return null;
         }
     }
 
     private void drain() {
-        running.lock();
+        runLock.lock();
         try {
             for (Runnable job = jobs.poll(); job != null; job = jobs.poll()) {
-                begin(job);
+                runJob(job);
             }
         } finally {
-            running.unlock();
+            runLock.unlock();
         }
     }
 
-    private void begin(Runnable job) {
-        read = Clock.sent();
+    private void runJob(Runnable job) {
+        jobStartedAt = Clock.sendTime();
         try {
             job.run();
-        } catch (Throwable fault) {
-            // One call that fails must not end the leases of the others.
-            LOG.log(Level.ERROR, "a fault of the client", fault);
+        } catch (Throwable error) {
+            // The failure of one call must not end the leases of the others.
+            LOG.log(Level.ERROR, "internal error in the client thread", error);
         }
     }
 }

@@ -6,98 +6,98 @@ import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
 import dev.leasehold.Target;
 import dev.leasehold.error.AcquireException;
-import dev.leasehold.internal.Ask;
+import dev.leasehold.internal.AcquireCommand;
 import dev.leasehold.internal.Backend;
-import dev.leasehold.internal.Grip;
+import dev.leasehold.internal.CommandSender;
+import dev.leasehold.internal.LeaseHandle;
 import dev.leasehold.internal.LockName;
-import dev.leasehold.internal.Orders;
 import dev.leasehold.internal.Worker;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
 
 /**
- * A broker in memory whose locks are all free. Its clients are those of a real one, and so are their leases.
+ * A fake broker in memory, for tests. Its clients and leases have the same types as those of a real broker.
  *
- * <p>Leases never run out here, and there is no {@code maxHold}, {@code lockDelay} or {@code disconnectGrace}: a lock
- * is held until it is given back or lost. Everything else is as with a broker: one line for each lock in strict order,
+ * <p>Leases never expire, and {@code maxHold}, {@code lockDelay} and {@code disconnectGrace} are ignored: a lock is
+ * held until it is released or lost. The rest is as with a real broker: one queue for each lock in strict order,
  * fencing tokens that rise, shared locks, permits, several locks at once and re-entry.
  */
 public final class FakeBroker implements AutoCloseable {
     private final FakeLocks locks = new FakeLocks();
     private final Worker worker = new Worker("leasehold-fake", locks);
 
-    /** All locks are free. */
+    /** Creates a fake broker whose locks are all free. */
     public FakeBroker() {
         worker.start();
     }
 
     /**
-     * A client of it.
+     * Returns a new client of this broker, which is connected.
      *
-     * @param owner its name
-     * @return connected
+     * @param owner name of the client
+     * @return the client, to be closed
      */
     public LeaseholdClient client(String owner) {
-        return new FakeClient(new Site(), owner);
+        return new FakeClient(new FakeBackend(), owner);
     }
 
     /**
-     * Takes a lock away from everybody who holds it, with all the locks of their leases. The next in line gets it at
-     * once.
+     * Ends all leases that hold a lock, with all their locks. The next waiter is granted the lock at once. The holders
+     * get {@link LostReason#STORE_LOST}.
      *
      * @param lock the lock
-     * @return how many leases are over
+     * @return number of leases that were ended
      */
     public int lose(String lock) {
         return lose(Target.of(lock), new Loss(LostReason.STORE_LOST));
     }
 
     /**
-     * The same, for a reason.
+     * Ends all leases that hold a lock, with all their locks. The next waiter is granted the lock at once.
      *
      * @param lock the lock
-     * @param loss what holders are told
-     * @return how many leases are over
+     * @param loss the cause that the holders get
+     * @return number of leases that were ended
      */
     public int lose(Target lock, Loss loss) {
-        return ask(() -> locks.lose(name(lock), loss));
+        return callInWorker(() -> locks.endLeases(name(lock), loss));
     }
 
     /**
-     * Answers the next call for a lock with an error, as a broker in trouble does.
+     * Fails the next acquire of a lock with an error, as a failing broker does.
      *
      * @param lock the lock
-     * @param error the answer
+     * @param error the error
      */
     public void refuse(String lock, AcquireException error) {
-        ask(() -> {
-            locks.refuseNext(name(Target.of(lock)), error);
+        callInWorker(() -> {
+            locks.failNext(name(Target.of(lock)), error);
             return null;
         });
     }
 
     /**
-     * How many hold a lock.
+     * Returns the number of holders of a lock.
      *
      * @param lock the lock
-     * @return 0 if it is free
+     * @return 0 if the lock is free
      */
     public int holderCount(String lock) {
-        return ask(() -> locks.holders(name(Target.of(lock))).size());
+        return callInWorker(() -> locks.holders(name(Target.of(lock))).size());
     }
 
     /**
-     * How many calls wait for a lock.
+     * Returns the number of calls that wait for a lock.
      *
      * @param lock the lock
-     * @return 0 if nobody waits
+     * @return 0 if there are none
      */
     public int queueLength(String lock) {
-        return ask(() -> locks.queueLength(name(Target.of(lock))));
+        return callInWorker(() -> locks.queueLength(name(Target.of(lock))));
     }
 
-    /** Ends its thread. Its clients are to be closed before. */
+    /** Stops the thread of this broker. Close its clients before. */
     @Override
     public void close() {
         worker.post(worker::stop);
@@ -107,10 +107,10 @@ public final class FakeBroker implements AutoCloseable {
         return LockName.parse(lock.toString());
     }
 
-    private <T> T ask(Supplier<T> what) {
-        CompletableFuture<T> answer = new CompletableFuture<>();
-        worker.post(() -> answer.complete(what.get()));
-        return answer.join();
+    private <T> T callInWorker(Supplier<T> action) {
+        CompletableFuture<T> result = new CompletableFuture<>();
+        worker.post(() -> result.complete(action.get()));
+        return result.join();
     }
 
     private static final class FakeClient extends LeaseholdClient {
@@ -119,16 +119,16 @@ public final class FakeBroker implements AutoCloseable {
         }
     }
 
-    /** One client's way to the broker. */
-    private final class Site implements Backend, Orders {
+    /** Connection of one client to this broker. */
+    private final class FakeBackend implements Backend, CommandSender {
         @Override
         public CompletableFuture<Void> connect() {
             return CompletableFuture.completedFuture(null);
         }
 
         @Override
-        public void acquire(Ask ask) {
-            worker.post(() -> locks.acquire(this, ask, worker.now()));
+        public void acquire(AcquireCommand command) {
+            worker.post(() -> locks.acquire(this, command, worker.now()));
         }
 
         @Override
@@ -137,25 +137,25 @@ public final class FakeBroker implements AutoCloseable {
         }
 
         @Override
-        public void release(Grip grip, CompletableFuture<Void> answer) {
-            worker.post(() -> locks.release(grip, answer));
+        public void release(LeaseHandle handle, CompletableFuture<Void> future) {
+            worker.post(() -> locks.release(handle, future));
         }
 
         @Override
-        public CompletableFuture<Optional<LockState>> look(LockName lock) {
-            CompletableFuture<Optional<LockState>> told = new CompletableFuture<>();
-            worker.post(() -> locks.look(this, lock, told));
-            return told;
+        public CompletableFuture<Optional<LockState>> getLockState(LockName lock) {
+            CompletableFuture<Optional<LockState>> future = new CompletableFuture<>();
+            worker.post(() -> locks.getLockState(this, lock, future));
+            return future;
         }
 
         @Override
         public CompletableFuture<Void> close() {
-            CompletableFuture<Void> done = new CompletableFuture<>();
+            CompletableFuture<Void> closed = new CompletableFuture<>();
             worker.post(() -> {
                 locks.close(this);
-                done.complete(null);
+                closed.complete(null);
             });
-            return done;
+            return closed;
         }
     }
 }

@@ -1,8 +1,8 @@
 package dev.leasehold.testing;
 
 import dev.leasehold.Holder;
-import dev.leasehold.internal.Ask;
-import dev.leasehold.internal.Trust;
+import dev.leasehold.internal.AcquireCommand;
+import dev.leasehold.internal.LeaseValidity;
 import dev.leasehold.v1.LockMode;
 import dev.leasehold.v1.LockTarget;
 import java.time.Duration;
@@ -12,16 +12,16 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 
-/** A lock of a fake broker in the hands of a lease. */
+/** The hold of one lease on one lock of a fake broker. */
 final class FakeHold {
-    /** All of a lock: an exclusive holder takes it, a shared one takes 1 of it. */
-    private static final int WHOLE = 1 << 30;
+    /** Weight of an exclusive holder, and limit of a lock that is no semaphore. A shared holder weighs 1. */
+    private static final int FULL_WEIGHT = 1 << 30;
 
     private static final Duration TTL_DEFAULT = Duration.ofSeconds(10);
 
     private final int limit;
     private final Holder holder;
-    /** One for each entry, with what it weighs. */
+    /** Weights of the entries, by request id. */
     private final Map<String, Integer> entries = new HashMap<>();
 
     private FakeHold(int limit, Holder holder) {
@@ -29,39 +29,39 @@ final class FakeHold {
         this.holder = holder;
     }
 
-    static FakeHold of(String leaseId, LockTarget one, int limit, Ask ask, long fencingToken) {
-        dev.leasehold.v1.Owner owner = ask.call().request().getOwner();
+    static FakeHold of(String leaseId, LockTarget target, int limit, AcquireCommand command, long fencingToken) {
+        dev.leasehold.v1.Owner owner = command.params().request().getOwner();
         Holder holder = new Holder(leaseId, owner.getId(), owner.getReason(), fencingToken, Instant.now(), TTL_DEFAULT);
         FakeHold hold = new FakeHold(limit, holder);
-        hold.enter(ask.call().requestId(), weight(one));
+        hold.addEntry(command.params().requestId(), weight(target));
         return hold;
     }
 
-    static String freshId() {
+    static String newId() {
         return UUID.randomUUID().toString();
     }
 
-    /** Trust that only ends when somebody ends it. */
-    static Trust endless() {
-        return new Trust(Long.MAX_VALUE, 0);
+    /** Returns a validity that lasts until it is ended explicitly. */
+    static LeaseValidity unlimitedValidity() {
+        return new LeaseValidity(Long.MAX_VALUE, 0);
     }
 
-    /** What a target takes of its lock. */
-    static int weight(LockTarget one) {
-        return switch (one.getMode()) {
+    /** Returns the weight of a target. */
+    static int weight(LockTarget target) {
+        return switch (target.getMode()) {
             case LOCK_MODE_SHARED -> 1;
-            case LOCK_MODE_SEMAPHORE -> Math.max(one.getPermits(), 1);
-            default -> WHOLE;
+            case LOCK_MODE_SEMAPHORE -> Math.max(target.getPermits(), 1);
+            default -> FULL_WEIGHT;
         };
     }
 
-    /** How much its lock has; as much as is in use unless it says so. */
-    static int limit(LockTarget one, List<FakeHold> holds) {
-        if (one.getMode() != LockMode.LOCK_MODE_SEMAPHORE) {
-            return WHOLE;
+    /** Returns the limit of the target's lock: the named one for a semaphore, or the one in use if none is named. */
+    static int limit(LockTarget target, List<FakeHold> holds) {
+        if (target.getMode() != LockMode.LOCK_MODE_SEMAPHORE) {
+            return FULL_WEIGHT;
         }
-        int inUse = holds.isEmpty() ? 1 : holds.get(0).limit;
-        return one.getLimit() == 0 ? inUse : one.getLimit();
+        int currentLimit = holds.isEmpty() ? 1 : holds.get(0).limit;
+        return target.getLimit() == 0 ? currentLimit : target.getLimit();
     }
 
     int limit() {
@@ -76,17 +76,17 @@ final class FakeHold {
         return holder.leaseId();
     }
 
-    /** As much as its strongest entry. */
+    /** Returns the weight of this hold, which is the largest weight of its entries. */
     int weight() {
         return entries.values().stream().mapToInt(Integer::intValue).max().orElse(0);
     }
 
-    void enter(String requestId, int weight) {
+    void addEntry(String requestId, int weight) {
         entries.put(requestId, weight);
     }
 
-    /** Takes out one entry; whether none is left. */
-    boolean leave(String requestId) {
+    /** Removes one entry. Returns true if no entry is left. */
+    boolean removeEntry(String requestId) {
         entries.remove(requestId);
         return entries.isEmpty();
     }

@@ -4,7 +4,7 @@ import dev.leasehold.Holder;
 import dev.leasehold.LockState;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
-import dev.leasehold.QueuePlace;
+import dev.leasehold.QueuePosition;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.ClosedException;
 import dev.leasehold.error.HeldException;
@@ -12,11 +12,11 @@ import dev.leasehold.error.LeaseLostException;
 import dev.leasehold.error.LimitMismatchException;
 import dev.leasehold.error.UpgradeDeniedException;
 import dev.leasehold.error.WaitTimeoutException;
-import dev.leasehold.internal.Ask;
-import dev.leasehold.internal.Grip;
+import dev.leasehold.internal.AcquireCommand;
+import dev.leasehold.internal.CommandSender;
+import dev.leasehold.internal.LeaseHandle;
+import dev.leasehold.internal.LeaseValidity;
 import dev.leasehold.internal.LockName;
-import dev.leasehold.internal.Orders;
-import dev.leasehold.internal.Trust;
 import dev.leasehold.internal.Worker;
 import dev.leasehold.v1.LockTarget;
 import java.util.ArrayDeque;
@@ -30,58 +30,58 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 
-/** The locks of a fake broker: who holds them, and who waits in which order. Touched by one thread only. */
-final class FakeLocks implements Worker.Ticking {
-    /** A lease, and whose it is. */
-    private record Leased(Orders client, Trust trust) {}
+/** The locks of a fake broker, with their holders and queues. Confined to the thread of the broker. */
+final class FakeLocks implements Worker.TickHandler {
+    /** A lease with its client. */
+    private record FakeLease(CommandSender client, LeaseValidity validity) {}
 
-    private final Map<LockName, List<FakeHold>> held = new HashMap<>();
-    private final Map<String, Leased> leases = new HashMap<>();
-    private final List<FakeWaiter> line = new ArrayList<>();
-    private final Map<LockName, Deque<AcquireException>> refusals = new HashMap<>();
-    private final Set<Orders> closed = new HashSet<>();
+    private final Map<LockName, List<FakeHold>> holdsByLock = new HashMap<>();
+    private final Map<String, FakeLease> leases = new HashMap<>();
+    private final List<FakeWaiter> queue = new ArrayList<>();
+    private final Map<LockName, Deque<AcquireException>> nextErrors = new HashMap<>();
+    private final Set<CommandSender> closedClients = new HashSet<>();
     private long lastToken;
 
     @Override
     public boolean isIdle() {
-        return line.isEmpty();
+        return queue.isEmpty();
     }
 
-    /** Takes locks, at once or in its turn. */
-    void acquire(Orders client, Ask ask, long now) {
-        AcquireException error = never(client, ask);
+    /** Acquires locks at once if they are free, or enqueues the call. */
+    void acquire(CommandSender client, AcquireCommand command, long now) {
+        AcquireException error = permanentError(client, command);
         if (error != null) {
-            ask.reply().failed(error);
+            command.listener().onFailed(error);
             return;
         }
-        FakeWaiter waiter = new FakeWaiter(client, ask, now + ask.waitTimeout());
-        line.add(waiter);
-        settle();
-        if (ask.waitTimeout() <= 0 && line.contains(waiter)) {
-            refuse(waiter, false);
+        FakeWaiter waiter = new FakeWaiter(client, command, now + command.waitTimeout());
+        queue.add(waiter);
+        grantWaiters();
+        if (command.waitTimeout() <= 0 && queue.contains(waiter)) {
+            rejectWaiter(waiter, false);
         }
     }
 
-    /** The next call for this lock gets this answer. */
-    void refuseNext(LockName lock, AcquireException error) {
-        refusals.computeIfAbsent(lock, one -> new ArrayDeque<>()).add(error);
+    /** Fails the next acquire of this lock with an error. */
+    void failNext(LockName lock, AcquireException error) {
+        nextErrors.computeIfAbsent(lock, name -> new ArrayDeque<>()).add(error);
     }
 
-    /** Why a call can never be granted, or null. */
-    private AcquireException never(Orders client, Ask ask) {
-        if (closed.contains(client)) {
+    /** Returns the error of a call that can never be granted, or null. */
+    private AcquireException permanentError(CommandSender client, AcquireCommand command) {
+        if (closedClients.contains(client)) {
             return new ClosedException();
         }
-        Loss loss = ask.under() == null ? null : ask.under().trust().loss();
+        Loss loss = command.under() == null ? null : command.under().validity().loss();
         if (loss != null) {
             return new LeaseLostException(loss);
         }
-        for (LockTarget one : ask.call().targets()) {
-            LockName lock = LockName.of(one);
-            if (refusals.containsKey(lock) && !refusals.get(lock).isEmpty()) {
-                return refusals.get(lock).remove();
+        for (LockTarget target : command.params().targets()) {
+            LockName lock = LockName.of(target);
+            if (nextErrors.containsKey(lock) && !nextErrors.get(lock).isEmpty()) {
+                return nextErrors.get(lock).remove();
             }
-            AcquireException error = misfit(ask, one, holds(lock));
+            AcquireException error = mismatchError(command, target, holds(lock));
             if (error != null) {
                 return error;
             }
@@ -89,196 +89,203 @@ final class FakeLocks implements Worker.Ticking {
         return null;
     }
 
-    private static AcquireException misfit(Ask ask, LockTarget one, List<FakeHold> holds) {
-        int weight = FakeHold.weight(one);
-        int limit = FakeHold.limit(one, holds);
+    private static AcquireException mismatchError(AcquireCommand command, LockTarget target, List<FakeHold> holds) {
+        int weight = FakeHold.weight(target);
+        int limit = FakeHold.limit(target, holds);
         if (weight > limit || (!holds.isEmpty() && holds.get(0).limit() != limit)) {
             return new LimitMismatchException(
-                    "another limit or mode is in use on this lock, or it has not so many permits", null);
+                    "another limit or mode is in use on this lock, or the request exceeds its permits", null);
         }
-        boolean isMore = ask.under() != null
+        boolean isUpgrade = command.under() != null
                 && holds.stream()
-                        .anyMatch(hold -> hold.leaseId().equals(ask.under().leaseId()) && hold.weight() < weight);
-        return isMore ? new UpgradeDeniedException("the lease shares the lock, and cannot have it alone", null) : null;
+                        .anyMatch(hold -> hold.leaseId().equals(command.under().leaseId()) && hold.weight() < weight);
+        return isUpgrade
+                ? new UpgradeDeniedException("the lease holds the lock in a weaker mode and cannot upgrade it", null)
+                : null;
     }
 
     private List<FakeHold> holds(LockName lock) {
-        return held.getOrDefault(lock, List.of());
+        return holdsByLock.getOrDefault(lock, List.of());
     }
 
-    /** The caller is gone. */
+    /** Removes a call from the queue because its caller has cancelled it. */
     void cancel(String requestId) {
-        line.removeIf(waiter -> waiter.ask().call().requestId().equals(requestId));
-        settle();
+        queue.removeIf(waiter -> waiter.command().params().requestId().equals(requestId));
+        grantWaiters();
     }
 
-    /** Gives back what one acquire has got. */
-    void release(Grip grip, CompletableFuture<Void> asked) {
-        CompletableFuture<Void> answer = asked == null ? new CompletableFuture<>() : asked;
-        if (!leases.containsKey(grip.leaseId())) {
-            Loss loss = grip.trust().loss();
-            answer.completeExceptionally(new LeaseLostException(loss == null ? new Loss(LostReason.CLOSED) : loss));
+    /** Releases the locks of one acquire. */
+    void release(LeaseHandle handle, CompletableFuture<Void> requested) {
+        CompletableFuture<Void> future = requested == null ? new CompletableFuture<>() : requested;
+        if (!leases.containsKey(handle.leaseId())) {
+            Loss loss = handle.validity().loss();
+            future.completeExceptionally(new LeaseLostException(loss == null ? new Loss(LostReason.CLOSED) : loss));
             return;
         }
-        for (Grip.Token token : grip.tokens()) {
-            List<FakeHold> holds = held.get(token.lock());
-            holds.removeIf(hold -> hold.leaseId().equals(grip.leaseId()) && hold.leave(grip.requestId()));
+        for (LeaseHandle.LockGrant grant : handle.grants()) {
+            List<FakeHold> holds = holdsByLock.get(grant.lock());
+            holds.removeIf(hold -> hold.leaseId().equals(handle.leaseId()) && hold.removeEntry(handle.requestId()));
         }
-        boolean isLast = held.values().stream()
+        boolean isLast = holdsByLock.values().stream()
                 .flatMap(List::stream)
-                .noneMatch(hold -> hold.leaseId().equals(grip.leaseId()));
+                .noneMatch(hold -> hold.leaseId().equals(handle.leaseId()));
         if (isLast) {
-            leases.remove(grip.leaseId()).trust().end(new Loss(LostReason.RELEASED));
+            leases.remove(handle.leaseId()).validity().end(new Loss(LostReason.RELEASED));
         }
-        answer.complete(null);
-        settle();
+        future.complete(null);
+        grantWaiters();
     }
 
-    /** Takes a lock away from everybody; how many leases are over. */
-    int lose(LockName lock, Loss loss) {
-        Set<String> lost = new HashSet<>();
-        holds(lock).forEach(hold -> lost.add(hold.leaseId()));
-        end(lost, loss);
-        return lost.size();
+    /** Ends all leases that hold a lock. Returns the number of leases that were ended. */
+    int endLeases(LockName lock, Loss loss) {
+        Set<String> leaseIds = new HashSet<>();
+        holds(lock).forEach(hold -> leaseIds.add(hold.leaseId()));
+        removeLeases(leaseIds, loss);
+        return leaseIds.size();
     }
 
-    /** A client is shut down: what it holds is free, and its calls are over. */
-    void close(Orders client) {
-        closed.add(client);
-        List<FakeWaiter> gone =
-                line.stream().filter(waiter -> waiter.client() == client).toList();
-        line.removeAll(gone);
-        gone.forEach(waiter -> waiter.ask().reply().failed(new ClosedException()));
-        Set<String> own = new HashSet<>();
+    /** Closes a client: ends its leases and fails its waiting calls. */
+    void close(CommandSender client) {
+        closedClients.add(client);
+        List<FakeWaiter> waiters =
+                queue.stream().filter(waiter -> waiter.client() == client).toList();
+        queue.removeAll(waiters);
+        waiters.forEach(waiter -> waiter.command().listener().onFailed(new ClosedException()));
+        Set<String> leaseIds = new HashSet<>();
         leases.forEach((leaseId, lease) -> {
             if (lease.client() == client) {
-                own.add(leaseId);
+                leaseIds.add(leaseId);
             }
         });
-        end(own, new Loss(LostReason.CLOSED));
+        removeLeases(leaseIds, new Loss(LostReason.CLOSED));
     }
 
-    private void end(Set<String> gone, Loss loss) {
-        held.values().forEach(holds -> holds.removeIf(hold -> gone.contains(hold.leaseId())));
-        gone.forEach(leaseId -> leases.remove(leaseId).trust().end(loss));
-        settle();
+    private void removeLeases(Set<String> leaseIds, Loss loss) {
+        holdsByLock.values().forEach(holds -> holds.removeIf(hold -> leaseIds.contains(hold.leaseId())));
+        leaseIds.forEach(leaseId -> leases.remove(leaseId).validity().end(loss));
+        grantWaiters();
     }
 
-    /** Who holds a lock. */
     List<Holder> holders(LockName lock) {
         return holds(lock).stream().map(FakeHold::holder).toList();
     }
 
-    /** How many calls wait for a lock. */
     int queueLength(LockName lock) {
-        return (int) line.stream().filter(waiter -> waiter.wants(lock)).count();
+        return (int) queue.stream().filter(waiter -> waiter.waitsFor(lock)).count();
     }
 
-    /** What a client sees of a lock. */
-    void look(Orders client, LockName lock, CompletableFuture<Optional<LockState>> told) {
-        if (closed.contains(client)) {
-            told.completeExceptionally(new ClosedException());
+    /** Completes a future with the state of a lock, empty if the lock has neither holders nor waiters. */
+    void getLockState(CommandSender client, LockName lock, CompletableFuture<Optional<LockState>> future) {
+        if (closedClients.contains(client)) {
+            future.completeExceptionally(new ClosedException());
             return;
         }
         List<Holder> holders = holders(lock);
-        int waiting = queueLength(lock);
-        if (holders.isEmpty() && waiting == 0) {
-            told.complete(Optional.empty());
+        int waiterCount = queueLength(lock);
+        if (holders.isEmpty() && waiterCount == 0) {
+            future.complete(Optional.empty());
             return;
         }
-        long newest = holders.stream().mapToLong(Holder::fencingToken).max().orElse(lastToken);
-        told.complete(Optional.of(new LockState(holders, waiting, newest)));
+        long lastFencingToken =
+                holders.stream().mapToLong(Holder::fencingToken).max().orElse(lastToken);
+        future.complete(Optional.of(new LockState(holders, waiterCount, lastFencingToken)));
     }
 
-    /** Ends the waits whose time has passed. */
+    /** Fails the waiting calls whose wait has timed out. */
     @Override
-    public void tick(long now) {
-        List<FakeWaiter> late =
-                line.stream().filter(waiter -> now >= waiter.until()).toList();
-        late.forEach(waiter -> refuse(waiter, true));
+    public void onTick(long now) {
+        List<FakeWaiter> expired =
+                queue.stream().filter(waiter -> now >= waiter.waitDeadline()).toList();
+        expired.forEach(waiter -> rejectWaiter(waiter, true));
     }
 
-    private void refuse(FakeWaiter waiter, boolean hasWaited) {
-        if (!line.remove(waiter)) {
-            // It has got its locks since.
+    private void rejectWaiter(FakeWaiter waiter, boolean hasWaited) {
+        if (!queue.remove(waiter)) {
+            // Its locks were granted meanwhile.
             return;
         }
         List<Holder> holders = waiter.locks().stream()
                 .flatMap(lock -> holders(lock).stream())
                 .limit(5)
                 .toList();
-        int waiting = waiter.locks().stream().mapToInt(this::queueLength).max().orElse(0);
+        int waiterCount =
+                waiter.locks().stream().mapToInt(this::queueLength).max().orElse(0);
         String message = waiter.locks() + " is held";
-        waiter.ask()
-                .reply()
-                .failed(
+        waiter.command()
+                .listener()
+                .onFailed(
                         hasWaited
-                                ? new WaitTimeoutException(message, holders, waiting, null)
-                                : new HeldException(message, holders, waiting, null));
-        settle();
+                                ? new WaitTimeoutException(message, holders, waiterCount, null)
+                                : new HeldException(message, holders, waiterCount, null));
+        grantWaiters();
     }
 
-    /** Grants what can be granted, in the order of the line. */
-    private void settle() {
-        Set<LockName> wanted = new HashSet<>();
-        for (FakeWaiter waiter : List.copyOf(line)) {
-            Loss loss = waiter.ask().under() == null
+    /** Grants all calls that can be granted, in queue order. */
+    private void grantWaiters() {
+        Set<LockName> locksAhead = new HashSet<>();
+        for (FakeWaiter waiter : List.copyOf(queue)) {
+            Loss loss = waiter.command().under() == null
                     ? null
-                    : waiter.ask().under().trust().loss();
-            boolean isFirst = waiter.locks().stream().noneMatch(wanted::contains);
+                    : waiter.command().under().validity().loss();
+            boolean isFirst = waiter.locks().stream().noneMatch(locksAhead::contains);
             if (loss != null) {
-                line.remove(waiter);
-                waiter.ask().reply().failed(new LeaseLostException(loss));
-            } else if (isFirst && fits(waiter)) {
-                line.remove(waiter);
+                queue.remove(waiter);
+                waiter.command().listener().onFailed(new LeaseLostException(loss));
+            } else if (isFirst && canGrant(waiter)) {
+                queue.remove(waiter);
                 grant(waiter);
             } else {
-                wanted.addAll(waiter.locks());
+                locksAhead.addAll(waiter.locks());
             }
         }
-        line.forEach(this::tellPlace);
+        queue.forEach(this::notifyPosition);
     }
 
-    private boolean fits(FakeWaiter waiter) {
-        return waiter.ask().call().targets().stream().allMatch(one -> {
-            List<FakeHold> holds = holds(LockName.of(one));
-            boolean isIn = holds.stream().anyMatch(hold -> waiter.isUnder(hold.leaseId()));
-            int taken = holds.stream().mapToInt(FakeHold::weight).sum();
-            // Sums of whole locks would flow over.
-            return isIn || FakeHold.weight(one) <= FakeHold.limit(one, holds) - taken;
+    private boolean canGrant(FakeWaiter waiter) {
+        return waiter.command().params().targets().stream().allMatch(target -> {
+            List<FakeHold> holds = holds(LockName.of(target));
+            boolean isReentry = holds.stream().anyMatch(hold -> waiter.isUnder(hold.leaseId()));
+            int usedWeight = holds.stream().mapToInt(FakeHold::weight).sum();
+            // A sum of exclusive weights would overflow.
+            return isReentry || FakeHold.weight(target) <= FakeHold.limit(target, holds) - usedWeight;
         });
     }
 
     private void grant(FakeWaiter waiter) {
-        Ask ask = waiter.ask();
-        String leaseId = ask.under() == null ? FakeHold.freshId() : ask.under().leaseId();
-        Trust trust = ask.under() == null ? FakeHold.endless() : ask.under().trust();
-        leases.putIfAbsent(leaseId, new Leased(waiter.client(), trust));
-        List<Grip.Token> tokens = ask.call().targets().stream()
-                .map(one -> new Grip.Token(LockName.of(one), enter(leaseId, one, ask)))
+        AcquireCommand command = waiter.command();
+        String leaseId =
+                command.under() == null ? FakeHold.newId() : command.under().leaseId();
+        LeaseValidity validity = command.under() == null
+                ? FakeHold.unlimitedValidity()
+                : command.under().validity();
+        leases.putIfAbsent(leaseId, new FakeLease(waiter.client(), validity));
+        List<LeaseHandle.LockGrant> grants = command.params().targets().stream()
+                .map(target -> new LeaseHandle.LockGrant(LockName.of(target), addHold(leaseId, target, command)))
                 .toList();
-        Grip grip = new Grip(leaseId, tokens, ask.call().requestId(), trust, waiter.client());
-        ask.reply().granted(grip);
+        LeaseHandle handle = new LeaseHandle(leaseId, grants, command.params().requestId(), validity, waiter.client());
+        command.listener().onGranted(handle);
     }
 
-    private long enter(String leaseId, LockTarget one, Ask ask) {
-        List<FakeHold> holds = held.computeIfAbsent(LockName.of(one), lock -> new ArrayList<>());
+    private long addHold(String leaseId, LockTarget target, AcquireCommand command) {
+        List<FakeHold> holds = holdsByLock.computeIfAbsent(LockName.of(target), lock -> new ArrayList<>());
         for (FakeHold hold : holds) {
             if (hold.leaseId().equals(leaseId)) {
-                hold.enter(ask.call().requestId(), FakeHold.weight(one));
+                hold.addEntry(command.params().requestId(), FakeHold.weight(target));
                 return hold.holder().fencingToken();
             }
         }
         lastToken++;
-        holds.add(FakeHold.of(leaseId, one, FakeHold.limit(one, holds), ask, lastToken));
+        holds.add(FakeHold.of(leaseId, target, FakeHold.limit(target, holds), command, lastToken));
         return lastToken;
     }
 
-    private void tellPlace(FakeWaiter waiter) {
+    private void notifyPosition(FakeWaiter waiter) {
         LockName lock = waiter.locks().get(0);
-        List<FakeWaiter> before = line.subList(0, line.indexOf(waiter));
-        int position =
-                1 + (int) before.stream().filter(other -> other.wants(lock)).count();
-        waiter.tell(new QueuePlace(position, queueLength(lock), holders(lock)));
+        List<FakeWaiter> waitersAhead = queue.subList(0, queue.indexOf(waiter));
+        int position = 1
+                + (int) waitersAhead.stream()
+                        .filter(other -> other.waitsFor(lock))
+                        .count();
+        waiter.notifyPosition(new QueuePosition(position, queueLength(lock), holders(lock)));
     }
 }

@@ -1,55 +1,55 @@
 package dev.leasehold.testing;
 
-import dev.leasehold.QueuePlace;
-import dev.leasehold.internal.Ask;
+import dev.leasehold.QueuePosition;
+import dev.leasehold.internal.AcquireCommand;
+import dev.leasehold.internal.CommandSender;
 import dev.leasehold.internal.LockName;
-import dev.leasehold.internal.Orders;
 import java.util.List;
 
-/** A call in the line of a fake broker. */
+/** A call in the queue of a fake broker. */
 final class FakeWaiter {
-    private final Orders client;
-    private final Ask ask;
-    private final long until;
+    private final CommandSender client;
+    private final AcquireCommand command;
+    private final long waitDeadline;
     private final List<LockName> locks;
-    private QueuePlace told;
+    private QueuePosition lastPosition;
 
-    FakeWaiter(Orders client, Ask ask, long until) {
+    FakeWaiter(CommandSender client, AcquireCommand command, long waitDeadline) {
         this.client = client;
-        this.ask = ask;
-        this.until = until;
-        locks = ask.call().targets().stream().map(LockName::of).toList();
+        this.command = command;
+        this.waitDeadline = waitDeadline;
+        locks = command.params().targets().stream().map(LockName::of).toList();
     }
 
-    Orders client() {
+    CommandSender client() {
         return client;
     }
 
-    Ask ask() {
-        return ask;
+    AcquireCommand command() {
+        return command;
     }
 
-    long until() {
-        return until;
+    long waitDeadline() {
+        return waitDeadline;
     }
 
     List<LockName> locks() {
         return locks;
     }
 
-    boolean wants(LockName lock) {
+    boolean waitsFor(LockName lock) {
         return locks.contains(lock);
     }
 
     boolean isUnder(String leaseId) {
-        return ask.under() != null && ask.under().leaseId().equals(leaseId);
+        return command.under() != null && command.under().leaseId().equals(leaseId);
     }
 
-    /** Tells a place that is news. */
-    void tell(QueuePlace place) {
-        if (!place.equals(told)) {
-            told = place;
-            ask.reply().place(place);
+    /** Sends the queue position to the caller if it has changed. */
+    void notifyPosition(QueuePosition position) {
+        if (!position.equals(lastPosition)) {
+            lastPosition = position;
+            command.listener().onQueuePosition(position);
         }
     }
 }

@@ -1,5 +1,5 @@
 /**
- * A broker in memory, for tests of code that takes locks, with a switch to lose a lock:
+ * A fake broker in memory for tests of code that uses locks, which can also simulate lost locks:
  * {@link dev.leasehold.testing.FakeBroker}.
  */
 package dev.leasehold.testing;

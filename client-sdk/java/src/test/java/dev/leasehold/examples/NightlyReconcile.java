@@ -7,27 +7,32 @@ import dev.leasehold.error.WaitTimeoutException;
 import java.time.Duration;
 import java.util.List;
 
-/** One worker at a time reconciles the orders; whoever comes later waits in line, or leaves it to the other. */
+/**
+ * An example in which one worker at a time reconciles orders. Later workers wait in the queue for 10 s, and then leave
+ * the work to the holder.
+ */
 public final class NightlyReconcile {
     private NightlyReconcile() {}
 
-    /** With the endpoints of the brokers. */
+    /** Runs the example with the brokers' endpoints as its argument. */
     public static void main(String[] arguments) throws InterruptedException {
         try (LeaseholdClient client = LeaseholdClient.connect(arguments[0])) {
             System.out.println(reconcile(client, List.of("17", "42")));
         }
     }
 
-    /** What became of it, for people. */
+    /** Returns the outcome, for people. */
     public static String reconcile(LeaseholdClient client, List<String> orders) throws InterruptedException {
         try (Lease lease = client.lock("orders/reconcile")
                 .ttl(Duration.ofSeconds(30))
                 .waitUpTo(Duration.ofSeconds(10))
                 .reason("nightly reconcile")
-                .onQueue(place -> System.out.println("place " + place.position() + " of " + place.queueLength()))
+                .onQueue(position ->
+                        System.out.println("position " + position.position() + " of " + position.queueLength()))
                 .acquire()) {
             for (String order : orders) {
-                // Between this look and the write the process may stand still: only the token protects the order.
+                // The process may be suspended between this check and the write: only the fencing token protects the
+                // order.
                 lease.check();
                 write(order, lease.fencingToken());
             }

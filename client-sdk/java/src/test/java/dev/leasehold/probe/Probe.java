@@ -28,47 +28,47 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.BiFunction;
 
 /**
- * Plays the scenarios of the suite with the Java client: one JSON command a line in, one JSON line out for each answer
- * and each event. The protocol is in tests/suite/README.md. It plays by the asynchronous calls, so any number can be
- * open; those that wait have the same core.
+ * Driver that runs the scenarios of the suite with the Java client: it reads one JSON command a line, and writes one
+ * JSON line for each response and each event. The protocol is in tests/suite/README.md. The driver uses the
+ * asynchronous calls, so that any number of calls can be pending; the blocking calls share their implementation.
  */
 public final class Probe {
-    private static final Map<String, BiFunction<LockRequest, Duration, LockRequest>> TIMES = Map.of(
+    private static final Map<String, BiFunction<LockRequest, Duration, LockRequest>> DURATION_SETTINGS = Map.of(
             "ttl_ms", LockRequest::ttl,
             "wait_ms", LockRequest::waitUpTo,
             "max_hold_ms", LockRequest::maxHold,
             "lock_delay_ms", LockRequest::lockDelay,
             "disconnect_grace_ms", LockRequest::disconnectGrace);
 
-    /** A lease under its name. */
-    private record Kept(Lease lease, List<Target> targets) {
+    /** A lease and its targets, stored by a name that the runner chose. */
+    private record NamedLease(Lease lease, List<Target> targets) {
         JsonObject state() {
-            return Lines.lease(lease, targets);
+            return Output.lease(lease, targets);
         }
     }
 
     private final LeaseholdClient client;
-    private final Map<String, Kept> leases = new ConcurrentHashMap<>();
-    private final Map<Long, CompletableFuture<?>> open = new ConcurrentHashMap<>();
+    private final Map<String, NamedLease> leases = new ConcurrentHashMap<>();
+    private final Map<Long, CompletableFuture<?>> pendingCalls = new ConcurrentHashMap<>();
 
     private Probe(LeaseholdClient client) {
         this.client = client;
     }
 
-    /** Connects and plays until its stdin ends. */
+    /** Connects, and runs commands until the end of stdin. */
     public static void main(String[] arguments) throws Exception {
-        Faults.watch(System.getenv("LEASEHOLD_LOG"));
+        FaultHandler.install(System.getenv("LEASEHOLD_LOG"));
         LeaseholdClient client;
         try {
             client = connect();
         } catch (ConnectionException e) {
-            Lines.failed(e);
+            Output.connectFailed(e);
             System.exit(1);
             return;
         }
-        Lines.ready();
-        // No close: what is held is given back by the client's hook at the exit of the process.
-        new Probe(client).play();
+        Output.ready();
+        // The client is not closed here: the exit hook of the client releases all leases.
+        new Probe(client).run();
     }
 
     private static LeaseholdClient connect() throws IOException, InterruptedException {
@@ -94,16 +94,16 @@ public final class Probe {
         return Files.readAllBytes(Path.of(System.getenv(variable)));
     }
 
-    private void play() throws IOException, InterruptedException {
+    private void run() throws IOException, InterruptedException {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            obey(JsonParser.parseString(line).getAsJsonObject());
+            execute(JsonParser.parseString(line).getAsJsonObject());
         }
     }
 
-    private void obey(JsonObject command) throws InterruptedException {
+    private void execute(JsonObject command) throws InterruptedException {
         switch (command.get("do").getAsString()) {
-            case "version" -> Lines.answer(command, Lines.version());
+            case "version" -> Output.respond(command, Output.version());
             case "acquire" -> acquire(command);
             case "try_acquire" -> tryAcquire(command);
             case "cancel" -> cancel(command);
@@ -111,16 +111,16 @@ public final class Probe {
             case "state" -> state(command);
             case "observe" -> inThread(command, () -> observe(command));
             case "block" -> {
-                // The thread of the program's own code.
+                // Blocks the thread of the program's own code.
                 Thread.sleep(command.get("ms").getAsLong());
-                Lines.answer(command, new JsonObject());
+                Output.respond(command, new JsonObject());
             }
             case "shutdown" ->
                 inThread(command, () -> {
                     client.close();
                     return new JsonObject();
                 });
-            // Releases and hooks of exit are left out.
+            // Ends without releases and exit hooks.
             case "exit" -> Runtime.getRuntime().halt(0);
             default -> throw new IllegalArgumentException("no such command: " + command);
         }
@@ -128,124 +128,128 @@ public final class Probe {
 
     private void acquire(JsonObject command) {
         try {
-            CompletableFuture<Lease> call = lock(command).acquireAsync();
-            begun(command, call);
-            told(command, call, lease -> kept(command, lease));
+            CompletableFuture<Lease> call = createRequest(command).acquireAsync();
+            register(command, call);
+            respondWhenDone(command, call, lease -> store(command, lease));
         } catch (LeaseholdException e) {
-            Lines.fail(command, e);
+            Output.fail(command, e);
         }
     }
 
     private void tryAcquire(JsonObject command) {
-        CompletableFuture<Optional<Lease>> call = lock(command).tryAcquireAsync();
-        begun(command, call);
-        told(command, call, lease -> lease.map(one -> kept(command, one)).orElse(null));
+        CompletableFuture<Optional<Lease>> call = createRequest(command).tryAcquireAsync();
+        register(command, call);
+        respondWhenDone(
+                command,
+                call,
+                lease -> lease.map(granted -> store(command, granted)).orElse(null));
     }
 
-    private void begun(JsonObject command, CompletableFuture<?> call) {
+    private void register(JsonObject command, CompletableFuture<?> call) {
         long id = command.get("id").getAsLong();
-        open.put(id, call);
-        call.whenComplete((result, error) -> open.remove(id));
+        pendingCalls.put(id, call);
+        call.whenComplete((result, error) -> pendingCalls.remove(id));
     }
 
-    private static <T> void told(
-            JsonObject command, CompletableFuture<T> call, java.util.function.Function<T, JsonElement> as) {
+    private static <T> void respondWhenDone(
+            JsonObject command, CompletableFuture<T> call, java.util.function.Function<T, JsonElement> toJson) {
         call.whenComplete((result, error) -> {
             if (error == null) {
-                Lines.answer(command, as.apply(result));
+                Output.respond(command, toJson.apply(result));
             } else {
-                Lines.fail(command, error);
+                Output.fail(command, error);
             }
         });
     }
 
     private void cancel(JsonObject command) {
-        // It may have ended by now.
-        CompletableFuture<?> call = open.get(command.get("call").getAsLong());
+        // The call may have completed already.
+        CompletableFuture<?> call = pendingCalls.get(command.get("call").getAsLong());
         if (call != null) {
             call.cancel(true);
         }
-        Lines.answer(command, new JsonObject());
+        Output.respond(command, new JsonObject());
     }
 
     private void release(JsonObject command) {
-        Kept kept = leases.get(command.get("lease").getAsString());
-        told(command, kept.lease.releaseAsync(), nothing -> new JsonObject());
+        NamedLease namedLease = leases.get(command.get("lease").getAsString());
+        respondWhenDone(command, namedLease.lease.releaseAsync(), nothing -> new JsonObject());
     }
 
     private void state(JsonObject command) {
-        double at = Lines.now();
-        Lines.answer(command, at, leases.get(command.get("lease").getAsString()).state());
+        double at = Output.now();
+        Output.respond(
+                command, at, leases.get(command.get("lease").getAsString()).state());
     }
 
     private JsonObject observe(JsonObject command) throws InterruptedException {
         String job = command.get("lock").getAsString();
         Optional<Holder> leader = client.election(job).observe().next();
-        JsonObject observed = new JsonObject();
-        observed.add("holder", leader.map(Lines::holder).orElse(null));
-        return observed;
+        JsonObject response = new JsonObject();
+        response.add("holder", leader.map(Output::holder).orElse(null));
+        return response;
     }
 
-    private static void inThread(JsonObject command, Callable<JsonObject> what) {
+    private static void inThread(JsonObject command, Callable<JsonObject> action) {
         Thread thread = new Thread(() -> {
             try {
-                Lines.answer(command, what.call());
+                Output.respond(command, action.call());
             } catch (LeaseholdException e) {
-                Lines.fail(command, e);
+                Output.fail(command, e);
             } catch (Exception e) {
-                Faults.end(e);
+                FaultHandler.exit(e);
             }
         });
         thread.setDaemon(true);
         thread.start();
     }
 
-    private LockRequest lock(JsonObject command) {
+    private LockRequest createRequest(JsonObject command) {
         List<Target> targets = targets(command);
-        LockRequest lock = targets.size() == 1 ? client.lock(targets.get(0)) : client.lockAll(targets);
-        for (Map.Entry<String, BiFunction<LockRequest, Duration, LockRequest>> time : TIMES.entrySet()) {
-            if (Lines.has(command, time.getKey())) {
-                Duration value = Duration.ofMillis(command.get(time.getKey()).getAsLong());
-                lock = time.getValue().apply(lock, value);
+        LockRequest request = targets.size() == 1 ? client.lock(targets.get(0)) : client.lockAll(targets);
+        for (Map.Entry<String, BiFunction<LockRequest, Duration, LockRequest>> setting : DURATION_SETTINGS.entrySet()) {
+            if (Output.has(command, setting.getKey())) {
+                Duration value = Duration.ofMillis(command.get(setting.getKey()).getAsLong());
+                request = setting.getValue().apply(request, value);
             }
         }
-        if (Lines.has(command, "reason")) {
-            lock = lock.reason(command.get("reason").getAsString());
+        if (Output.has(command, "reason")) {
+            request = request.reason(command.get("reason").getAsString());
         }
-        if (Lines.has(command, "under")) {
-            lock = lock.under(leases.get(command.get("under").getAsString()).lease);
+        if (Output.has(command, "under")) {
+            request = request.under(leases.get(command.get("under").getAsString()).lease);
         }
-        return lock.onQueue(place -> Lines.queued(command, place));
+        return request.onQueue(position -> Output.queued(command, position));
     }
 
     private static List<Target> targets(JsonObject command) {
         List<Target> targets = new ArrayList<>();
-        for (JsonElement one : command.getAsJsonArray("targets")) {
-            targets.add(target(one.getAsJsonObject()));
+        for (JsonElement element : command.getAsJsonArray("targets")) {
+            targets.add(target(element.getAsJsonObject()));
         }
         return targets;
     }
 
-    private static Target target(JsonObject one) {
-        Target target = Target.of(one.get("name").getAsString());
-        if (Lines.has(one, "namespace")) {
-            target = target.namespace(one.get("namespace").getAsString());
+    private static Target target(JsonObject json) {
+        Target target = Target.of(json.get("name").getAsString());
+        if (Output.has(json, "namespace")) {
+            target = target.namespace(json.get("namespace").getAsString());
         }
-        return switch (Lines.has(one, "mode") ? one.get("mode").getAsString() : "") {
+        return switch (Output.has(json, "mode") ? json.get("mode").getAsString() : "") {
             case "shared" -> target.shared();
             case "semaphore" ->
                 target.permits(
-                        one.get("permits").getAsInt(),
-                        Lines.has(one, "limit") ? one.get("limit").getAsInt() : 0);
+                        json.get("permits").getAsInt(),
+                        Output.has(json, "limit") ? json.get("limit").getAsInt() : 0);
             default -> target;
         };
     }
 
-    private JsonObject kept(JsonObject command, Lease lease) {
-        Kept kept = new Kept(lease, targets(command));
+    private JsonObject store(JsonObject command, Lease lease) {
+        NamedLease namedLease = new NamedLease(lease, targets(command));
         String name = command.get("as").getAsString();
-        leases.put(name, kept);
-        lease.onLost(loss -> Lines.lost(name, loss));
-        return kept.state();
+        leases.put(name, namedLease);
+        lease.onLost(loss -> Output.lost(name, loss));
+        return namedLease.state();
     }
 }

@@ -6,29 +6,29 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Pattern;
 
-/** One broker on a store; on the same port when it is started again. */
+/** A broker process on a store. It keeps its port when it is restarted. */
 public final class Broker implements AutoCloseable {
-    private static final Pattern API = Pattern.compile("^listening on (\\S+)");
+    private static final Pattern LISTENING = Pattern.compile("^listening on (\\S+)");
 
     private final List<String> store;
     private final int port = Program.freePort();
     private Program program;
 
-    /** On the memory store. */
+    /** Starts a broker on the memory store. */
     public static Broker start() throws InterruptedException {
         return new Broker(List.of("dev"));
     }
 
-    /** On a Redis. */
+    /** Starts a broker on a Redis. */
     public static Broker start(Redis redis) throws InterruptedException {
         // An empty store of another kind may have lost leases, so the broker would grant nothing at first. A broker
-        // that does not wait for its store ends if the store does not answer in time, as it may on a busy machine.
+        // that does not wait for its store exits if the store does not answer in time, as may happen on a busy machine.
         return new Broker(List.of("serve", "--store", redis.url(), "--trust-empty-store", "--wait-for-store"));
     }
 
     private Broker(List<String> store) throws InterruptedException {
         this.store = store;
-        program = begin();
+        program = startProcess();
     }
 
     private static String binary() {
@@ -39,13 +39,13 @@ public final class Broker implements AutoCloseable {
         return path;
     }
 
-    private Program begin() throws InterruptedException {
+    private Program startProcess() throws InterruptedException {
         List<String> command = new ArrayList<>(List.of(binary()));
         command.addAll(store);
         command.addAll(List.of("--listen", address(), "--admin-listen", "127.0.0.1:0", "--log", "off"));
-        Program begun = new Program(command);
-        begun.line(API);
-        return begun;
+        Program process = new Program(command);
+        process.awaitLine(LISTENING);
+        return process;
     }
 
     public int port() {
@@ -56,7 +56,7 @@ public final class Broker implements AutoCloseable {
         return "127.0.0.1:" + port;
     }
 
-    /** As an endpoint. */
+    /** Returns the URL of the broker. */
     public String url() {
         return "http://" + address();
     }
@@ -65,13 +65,13 @@ public final class Broker implements AutoCloseable {
         return program;
     }
 
-    /** Starts it again after its end. */
+    /** Starts a new process on the same port. */
     public void restart() throws InterruptedException {
         program.close();
-        program = begin();
+        program = startProcess();
     }
 
-    /** Kills it; it may be started again. */
+    /** Kills the process. It may be restarted. */
     public void kill() {
         program.close();
     }

@@ -16,26 +16,28 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** One process, whose lines of output can be awaited. It is killed at the end of its test. */
+/** A child process whose lines of output can be awaited. It is killed at the end of its test. */
 public final class Program implements AutoCloseable {
-    private static final long LIMIT_SECONDS = 20;
-    /** Below those that the kernel gives to connections. */
+    private static final long TIMEOUT_SECONDS = 20;
+    /** First port of the range, which is below the kernel's ephemeral ports. */
     private static final int FIRST_PORT = 20_000;
 
     private static final int PORT_COUNT = 10_000;
-    /** Another beginning for each run of the tests, as several may go on at a time. */
+    /**
+     * Counter of ports. Its start value depends on the process id, because several test runs may be active at a time.
+     */
     private static final AtomicInteger PORTS =
             new AtomicInteger((int) (ProcessHandle.current().pid() * 97 % PORT_COUNT));
 
     private final Process process;
     private final BlockingQueue<Optional<String>> lines = new LinkedBlockingQueue<>();
 
-    /** Starts it. */
+    /** Starts the process. */
     public Program(List<String> command) {
-        // It ignores no signal, though whoever runs the tests may: nohup, or a shell in the background.
-        List<String> words = new ArrayList<>(List.of("env", "--default-signal"));
-        words.addAll(command);
-        ProcessBuilder builder = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.DISCARD);
+        // The process must not inherit ignored signals, as from nohup or a shell's background jobs.
+        List<String> arguments = new ArrayList<>(List.of("env", "--default-signal"));
+        arguments.addAll(command);
+        ProcessBuilder builder = new ProcessBuilder(arguments).redirectError(ProcessBuilder.Redirect.DISCARD);
         try {
             process = builder.start();
         } catch (IOException e) {
@@ -52,26 +54,26 @@ public final class Program implements AutoCloseable {
                 lines.add(Optional.of(line));
             }
         } catch (IOException e) {
-            // It was killed.
+            // The process was killed.
         }
         lines.add(Optional.empty());
     }
 
-    /** Waits for a line with the pattern. */
-    public Matcher line(Pattern pattern) throws InterruptedException {
+    /** Waits for a line of output that matches the pattern. */
+    public Matcher awaitLine(Pattern pattern) throws InterruptedException {
         while (true) {
-            Optional<String> line = lines.poll(LIMIT_SECONDS, TimeUnit.SECONDS);
+            Optional<String> line = lines.poll(TIMEOUT_SECONDS, TimeUnit.SECONDS);
             if (line == null || line.isEmpty()) {
-                throw new AssertionError("it has not said " + pattern);
+                throw new AssertionError("the process printed no line with " + pattern);
             }
-            Matcher found = pattern.matcher(line.get());
-            if (found.find()) {
-                return found;
+            Matcher matcher = pattern.matcher(line.get());
+            if (matcher.find()) {
+                return matcher;
             }
         }
     }
 
-    /** Stops it, and waits until it stands still. */
+    /** Sends SIGSTOP, and waits until the process has stopped. */
     public void pause() throws InterruptedException {
         signal("STOP");
         while (!state().startsWith("T")) {
@@ -79,12 +81,12 @@ public final class Program implements AutoCloseable {
         }
     }
 
-    /** Lets it go on. */
+    /** Sends SIGCONT. */
     public void resume() throws InterruptedException {
         signal("CONT");
     }
 
-    /** Asks it to end in good order. */
+    /** Sends SIGTERM. */
     public void terminate() throws InterruptedException {
         signal("TERM");
     }
@@ -107,28 +109,28 @@ public final class Program implements AutoCloseable {
         }
     }
 
-    /** Waits for its end; its exit code. */
-    public int ended() throws InterruptedException {
-        if (!process.waitFor(LIMIT_SECONDS, TimeUnit.SECONDS)) {
-            throw new AssertionError("it does not end");
+    /** Waits for the end of the process, and returns its exit code. */
+    public int awaitExit() throws InterruptedException {
+        if (!process.waitFor(TIMEOUT_SECONDS, TimeUnit.SECONDS)) {
+            throw new AssertionError("the process has not exited within " + TIMEOUT_SECONDS + " s");
         }
         return process.exitValue();
     }
 
-    /** Kills it, and waits for its end. */
+    /** Kills the process, and waits for its end. */
     @Override
     public void close() {
         process.destroyForcibly().onExit().join();
     }
 
-    /** A port that nobody listens on, and that no connection gets by itself. */
+    /** Returns a port that is free, and that the kernel assigns to no connection. */
     public static int freePort() {
         while (true) {
             int port = FIRST_PORT + PORTS.getAndIncrement() % PORT_COUNT;
-            try (ServerSocket one = new ServerSocket(port)) {
-                return one.getLocalPort();
+            try (ServerSocket socket = new ServerSocket(port)) {
+                return socket.getLocalPort();
             } catch (IOException e) {
-                // Somebody has it.
+                // The port is in use.
             }
         }
     }

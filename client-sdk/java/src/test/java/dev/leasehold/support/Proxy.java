@@ -19,145 +19,148 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 
-/** A TCP proxy before a broker: it cuts, swallows, delays, holds back, refuses and remembers. */
+/**
+ * A TCP proxy in front of a broker, which can cut connections, drop, delay or hold back data, reject connections, and
+ * record all traffic.
+ */
 public final class Proxy implements AutoCloseable {
-    private final int broker;
+    private final int brokerPort;
     private final ServerSocket server;
-    private final List<Socket> open = new CopyOnWriteArrayList<>();
-    private final AtomicLong lost = new AtomicLong();
-    private final AtomicInteger opened = new AtomicInteger();
-    private final ByteArrayOutputStream said = new ByteArrayOutputStream();
+    private final List<Socket> openSockets = new CopyOnWriteArrayList<>();
+    private final AtomicLong droppedBytes = new AtomicLong();
+    private final AtomicInteger connectionCount = new AtomicInteger();
+    private final ByteArrayOutputStream traffic = new ByteArrayOutputStream();
 
-    private volatile boolean swallowsToBroker;
-    private volatile boolean swallowsToClient;
-    private volatile boolean refuses;
+    private volatile boolean dropsToBroker;
+    private volatile boolean dropsToClient;
+    private volatile boolean rejectsConnections;
     private volatile long delayMillis;
-    private final Object gate = new Object();
+    private final Object holdBackMonitor = new Object();
     private boolean holdsBack;
 
-    /** Serves until it is closed. */
+    /** Starts the proxy on a free port. */
     public Proxy(Broker broker) throws IOException {
-        this.broker = broker.port();
+        this.brokerPort = broker.port();
         server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-        daemon(this::serve).start();
+        daemonThread(this::serve).start();
     }
 
-    private static Thread daemon(Runnable what) {
-        Thread thread = new Thread(what, "proxy");
+    private static Thread daemonThread(Runnable task) {
+        Thread thread = new Thread(task, "proxy");
         thread.setDaemon(true);
         return thread;
     }
 
-    /** As an endpoint. */
+    /** Returns the URL of the proxy. */
     public String url() {
         return "http://127.0.0.1:" + server.getLocalPort();
     }
 
-    /** Loses what is sent that way, while connections stay open. */
-    public void swallow(boolean toBroker, boolean toClient) {
-        swallowsToBroker = toBroker;
-        swallowsToClient = toClient;
+    /** Drops data in the named directions, while connections stay open. */
+    public void dropData(boolean toBroker, boolean toClient) {
+        dropsToBroker = toBroker;
+        dropsToClient = toClient;
     }
 
-    /** Keeps what the broker says for so long. */
+    /** Delays data of the broker by {@code millis}. */
     public void delay(long millis) {
         delayMillis = millis;
     }
 
-    /** Keeps what the broker says until it is called with {@code false}. */
+    /** Holds back data of the broker until the next call with {@code false}. */
     public void holdBack(boolean holdsBack) {
-        synchronized (gate) {
+        synchronized (holdBackMonitor) {
             this.holdsBack = holdsBack;
-            gate.notifyAll();
+            holdBackMonitor.notifyAll();
         }
     }
 
-    /** Closes new connections at once. */
-    public void refuse(boolean refuses) {
-        this.refuses = refuses;
+    /** Sets whether new connections are closed immediately. */
+    public void rejectConnections(boolean rejects) {
+        this.rejectsConnections = rejects;
     }
 
-    /** Breaks every connection. */
-    public void cut() {
-        List.copyOf(open).forEach(this::end);
+    /** Closes all connections. */
+    public void closeConnections() {
+        List.copyOf(openSockets).forEach(this::closeSocket);
     }
 
-    /** How many bytes were swallowed. */
-    public long lost() {
-        return lost.get();
+    /** Returns the number of dropped bytes. */
+    public long droppedBytes() {
+        return droppedBytes.get();
     }
 
-    /** How many connections were opened. */
-    public int opened() {
-        return opened.get();
+    /** Returns the number of connections that were opened. */
+    public int connectionCount() {
+        return connectionCount.get();
     }
 
-    /** All that has passed, as text where it is text. */
-    public String said() {
-        synchronized (said) {
-            return said.toString(StandardCharsets.ISO_8859_1);
+    /** Returns all forwarded data, decoded as ISO 8859-1. */
+    public String traffic() {
+        synchronized (traffic) {
+            return traffic.toString(StandardCharsets.ISO_8859_1);
         }
     }
 
     private void serve() {
         while (!server.isClosed()) {
             try {
-                Socket client = server.accept();
-                opened.incrementAndGet();
-                if (refuses) {
-                    end(client);
+                Socket clientSocket = server.accept();
+                connectionCount.incrementAndGet();
+                if (rejectsConnections) {
+                    closeSocket(clientSocket);
                 } else {
-                    join(client, new Socket(InetAddress.getLoopbackAddress(), broker));
+                    connect(clientSocket, new Socket(InetAddress.getLoopbackAddress(), brokerPort));
                 }
             } catch (IOException e) {
-                // Of the broker, which is away, or of this proxy, which is closed.
+                // Connecting to a broker that is down failed, or this proxy was closed.
             }
         }
     }
 
-    private void join(Socket client, Socket far) throws IOException {
-        client.setTcpNoDelay(true);
-        far.setTcpNoDelay(true);
-        open.addAll(List.of(client, far));
-        daemon(() -> pump(client, far, true)).start();
-        daemon(() -> pump(far, client, false)).start();
+    private void connect(Socket clientSocket, Socket brokerSocket) throws IOException {
+        clientSocket.setTcpNoDelay(true);
+        brokerSocket.setTcpNoDelay(true);
+        openSockets.addAll(List.of(clientSocket, brokerSocket));
+        daemonThread(() -> forward(clientSocket, brokerSocket, true)).start();
+        daemonThread(() -> forward(brokerSocket, clientSocket, false)).start();
     }
 
-    private void pump(Socket from, Socket to, boolean toBroker) {
+    private void forward(Socket from, Socket to, boolean toBroker) {
         byte[] buffer = new byte[65_536];
-        // Whatever was delayed stays in its order.
-        ExecutorService late = Executors.newSingleThreadExecutor(Proxy::daemon);
+        // A single thread keeps delayed data in order.
+        ExecutorService writer = Executors.newSingleThreadExecutor(Proxy::daemonThread);
         try {
             InputStream input = from.getInputStream();
             for (int length = input.read(buffer); length >= 0; length = input.read(buffer)) {
                 byte[] data = Arrays.copyOf(buffer, length);
-                if (toBroker ? swallowsToBroker : swallowsToClient) {
-                    lost.addAndGet(length);
+                if (toBroker ? dropsToBroker : dropsToClient) {
+                    droppedBytes.addAndGet(length);
                 } else {
-                    long due = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(toBroker ? 0 : delayMillis);
-                    late.execute(() -> {
+                    long writeAt = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(toBroker ? 0 : delayMillis);
+                    writer.execute(() -> {
                         if (!toBroker) {
-                            awaitPassage();
+                            awaitRelease();
                         }
-                        write(data, to, due);
+                        write(data, to, writeAt);
                     });
                 }
             }
         } catch (IOException e) {
-            // Cut.
+            // The connection was closed.
         }
-        late.shutdown();
-        if (!swallowsToBroker && !swallowsToClient) {
-            end(from);
-            end(to);
+        writer.shutdown();
+        if (!dropsToBroker && !dropsToClient) {
+            closeSocket(from);
+            closeSocket(to);
         }
     }
 
-    private void awaitPassage() {
-        synchronized (gate) {
+    private void awaitRelease() {
+        synchronized (holdBackMonitor) {
             while (holdsBack) {
                 try {
-                    gate.wait();
+                    holdBackMonitor.wait();
                 } catch (InterruptedException e) {
                     Thread.currentThread().interrupt();
                     return;
@@ -166,27 +169,27 @@ public final class Proxy implements AutoCloseable {
         }
     }
 
-    private void write(byte[] data, Socket to, long due) {
-        LockSupport.parkNanos(due - System.nanoTime());
-        synchronized (said) {
-            said.writeBytes(data);
+    private void write(byte[] data, Socket to, long writeAt) {
+        LockSupport.parkNanos(writeAt - System.nanoTime());
+        synchronized (traffic) {
+            traffic.writeBytes(data);
         }
         try {
             OutputStream output = to.getOutputStream();
             output.write(data);
             output.flush();
         } catch (IOException e) {
-            end(to);
+            closeSocket(to);
         }
     }
 
-    private void end(Socket one) {
-        open.remove(one);
+    private void closeSocket(Socket socket) {
+        openSockets.remove(socket);
         try {
-            one.setSoLinger(true, 0);
-            one.close();
+            socket.setSoLinger(true, 0);
+            socket.close();
         } catch (IOException e) {
-            // It is gone.
+            // The connection is closed already.
         }
     }
 
@@ -197,6 +200,6 @@ public final class Proxy implements AutoCloseable {
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
-        cut();
+        closeConnections();
     }
 }

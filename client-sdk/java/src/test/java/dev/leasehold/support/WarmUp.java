@@ -5,15 +5,13 @@ import dev.leasehold.LeaseholdClient;
 import org.junit.jupiter.api.extension.BeforeAllCallback;
 import org.junit.jupiter.api.extension.ExtensionContext;
 
-/**
- * Before all tests a client does once what clients do: their times are not those of a runtime that loads its classes.
- */
+/** Runs all operations of a client once before the tests, so that the tests do not measure the loading of classes. */
 public final class WarmUp implements BeforeAllCallback {
-    /** Loaded by the first class of tests; the others wait for it. */
+    /** Holder of the single run: the first test class starts it, the others wait for its end. */
     private static final class Once {
-        private static final boolean IS_DONE = isDone();
+        private static final boolean IS_VALID = runOperations();
 
-        private static boolean isDone() {
+        private static boolean runOperations() {
             try (Redis redis = new Redis();
                     Broker first = Broker.start(redis);
                     Broker second = Broker.start(redis);
@@ -30,7 +28,7 @@ public final class WarmUp implements BeforeAllCallback {
 
     @Override
     public void beforeAll(ExtensionContext context) {
-        if (!Once.IS_DONE) {
+        if (!Once.IS_VALID) {
             throw new AssertionError("a lease was lost");
         }
     }

@@ -1,0 +1,12 @@
+package dev.leasehold;
+
+import java.util.List;
+
+/**
+ * A queue position. It is a hint: the broker reads the queue at most once a second.
+ *
+ * @param position position in the queue; 1: next
+ * @param queueLength number of waiters in the queue
+ * @param holders some of the holders of the lock; at most 5
+ */
+public record QueuePosition(int position, int queueLength, List<Holder> holders) {}

@@ -1,0 +1,124 @@
+package dev.leasehold.internal;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.leasehold.Loss;
+import dev.leasehold.LostReason;
+import dev.leasehold.error.OtherException;
+import dev.leasehold.v1.LeaseEnded;
+import dev.leasehold.v1.Refused;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+
+/** Tests of internal classes without a broker: validity, clocks, conversions. */
+class InternalsTest {
+    private static final long TTL = Durations.millisToNanos(10_000);
+
+    @Test
+    void validityEndsASafetyMarginEarly() {
+        assertEquals(Durations.millisToNanos(250), LeaseValidity.safetyMargin(Durations.millisToNanos(1_000)));
+        assertEquals(Durations.millisToNanos(500), LeaseValidity.safetyMargin(Durations.millisToNanos(2_000)));
+        assertEquals(Durations.millisToNanos(500), LeaseValidity.safetyMargin(Durations.millisToNanos(5_000)));
+        assertEquals(Durations.millisToNanos(6_000), LeaseValidity.safetyMargin(Durations.millisToNanos(60_000)));
+        long now = Clock.now();
+        LeaseValidity validity = new LeaseValidity(now + TTL, TTL);
+        assertNull(validity.loss(now + Durations.millisToNanos(8_999)));
+        assertEquals(
+                LostReason.EXPIRED,
+                validity.loss(now + Durations.millisToNanos(9_000)).reason());
+    }
+
+    @Test
+    void anExpiredValidityIsNotExtended() {
+        AtomicInteger calls = new AtomicInteger();
+        LeaseValidity validity = new LeaseValidity(Clock.now() - 1, TTL);
+        validity.onEnd(calls::incrementAndGet);
+        assertFalse(validity.extend(Clock.now() + TTL, TTL));
+        assertEquals(LostReason.EXPIRED, validity.loss().reason());
+        assertEquals(0, validity.remaining());
+        validity.end(new Loss(LostReason.REVOKED));
+        assertEquals(LostReason.EXPIRED, validity.loss().reason(), "the first reason counts");
+        assertEquals(1, calls.get(), "called once");
+    }
+
+    @Test
+    void anOlderConfirmationDoesNotShortenTheValidity() {
+        long now = Clock.now();
+        LeaseValidity validity = new LeaseValidity(now + TTL, TTL);
+        assertTrue(validity.extend(now + TTL / 2, TTL));
+        assertTrue(validity.remaining() > TTL / 2);
+    }
+
+    @Test
+    void clockReadingsAreRoundedToTheSafeSide() throws Exception {
+        long sent = Clock.sendTime();
+        String text = Files.readString(Path.of("/proc/uptime"));
+        long uptime =
+                Long.parseLong(text.substring(0, text.indexOf(' ')).replace(".", "")) * Durations.millisToNanos(10);
+        long now = Clock.now();
+        assertTrue(sent <= uptime && now >= uptime + Durations.millisToNanos(10), sent + " " + uptime + " " + now);
+        assertTrue(now - sent >= Durations.millisToNanos(10));
+        assertEquals(12_345_67, Clock.parseCentiseconds("12345.67 99.01\n".getBytes(StandardCharsets.UTF_8), 15));
+        assertThrows(IOException.class, () -> Clock.parseCentiseconds(new byte[1], -1));
+    }
+
+    @Test
+    void readingTheClockIsCheap() {
+        long startedAt = System.nanoTime();
+        int readings = 2_000;
+        for (int reading = 0; reading < readings; reading++) {
+            Clock.now();
+        }
+        long nanosPerReading = (System.nanoTime() - startedAt) / readings;
+        assertTrue(nanosPerReading < Durations.millisToNanos(1), nanosPerReading + " ns");
+    }
+
+    @Test
+    void theWallClockOnlyAddsTime() {
+        SuspendAwareClock clock = new SuspendAwareClock(0, 0);
+        long second = Durations.millisToNanos(1_000);
+        assertEquals(second, clock.advance(second, second));
+        assertEquals(7 * second, clock.advance(2 * second, 7 * second), "suspended for 5 s");
+        assertEquals(8 * second, clock.advance(3 * second, 0), "set back");
+        assertEquals(9 * second, clock.advance(4 * second, second));
+        long noise = SuspendAwareClock.NOISE / 2;
+        for (int step = 0; step < 100; step++) {
+            clock.advance(4 * second, second + noise);
+            clock.advance(4 * second, second - noise);
+        }
+        assertEquals(9 * second, clock.advance(4 * second, second), "noise adds up to nothing");
+    }
+
+    @Test
+    void unknownValuesAreTolerated() {
+        Refused refused = Refused.newBuilder()
+                .setReasonValue(9_999)
+                .setCode(9_999)
+                .setMessage("new")
+                .build();
+        assertInstanceOf(OtherException.class, Converter.fromRefused(refused));
+        assertFalse(Converter.isRetryable(refused));
+        LeaseEnded ended =
+                LeaseEnded.newBuilder().setReasonValue(9_999).setMessage("new").build();
+        assertEquals(new Loss(LostReason.OTHER, "new"), Converter.lossFromEnded(ended));
+    }
+
+    @Test
+    void durationConversionsDoNotOverflow() {
+        assertEquals(Durations.MAX_NANOS, Durations.toNanos(Duration.ofSeconds(Long.MAX_VALUE)));
+        com.google.protobuf.Duration negative =
+                com.google.protobuf.Duration.newBuilder().setSeconds(-1).build();
+        assertEquals(Duration.ZERO, Durations.fromProto(negative));
+        assertThrows(IllegalArgumentException.class, () -> Durations.toProto(Duration.ofNanos(-1)));
+    }
+}
