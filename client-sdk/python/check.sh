@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the form and the types of the Python client, with the tools in the folder that is named; with --fix behind it,
-# repairs what can be repaired instead.
+# Checks the formatting and the types of the Python client, with the tools in the folder given as argument. With --fix
+# as the second argument it corrects what can be corrected instead.
 set -euo pipefail
 cd "$(dirname "$0")"
 export PATH="$1:$PATH"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generates the stubs of the API into the package, or with another folder as argument there. The
-# generator is an old one on purpose: its code runs with every protobuf runtime from 4.25 to 7.
+# Generates the stubs of the API into the package, or into the folder given as argument. An old version of the generator
+# is used deliberately: its code runs with every protobuf runtime from 4.25 to 7.
 set -euo pipefail
 cd "$(dirname "$0")"
 out="${1:-src}"

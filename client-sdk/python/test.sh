@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of the Python client; with names, as the lines FAILED print them, those alone:
+# Runs the tests of the Python client. With names, as in the lines FAILED of the output, it runs only these tests:
 #     client-sdk/python/test.sh tests/test_calls.py::test_name
 # The last line is `N passed, N failed`.
 set -euo pipefail
@@ -11,6 +11,6 @@ rm -rf "$reports"
 PATH="$("$root/scripts/setup.sh" python)/bin:$PATH"
 export PATH
 
-# Tests mostly wait, so more of them than there are cores run at a time.
+# Tests mostly wait, so more tests than cores run at a time.
 pytest -q -n "${PYTHON_TEST_WORKERS:-6}" --dist worksteal -p no:cacheprovider \
     --junitxml "$reports/tests.xml" -o junit_family=xunit1 "$@"

@@ -1,7 +1,9 @@
-"""Plays the scenarios of the suite with the Python client: one JSON command a line in, one JSON line out for each
-answer and each event. The protocol is in tests/suite/README.md.
+"""Runs the scenarios of the common suite with the Python client.
 
-It plays by the interface for asyncio, so a command may be cancelled; the one for threads has the same core.
+The probe reads one JSON command a line, and writes one JSON line for each response and each event. The protocol is
+described in tests/suite/README.md.
+
+The probe uses the interface for asyncio, whose calls can be cancelled. The interface for threads has the same core.
 """
 
 from __future__ import annotations
@@ -19,29 +21,30 @@ from typing import Any
 
 LOG = os.environ.get("LEASEHOLD_LOG")
 if LOG == "trace":
-    # gRPC reads them when it is imported. Its tracer of this name is a dump of the wire, with all that is secret.
+    # gRPC reads the variables when it is imported. The tracer "api" is excluded, because it prints all data on
+    # the wire, including secrets.
     os.environ.update(GRPC_VERBOSITY="debug", GRPC_TRACE="all,-api")
 
 import leasehold  # noqa: E402
 from leasehold import TLS, Target, aio  # noqa: E402
 
 Json = dict[str, Any]
-TIMES = ("ttl", "wait", "max_hold", "lock_delay", "disconnect_grace")
+DURATIONS = ("ttl", "wait", "max_hold", "lock_delay", "disconnect_grace")
 
 
 class Lease:
-    """A lease under its name."""
+    """A lease and the targets that it was acquired for."""
 
     def __init__(self, lease: aio.Lease, targets: list[Target]) -> None:
         self.lease = lease
         self._targets = targets
 
     def state(self) -> Json:
-        """As it is now."""
+        """Returns the current state of the lease."""
         is_valid = self.lease.is_valid()
         return {
             "lease_id": self.lease.lease_id,
-            "tokens": [self.lease.fencing_token_of(one) for one in self._targets],
+            "tokens": [self.lease.fencing_token_of(lock_target) for lock_target in self._targets],
             "valid": is_valid,
             "remaining_ms": self.lease.remaining() * 1e3,
             "lost_reason": reason(self.lease.lost_reason),
@@ -49,67 +52,67 @@ class Lease:
 
 
 class Probe:
-    """What the commands speak of."""
+    """The client and the leases that the commands refer to."""
 
     def __init__(self, client: aio.Client) -> None:
         self._client = client
         self._leases: dict[str, Lease] = {}
-        # The acquires under way, and all tasks, which the event loop does not keep.
-        self._open: dict[int, asyncio.Task[None]] = {}
+        # The pending acquires, and references to all tasks, because the event loop keeps weak references only.
+        self._pending: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def play(self) -> None:
-        """Does what it is told until its stdin ends."""
+    async def run(self) -> None:
+        """Runs the commands from stdin until its end."""
         lines = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
         while line := await lines.readline():
             command = json.loads(line)
             if command["do"] == "block":
-                # The thread of the program's own code.
+                # Blocks the thread of the event loop, as code of a program may.
                 time.sleep(command["ms"] / 1e3)
-                answer(command, now_ms(), ok={})
+                respond(command, now_ms(), ok={})
             elif command["do"] == "exit":
-                # Releases and hooks of exit are left out.
+                # Exits without releases and exit hooks.
                 os._exit(0)
             else:
-                self._begin(command)
+                self._start_task(command)
 
-    def _begin(self, command: Json) -> None:
-        task = asyncio.create_task(self._obey(command))
+    def _start_task(self, command: Json) -> None:
+        task = asyncio.create_task(self._execute(command))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if command["do"] in ("acquire", "try_acquire"):
-            self._open[command["id"]] = task
+            self._pending[command["id"]] = task
 
-    async def _obey(self, command: Json) -> None:
+    async def _execute(self, command: Json) -> None:
         before = now_ms()
         try:
             ok = await getattr(self, f"_{command['do']}")(command)
         except leasehold.Error as error:
-            answer(command, now_ms(), error=failure(error))
+            respond(command, now_ms(), error=failure(error))
         except asyncio.CancelledError:
-            answer(command, now_ms(), error={"class": "Cancelled", "message": "cancelled"})
+            respond(command, now_ms(), error={"class": "Cancelled", "message": "cancelled"})
         except Exception:
-            fault(traceback.format_exc())
+            abort(traceback.format_exc())
         else:
-            answer(command, before if command["do"] == "state" else now_ms(), ok=ok)
+            respond(command, before if command["do"] == "state" else now_ms(), ok=ok)
         finally:
-            self._open.pop(command["id"], None)
+            self._pending.pop(command["id"], None)
 
     async def _version(self, _: Json) -> Json:
         return {"language": "python", "version": leasehold.__version__}
 
     async def _acquire(self, command: Json) -> Json:
-        return self._keep(command, await self._lock(command).acquire())
+        return self._store_lease(command, await self._lock(command).acquire())
 
     async def _try_acquire(self, command: Json) -> Json | None:
         lease = await self._lock(command).try_acquire()
-        return None if lease is None else self._keep(command, lease)
+        return None if lease is None else self._store_lease(command, lease)
 
     async def _cancel(self, command: Json) -> Json:
-        # It may have ended by now.
-        task = self._open.get(command["call"])
+        # The call may have ended before.
+        task = self._pending.get(command["call"])
         if task is not None:
             task.cancel()
         return {}
@@ -130,57 +133,59 @@ class Probe:
         return {}
 
     def _lock(self, command: Json) -> aio.Lock:
-        options: Json = {name: command[f"{name}_ms"] / 1e3 for name in TIMES if command.get(f"{name}_ms") is not None}
+        options: Json = {
+            name: command[f"{name}_ms"] / 1e3 for name in DURATIONS if command.get(f"{name}_ms") is not None
+        }
         if command.get("reason") is not None:
             options["reason"] = command["reason"]
         if command.get("under") is not None:
             options["under"] = self._leases[command["under"]].lease
 
-        def queued(place: leasehold.Place) -> None:
+        def queued(position: leasehold.QueuePosition) -> None:
             at_ms = now_ms()
-            say(
+            emit(
                 {
                     "event": "queued",
                     "at_ms": at_ms,
                     "call": command["id"],
-                    "position": place.position,
-                    "queue_length": place.queue_length,
-                    "holders": [holder(one) for one in place.holders],
+                    "position": position.position,
+                    "queue_length": position.queue_length,
+                    "holders": [holder(item) for item in position.holders],
                 }
             )
 
         def lost(lease: aio.Lease) -> None:
             at_ms = now_ms()
-            say({"event": "lost", "at_ms": at_ms, "lease": command["as"], "reason": reason(lease.lost.reason)})
+            emit({"event": "lost", "at_ms": at_ms, "lease": command["as"], "reason": reason(lease.lost.reason)})
 
-        targets = [target(one) for one in command["targets"]]
+        targets = [target(item) for item in command["targets"]]
         if len(targets) == 1:
             return self._client.lock(targets[0], on_queue=queued, on_lost=lost, **options)
         return self._client.lock_all(targets, on_queue=queued, on_lost=lost, **options)
 
-    def _keep(self, command: Json, lease: aio.Lease) -> Json:
-        kept = Lease(lease, [target(one) for one in command["targets"]])
-        self._leases[command["as"]] = kept
-        return kept.state()
+    def _store_lease(self, command: Json, lease: aio.Lease) -> Json:
+        stored = Lease(lease, [target(item) for item in command["targets"]])
+        self._leases[command["as"]] = stored
+        return stored.state()
 
 
 async def main() -> int:
-    """Connects and plays; the exit code."""
-    # Nothing that goes wrong in a callback may look like an answer that is late.
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: fault(context))
+    """Connects, runs the commands, and returns the exit code."""
+    # An error in a callback ends the process, so that the runner does not take it for a late response.
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: abort(context))
     try:
         client = await connect()
     except leasehold.ConnectError as error:
-        say({"event": "failed", "at_ms": now_ms(), "error": failure(error)})
+        emit({"event": "failed", "at_ms": now_ms(), "error": failure(error)})
         return 1
-    say({"event": "ready", "at_ms": now_ms()})
-    await Probe(client).play()
-    # No shutdown: what is held is given back by the client's hook at the exit of the process.
+    emit({"event": "ready", "at_ms": now_ms()})
+    await Probe(client).run()
+    # Without a shutdown: the client's exit hook releases all leases.
     return 0
 
 
 async def connect() -> aio.Client:
-    """A client as the environment has it."""
+    """Creates and connects a client with the settings in the environment."""
 
     def file(name: str) -> bytes | None:
         path = os.environ.get(name)
@@ -199,75 +204,75 @@ async def connect() -> aio.Client:
     return await client.connect()
 
 
-def target(one: Json) -> Target:
-    """One lock, as a command names it."""
-    name, namespace = one["name"], one.get("namespace") or ""
-    if one.get("mode") == "semaphore":
-        return Target(name, namespace, permits=one["permits"], limit=one.get("limit"))
-    return Target(name, namespace, shared=one.get("mode") == "shared")
+def target(fields: Json) -> Target:
+    """Converts a target of a command."""
+    name, namespace = fields["name"], fields.get("namespace") or ""
+    if fields.get("mode") == "semaphore":
+        return Target(name, namespace, permits=fields["permits"], limit=fields.get("limit"))
+    return Target(name, namespace, shared=fields.get("mode") == "shared")
 
 
 def failure(error: leasehold.Error) -> Json:
-    """An error in the common spelling, which is that of the classes."""
-    after = error.retry_after
+    """Converts an error. Its name in the protocol is that of the class."""
+    retry_after = error.retry_after
     return {
         "class": type(error).__name__,
         "message": str(error),
-        "holders": [holder(one) for one in error.holders],
-        "retry_after_ms": None if after is None else after * 1e3,
+        "holders": [holder(item) for item in error.holders],
+        "retry_after_ms": None if retry_after is None else retry_after * 1e3,
         "reason": reason(error.reason) if isinstance(error, leasehold.LeaseLost) else None,
     }
 
 
-def reason(why: leasehold.LostReason | None) -> str | None:
-    """STORE_LOST is StoreLost."""
-    return None if why is None else why.name.title().replace("_", "")
+def reason(lost_reason: leasehold.LostReason | None) -> str | None:
+    """Converts a reason to its name in the protocol, such as STORE_LOST to StoreLost."""
+    return None if lost_reason is None else lost_reason.name.title().replace("_", "")
 
 
-def holder(one: leasehold.Holder) -> Json:
-    """Somebody who holds a lock."""
+def holder(message: leasehold.Holder) -> Json:
+    """Converts a holder."""
     return {
-        "lease_id": one.lease_id,
-        "owner": one.owner,
-        "reason": one.reason,
-        "token": one.fencing_token,
-        "remaining_ms": one.remaining * 1e3,
+        "lease_id": message.lease_id,
+        "owner": message.owner,
+        "reason": message.reason,
+        "token": message.fencing_token,
+        "remaining_ms": message.remaining * 1e3,
     }
 
 
-def answer(command: Json, at_ms: float, **outcome: Any) -> None:
-    """To a command."""
-    say({"id": command["id"], "at_ms": at_ms, **outcome})
+def respond(command: Json, at_ms: float, **outcome: Any) -> None:
+    """Writes the response to a command."""
+    emit({"id": command["id"], "at_ms": at_ms, **outcome})
 
 
-def say(line: Json) -> None:
-    """To the runner."""
+def emit(line: Json) -> None:
+    """Writes a line to the runner."""
     print(json.dumps(line), flush=True)
 
 
 def now_ms() -> float:
-    """On the clock that all processes of a machine share."""
+    """Returns the time of the clock that all processes of the machine share, in milliseconds."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) * 1e3
 
 
-def fault(what: object) -> None:
-    """Ends the program: this must not happen."""
-    print(what, file=sys.stderr, flush=True)
+def abort(error: object) -> None:
+    """Reports an unexpected error and ends the process."""
+    print(error, file=sys.stderr, flush=True)
     os._exit(101)
 
 
-class Faults(logging.Handler):
-    """The client logs its own faults as errors, and goes on."""
+class ErrorLogHandler(logging.Handler):
+    """A log handler that ends the process when the client logs an internal error, after which the client continues."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One of them."""
-        fault(self.format(record))
+        """Reports the record."""
+        abort(self.format(record))
 
 
 if __name__ == "__main__":
-    threading.excepthook = fault
-    sys.unraisablehook = fault
-    logging.getLogger("leasehold").addHandler(Faults(logging.ERROR))
+    threading.excepthook = abort
+    sys.unraisablehook = abort
+    logging.getLogger("leasehold").addHandler(ErrorLogHandler(logging.ERROR))
     if LOG is not None:
         logging.basicConfig(level=1, stream=sys.stderr)
     sys.exit(asyncio.run(main()))

@@ -1,4 +1,4 @@
-"""Brokers for the tests, and coroutines as tests."""
+"""Fixtures with brokers and Redis, and support for coroutine functions as tests."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from flavours import FakeSite, Flavour, RealSite, Site
+from interfaces import BrokerFixture, FakeBrokerFixture, Interface, RealBrokerFixture
 from processes import Broker, Redis
 from proxy import Proxy
 
 pytest_plugins = ["leasehold.pytest_plugin"]
 
-# For the programs that tests run.
+# Programs that tests start import the client from here.
 os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1] / "src")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a coroutine function in an event loop of its own."""
+    """Runs a coroutine function as a test, in a new event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -32,73 +32,73 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def _in_threads(test: Coroutine[Any, Any, None]) -> None:
-    # A call of the interface for threads keeps its thread as long as it waits.
+    # Each waiting call of the interface for threads occupies a thread of the executor.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
     await test
 
 
-@pytest.fixture(params=list(Flavour), ids=lambda one: one.value)
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Which interface."""
-    one: Flavour = request.param
-    return one
+@pytest.fixture(params=list(Interface), ids=lambda value: value.value)
+def interface(request: pytest.FixtureRequest) -> Interface:
+    """Returns the interface under test."""
+    value: Interface = request.param
+    return value
 
 
 @pytest.fixture(scope="module")
 def shared_broker() -> Iterator[Broker]:
-    """A broker on the memory store that nobody harms. Locks have the name of their test."""
+    """Yields a broker on the memory store that no test stops. Tests use their own names as lock names."""
     broker = Broker()
     yield broker
     broker.kill()
 
 
 @pytest.fixture(params=["real", "fake"])
-def site(request: pytest.FixtureRequest, flavour: Flavour) -> Site:
-    """A real broker or the fake, by either interface."""
+def broker_fixture(request: pytest.FixtureRequest, interface: Interface) -> BrokerFixture:
+    """Returns a fixture with a real or a fake broker, for the interface under test."""
     if request.param == "fake":
-        return FakeSite(flavour)
-    return RealSite(request.getfixturevalue("shared_broker"), flavour)
+        return FakeBrokerFixture(interface)
+    return RealBrokerFixture(request.getfixturevalue("shared_broker"), interface)
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A lock that no other test uses."""
+    """Returns the name of a lock that no other test uses."""
     return f"{request.node.name}"
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
-    """Starts a broker, a Redis or a proxy that ends with the test."""
+    """Yields a function that starts a broker, a Redis or a proxy, which ends with the test."""
     started: list[Any] = []
 
-    def begin(kind: type[Any], *args: Any) -> Any:
-        one = kind(*args)
-        started.append(one)
-        return one
+    def create(kind: type[Any], *args: Any) -> Any:
+        resource = kind(*args)
+        started.append(resource)
+        return resource
 
-    yield begin
-    for one in reversed(started):
-        if isinstance(one, Proxy):
-            one.stop()
+    yield create
+    for resource in reversed(started):
+        if isinstance(resource, Proxy):
+            resource.stop()
         else:
-            one.kill()
+            resource.kill()
 
 
 @pytest.fixture
 def redis(start: Callable[..., Any]) -> Redis:
-    """A Redis of its own."""
-    one: Redis = start(Redis)
-    return one
+    """Returns a Redis for this test only."""
+    server: Redis = start(Redis)
+    return server
 
 
 @pytest.fixture
 def broker(start: Callable[..., Any]) -> Broker:
-    """A broker of its own on the memory store."""
-    one: Broker = start(Broker)
-    return one
+    """Returns a broker on the memory store for this test only."""
+    process: Broker = start(Broker)
+    return process
 
 
 @pytest.fixture
 def two_brokers(start: Callable[..., Any], redis: Redis) -> list[Broker]:
-    """Two brokers that share a Redis."""
+    """Returns two brokers that share a Redis."""
     return [start(Broker, redis.url), start(Broker, redis.url)]

@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker: it cuts, swallows, delays and refuses."""
+"""A TCP proxy in front of a broker, which breaks connections, drops or delays data, and rejects connections."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 from typing import Callable
 
 
-class Way(enum.Flag):
-    """Which packets are meant."""
+class Direction(enum.Flag):
+    """Direction of the data that is dropped."""
 
     TO_BROKER = enum.auto()
     TO_CLIENT = enum.auto()
@@ -18,74 +18,74 @@ class Way(enum.Flag):
 
 
 class Proxy:
-    """Serves on a thread of its own until stopped."""
+    """A proxy that runs in a separate thread until it is stopped."""
 
     def __init__(self, broker: str) -> None:
         host, port = broker.split(":")
         self._broker = (host, int(port))
-        self._swallowed = Way(0)
+        self._dropped_directions = Direction(0)
         self._delay = 0.0
-        self._refuses = False
-        self._lost = 0
-        self._opened = 0
+        self._rejects_connections = False
+        self._dropped_bytes = 0
+        self._opened_connections = 0
         self._changed = threading.Condition()
-        self._open: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        serves = asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._server = asyncio.run_coroutine_threadsafe(serves, self._loop).result(5)
+        start = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(5)
         self.addr = "127.0.0.1:{1}".format(*self._server.sockets[0].getsockname())
 
     @property
     def url(self) -> str:
-        """As an endpoint."""
+        """Endpoint of the proxy."""
         return f"http://{self.addr}"
 
-    def swallow(self, way: Way) -> None:
-        """Loses what is sent that way, while connections stay open."""
-        self._swallowed = way
+    def drop(self, directions: Direction) -> None:
+        """Drops data in the given directions while connections stay open."""
+        self._dropped_directions = directions
 
     def delay(self, seconds: float) -> None:
-        """Keeps what the broker says for so long."""
+        """Delays data from the broker by this time."""
         self._delay = seconds
 
-    def refuse(self, refuses: bool = True) -> None:
+    def reject_connections(self, rejects: bool = True) -> None:
         """Closes new connections at once."""
-        self._refuses = refuses
+        self._rejects_connections = rejects
 
-    def cut(self) -> int:
-        """Breaks every connection; how many."""
+    def break_connections(self) -> int:
+        """Breaks all connections and returns their number."""
 
-        async def cut() -> int:
-            writers = list(self._open)
+        async def break_connections() -> int:
+            writers = list(self._writers)
             for writer in writers:
                 writer.transport.abort()
             return len(writers) // 2
 
-        return asyncio.run_coroutine_threadsafe(cut(), self._loop).result(5)
+        return asyncio.run_coroutine_threadsafe(break_connections(), self._loop).result(5)
 
     @property
-    def lost(self) -> int:
-        """How many bytes were swallowed."""
-        return self._lost
+    def dropped_bytes(self) -> int:
+        """Number of dropped bytes."""
+        return self._dropped_bytes
 
     @property
-    def opened(self) -> int:
-        """How many connections were opened."""
-        return self._opened
+    def opened_connections(self) -> int:
+        """Number of connections that were opened."""
+        return self._opened_connections
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
-        """Waits until something has happened here."""
+        """Waits until the condition on the state of the proxy is true."""
         with self._changed:
-            assert self._changed.wait_for(condition, timeout), "it did not happen"
+            assert self._changed.wait_for(condition, timeout), "the condition did not become true"
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops the proxy."""
 
         async def end() -> None:
             self._server.close()
-            for writer in list(self._open):
+            for writer in list(self._writers):
                 writer.transport.abort()
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:
@@ -98,53 +98,56 @@ class Proxy:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._note(opened=1)
-        if self._refuses:
+        self._record(opened=1)
+        if self._rejects_connections:
             writer.transport.abort()
             return
         try:
-            far_reader, far_writer = await asyncio.open_connection(*self._broker)
+            broker_reader, broker_writer = await asyncio.open_connection(*self._broker)
         except OSError:
             writer.transport.abort()
             return
-        both = (writer, far_writer)
-        self._open.update(both)
+        writers = (writer, broker_writer)
+        self._writers.update(writers)
         try:
-            pumps = (self._pump(reader, far_writer, Way.TO_BROKER), self._pump(far_reader, writer, Way.TO_CLIENT))
-            await asyncio.gather(*pumps)
+            copies = (
+                self._pump(reader, broker_writer, Direction.TO_BROKER),
+                self._pump(broker_reader, writer, Direction.TO_CLIENT),
+            )
+            await asyncio.gather(*copies)
         except (OSError, asyncio.CancelledError):
-            # Cut, or the proxy is stopped.
+            # The connection was broken, or the proxy was stopped.
             pass
         finally:
-            for one in both:
-                one.transport.abort()
-            self._open.difference_update(both)
+            for open_writer in writers:
+                open_writer.transport.abort()
+            self._writers.difference_update(writers)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
-        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        sender = asyncio.ensure_future(self._send(late, writer))
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
+        delayed: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        sender = asyncio.ensure_future(self._send(delayed, writer))
         try:
             while data := await reader.read(65536):
-                if way & self._swallowed:
-                    self._note(lost=len(data))
+                if direction & self._dropped_directions:
+                    self._record(dropped=len(data))
                     continue
-                delay = self._delay if way is Way.TO_CLIENT else 0.0
-                late.put_nowait((self._loop.time() + delay, data))
-            if not self._swallowed:
+                delay = self._delay if direction is Direction.TO_CLIENT else 0.0
+                delayed.put_nowait((self._loop.time() + delay, data))
+            if not self._dropped_directions:
                 raise ConnectionResetError
         finally:
             sender.cancel()
 
-    async def _send(self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+    async def _send(self, delayed: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while True:
-                at, data = await late.get()
-                await asyncio.sleep(max(0.0, at - self._loop.time()))
+                send_at, data = await delayed.get()
+                await asyncio.sleep(max(0.0, send_at - self._loop.time()))
                 writer.write(data)
                 await writer.drain()
 
-    def _note(self, lost: int = 0, opened: int = 0) -> None:
+    def _record(self, dropped: int = 0, opened: int = 0) -> None:
         with self._changed:
-            self._lost += lost
-            self._opened += opened
+            self._dropped_bytes += dropped
+            self._opened_connections += opened
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Blocks and decorated functions: what is given back when, and what a loss does to the code inside."""
+"""Blocks and decorated functions: their releases, and the effects of a lost lock on the code inside."""
 
 from __future__ import annotations
 
@@ -12,74 +12,76 @@ import leasehold
 from leasehold import LostReason, aio, assert_held
 from leasehold.testing import FakeBroker
 
-SOON = 5.0
+TIMEOUT = 5.0
 
 
-def test_a_block_holds_and_gives_back(fake_broker: FakeBroker) -> None:
+def test_a_block_acquires_and_releases(fake_broker: FakeBroker) -> None:
     client = fake_broker.client()
     with client.lock("a", reason="work") as lease:
         assert lease.is_valid() and fake_broker.holder_count("a") == 1
-        with client.acquire("b") as other:
-            assert other.is_valid()
-        assert not other.is_valid()
+        with client.acquire("b") as other_lease:
+            assert other_lease.is_valid()
+        assert not other_lease.is_valid()
     assert not lease.is_valid() and fake_broker.holder_count("a") == 0
 
 
-def test_a_lock_is_entered_by_many_threads(fake_broker: FakeBroker) -> None:
+def test_many_threads_can_use_one_lock_object(fake_broker: FakeBroker) -> None:
     lock = fake_broker.client().lock("a")
-    inside, most = 0, 0
+    inside, most_inside = 0, 0
 
     def work() -> None:
-        nonlocal inside, most
+        nonlocal inside, most_inside
         for _ in range(20):
             with lock:
                 inside += 1
-                most = max(most, inside)
+                most_inside = max(most_inside, inside)
                 inside -= 1
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SOON)
-    assert most == 1 and fake_broker.holder_count("a") == 0
+        thread.join(TIMEOUT)
+    assert most_inside == 1 and fake_broker.holder_count("a") == 0
 
 
-def test_a_block_that_fails_gives_back(fake_broker: FakeBroker) -> None:
+def test_a_block_that_raises_releases_its_lock(fake_broker: FakeBroker) -> None:
     with pytest.raises(ZeroDivisionError), fake_broker.client().lock("a"):
         raise ZeroDivisionError
     assert fake_broker.holder_count("a") == 0
 
 
-def test_an_interrupted_block_does_not_wait(fake_broker: FakeBroker) -> None:
+def test_an_interrupted_block_releases_without_waiting(fake_broker: FakeBroker) -> None:
     with pytest.raises(KeyboardInterrupt), fake_broker.client().lock("a"):
         raise KeyboardInterrupt
     assert fake_broker.holder_count("a") == 0
 
 
-def test_a_block_whose_lock_was_lost_says_so_at_its_end(fake_broker: FakeBroker) -> None:
+def test_a_block_whose_lock_was_lost_raises_at_its_end(fake_broker: FakeBroker) -> None:
     done = []
     with pytest.raises(leasehold.LeaseLost) as caught, fake_broker.client().lock("a") as lease:
         fake_broker.lose("a")
         assert lease.lost and lease.lost.reason is LostReason.STORE_LOST
         with pytest.raises(leasehold.LeaseLost):
             lease.check()
-        done.append("nothing stops a thread")
+        done.append("the thread continues")
     assert caught.value.reason is LostReason.STORE_LOST and done
 
 
-def test_the_error_of_a_block_goes_before_its_loss(fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_of_a_block_takes_precedence_over_its_loss(
+    fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ZeroDivisionError), fake_broker.client().lock("a"):
         fake_broker.lose("a")
         raise ZeroDivisionError
     assert "after an exception: the lock was lost" in caplog.text
 
 
-def test_a_lost_lease_gives_nothing_back(fake_broker: FakeBroker) -> None:
-    one, other = fake_broker.client("one"), fake_broker.client("other")
-    lost = one.acquire("a")
+def test_the_release_of_a_lost_lease_releases_nothing(fake_broker: FakeBroker) -> None:
+    client, other_client = fake_broker.client("one"), fake_broker.client("other")
+    lost = client.acquire("a")
     fake_broker.lose("a")
-    held = other.acquire("a")
+    held = other_client.acquire("a")
     with pytest.raises(leasehold.LeaseLost):
         lost.release()
     lost.release()
@@ -88,37 +90,37 @@ def test_a_lost_lease_gives_nothing_back(fake_broker: FakeBroker) -> None:
 
 
 def test_on_lost_may_block(fake_broker: FakeBroker) -> None:
-    told: list[leasehold.Lease] = []
-    begun, go_on = threading.Event(), threading.Event()
+    notified: list[leasehold.Lease] = []
+    started, may_continue = threading.Event(), threading.Event()
 
     def on_lost(lease: leasehold.Lease) -> None:
-        told.append(lease)
-        begun.set()
-        go_on.wait(SOON)
+        notified.append(lease)
+        started.set()
+        may_continue.wait(TIMEOUT)
 
     client = fake_broker.client()
     lease = client.acquire("a", on_lost=on_lost)
     quiet = client.acquire("b", on_lost=on_lost)
     quiet.release()
     fake_broker.lose("a")
-    assert begun.wait(SOON)
+    assert started.wait(TIMEOUT)
     client.acquire("c").release()
-    go_on.set()
-    assert told == [lease], "once, and not for a release"
+    may_continue.set()
+    assert notified == [lease], "on_lost must be called once, and not for a release"
 
 
-def test_lost_is_waited_for(fake_broker: FakeBroker) -> None:
+def test_lost_can_be_waited_for(fake_broker: FakeBroker) -> None:
     lease = fake_broker.client().acquire("a")
     assert lease.lost.wait(0.01) is None and not lease.lost.is_set()
     timer = threading.Timer(0.05, fake_broker.lose, ("a", LostReason.REVOKED, "by hand"))
     timer.start()
-    assert lease.lost.wait(SOON) is LostReason.REVOKED
+    assert lease.lost.wait(TIMEOUT) is LostReason.REVOKED
     assert lease.lost.loss == leasehold.Loss(LostReason.REVOKED, "by hand")
     assert lease.lost.wait(0) is LostReason.REVOKED
     timer.join()
 
 
-def test_a_function_is_locked(fake_broker: FakeBroker) -> None:
+def test_a_decorated_function_holds_its_lock(fake_broker: FakeBroker) -> None:
     client = fake_broker.client()
 
     @client.locked("daily-report", ttl=5)
@@ -140,7 +142,7 @@ def test_a_function_is_locked(fake_broker: FakeBroker) -> None:
         async def wrong() -> None: ...
 
 
-def test_assert_held_finds_wrong_wiring(fake_broker: FakeBroker) -> None:
+def test_assert_held_detects_a_missing_lock(fake_broker: FakeBroker) -> None:
     client = fake_broker.client()
     with pytest.raises(leasehold.NotHeld):
         assert_held("a")
@@ -150,17 +152,17 @@ def test_assert_held_finds_wrong_wiring(fake_broker: FakeBroker) -> None:
             assert_held("c")
         with pytest.raises(leasehold.NotHeld):
             assert_held(leasehold.Target("a", namespace="elsewhere"))
-        found: list[bool] = []
+        checked: list[bool] = []
 
-        def look() -> None:
+        def check() -> None:
             with pytest.raises(leasehold.NotHeld):
                 assert_held("a")
-            found.append(True)
+            checked.append(True)
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=check)
         thread.start()
-        thread.join(SOON)
-        assert found, "another thread holds nothing by itself"
+        thread.join(TIMEOUT)
+        assert checked, "another thread must not hold the lock"
     with pytest.raises(leasehold.NotHeld):
         assert_held("a")
     with pytest.raises(leasehold.LeaseLost), client.lock("a"):
@@ -168,7 +170,7 @@ def test_assert_held_finds_wrong_wiring(fake_broker: FakeBroker) -> None:
         assert_held("a")
 
 
-def test_an_error_of_the_fake_is_told_once(fake_broker: FakeBroker) -> None:
+def test_an_injected_error_is_raised_once(fake_broker: FakeBroker) -> None:
     client = fake_broker.client()
     fake_broker.refuse("a", leasehold.StoreRecovering("wait", 3.0))
     with pytest.raises(leasehold.StoreRecovering) as caught:
@@ -184,7 +186,7 @@ async def test_a_task_is_cancelled_on_loss(fake_broker: FakeBroker) -> None:
     async def work() -> None:
         async with client.lock("a"):
             try:
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(TIMEOUT)
             except asyncio.CancelledError:
                 stopped.append("here")
                 raise
@@ -201,22 +203,22 @@ async def test_a_task_is_cancelled_on_loss(fake_broker: FakeBroker) -> None:
         assert task.cancelling() == 0
 
 
-async def test_a_task_goes_on_after_a_loss(fake_broker: FakeBroker) -> None:
+async def test_a_task_can_continue_after_a_loss(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
     for _ in range(3):
         with pytest.raises(leasehold.LeaseLost):
             async with client.lock("a"):
                 fake_broker.lose("a")
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(TIMEOUT)
         await asyncio.sleep(0)
 
 
-async def test_a_cancelled_task_is_cancelled_and_gives_back(fake_broker: FakeBroker) -> None:
+async def test_a_cancelled_task_releases_its_lock(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
 
     async def work() -> None:
         async with client.lock("a"):
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(TIMEOUT)
 
     task = asyncio.ensure_future(work())
     while fake_broker.holder_count("a") == 0:
@@ -229,9 +231,9 @@ async def test_a_cancelled_task_is_cancelled_and_gives_back(fake_broker: FakeBro
 
 
 if sys.version_info >= (3, 11):
-    # Before, a task does not count who has cancelled it.
+    # Tasks of older versions do not count their cancellations.
 
-    async def test_a_cancellation_beside_a_loss_stays_one(fake_broker: FakeBroker) -> None:
+    async def test_a_cancellation_during_a_loss_stays_a_cancellation(fake_broker: FakeBroker) -> None:
         client = fake_broker.aio_client()
         task = asyncio.current_task()
         assert task is not None
@@ -242,24 +244,24 @@ if sys.version_info >= (3, 11):
                 assert inner is not None
                 fake_broker.lose("a")
                 asyncio.get_running_loop().call_soon(inner.cancel)
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(TIMEOUT)
 
         with pytest.raises(asyncio.CancelledError):
             await asyncio.ensure_future(work())
 
 
-async def test_nested_blocks_are_left_by_their_own_loss(fake_broker: FakeBroker) -> None:
+async def test_each_nested_block_ends_with_its_own_loss(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
     async with client.lock("outer") as outer:
         with pytest.raises(leasehold.LeaseLost):
             async with client.lock("inner"):
                 fake_broker.lose("inner")
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(TIMEOUT)
         assert outer.is_valid()
     with pytest.raises(leasehold.LeaseLost):
         async with client.lock("outer"), client.lock("inner") as inner:
             fake_broker.lose("outer")
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(TIMEOUT)
     assert not inner.is_valid() and fake_broker.holder_count("inner") == 0
 
 
@@ -276,7 +278,7 @@ async def test_a_timeout_around_a_block_stays_a_timeout(fake_broker: FakeBroker)
 
     async def work() -> None:
         async with client.lock("a"):
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(TIMEOUT)
 
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(work(), 0.05)
@@ -284,32 +286,32 @@ async def test_a_timeout_around_a_block_stays_a_timeout(fake_broker: FakeBroker)
         await asyncio.sleep(0)
 
 
-async def test_a_loss_that_the_block_swallows_is_told_at_its_end(fake_broker: FakeBroker) -> None:
+async def test_a_loss_that_the_block_suppresses_is_raised_at_its_end(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
     with pytest.raises(leasehold.LeaseLost):
         async with client.lock("a"):
             fake_broker.lose("a")
             try:
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(TIMEOUT)
             except asyncio.CancelledError:
                 pass
 
 
-async def test_a_call_that_is_cancelled_leaves_the_line(fake_broker: FakeBroker) -> None:
+async def test_a_cancelled_call_leaves_the_queue(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
     held = await client.acquire("a")
-    waits = asyncio.ensure_future(client.acquire("a"))
+    pending = asyncio.ensure_future(client.acquire("a"))
     while fake_broker.queue_length("a") == 0:
         await asyncio.sleep(0)
-    waits.cancel()
+    pending.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await waits
+        await pending
     assert fake_broker.queue_length("a") == 0
     await held.release()
     assert fake_broker.holder_count("a") == 0
 
 
-async def test_a_grant_that_nobody_awaits_any_more_is_given_back(fake_broker: FakeBroker) -> None:
+async def test_a_grant_of_a_cancelled_call_is_released(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
     for polls in range(12):
         call = asyncio.ensure_future(client.acquire("a"))
@@ -324,16 +326,16 @@ async def test_a_grant_that_nobody_awaits_any_more_is_given_back(fake_broker: Fa
             await asyncio.sleep(0)
 
 
-async def test_on_lost_is_called_by_the_loop(fake_broker: FakeBroker) -> None:
-    told: asyncio.Future[aio.Lease] = asyncio.get_running_loop().create_future()
-    lease = await fake_broker.aio_client().acquire("a", on_lost=told.set_result)
-    waits = asyncio.ensure_future(lease.lost.wait())
+async def test_on_lost_is_called_by_the_event_loop(fake_broker: FakeBroker) -> None:
+    notified: asyncio.Future[aio.Lease] = asyncio.get_running_loop().create_future()
+    lease = await fake_broker.aio_client().acquire("a", on_lost=notified.set_result)
+    pending = asyncio.ensure_future(lease.lost.wait())
     fake_broker.lose("a", LostReason.MAX_HOLD)
-    assert await asyncio.wait_for(told, SOON) is lease
-    assert await waits is LostReason.MAX_HOLD and lease.lost
+    assert await asyncio.wait_for(notified, TIMEOUT) is lease
+    assert await pending is LostReason.MAX_HOLD and lease.lost
 
 
-async def test_a_coroutine_function_is_locked(fake_broker: FakeBroker) -> None:
+async def test_a_decorated_coroutine_function_holds_its_lock(fake_broker: FakeBroker) -> None:
     client = fake_broker.aio_client()
 
     @client.locked("a")
@@ -343,7 +345,7 @@ async def test_a_coroutine_function_is_locked(fake_broker: FakeBroker) -> None:
         await inner
         if lose:
             fake_broker.lose("a")
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(TIMEOUT)
         return lease.fencing_token
 
     async def held_inside() -> None:
@@ -360,17 +362,17 @@ async def test_a_coroutine_function_is_locked(fake_broker: FakeBroker) -> None:
         def wrong() -> None: ...
 
 
-async def test_many_tasks_enter_one_lock(fake_broker: FakeBroker) -> None:
+async def test_many_tasks_can_use_one_lock_object(fake_broker: FakeBroker) -> None:
     lock = fake_broker.aio_client().lock("a")
-    inside, most = 0, 0
+    inside, most_inside = 0, 0
 
     async def work() -> None:
-        nonlocal inside, most
+        nonlocal inside, most_inside
         async with lock:
             inside += 1
-            most = max(most, inside)
+            most_inside = max(most_inside, inside)
             await asyncio.sleep(0)
             inside -= 1
 
     await asyncio.gather(*(work() for _ in range(30)))
-    assert most == 1 and fake_broker.holder_count("a") == 0
+    assert most_inside == 1 and fake_broker.holder_count("a") == 0

@@ -1,4 +1,4 @@
-"""What the calls do, with a broker and with the fake, in threads and in asyncio alike."""
+"""Behaviour of the calls, with a real and a fake broker, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -8,163 +8,171 @@ import time
 import warnings
 
 import pytest
-from flavours import SOON, Site, takes
+from interfaces import TIMEOUT, BrokerFixture, acquire_and_release
 
 import leasehold
-from leasehold import LostReason, Place, aio
+from leasehold import LostReason, QueuePosition, aio
 
 
-async def test_one_holds_and_the_next_has_a_larger_token(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name, ttl=2)
+async def test_the_next_holder_has_a_larger_fencing_token(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name, ttl=2)
     assert lease.is_valid() and lease.lost_reason is None and not lease.inner.lost
     lease.check()
     assert lease.fencing_token > 0 and lease.lease_id and lease.remaining() > 0
     assert lease.locks == [f"default/{name}"]
     assert lease.fencing_token_of(name) == lease.fencing_token
     assert lease.fencing_token_of("another") is None
-    assert await other.try_lock(name) is None, "two have it"
+    assert await other_client.try_lock(name) is None, "the lock has two holders"
     await lease.release()
     assert not lease.is_valid() and lease.lost_reason is LostReason.RELEASED
     assert lease.remaining() == 0
     with pytest.raises(leasehold.LeaseLost):
         lease.check()
-    taken = await other.try_lock(name)
-    assert taken is not None and taken.fencing_token > lease.fencing_token
+    acquired = await other_client.try_lock(name)
+    assert acquired is not None and acquired.fencing_token > lease.fencing_token
     await lease.release()
-    assert taken.is_valid(), "a second release does nothing"
-    await taken.release()
+    assert acquired.is_valid(), "a second release released another lease"
+    await acquired.release()
 
 
-async def test_a_wait_ends_with_who_was_in_the_way(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name, reason="to be there")
-    begun = time.monotonic()
+async def test_a_wait_timeout_reports_the_holders(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name, reason="maintenance")
+    started_at = time.monotonic()
     with pytest.raises(leasehold.WaitTimeout) as caught:
-        await other.acquire(name, wait=0.3)
-    assert time.monotonic() - begun >= 0.3
+        await other_client.acquire(name, wait=0.3)
+    assert time.monotonic() - started_at >= 0.3
     (holder,) = caught.value.holders
-    assert (holder.owner, holder.reason, holder.lease_id) == ("one", "to be there", lease.lease_id)
-    assert "one (to be there)" in str(caught.value)
+    assert (holder.owner, holder.reason, holder.lease_id) == ("one", "maintenance", lease.lease_id)
+    assert "one (maintenance)" in str(caught.value)
     with pytest.raises(leasehold.Held):
-        await other.acquire(name, wait=0)
+        await other_client.acquire(name, wait=0)
     await lease.release()
 
 
-async def test_a_waiter_learns_its_place_and_is_granted_in_its_turn(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name)
-    first = asyncio.ensure_future(one.acquire(name))
-    await site.waits_for(name, 1)
-    places: list[Place] = []
-    second = asyncio.ensure_future(other.acquire(name, on_queue=places.append))
-    await site.waits_for(name, 2)
+async def test_a_waiter_receives_its_position_and_is_granted_in_order(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name)
+    first = asyncio.ensure_future(client.acquire(name))
+    await broker_fixture.wait_for_waiters(name, 1)
+    positions: list[QueuePosition] = []
+    second = asyncio.ensure_future(other_client.acquire(name, on_queue=positions.append))
+    await broker_fixture.wait_for_waiters(name, 2)
     await lease.release()
-    leads = await asyncio.wait_for(first, SOON)
+    first_lease = await asyncio.wait_for(first, TIMEOUT)
     assert not second.done()
-    await leads.release()
-    last = await asyncio.wait_for(second, SOON)
-    assert last.fencing_token > leads.fencing_token > lease.fencing_token
-    assert (places[0].position, places[0].queue_length) == (2, 2)
-    assert [place.position for place in places] == sorted((place.position for place in places), reverse=True)
-    await last.release()
+    await first_lease.release()
+    second_lease = await asyncio.wait_for(second, TIMEOUT)
+    assert second_lease.fencing_token > first_lease.fencing_token > lease.fencing_token
+    assert (positions[0].position, positions[0].queue_length) == (2, 2)
+    assert [position.position for position in positions] == sorted(
+        (position.position for position in positions), reverse=True
+    )
+    await second_lease.release()
 
 
-async def test_a_hook_that_fails_ends_the_wait(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name)
+async def test_a_hook_that_fails_ends_the_wait(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name)
 
-    def fail(_: Place) -> None:
+    def fail(_: QueuePosition) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await other.acquire(name, on_queue=fail)
-    await site.waits_for(name, 0)
+        await other_client.acquire(name, on_queue=fail)
+    await broker_fixture.wait_for_waiters(name, 0)
     await lease.release()
 
 
-async def test_a_lease_that_nobody_refers_to_is_given_back(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name, ttl=20)
-    with warnings.catch_warnings(record=True) as warned:
+async def test_an_unreferenced_lease_is_released(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name, ttl=20)
+    with warnings.catch_warnings(record=True) as warnings_:
         warnings.simplefilter("always")
         del lease
-        until = time.monotonic() + SOON
-        # The thread that has called refers to it a little longer.
-        while not warned and time.monotonic() < until:
+        deadline = time.monotonic() + TIMEOUT
+        # The thread that made the call keeps a reference to the lease for a short time.
+        while not warnings_ and time.monotonic() < deadline:
             gc.collect()
             await asyncio.sleep(0)
-    assert [str(one.message) for one in warned] == [f"nobody has released the lease of default/{name}"]
-    await takes(other, name)
+    assert [str(warning.message) for warning in warnings_] == [
+        f"the lease of default/{name} was not released: use a with block, or call release"
+    ]
+    await acquire_and_release(other_client, name)
 
 
-async def test_a_client_lives_as_long_as_its_leases(site: Site, name: str) -> None:
-    other = site.client("other")
-    lease = await site.client("one").acquire(name, ttl=3)
+async def test_leases_keep_their_client_alive(broker_fixture: BrokerFixture, name: str) -> None:
+    other_client = broker_fixture.client("other")
+    lease = await broker_fixture.client("one").acquire(name, ttl=3)
     gc.collect()
     await asyncio.sleep(4)
     assert lease.is_valid()
-    assert await other.try_lock(name) is None
+    assert await other_client.try_lock(name) is None
     await lease.release()
 
 
-async def test_a_shutdown_gives_everything_back(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name, ttl=20)
-    waits = asyncio.ensure_future(one.acquire(name))
-    await site.waits_for(name, 1)
-    begun = time.monotonic()
-    await one.shutdown()
-    assert time.monotonic() - begun < 2.5
+async def test_a_shutdown_releases_everything(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name, ttl=20)
+    pending = asyncio.ensure_future(client.acquire(name))
+    await broker_fixture.wait_for_waiters(name, 1)
+    started_at = time.monotonic()
+    await client.shutdown()
+    assert time.monotonic() - started_at < 2.5
     with pytest.raises(leasehold.Closed):
-        await asyncio.wait_for(waits, SOON)
+        await asyncio.wait_for(pending, TIMEOUT)
     assert await lease.lost() is LostReason.CLOSED
-    for call in (one.acquire(name), one.get(name)):
+    for call in (client.acquire(name), client.get(name)):
         with pytest.raises(leasehold.Closed):
             await call
     with pytest.raises(leasehold.LeaseLost):
         await lease.release()
-    await takes(other, name)
-    await one.shutdown()
+    await acquire_and_release(other_client, name)
+    await client.shutdown()
 
 
-async def test_attempts_are_counted(site: Site, name: str) -> None:
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire(name)
-    begun = time.monotonic()
-    assert await other.try_lock(name, attempts=4, every=0.1) is None
-    assert 0.3 * 0.75 <= time.monotonic() - begun < 1.2
-    late = asyncio.ensure_future(other.try_lock(name, attempts=1_000, every=0.01))
+async def test_try_lock_makes_the_given_number_of_attempts(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire(name)
+    started_at = time.monotonic()
+    assert await other_client.try_lock(name, attempts=4, every=0.1) is None
+    assert 0.3 * 0.75 <= time.monotonic() - started_at < 1.2
+    late = asyncio.ensure_future(other_client.try_lock(name, attempts=1_000, every=0.01))
     await lease.release()
-    taken = await asyncio.wait_for(late, SOON)
-    assert taken is not None
-    await taken.release()
+    acquired = await asyncio.wait_for(late, TIMEOUT)
+    assert acquired is not None
+    await acquired.release()
 
 
-async def test_a_look_tells_who_holds_and_how_many_wait(site: Site, name: str) -> None:
-    client = site.client("one")
+async def test_get_returns_the_holders_and_the_queue_length(broker_fixture: BrokerFixture, name: str) -> None:
+    client = broker_fixture.client("one")
     assert await client.get(name) is None
-    lease = await client.acquire(name, reason="looked at")
-    waits = asyncio.ensure_future(client.acquire(name))
-    await site.waits_for(name, 1)
+    lease = await client.acquire(name, reason="inspected")
+    pending = asyncio.ensure_future(client.acquire(name))
+    await broker_fixture.wait_for_waiters(name, 1)
     state = await client.get(name)
     assert state is not None and state.queue_length == 1
     (holder,) = state.holders
-    assert (holder.owner, holder.reason) == ("one", "looked at")
+    assert (holder.owner, holder.reason) == ("one", "inspected")
     assert holder.fencing_token == state.last_fencing_token == lease.fencing_token
     assert holder.since is not None and holder.remaining > 0
     await lease.release()
-    await (await waits).release()
+    await (await pending).release()
 
 
-async def test_a_leader_is_elected_and_observed(site: Site, name: str) -> None:
-    one, other, third = site.client("one"), site.client("other"), site.client("third")
+async def test_a_leader_is_elected_and_observed(broker_fixture: BrokerFixture, name: str) -> None:
+    client, other_client, third = (
+        broker_fixture.client("one"),
+        broker_fixture.client("other"),
+        broker_fixture.client("third"),
+    )
     observer = third.inner.elect(name).observe()
 
     async def leader() -> leasehold.Holder | None:
         if isinstance(observer, aio.Observer):
-            return await asyncio.wait_for(observer.next(), SOON)
-        return await asyncio.wait_for(asyncio.to_thread(observer.next), SOON)
+            return await asyncio.wait_for(observer.next(), TIMEOUT)
+        return await asyncio.wait_for(asyncio.to_thread(observer.next), TIMEOUT)
 
     async def campaign(election: leasehold.Election | aio.Election) -> leasehold.Lease | aio.Lease:
         if isinstance(election, aio.Election):
@@ -172,25 +180,25 @@ async def test_a_leader_is_elected_and_observed(site: Site, name: str) -> None:
         return await asyncio.to_thread(election.campaign)
 
     assert await leader() is None
-    leads = await campaign(one.inner.elect(name, reason="first"))
-    seen = await leader()
-    assert seen is not None and (seen.owner, seen.reason) == ("one", "first")
-    assert seen.fencing_token == leads.fencing_token
-    following = asyncio.ensure_future(campaign(other.inner.elect(name)))
-    await site.waits_for(name, 1)
-    await one.shutdown()
-    follows = await asyncio.wait_for(following, SOON)
-    seen = await leader()
-    assert seen is not None and seen.owner == "other"
-    assert follows.is_valid()
-    await other.shutdown()
+    first_lease = await campaign(client.inner.elect(name, reason="first"))
+    observed = await leader()
+    assert observed is not None and (observed.owner, observed.reason) == ("one", "first")
+    assert observed.fencing_token == first_lease.fencing_token
+    pending = asyncio.ensure_future(campaign(other_client.inner.elect(name)))
+    await broker_fixture.wait_for_waiters(name, 1)
+    await client.shutdown()
+    second_lease = await asyncio.wait_for(pending, TIMEOUT)
+    observed = await leader()
+    assert observed is not None and observed.owner == "other"
+    assert second_lease.is_valid()
+    await other_client.shutdown()
 
 
-async def test_fields_that_are_not_legal_are_told(site: Site, name: str) -> None:
-    client = site.client("one")
-    with pytest.raises(TypeError, match="no such option: tll"):
+async def test_invalid_fields_are_rejected(broker_fixture: BrokerFixture, name: str) -> None:
+    client = broker_fixture.client("one")
+    with pytest.raises(TypeError, match="unknown option: tll"):
         await client.acquire(name, tll=3)
-    with pytest.raises(ValueError, match="not a span of time"):
+    with pytest.raises(ValueError, match="invalid duration"):
         await client.acquire(name, ttl=-1)
     with pytest.raises(ValueError, match=r"range|seconds"):
         await client.acquire(name, ttl=1e20)
@@ -198,4 +206,4 @@ async def test_fields_that_are_not_legal_are_told(site: Site, name: str) -> None
         await client.acquire(3)
     with pytest.raises(ValueError, match="either shared"):
         await client.acquire(name, shared=True, permits=1)
-    await takes(client, name)
+    await acquire_and_release(client, name)

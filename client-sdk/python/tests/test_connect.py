@@ -1,4 +1,4 @@
-"""Where clients connect, and what they show: TLS, certificates and the bearer token."""
+"""Connections of clients and the credentials that they present: TLS, certificates and the bearer token."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any, Callable
 import grpc
 import pytest
 import trustme
-from flavours import Flavour, client_of, takes
+from interfaces import Interface, acquire_and_release, create_client
 from processes import Broker
 
 import leasehold
 from leasehold import TLS
-from leasehold._core.endpoint import brokers
-from leasehold._core.link import Link, Listener
-from leasehold._core.source import Source
+from leasehold._core.credential_source import CredentialSource
+from leasehold._core.endpoint import parse_endpoints
+from leasehold._core.stream_connection import StreamConnection, StreamListener
 from leasehold.v1 import inspection_service_pb2 as inspection
 from leasehold.v1 import lock_service_pb2 as pb
 
-#: The token. What logs it or shows it gives it away.
+#: The bearer token, which the tests search for in logs, messages and representations.
 CANARY = "canary-5b1f0c8e"
 
 
 class TlsRelay:
-    """Speaks TLS before a broker that does not."""
+    """A TLS server that relays connections to a broker without TLS."""
 
     def __init__(self, broker: str, context: ssl.SSLContext) -> None:
         self._broker = broker.split(":")
@@ -46,48 +46,48 @@ class TlsRelay:
         while True:
             try:
                 plain, _ = self._listener.accept()
-                near = self._context.wrap_socket(plain, server_side=True)
+                client_socket = self._context.wrap_socket(plain, server_side=True)
             except ssl.SSLError:
                 continue
             except OSError:
                 return
-            far = socket.create_connection((self._broker[0], int(self._broker[1])))
-            self._open += [near, far]
-            # A TLS connection of Python is not read and written at once by two threads without care; short
-            # turns of both are enough here.
-            threading.Thread(target=self._relay, args=(near, far), daemon=True).start()
+            broker_socket = socket.create_connection((self._broker[0], int(self._broker[1])))
+            self._open += [client_socket, broker_socket]
+            # Two threads must not read and write a TLS connection of Python at the same time without synchronization.
+            # One thread that alternates between both directions is sufficient here.
+            threading.Thread(target=self._relay, args=(client_socket, broker_socket), daemon=True).start()
 
     @staticmethod
-    def _relay(near: ssl.SSLSocket, far: socket.socket) -> None:
-        near.settimeout(0.01)
-        far.settimeout(0.01)
+    def _relay(client_socket: ssl.SSLSocket, broker_socket: socket.socket) -> None:
+        client_socket.settimeout(0.01)
+        broker_socket.settimeout(0.01)
         try:
             while True:
-                for one, other in ((near, far), (far, near)):
+                for source, destination in ((client_socket, broker_socket), (broker_socket, client_socket)):
                     try:
-                        data = one.recv(65536)
+                        data = source.recv(65536)
                     except TimeoutError:
                         continue
                     except socket.timeout:
                         continue
                     if not data:
                         return
-                    other.sendall(data)
+                    destination.sendall(data)
         except OSError:
             pass
         finally:
-            near.close()
-            far.close()
+            client_socket.close()
+            broker_socket.close()
 
     def kill(self) -> None:
-        """Ends it."""
+        """Closes the listener and all connections."""
         self._listener.close()
-        for one in self._open:
-            one.close()
+        for connection in self._open:
+            connection.close()
 
 
 def server_context(authority: trustme.CA, *, wants_client: bool) -> ssl.SSLContext:
-    """A server whose certificate this authority has signed."""
+    """Creates the TLS context of a server whose certificate is signed by this authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     context.set_alpn_protocols(["h2"])
@@ -97,137 +97,137 @@ def server_context(authority: trustme.CA, *, wants_client: bool) -> ssl.SSLConte
     return context
 
 
-async def test_tls_with_a_certificate_of_each_side(
-    start: Callable[..., Any], shared_broker: Broker, flavour: Flavour, name: str
+async def test_tls_with_certificates_of_both_sides(
+    start: Callable[..., Any], shared_broker: Broker, interface: Interface, name: str
 ) -> None:
     authority = trustme.CA()
     context = server_context(authority, wants_client=True)
     relay: TlsRelay = start(TlsRelay, shared_broker.addr, context)
-    own = authority.issue_cert("worker-1")
-    key, cert = own.private_key_pem.bytes(), own.cert_chain_pems[0].bytes()
+    client_certificate = authority.issue_cert("worker-1")
+    key, cert = client_certificate.private_key_pem.bytes(), client_certificate.cert_chain_pems[0].bytes()
     tls = TLS(ca=authority.cert_pem.bytes(), cert=cert, key=key)
     assert b"PRIVATE" in key and "PRIVATE" not in repr(tls)
-    client = client_of(flavour, relay.url, tls=tls)
+    client = create_client(interface, relay.url, tls=tls)
     await client.connect()
-    await takes(client, name)
+    await acquire_and_release(client, name)
     await client.shutdown()
 
 
-async def test_a_server_that_nobody_vouches_for_is_refused(
-    start: Callable[..., Any], shared_broker: Broker, flavour: Flavour
+async def test_a_server_with_an_untrusted_certificate_is_rejected(
+    start: Callable[..., Any], shared_broker: Broker, interface: Interface
 ) -> None:
     relay: TlsRelay = start(TlsRelay, shared_broker.addr, server_context(trustme.CA(), wants_client=False))
     for tls in (None, TLS(ca=trustme.CA().cert_pem.bytes())):
-        client = client_of(flavour, relay.url, tls=tls)
+        client = create_client(interface, relay.url, tls=tls)
         with pytest.raises(leasehold.Unreachable, match="client certificate"):
             await client.connect()
         await client.shutdown()
 
 
-class Recorder(grpc.GenericRpcHandler):
-    """A broker that notes what it is shown, and refuses; streams only when it is to go on."""
+class RejectingRecorder(grpc.GenericRpcHandler):
+    """A broker that records the credential of each call and rejects the call; streams only after ``go_on`` is set."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, str | None]] = []
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self.calls: list[tuple[str, str | None]] = []
+        self.may_reject = threading.Event()
+        self.may_reject.set()
 
     def service(self, handler_call_details: Any) -> Any:
-        """One call."""
-        shown = dict(handler_call_details.invocation_metadata)
-        self.seen.append((handler_call_details.method, shown.get("authorization")))
+        """Handles a call."""
+        metadata = dict(handler_call_details.invocation_metadata)
+        self.calls.append((handler_call_details.method, metadata.get("authorization")))
 
-        def refuse(_: Any, context: grpc.ServicerContext) -> Any:
+        def reject(_: Any, context: grpc.ServicerContext) -> Any:
             if handler_call_details.method.endswith("/Hold"):
-                self.go_on.wait(10)
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "not with this one")
+                self.may_reject.wait(10)
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the credential is rejected")
 
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(reject)
 
 
 @pytest.fixture
-def recorder() -> Iterator[tuple[Recorder, str]]:
-    """A recorder and where it listens."""
-    one = Recorder()
-    server = grpc.server(ThreadPoolExecutor(2), handlers=[one])
+def recorder() -> Iterator[tuple[RejectingRecorder, str]]:
+    """Yields a recorder and its endpoint."""
+    handler = RejectingRecorder()
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[handler])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield one, f"http://127.0.0.1:{port}"
+    yield handler, f"http://127.0.0.1:{port}"
     server.stop(None).wait()
 
 
-async def test_the_token_goes_with_every_stream_and_nowhere_else(
-    recorder: tuple[Recorder, str], flavour: Flavour, caplog: pytest.LogCaptureFixture
+async def test_the_token_is_sent_with_every_stream_and_never_logged(
+    recorder: tuple[RejectingRecorder, str], interface: Interface, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    one, url = recorder
-    client = client_of(flavour, url, bearer_token=CANARY)
+    handler, url = recorder
+    client = create_client(interface, url, bearer_token=CANARY)
     with pytest.raises(leasehold.CredentialRefused) as caught:
         await client.connect()
     with pytest.raises(leasehold.Unauthenticated):
-        await takes(client, "a")
+        await acquire_and_release(client, "a")
     await client.shutdown()
-    assert one.seen and set(one.seen) == {("/leasehold.v1.LockService/Hold", f"Bearer {CANARY}")}
-    said = [caplog.text, str(caught.value), repr(caught.value), repr(client.inner)]
-    said.append(repr(brokers(url, None, Source(CANARY))))
-    assert "not with this one" in caplog.text
-    assert not any(CANARY in text for text in said)
+    assert handler.calls and set(handler.calls) == {("/leasehold.v1.LockService/Hold", f"Bearer {CANARY}")}
+    texts = [caplog.text, str(caught.value), repr(caught.value), repr(client.inner)]
+    texts.append(repr(parse_endpoints(url, None, CredentialSource(CANARY))))
+    assert "the credential is rejected" in caplog.text
+    assert not any(CANARY in text for text in texts)
 
 
-class Listening(grpc.GenericRpcHandler):
-    """A broker that notes the first credential and all that is said on streams, and answers nothing."""
+class CredentialRecorder(grpc.GenericRpcHandler):
+    """A broker that records the credential of each stream and its refreshes, and sends no messages."""
 
     def __init__(self) -> None:
-        self.shown: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.credentials: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def service(self, handler_call_details: Any) -> Any:
-        """One call."""
-        self.shown.put(dict(handler_call_details.invocation_metadata)["authorization"])
+        """Handles a call."""
+        self.credentials.put(dict(handler_call_details.invocation_metadata)["authorization"])
 
         def listen(requests: Any, context: grpc.ServicerContext) -> Any:
             context.send_initial_metadata(())
             for request in requests:
                 if request.WhichOneof("message") == "refresh_credential":
-                    self.shown.put(request.refresh_credential.authorization)
+                    self.credentials.put(request.refresh_credential.authorization)
             yield from ()
 
         return grpc.stream_stream_rpc_method_handler(listen, request_deserializer=pb.HoldRequest.FromString)
 
 
-async def test_another_token_of_the_file_is_shown_to_the_broker(tmp_path: Path, flavour: Flavour) -> None:
-    one = Listening()
-    server = grpc.server(ThreadPoolExecutor(2), handlers=[one])
+async def test_a_changed_token_file_is_sent_to_the_broker(tmp_path: Path, interface: Interface) -> None:
+    recorder = CredentialRecorder()
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[recorder])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     file = tmp_path / "token"
     file.write_text(f"{CANARY}\n")
-    client = client_of(flavour, f"http://127.0.0.1:{port}", bearer_token_file=file)
+    client = create_client(interface, f"http://127.0.0.1:{port}", bearer_token_file=file)
     await client.connect()
-    assert one.shown.get(timeout=10) == f"Bearer {CANARY}"
-    waiting = asyncio.create_task(client.acquire("a"))
+    assert recorder.credentials.get(timeout=10) == f"Bearer {CANARY}"
+    pending = asyncio.create_task(client.acquire("a"))
     file.write_text(f"{CANARY}-2\n")
-    assert await asyncio.to_thread(one.shown.get, True, 10) == f"Bearer {CANARY}-2"
+    assert await asyncio.to_thread(recorder.credentials.get, True, 10) == f"Bearer {CANARY}-2"
     await client.shutdown()
     with pytest.raises(leasehold.Closed):
-        await waiting
+        await pending
     server.stop(None).wait()
 
 
-def test_the_token_goes_with_calls_beside_the_stream(recorder: tuple[Recorder, str]) -> None:
-    one, url = recorder
-    # A stream that ends takes its connection along.
-    one.go_on.clear()
-    answered: queue.SimpleQueue[grpc.Future[Any]] = queue.SimpleQueue()
+def test_the_token_is_sent_with_unary_calls(recorder: tuple[RejectingRecorder, str]) -> None:
+    handler, url = recorder
+    # Keeps the stream open, because its connection is closed when the stream ends.
+    handler.may_reject.clear()
+    completed: queue.SimpleQueue[grpc.Future[Any]] = queue.SimpleQueue()
     ended = threading.Event()
-    nobody = Listener(lambda _: None, lambda _, __, ___: ended.set(), lambda _, __: None, lambda _: ended.set())
-    link = Link(brokers(url, None, Source(CANARY)), 0, nobody)
-    link.release(pb.ReleaseRequest(), answered.put)
-    link.look(inspection.GetLockRequest(name="a"), answered.put)
-    assert {answered.get(timeout=10).done() for _ in range(2)} == {True}
-    one.go_on.set()
+    listener = StreamListener(lambda _: None, lambda _, __, ___: ended.set(), lambda _, __: None, lambda _: ended.set())
+    connection = StreamConnection(parse_endpoints(url, None, CredentialSource(CANARY)), 0, listener)
+    connection.release(pb.ReleaseRequest(), completed.put)
+    connection.get_lock(inspection.GetLockRequest(name="a"), completed.put)
+    assert {completed.get(timeout=10).done() for _ in range(2)} == {True}
+    handler.may_reject.set()
     assert ended.wait(10)
     methods = ("LockService/Hold", "LockService/Release", "InspectionService/GetLock")
-    assert set(one.seen) == {(f"/leasehold.v1.{method}", f"Bearer {CANARY}") for method in methods}
+    assert set(handler.calls) == {(f"/leasehold.v1.{method}", f"Bearer {CANARY}") for method in methods}
 
 
 @pytest.mark.parametrize("wrong", ["", " , ", "127.0.0.1:7070", "ftp://broker:7070", "http://", "http://a:b"])
@@ -237,10 +237,10 @@ def test_endpoints_are_checked(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["token", "file"])
-def test_a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed(by: str, tmp_path: Path) -> None:
+def test_a_token_is_sent_unencrypted_to_other_machines_only_if_allowed(by: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{CANARY}\n")
-    source = Source(CANARY) if by == "token" else Source(file=file)
+    source = CredentialSource(CANARY) if by == "token" else CredentialSource(file=file)
     for url in (
         "http://127.0.0.1:1",
         "http://127.9.8.7",
@@ -250,7 +250,7 @@ def test_a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed(by: 
         "https://10.1.2.3",
         "https://locks.example.com",
     ):
-        assert len(brokers(url, None, source).endpoints) == 1
+        assert len(parse_endpoints(url, None, source).all) == 1
     for url in (
         "http://10.1.2.3:1",
         "http://0.0.0.0",
@@ -260,11 +260,11 @@ def test_a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed(by: 
         "http://127.0.0.1.example.com",
     ):
         with pytest.raises(leasehold.InsecureToken) as caught:
-            brokers(["http://127.0.0.1:1", url], None, source)
+            parse_endpoints(["http://127.0.0.1:1", url], None, source)
         assert caught.value.endpoint == url
         assert CANARY not in str(caught.value)
-        assert len(brokers(url, None, source, allow_insecure_token=True).endpoints) == 1
-        assert len(brokers(url, None, Source()).endpoints) == 1
+        assert len(parse_endpoints(url, None, source, allow_insecure_token=True).all) == 1
+        assert len(parse_endpoints(url, None, CredentialSource()).all) == 1
     with pytest.raises(leasehold.InsecureToken):
         leasehold.Client("http://10.1.2.3:1", bearer_token=CANARY)
     leasehold.Client("http://10.1.2.3:1", bearer_token=CANARY, allow_insecure_token=True).shutdown()
@@ -278,6 +278,7 @@ def test_settings_are_checked() -> None:
         with pytest.raises(leasehold.InvalidOwner):
             leasehold.Client("http://a:7070", owner=owner)
     addresses = [
-        one.address for one in brokers(["http://a", "https://[::1]:7", "http://b:70"], None, Source()).endpoints
+        endpoint.address
+        for endpoint in parse_endpoints(["http://a", "https://[::1]:7", "http://b:70"], None, CredentialSource()).all
     ]
     assert addresses == ["a:80", "[::1]:7", "b:70"]

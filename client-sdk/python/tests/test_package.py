@@ -1,4 +1,4 @@
-"""What is shipped: generated stubs, both kinds of package, and the shape of the code."""
+"""Contents of the package: generated stubs, wheel and source distribution, and the shape of the code."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 _HOME = Path(__file__).resolve().parents[1]
 _SOURCE = _HOME / "src" / "leasehold"
 _LINES_MAX = 400
-#: In halves, so that this list does not find itself.
-_UNUSED = [a + b for a, b in (("ses", "sion"), ("man", "ager"), ("hel", "per"), ("ut", "il"))]
+#: Words that the code must not contain. They are split, so that this file does not contain them itself.
+_FORBIDDEN_WORDS = [a + b for a, b in (("man", "ager"), ("hel", "per"), ("ut", "il"))]
 
 
-def test_generating_again_changes_nothing(tmp_path: Path) -> None:
+def test_the_generated_code_is_current(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable}
     subprocess.run([str(_HOME / "generate.sh"), str(tmp_path)], check=True, env=environment)
-    made = {one.name: one.read_text() for one in (tmp_path / "leasehold" / "v1").iterdir()}
-    kept = {one.name: one.read_text() for one in (_SOURCE / "v1").iterdir() if one.is_file()}
-    assert made == kept and len(made) == 13
+    generated = {file.name: file.read_text() for file in (tmp_path / "leasehold" / "v1").iterdir()}
+    committed = {file.name: file.read_text() for file in (_SOURCE / "v1").iterdir() if file.is_file()}
+    assert generated == committed and len(generated) == 13
 
 
-def test_both_packages_are_built_and_hold_everything(tmp_path: Path) -> None:
+def test_wheel_and_source_distribution_are_complete(tmp_path: Path) -> None:
     home = tmp_path / "home"
     shutil.copytree(_HOME, home, ignore=shutil.ignore_patterns("__pycache__", ".*", "dist"))
     out = tmp_path / "dist"
@@ -45,19 +45,21 @@ def test_both_packages_are_built_and_hold_everything(tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "generate.sh", "src/leasehold/py.typed"} <= packed
-    # From the wheel, not from the sources.
+    # Imports the package from the wheel, not from the sources.
     code = "import leasehold, leasehold.aio, leasehold.testing; print(leasehold.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    shown = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
-    assert shown.stdout.startswith(str(tmp_path))
+    imported = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
+    assert imported.stdout.startswith(str(tmp_path))
 
 
-def test_files_are_short_and_say_what_they_are() -> None:
+def test_files_are_short_and_documented() -> None:
     wrong = []
-    own = [one for one in _HOME.rglob("*.py") if "v1" not in one.parts and not any(p[0] == "." for p in one.parts)]
-    for file in own:
+    files = [
+        path for path in _HOME.rglob("*.py") if "v1" not in path.parts and not any(p[0] == "." for p in path.parts)
+    ]
+    for file in files:
         text = file.read_text()
         if len(text.splitlines()) > _LINES_MAX or not text.startswith('"""'):
             wrong.append(str(file))
-        wrong += [f"{file}: {word}" for word in _UNUSED if re.search(rf"\b{word}s?\b", text, re.IGNORECASE)]
-    assert not wrong and len(own) > 40
+        wrong += [f"{file}: {word}" for word in _FORBIDDEN_WORDS if re.search(rf"\b{word}s?\b", text, re.IGNORECASE)]
+    assert not wrong and len(files) > 40

@@ -1,4 +1,4 @@
-"""The rules in small: trust, clocks, what a broker says, and the order of what is sent."""
+"""Unit tests of the client's core: validity, clocks, conversion of messages, and the order of sent messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from leasehold import errors
-from leasehold._core import clock, reading
-from leasehold._core.clock import Larger
-from leasehold._core.keeper import Keeper
-from leasehold._core.leases import Leases, Owned
-from leasehold._core.order import Ask, Call
-from leasehold._core.trust import Trust, margin
-from leasehold._core.waits import Wait
+from leasehold._core import clock, convert
+from leasehold._core.clock import SuspendAwareClock
+from leasehold._core.command import AcquireCommand, AcquireParams
+from leasehold._core.leases import HeldLease, Leases
+from leasehold._core.pending_acquires import PendingAcquire
+from leasehold._core.session import Session
+from leasehold._core.validity import LeaseValidity, safety_margin
 from leasehold._core.worker import Worker
 from leasehold.errors import Loss, LostReason
 from leasehold.v1 import lock_service_pb2 as hold
@@ -30,107 +30,107 @@ from leasehold.v1 import types_pb2 as pb
 TTL = 10.0
 
 
-def test_the_margin_is_a_tenth_but_at_least_half_a_second_and_at_most_a_quarter() -> None:
-    assert [margin(ttl) for ttl in (60.0, 4.0, 1.0)] == [6.0, 0.5, 0.25]
+def test_the_safety_margin_is_a_tenth_but_at_least_half_a_second_and_at_most_a_quarter() -> None:
+    assert [safety_margin(ttl) for ttl in (60.0, 4.0, 1.0)] == [6.0, 0.5, 0.25]
 
 
-def test_trust_ends_a_margin_before_the_validity() -> None:
-    trust = Trust(clock.now() + TTL, TTL)
-    assert trust.is_valid() and TTL - margin(TTL) - 1 < trust.remaining() <= TTL - margin(TTL)
+def test_the_validity_ends_a_safety_margin_early() -> None:
+    validity = LeaseValidity(clock.now() + TTL, TTL)
+    assert validity.is_valid() and TTL - safety_margin(TTL) - 1 < validity.remaining() <= TTL - safety_margin(TTL)
 
 
-def test_once_over_it_is_not_extended() -> None:
-    trust = Trust(clock.now() + margin(TTL), TTL)
-    assert not trust.extend(clock.now() + TTL, TTL)
-    assert not trust.is_valid() and trust.remaining() == 0
-    assert trust.loss() == Loss(LostReason.EXPIRED)
+def test_an_ended_validity_is_not_extended() -> None:
+    validity = LeaseValidity(clock.now() + safety_margin(TTL), TTL)
+    assert not validity.extend(clock.now() + TTL, TTL)
+    assert not validity.is_valid() and validity.remaining() == 0
+    assert validity.loss() == Loss(LostReason.EXPIRED)
 
 
-def test_the_first_reason_stays() -> None:
-    trust = Trust(clock.now() + TTL, TTL)
-    told: list[int] = []
-    trust.on_end(lambda: told.append(1))
-    trust.end(Loss(LostReason.STORE_LOST))
-    trust.end(Loss(LostReason.EXPIRED))
-    trust.on_end(lambda: told.append(2))
-    assert trust.loss() == Loss(LostReason.STORE_LOST) and told == [1, 2]
+def test_only_the_first_reason_is_kept() -> None:
+    validity = LeaseValidity(clock.now() + TTL, TTL)
+    notified: list[int] = []
+    validity.add_end_hook(lambda: notified.append(1))
+    validity.end(Loss(LostReason.STORE_LOST))
+    validity.end(Loss(LostReason.EXPIRED))
+    validity.add_end_hook(lambda: notified.append(2))
+    assert validity.loss() == Loss(LostReason.STORE_LOST) and notified == [1, 2]
 
 
-def test_an_extension_never_shortens() -> None:
-    trust = Trust(clock.now() + TTL, TTL)
-    assert trust.extend(clock.now() + TTL / 2, TTL)
-    assert trust.remaining() > TTL / 2
+def test_an_extension_never_shortens_the_validity() -> None:
+    validity = LeaseValidity(clock.now() + TTL, TTL)
+    assert validity.extend(clock.now() + TTL / 2, TTL)
+    assert validity.remaining() > TTL / 2
 
 
-def _held(lease_id: str) -> Owned:
-    call = Call((), pb.Owner(), "request")
-    lease = pb.Lease(lease_id=lease_id, ttl=reading.duration(TTL))
-    # Its caller waits for nothing.
-    wait = Wait(Ask(call, 0.0, cast(Any, None)))
-    owned = Owned(lease, wait, clock.now())
-    owned.unborn, owned.trust = None, Trust(owned.valid_until, owned.ttl)
-    return owned
+def _held_lease(lease_id: str) -> HeldLease:
+    params = AcquireParams((), pb.Owner(), "request")
+    lease = pb.Lease(lease_id=lease_id, ttl=convert.to_duration(TTL))
+    # The caller receives no result in this test.
+    pending = PendingAcquire(AcquireCommand(params, 0.0, cast(Any, None)))
+    held_lease = HeldLease(lease, pending, clock.now())
+    held_lease.undelivered, held_lease.validity = None, LeaseValidity(held_lease.valid_until, held_lease.ttl)
+    return held_lease
 
 
 def test_lost_leases_that_are_never_released_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, passed = clock.now(), 0.0
-    monkeypatch.setattr(clock, "now", lambda: begun + passed)
-    keeper = SimpleNamespace(link=None, waits=SimpleNamespace(send_under=lambda _: None))
-    leases = Leases(cast(Keeper, keeper))
+    started_at, passed = clock.now(), 0.0
+    monkeypatch.setattr(clock, "now", lambda: started_at + passed)
+    session = SimpleNamespace(connection=None, pending_acquires=SimpleNamespace(send_under=lambda _: None))
+    leases = Leases(cast(Session, session))
 
-    leases.all["revoked"] = _held("revoked")
-    leases.lose("revoked", Loss(LostReason.REVOKED))
-    leases.all["expired"] = _held("expired")
+    leases.all["revoked"] = _held_lease("revoked")
+    leases.on_lost("revoked", Loss(LostReason.REVOKED))
+    leases.all["expired"] = _held_lease("expired")
     passed = TTL
-    leases.watch_validity(clock.now())
+    leases.check_deadlines(clock.now())
     assert list(leases.lost) == ["revoked", "expired"], "the store may still have both"
-    leases.all["last"] = _held("last")
+    leases.all["last"] = _held_lease("last")
     passed = 1.5 * TTL + 1
-    leases.lose("last", Loss(LostReason.MAX_HOLD))
+    leases.on_lost("last", Loss(LostReason.MAX_HOLD))
     assert list(leases.lost) == ["last"]
 
 
-def test_a_suspend_counts_though_the_monotonic_clock_stood_still() -> None:
-    larger = Larger(0, 100)
-    assert larger.advance(1, 101) == 1
-    assert larger.advance(1, 401) == 301
+def test_the_clock_counts_a_suspend_that_the_monotonic_clock_omits() -> None:
+    suspend_aware = SuspendAwareClock(0, 100)
+    assert suspend_aware.advance(1, 101) == 1
+    assert suspend_aware.advance(1, 401) == 301
 
 
-def test_a_wall_clock_set_back_does_not_stop_it() -> None:
-    larger = Larger(0, 0)
-    assert larger.advance(1, 3_601) == 3_601
-    assert larger.advance(2, 2) == 3_602
-    assert larger.advance(3, 3) == 3_603
+def test_a_wall_clock_set_back_does_not_stop_the_clock() -> None:
+    suspend_aware = SuspendAwareClock(0, 0)
+    assert suspend_aware.advance(1, 3_601) == 3_601
+    assert suspend_aware.advance(2, 2) == 3_602
+    assert suspend_aware.advance(3, 3) == 3_603
 
 
-def test_the_clock_is_that_of_the_machine_with_its_suspends() -> None:
+def test_the_clock_is_the_boot_time_clock() -> None:
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     assert before <= clock.now() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @pytest.mark.parametrize("time_in_seconds", [0.0, 0.1, 0.3, 1.0, 2.9999999999, 3600.0])
-def test_times_survive_the_way(time_in_seconds: float) -> None:
-    sent = reading.duration(time_in_seconds)
-    assert abs(reading.seconds(sent) - time_in_seconds) < 1e-8 and 0 <= sent.nanos < 10**9
+def test_durations_survive_the_conversion(time_in_seconds: float) -> None:
+    message = convert.to_duration(time_in_seconds)
+    assert abs(convert.to_seconds(message) - time_in_seconds) < 1e-8 and 0 <= message.nanos < 10**9
 
 
-def test_every_reason_has_its_class() -> None:
-    found = {}
+def test_every_error_reason_has_a_class() -> None:
+    classes = {}
     for name in pb.ErrorReason.keys():  # noqa: SIM118
-        said = hold.Refused(reason=name, message="why", retry_after=Duration(seconds=2))
-        found[name.replace("ERROR_REASON_", "")] = type(reading.refused(said))
-    unknown = {name for name, kind in found.items() if kind is errors.Other}
+        refused = hold.Refused(reason=name, message="why", retry_after=Duration(seconds=2))
+        classes[name.replace("ERROR_REASON_", "")] = type(convert.error_from_refused(refused))
+    unknown = {name for name, kind in classes.items() if kind is errors.Other}
     assert unknown == {
         "UNSPECIFIED", "STALE_TOKEN", "NOT_HOLDER", "REQUEST_ID_REUSED", "CANCELLED", "CALL_ID_REUSED",
     }  # fmt: skip
-    assert found["LOCK_HELD"] is errors.Held and found["STALE_ATTACH"] is errors.LeaseLost
-    later = reading.refused(hold.Refused(reason=pb.ERROR_REASON_STORE_FULL, retry_after=Duration(seconds=2)))
+    assert classes["LOCK_HELD"] is errors.Held and classes["STALE_ATTACH"] is errors.LeaseLost
+    later = convert.error_from_refused(hold.Refused(reason=pb.ERROR_REASON_STORE_FULL, retry_after=Duration(seconds=2)))
     assert later.retry_after == 2 and later.holders == ()
 
 
-def test_a_message_of_a_newer_broker_is_other() -> None:
-    said = hold.Refused.FromString(hold.Refused(call_id=1, code=9).SerializeToString() + b"\x10\xe7\x07")
-    assert isinstance(reading.refused(said), errors.Other)
+def test_an_unknown_reason_becomes_other() -> None:
+    refused = hold.Refused.FromString(hold.Refused(call_id=1, code=9).SerializeToString() + b"\x10\xe7\x07")
+    assert isinstance(convert.error_from_refused(refused), errors.Other)
 
 
 class _Status(grpc.RpcError):
@@ -139,30 +139,30 @@ class _Status(grpc.RpcError):
         self._metadata = (("x", "y"), ("grpc-status-details-bin", status.SerializeToString()))
 
     def code(self) -> grpc.StatusCode:
-        """As of a call."""
+        """Behaves like the method of a call."""
         return grpc.StatusCode.ABORTED
 
     def details(self) -> str:
-        """As of a call."""
+        """Behaves like the method of a call."""
         return "held"
 
     def trailing_metadata(self) -> Any:
-        """As of a call."""
+        """Behaves like the method of a call."""
         return self._metadata
 
 
-def test_the_status_of_a_unary_call_says_the_same_as_a_stream() -> None:
+def test_a_unary_status_converts_like_a_stream_rejection() -> None:
     packed = [AnyProto(), AnyProto(), AnyProto()]
     packed[0].Pack(error_details_pb2.ErrorInfo(reason="LOCK_HELD", domain="leasehold.dev"))
     packed[1].Pack(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=3)))
     contention = pb.Contention(holders=[pb.Holder(owner=pb.Owner(id="me"))], queue_length=4)
     packed[2].Pack(contention)
-    error = reading.refused(reading.status(_Status(packed)))
+    error = convert.error_from_refused(convert.refused_from_status(_Status(packed)))
     assert isinstance(error, errors.Held)
     assert (error.retry_after, error.queue_length, error.holders[0].owner) == (3, 4, "me")
 
 
-def test_a_job_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_job_does_not_stop_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker("test", lambda _: None, lambda: True)
     done = threading.Event()
     worker.post(lambda: 1 / 0)
@@ -171,7 +171,7 @@ def test_a_job_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None
     worker.post(worker.stop)
 
 
-def test_a_worker_that_has_ended_does_what_comes_late() -> None:
+def test_a_stopped_worker_runs_late_jobs() -> None:
     worker = Worker("test", lambda _: None, lambda: True)
     ended = threading.Event()
     worker.post(worker.stop)
@@ -180,13 +180,13 @@ def test_a_worker_that_has_ended_does_what_comes_late() -> None:
     assert ended.wait(5)
 
 
-def test_a_worker_looks_at_the_time_while_it_is_busy() -> None:
-    looks: list[float] = []
-    worker = Worker("test", looks.append, lambda: False)
-    until = time.monotonic() + 0.5
-    while time.monotonic() < until:
+def test_a_busy_worker_checks_deadlines() -> None:
+    ticks: list[float] = []
+    worker = Worker("test", ticks.append, lambda: False)
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
         worker.post(len, ())
         time.sleep(0.001)
     worker.post(worker.stop)
     gc.collect()
-    assert len(looks) >= 5
+    assert len(ticks) >= 5

@@ -1,11 +1,11 @@
-"""What is told to a program that has OpenTelemetry: spans, the trace context of calls, and how long things took."""
+"""Telemetry in programs with OpenTelemetry: spans, the trace context of calls, and durations."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from flavours import FakeSite, Flavour
+from interfaces import FakeBrokerFixture, Interface
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from leasehold import errors
 from leasehold._core import telemetry
 
-# A process has one of each.
+# OpenTelemetry has one tracer provider and one meter provider in a process.
 SPANS = InMemorySpanExporter()
 TRACES = TracerProvider()
 TRACES.add_span_processor(SimpleSpanProcessor(SPANS))
@@ -27,65 +27,65 @@ metrics.set_meter_provider(MeterProvider([METER]))
 
 @pytest.fixture
 def spans() -> InMemorySpanExporter:
-    """What ends from now on."""
+    """Returns an exporter that contains only spans that end during the test."""
     SPANS.clear()
     return SPANS
 
 
 def events(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
-    """Names and attributes."""
-    return [(one.name, dict(one.attributes or {})) for one in span.events]
+    """Returns the names and attributes of a span's events."""
+    return [(event.name, dict(event.attributes or {})) for event in span.events]
 
 
-async def test_a_call_is_a_span_with_what_becomes_of_it(flavour: Flavour, spans: InMemorySpanExporter) -> None:
-    site = FakeSite(flavour)
-    one, other = site.client("one"), site.client("other")
-    lease = await one.acquire("a")
-    assert await other.try_lock("a") is None
+async def test_a_call_is_a_span_with_its_outcome(interface: Interface, spans: InMemorySpanExporter) -> None:
+    broker_fixture = FakeBrokerFixture(interface)
+    client, other_client = broker_fixture.client("one"), broker_fixture.client("other")
+    lease = await client.acquire("a")
+    assert await other_client.try_lock("a") is None
     with pytest.raises(errors.WaitTimeout):
-        await other.acquire("a", wait=0.01)
-    granted, held, late = spans.get_finished_spans()
-    assert {span.name for span in (granted, held, late)} == {"lock.acquire"}
-    said = {"locks": ("default/a",), "wait": pytest.approx(30.0, abs=1.0), "outcome": "granted"}
-    assert dict(granted.attributes or {}) == said
-    assert events(granted) == [("granted", {"lease_id": lease.lease_id})]
-    assert (held.attributes or {})["outcome"] == "held"
-    assert (late.attributes or {})["outcome"] == "wait_timeout"
-    (name, place), (end, why) = events(late)
-    assert (name, place) == ("queued", {"position": 1, "queue_length": 1})
-    assert end == "not granted" and "one" in why["error"]
-    # That somebody else has a lock is no error.
-    assert all(span.status.is_unset for span in (granted, held, late))
+        await other_client.acquire("a", wait=0.01)
+    granted_span, held_span, timeout_span = spans.get_finished_spans()
+    assert {span.name for span in (granted_span, held_span, timeout_span)} == {"lock.acquire"}
+    attributes = {"locks": ("default/a",), "wait": pytest.approx(30.0, abs=1.0), "outcome": "granted"}
+    assert dict(granted_span.attributes or {}) == attributes
+    assert events(granted_span) == [("granted", {"lease_id": lease.lease_id})]
+    assert (held_span.attributes or {})["outcome"] == "held"
+    assert (timeout_span.attributes or {})["outcome"] == "wait_timeout"
+    (name, position), (last_event, details) = events(timeout_span)
+    assert (name, position) == ("queued", {"position": 1, "queue_length": 1})
+    assert last_event == "not granted" and "one" in details["error"]
+    # A lock that another caller holds is no error of the span.
+    assert all(span.status.is_unset for span in (granted_span, held_span, timeout_span))
     await lease.release()
 
 
-async def test_a_call_that_is_not_answered_ends_its_span(flavour: Flavour, spans: InMemorySpanExporter) -> None:
-    site = FakeSite(flavour)
-    lease = await site.client("one").acquire("a")
+async def test_a_failed_call_ends_its_span(interface: Interface, spans: InMemorySpanExporter) -> None:
+    broker_fixture = FakeBrokerFixture(interface)
+    lease = await broker_fixture.client("one").acquire("a")
 
     def stop(_: object) -> None:
         raise KeyError("enough")
 
     with pytest.raises(KeyError):
-        await site.client("other").acquire("a", on_queue=stop)
-    _, left = spans.get_finished_spans()
-    assert [name for name, _ in events(left)] == ["queued"] and "outcome" not in (left.attributes or {})
+        await broker_fixture.client("other").acquire("a", on_queue=stop)
+    _, failed_span = spans.get_finished_spans()
+    assert [name for name, _ in events(failed_span)] == ["queued"] and "outcome" not in (failed_span.attributes or {})
     assert trace.get_current_span() is trace.INVALID_SPAN
     await lease.release()
 
 
-async def test_a_call_carries_its_span_in_the_trace_of_its_caller(
-    flavour: Flavour, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+async def test_a_call_propagates_its_trace_context(
+    interface: Interface, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = FakeSite(flavour).client("one")
+    client = FakeBrokerFixture(interface).client("one")
     backend, sent = client.inner._backend, []
     acquire = backend.acquire
 
-    def seen(ask: Any) -> None:
-        sent.append(ask.call.traceparent)
-        acquire(ask)
+    def record(command: Any) -> None:
+        sent.append(command.params.traceparent)
+        acquire(command)
 
-    monkeypatch.setattr(backend, "acquire", seen)
+    monkeypatch.setattr(backend, "acquire", record)
     assert telemetry.traceparent() == ""
     with TRACES.get_tracer("test").start_as_current_span("a job") as job:
         lease = await client.acquire("a")
@@ -97,9 +97,9 @@ async def test_a_call_carries_its_span_in_the_trace_of_its_caller(
     assert sent == [f"00-{caller.trace_id:032x}-{within.span_id:016x}-{within.trace_flags:02x}"]
 
 
-def counted() -> dict[tuple[str, str], int]:
-    """How often each outcome was recorded so far."""
-    data, found = METER.get_metrics_data(), {}
+def recorded_counts() -> dict[tuple[str, str], int]:
+    """Returns the number of recorded values for each metric and outcome."""
+    data, counts = METER.get_metrics_data(), {}
     for resource in data.resource_metrics if data is not None else ():
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
@@ -107,28 +107,28 @@ def counted() -> dict[tuple[str, str], int]:
                     assert scope.scope.name == "leasehold" and metric.unit == "s"
                     count: Any = point
                     assert 0 <= count.sum < 60 * count.count
-                    found[metric.name.split(".")[2], str((point.attributes or {})["outcome"])] = count.count
-    return found
+                    counts[metric.name.split(".")[2], str((point.attributes or {})["outcome"])] = count.count
+    return counts
 
 
-async def test_times_are_told_to_the_meter_of_the_program(flavour: Flavour) -> None:
-    before = counted()
-    site = FakeSite(flavour)
-    client = site.client("one")
+async def test_durations_are_recorded_with_the_meter_of_the_program(interface: Interface) -> None:
+    before = recorded_counts()
+    broker_fixture = FakeBrokerFixture(interface)
+    client = broker_fixture.client("one")
     lease = await client.acquire("a")
     assert await client.try_lock("a") is None
     with pytest.raises(errors.WaitTimeout):
         await client.acquire("a", wait=0.01)
-    site.broker.refuse("b", errors.StoreFull())
+    broker_fixture.broker.refuse("b", errors.StoreFull())
     with pytest.raises(errors.StoreFull):
         await client.acquire("b")
     await lease.release()
     lost = await client.acquire("a")
-    site.broker.lose("a")
+    broker_fixture.broker.lose("a")
     with pytest.raises(errors.LeaseLost):
         await lost.release()
-    told = {key: count - before.get(key, 0) for key, count in counted().items()}
-    assert told == {
+    counts = {key: count - before.get(key, 0) for key, count in recorded_counts().items()}
+    assert counts == {
         ("wait", "granted"): 2,
         ("wait", "held"): 1,
         ("wait", "wait_timeout"): 1,

@@ -1,4 +1,4 @@
-"""The Python client of Leasehold, a lock broker, for programs of threads; leasehold.aio is for asyncio.
+"""The Python client of Leasehold, a lock broker, for programs with threads; ``leasehold.aio`` is for asyncio.
 
     import leasehold
 
@@ -7,22 +7,22 @@
         write(fencing_token=lease.fencing_token)
         lease.check()
 
-What can be relied on: ``is_valid`` is false, and stays false, before anybody else can get the lock, also after this
-process or its machine stood still. That is not enough to protect data: between the check and the write the process
-may stand still. Send ``fencing_token`` with every write, and refuse smaller ones there.
+``is_valid`` returns false, permanently, before another caller can acquire the lock. This also holds after a pause of
+this process or its machine. The validity alone does not protect data, because the process may pause between the check
+and the write. Send ``fencing_token`` with every write, and reject smaller tokens at the resource.
 """
 
+from leasehold._core.command import LockState, QueuePosition
+from leasehold._core.current_leases import assert_held
 from leasehold._core.endpoint import TLS
-from leasehold._core.held import assert_held
 from leasehold._core.options import Options
-from leasehold._core.order import LockState, Place
 from leasehold.client import Client
 from leasehold.election import Election, Observer
 from leasehold.errors import (
     AcquireError,
-    Busy,
     Closed,
     ConnectError,
+    Contention,
     CredentialRefused,
     Error,
     Forked,
@@ -65,10 +65,10 @@ __version__ = "0.1.0"
 __all__ = [
     "TLS",
     "AcquireError",
-    "Busy",
     "Client",
     "Closed",
     "ConnectError",
+    "Contention",
     "CredentialRefused",
     "Election",
     "Error",
@@ -95,8 +95,8 @@ __all__ = [
     "Options",
     "Other",
     "PermissionDenied",
-    "Place",
     "QueueFull",
+    "QueuePosition",
     "QuotaExceeded",
     "Refused",
     "ReleaseError",

@@ -1,4 +1,4 @@
-"""A client for programs of threads: one for each process."""
+"""The client for programs with threads. A process needs one client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union, cast
 
 from leasehold._core.base import ClientBase
-from leasehold._core.order import LockState
+from leasehold._core.command import LockState
 from leasehold.election import Election
 from leasehold.errors import ConnectError, Error
 from leasehold.lease import Lease
@@ -21,60 +21,70 @@ from leasehold.target import TargetLike, target
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from leasehold._core.options import Options, Time
+    from leasehold._core.options import Duration, Options
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: The lock of a function: named, or made from its arguments.
-Named = Union[TargetLike, Callable[..., TargetLike]]
+#: The lock of a decorated function: a target, or a callable that returns the target for the function's arguments.
+LockSelector = Union[TargetLike, Callable[..., TargetLike]]
 
 
 class Client(ClientBase):
-    """Makes locks. A thread of its own keeps its leases alive, so nothing that the program does can hold
-    heartbeats up. It may be used by any number of threads.
+    """A client of the brokers, from which locks and elections are created.
+
+    The client renews its leases in a separate thread, so that the program cannot delay heartbeats. Thread safe.
     """
 
     def connect(self) -> Client:
-        """Makes sure that a broker answers now, instead of at the first call. Raises Unreachable or
-        CredentialRefused.
+        """Waits until a broker responds, so that connection errors do not occur only at the first call.
+
+        Raises Unreachable if no broker answers, and CredentialRefused if no broker accepts the credential.
         """
-        told: queue.SimpleQueue[ConnectError | None] = queue.SimpleQueue()
-        self._backend.connect(told.put)
-        why = told.get()
-        if why is not None:
-            raise why
+        results: queue.SimpleQueue[ConnectError | None] = queue.SimpleQueue()
+        self._backend.connect(results.put)
+        error = results.get()
+        if error is not None:
+            raise error
         return self
 
     def lock(self, lock: TargetLike, **options: Unpack[Options]) -> Lock:
-        """A lock, by its name or as a Target. Nothing is taken yet. For the options see Options."""
-        return Lock(self._plan([lock], options))
+        """Creates a request for one lock, given by its name or as a Target.
+
+        The request is not sent yet. For the keyword arguments see Options.
+        """
+        return Lock(self._template([lock], options))
 
     def lock_all(self, locks: Iterable[TargetLike], **options: Unpack[Options]) -> Lock:
-        """2-16 different locks, taken all or none under one lease, in an order that cannot deadlock."""
-        return Lock(self._plan(list(locks), options))
+        """Creates a request for 2 to 16 different locks.
+
+        They are acquired all or none under one lease, in an order that cannot deadlock.
+        """
+        return Lock(self._template(list(locks), options))
 
     def acquire(self, lock: TargetLike, **options: Unpack[Options]) -> Lease:
-        """Takes a lock, waiting in line: ``lock(…).acquire()``."""
+        """Acquires a lock, waiting in its queue: ``lock(…).acquire()``."""
         return self.lock(lock, **options).acquire()
 
     def try_lock(
-        self, lock: TargetLike, *, attempts: int = 1, every: Time = 0.0, **options: Unpack[Options]
+        self, lock: TargetLike, *, attempts: int = 1, every: Duration = 0.0, **options: Unpack[Options]
     ) -> Lease | None:
-        """Takes a lock if it is free; None: somebody else has it. ``lock(…).try_acquire()``."""
+        """Acquires a lock if it is free, or returns None: ``lock(…).try_acquire()``."""
         return self.lock(lock, **options).try_acquire(attempts, every)
 
-    def locked(self, lock: Named, **options: Unpack[Options]) -> Callable[[F], F]:
-        """A decorator: the function runs while it holds the lock, which a callable may name after the function's
-        arguments. Inside, ``assert_held`` finds it.
+    def locked(self, lock: LockSelector, **options: Unpack[Options]) -> Callable[[F], F]:
+        """Returns a decorator that runs the function while it holds the lock.
+
+        ``lock`` may be a callable that returns the target for the function's arguments. Inside the function,
+        ``assert_held`` finds the lease.
         """
 
         def decorate(function: F) -> F:
             if inspect.iscoroutinefunction(function):
-                raise TypeError("a coroutine function needs a client of leasehold.aio")
+                raise TypeError("a coroutine function requires a client of leasehold.aio")
 
             @functools.wraps(function)
             def run(*args: Any, **kwargs: Any) -> Any:
-                named = lock if isinstance(lock, str) or not callable(lock) else lock(*args, **kwargs)
-                with self.lock(named, **options):
+                lock_target = lock if isinstance(lock, str) or not callable(lock) else lock(*args, **kwargs)
+                with self.lock(lock_target, **options):
                     return function(*args, **kwargs)
 
             return cast(F, run)
@@ -82,34 +92,39 @@ class Client(ClientBase):
         return decorate
 
     def get(self, lock: TargetLike) -> LockState | None:
-        """Who holds a lock and how many wait, at this moment. None: nobody does either."""
-        told: queue.SimpleQueue[LockState | Error | None] = queue.SimpleQueue()
-        self._backend.look(target(lock).lock, told.put)
-        said = told.get()
-        if isinstance(said, Error):
-            raise said
-        return said
+        """Returns the current holders and the queue length of a lock, or None if it has neither holders nor waiters.
 
-    def elect(self, job: TargetLike, *, ttl: Time | None = None, reason: str = "") -> Election:
-        """The election of one leader for a job."""
+        Raises a subclass of AcquireError if no broker responded or the broker rejected the request.
+        """
+        results: queue.SimpleQueue[LockState | Error | None] = queue.SimpleQueue()
+        self._backend.get_lock_state(target(lock).lock, results.put)
+        result = results.get()
+        if isinstance(result, Error):
+            raise result
+        return result
+
+    def elect(self, job: TargetLike, *, ttl: Duration | None = None, reason: str = "") -> Election:
+        """Creates the election of one leader for ``job``."""
         return Election(self, target(job), ttl, reason)
 
     def shutdown(self) -> None:
-        """Gives up every wait, releases every lease, and ends the client: its calls fail from now on, and leases
-        that are left have lost their locks. Takes at most 2 s; what could not be released by then runs out.
+        """Cancels every wait, releases every lease, and closes the client.
+
+        Later calls fail with Closed, and remaining leases have lost their locks. Takes about 2 s at most. Leases that
+        could not be released by then expire.
         """
-        done = threading.Event()
-        self._backend.close(done.set)
-        # A little longer than the limit, which the client's own thread keeps.
-        done.wait(3.0)
+        closed = threading.Event()
+        self._backend.close(closed.set)
+        # Longer than SHUTDOWN_TIMEOUT, which the client's thread enforces.
+        closed.wait(3.0)
 
     def __enter__(self) -> Client:
         return self.connect()
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.shutdown()

@@ -1,4 +1,4 @@
-"""One leader for a job, and everybody else who wants to know who that is, for threads."""
+"""Election of one leader for a job, and observation of the current leader, for threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leasehold._core.options import Time
+from leasehold._core.options import Duration
 from leasehold.errors import Holder, StoreRecovering, Unavailable
 from leasehold.lease import Lease
 from leasehold.target import Target
@@ -15,57 +15,60 @@ from leasehold.target import Target
 if TYPE_CHECKING:
     from leasehold.client import Client
 
-#: How often an observer looks, in seconds.
-LOOK_EVERY = 1.0
+#: Mean interval between the requests of an observer, in seconds.
+POLL_INTERVAL = 1.0
 
 
 class Election:
-    """The leader is whoever holds the lock of the job's name; the others wait for it in line."""
+    """The election of one leader.
 
-    def __init__(self, client: Client, job: Target, ttl: Time | None, reason: str) -> None:
+    The leader is the holder of the lock with the name of the job. Other candidates wait in the queue of that lock.
+    """
+
+    def __init__(self, client: Client, job: Target, ttl: Duration | None, reason: str) -> None:
         self._client = client
         self._job = job
         self._ttl = ttl
         self._reason = reason
 
     def campaign(self) -> Lease:
-        """Waits until this process leads, however long that takes. It leads as long as the lease is valid."""
+        """Waits without limit until this process is the leader. It leads while the returned lease is valid."""
         if self._ttl is None:
             return self._client.acquire(self._job, wait=float("inf"), reason=self._reason)
         return self._client.acquire(self._job, wait=float("inf"), reason=self._reason, ttl=self._ttl)
 
     def observe(self) -> Observer:
-        """Watches who leads, without being a candidate."""
+        """Returns an observer of the leader, without becoming a candidate."""
         return Observer(self._client, self._job)
 
 
 class Observer:
-    """Watches who leads."""
+    """An observer of the leader of a job. Not thread safe. An iterator over it yields what ``next`` returns."""
 
     def __init__(self, client: Client, job: Target) -> None:
         self._client = client
         self._job = job
-        self._has_told = False
-        self._told: str | None = None
+        self._has_returned = False
+        self._last_lease_id: str | None = None
 
     def next(self) -> Holder | None:
-        """The leader at the first call, then the next one when that changes; None while nobody leads.
+        """Returns the leader at the first call, and then waits for the next change. None: the job has no leader.
 
-        It looks about once a second, and again while no broker answers: a change is heard of late, and two quick
-        ones perhaps as one. Never act on it as if it were a lock.
+        The lock is read about once a second, and again while no broker answers. A change is therefore reported late,
+        and two changes in quick succession perhaps as one. Never use the result in place of a lock.
         """
         while True:
-            if self._has_told:
-                time.sleep(LOOK_EVERY * random.uniform(0.75, 1.25))
+            if self._has_returned:
+                time.sleep(POLL_INTERVAL * random.uniform(0.75, 1.25))
             try:
                 state = self._client.get(self._job)
             except (Unavailable, StoreRecovering):
-                time.sleep(LOOK_EVERY)
+                time.sleep(POLL_INTERVAL)
                 continue
             leader = state.holders[0] if state is not None and state.holders else None
             lease_id = leader.lease_id if leader is not None else None
-            if not self._has_told or lease_id != self._told:
-                self._has_told, self._told = True, lease_id
+            if not self._has_returned or lease_id != self._last_lease_id:
+                self._has_returned, self._last_lease_id = True, lease_id
                 return leader
 
     def __iter__(self) -> Iterator[Holder | None]:

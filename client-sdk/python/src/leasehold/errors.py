@@ -1,6 +1,6 @@
-"""Everything that can go wrong, one class for each reason that a caller may treat differently.
+"""Errors of the client, with one class for each reason that a caller may handle differently.
 
-Messages are for people; branch on the classes. New ones may come.
+Messages are meant for people; branch on the classes. Classes may be added.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from datetime import datetime
 
 
 class LostReason(enum.Enum):
-    """Why a lease is over although nobody released it here."""
+    """Reason for which a lease has ended."""
 
-    #: No renewal was confirmed in time: the network, the broker or its store could not be reached, or
-    #: this process stood still.
+    #: No renewal was confirmed in time: the network, the broker or its store was unavailable, or this process was
+    #: paused.
     EXPIRED = "no renewal was confirmed in time"
-    #: An operator took it away.
+    #: An operator revoked the lease.
     REVOKED = "revoked"
-    #: The store does not know it any more.
-    STORE_LOST = "the store lost it"
-    #: It has been held for all of its ``max_hold``.
-    MAX_HOLD = "held for all of its max_hold"
-    #: It was given back, here or with a copy of the lease.
+    #: The store has no record of the lease.
+    STORE_LOST = "the store lost the lease"
+    #: The lock was held for the whole of its ``max_hold``.
+    MAX_HOLD = "the lease has reached its max_hold"
+    #: The lease was released, by this client or with a copy of the lease.
     RELEASED = "released"
-    #: Somebody took it over with a copy of the lease.
+    #: Another client attached the lease with a copy of it.
     MOVED = "moved to another client"
-    #: The client's credential ran out.
-    CREDENTIAL_EXPIRED = "the credential ran out"
+    #: The client's credential expired.
+    CREDENTIAL_EXPIRED = "the credential expired"
     #: The client was shut down.
     CLOSED = "the client is shut down"
-    #: This process is a child of the one that holds it.
+    #: This process was forked from the process that holds the lease.
     FORKED = "held by the parent of this process"
-    #: A reason that this client does not know.
+    #: A reason that this version of the client does not define.
     OTHER = "lost"
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a lease is over, with what the broker said."""
+    """Reason for which a lease has ended, with the broker's message."""
 
     reason: LostReason
-    #: For people.
+    #: Message of the broker, for people; empty if there is none.
     message: str = ""
 
     def __str__(self) -> str:
@@ -53,26 +53,26 @@ class Loss:
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who holds a lock, as others may see it. A hint, perhaps stale already."""
+    """A holder of a lock, as other callers may see it. A hint that may be stale."""
 
     #: Public identifier of the lease.
     lease_id: str
-    #: The process.
+    #: Name of the process that holds the lock.
     owner: str
-    #: Why it took the lock.
+    #: Reason for which the process acquired the lock.
     reason: str
-    #: Its fencing token.
+    #: Fencing token of the grant.
     fencing_token: int
-    #: Since when, by the broker's clock.
+    #: Time of the grant by the broker's clock, if the broker sent it.
     since: datetime | None
-    #: Seconds left on its lease.
+    #: Seconds until the lease expires.
     remaining: float
 
 
 class Error(Exception):
-    """Whatever this package raises."""
+    """Base class of the errors of this package."""
 
-    #: When to try again, in seconds, if that is worth while.
+    #: Seconds after which a retry may succeed, if the broker sent a time.
     retry_after: float | None = None
 
     def __init__(self, message: str = "", retry_after: float | None = None) -> None:
@@ -81,55 +81,57 @@ class Error(Exception):
 
     @property
     def holders(self) -> Sequence[Holder]:
-        """Some who hold the lock, if they were in the way."""
+        """Some holders of the lock, at most 5, if the lock was held. Otherwise empty."""
         return ()
 
 
 class AcquireError(Error):
-    """Why a lock was not taken."""
+    """A lock was not acquired."""
 
 
 @dataclass(frozen=True)
-class Busy:
-    """Who was in the way."""
+class Contention:
+    """Holders and waiters for which an acquire was rejected."""
 
-    #: For people.
+    #: Message of the broker, for people.
     message: str = ""
-    #: At most 5.
+    #: Some holders of the lock; at most 5.
     holders: list[Holder] = field(default_factory=list)
-    #: How many wait.
+    #: Number of waiters in the queue of the lock.
     queue_length: int = 0
-    #: The shortest time until a holder's lease runs out unless it is renewed.
+    #: Shortest time until the lease of a holder expires unless it is renewed, in seconds.
     retry_after: float | None = None
 
     def __str__(self) -> str:
         if not self.holders:
             return self.message
-        named = (f"{one.owner} ({one.reason})" if one.reason else one.owner for one in self.holders)
-        return f"{self.message}; held by {', '.join(named)}"
+        holder_texts = (
+            f"{holder.owner} ({holder.reason})" if holder.reason else holder.owner for holder in self.holders
+        )
+        return f"{self.message}; held by {', '.join(holder_texts)}"
 
 
-class _BusyError(AcquireError):
-    def __init__(self, busy: Busy) -> None:
-        super().__init__(str(busy), busy.retry_after)
-        self.busy = busy
+class _ContentionError(AcquireError):
+    def __init__(self, contention: Contention) -> None:
+        super().__init__(str(contention), contention.retry_after)
+        self.contention = contention
 
     @property
     def holders(self) -> Sequence[Holder]:
-        """Some who hold the lock; at most 5."""
-        return self.busy.holders
+        """Some holders of the lock; at most 5."""
+        return self.contention.holders
 
     @property
     def queue_length(self) -> int:
-        """How many wait."""
-        return self.busy.queue_length
+        """Number of waiters in the queue of the lock."""
+        return self.contention.queue_length
 
 
-class Held(_BusyError):
-    """Somebody else holds the lock, and the call did not wait."""
+class Held(_ContentionError):
+    """Another caller holds the lock, and the call did not wait."""
 
 
-class WaitTimeout(_BusyError):
+class WaitTimeout(_ContentionError):
     """The wait timed out.
 
     The call has left the queue, unless another attempt of it is still queued or has been granted the lock
@@ -138,8 +140,10 @@ class WaitTimeout(_BusyError):
 
 
 class LeaseLost(AcquireError):
-    """The lock was lost: what it guarded may overlap with the work of somebody else, unless a fencing
-    token keeps them apart. From an acquire: the lease given as ``under`` is over.
+    """The lock was lost.
+
+    The protected work may have overlapped with the work of another holder, unless a fencing token prevented it. An
+    acquire raises LeaseLost if the lease given as ``under`` has ended.
     """
 
     def __init__(self, loss: Loss) -> None:
@@ -148,7 +152,7 @@ class LeaseLost(AcquireError):
 
     @property
     def reason(self) -> LostReason:
-        """Why."""
+        """Reason for which the lock was lost."""
         return self.loss.reason
 
 
@@ -157,19 +161,19 @@ class LimitMismatch(AcquireError):
 
 
 class UpgradeDenied(AcquireError):
-    """Shared to exclusive under one lease."""
+    """The lease has a weaker hold on the lock, such as shared, and requested a stronger one, such as exclusive."""
 
 
 class Invalid(AcquireError):
-    """A field of the call is not legal."""
+    """A field of the call is invalid."""
 
 
 class QueueFull(AcquireError):
-    """The lock's line is full."""
+    """The queue of the lock is full."""
 
 
 class QuotaExceeded(AcquireError):
-    """A quota of the broker is used up."""
+    """A quota of the broker is exhausted."""
 
 
 class StoreFull(AcquireError):
@@ -177,93 +181,93 @@ class StoreFull(AcquireError):
 
 
 class UnsupportedByStore(AcquireError):
-    """The broker's store cannot do that."""
+    """The broker's store does not support the request."""
 
 
 class Unauthenticated(AcquireError):
-    """The credential is missing or not accepted."""
+    """The credential is missing or was not accepted."""
 
 
 class PermissionDenied(AcquireError):
-    """The credential does not allow that."""
+    """The credential does not authorize the request."""
 
 
 class Unavailable(AcquireError):
-    """No broker, or no store behind it, could answer in time.
+    """No broker responded in time, or its store did not.
 
-    The call was repeated until then, and was given up: if it did take the lock, that runs out by itself.
+    The client repeated the call until then. If an attempt acquired the lock nevertheless, its lease expires.
     """
 
 
 class StoreRecovering(AcquireError):
-    """The store has lost data and grants nothing until every lease that it may have forgotten is over."""
+    """The store has lost data, and grants nothing until every lease that may have been lost has expired."""
 
 
 class Internal(AcquireError):
-    """A fault of the broker."""
+    """An internal error of the broker."""
 
 
 class Closed(AcquireError):
-    """The client is shut down."""
+    """The client was shut down."""
 
     def __init__(self, message: str = "the client is shut down") -> None:
         super().__init__(message)
 
 
 class Forked(Closed):
-    """The client was used before this process was forked, and belongs to the parent."""
+    """The client was used before this process was forked, and can be used in the parent process only."""
 
     def __init__(self) -> None:
-        super().__init__("the client belongs to the parent of this process: make one after the fork")
+        super().__init__("the client belongs to the parent of this process: create a client after the fork")
 
 
 class Other(AcquireError):
-    """Anything else that a broker says, perhaps a newer one than this client."""
+    """Any other rejection, perhaps of a broker that is newer than this client."""
 
 
 class NotHeld(Error):
-    """Code that needs a lock runs without it (``assert_held``)."""
+    """The running code does not hold the lock that ``assert_held`` requires."""
 
 
 class ReleaseError(Error):
-    """Why a release did not go as hoped. The lease is gone in any case; see also ``LeaseLost``."""
+    """A release failed. The lease can no longer be used in any case; see also ``LeaseLost``."""
 
 
 class Unconfirmed(ReleaseError):
-    """No broker has confirmed it while the lease could have lived; it has run out by now."""
+    """No broker confirmed the release before the lease expired or the client closed."""
 
     def __init__(self) -> None:
-        super().__init__("no broker has confirmed the release; the lock has run out by itself")
+        super().__init__("no broker has confirmed the release; the lease expires if it was not released")
 
 
 class Refused(ReleaseError):
-    """The broker would not."""
+    """A broker rejected the release."""
 
 
 class ConnectError(Error):
-    """Why a client could not be made."""
+    """A client could not be created or connected."""
 
 
 class NoEndpoint(ConnectError):
     """No endpoint was given."""
 
     def __init__(self) -> None:
-        super().__init__("no endpoint: give at least one, as in http://127.0.0.1:7070")
+        super().__init__("no endpoint: set at least one, as in http://127.0.0.1:7070")
 
 
 class InvalidEndpoint(ConnectError):
-    """An endpoint is none."""
+    """An endpoint is not a usable http or https URL."""
 
-    def __init__(self, endpoint: str, why: str) -> None:
-        super().__init__(f"endpoint {endpoint!r}: {why}; expected a URL as in http://127.0.0.1:7070")
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(f"endpoint {endpoint!r}: {reason}; expected a URL as in http://127.0.0.1:7070")
         self.endpoint = endpoint
 
 
 class InvalidCredential(ConnectError):
-    """The credential has characters that no header may have, or its file cannot be read."""
+    """The credential contains characters other than printable ASCII, or its file cannot be read."""
 
-    def __init__(self, why: str = "is not printable ASCII") -> None:
-        super().__init__(f"the credential {why}")
+    def __init__(self, reason: str = "is not printable ASCII") -> None:
+        super().__init__(f"the credential {reason}")
 
 
 class InsecureToken(ConnectError):
@@ -271,8 +275,8 @@ class InsecureToken(ConnectError):
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(
-            f"endpoint {endpoint!r}: the bearer token would cross the network unencrypted; use https, or "
-            "allow_insecure_token=True where the network itself is trusted"
+            f"endpoint {endpoint!r}: the bearer token would be sent unencrypted to another machine; use https, or "
+            "set allow_insecure_token=True on a trusted network"
         )
         self.endpoint = endpoint
 
@@ -285,8 +289,8 @@ class InvalidOwner(ConnectError):
 
 
 class CredentialRefused(ConnectError):
-    """The brokers answer, and accept no call with this credential, or without one."""
+    """The brokers respond, but accept no call with this credential, or without one."""
 
 
 class Unreachable(ConnectError):
-    """No broker answers."""
+    """No broker responds."""

@@ -1,4 +1,4 @@
-"""A lock that is held, for threads."""
+"""Leases of held locks, for threads."""
 
 from __future__ import annotations
 
@@ -9,127 +9,134 @@ import weakref
 from types import TracebackType
 from typing import Callable
 
-from leasehold._core import held
-from leasehold._core.grip import Grip
+from leasehold._core import current_leases
+from leasehold._core.lease_handle import LeaseHandle
 from leasehold._core.view import LeaseView, LossHook
 from leasehold.errors import Error, Forked, LeaseLost, Loss, LostReason
 
 log = logging.getLogger("leasehold")
 
-#: How often a waiting look at the loss looks at the time: no timer runs through a suspend.
-_LOOK_EVERY = 0.1
+#: Interval at which ``Lost.wait`` reads the clock, in seconds. One timer is not enough: none runs through a suspend.
+_CHECK_INTERVAL = 0.1
 
 
 class Lease(LeaseView):
-    """A lock that is held, or several under one lease, by a program of threads.
+    """A lock that is held, or several locks under one lease, in a program with threads.
 
-    The client sends heartbeats for it until it is released or lost, in a thread that the program cannot block. A
-    ``with`` block releases it; without one, call ``release``. A lease that nobody refers to any more is given back.
+    The client renews the lease until the lease is released or lost, in a thread that the program cannot block. A
+    ``with`` block releases the lease at its end. Without a block, call ``release``. An unreferenced lease is released,
+    with a ResourceWarning.
 
-    A thread cannot be stopped from outside: call ``check`` before each step that needs the lock, or look at
-    ``lost``, or have ``on_lost`` stop the work.
+    A thread cannot be stopped from outside. Call ``check`` before each step that needs the lock, or check ``lost``, or
+    let ``on_lost`` stop the work.
     """
 
-    def __init__(self, grip: Grip, on_lost: Callable[[Lease], object] | None = None) -> None:
-        super().__init__(grip)
+    def __init__(self, handle: LeaseHandle, on_lost: Callable[[Lease], object] | None = None) -> None:
+        super().__init__(handle)
         self.lost = Lost(self)
         if on_lost is not None:
-            _Told(self, on_lost)
+            _LostCallback(self, on_lost)
 
     def release(self) -> None:
-        """Gives the lock back and waits until the broker has confirmed it. Safe to repeat. For a lease that was
-        made ``under`` another one, and for that one, this gives back only what the call itself took.
+        """Releases the lock and waits until the broker has confirmed the release.
 
-        Raises LeaseLost if the lock was lost before: what it guarded may have overlapped with another holder's
-        work. Unconfirmed: no broker could be reached meanwhile.
+        Repeated calls have no effect. If the lease was shared with ``under``, each of the leases releases only the
+        locks that its own call acquired.
+
+        Raises LeaseLost if the lock was lost before: the protected work may have overlapped with the work of another
+        holder. Raises Unconfirmed if no broker confirmed the release before the lease expired, and Refused if a broker
+        rejected the release.
         """
-        if self.grip.is_foreign:
+        if self.handle.is_forked:
             raise Forked
-        loss = self.grip.trust.loss()
+        loss = self.handle.validity.loss()
         if loss is not None:
-            if self.grip.give_back():
+            if self.handle.release():
                 raise LeaseLost(loss)
             return
-        answers: queue.SimpleQueue[Error | None] = queue.SimpleQueue()
-        if not self.grip.give_back(answers.put):
+        results: queue.SimpleQueue[Error | None] = queue.SimpleQueue()
+        if not self.handle.release(results.put):
             return
-        error = answers.get()
+        error = results.get()
         if isinstance(error, LeaseLost):
-            raise LeaseLost(self.grip.trust.loss() or error.loss)
+            raise LeaseLost(self.handle.validity.loss() or error.loss)
         if error is not None:
             raise error
 
     def __enter__(self) -> Lease:
-        held.enter(self)
+        current_leases.push(self)
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        held.leave(self)
-        if kind is None:
+        current_leases.remove(self)
+        if error_type is None:
             self.release()
-        elif not issubclass(kind, Exception):
-            # An interrupt does not wait for the broker.
-            self.grip.give_back()
+        elif not issubclass(error_type, Exception):
+            # After an interrupt the block ends without waiting for the broker.
+            self.handle.release()
         else:
             try:
                 self.release()
-            except Error as why:
-                log.warning("lease %s, after an exception: %s", self.lease_id, why)
+            except Error as release_error:
+                log.warning("lease %s, after an exception: %s", self.lease_id, release_error)
 
 
 class Lost:
-    """Whether and why a lease is not held any more. Latches."""
+    """The loss of a lease: true, permanently, once the lease is lost or released."""
 
     def __init__(self, lease: LeaseView) -> None:
-        # Not the lease: that gives itself back when nobody refers to it.
-        self._view = LeaseView(lease.grip)
+        # Without a reference to the lease: a cycle of references would delay the release of an unreferenced lease.
+        self._view = LeaseView(lease.handle)
 
     def __bool__(self) -> bool:
         return self._view.loss is not None
 
     def is_set(self) -> bool:
-        """Whether it is over."""
+        """Returns true if the lease has ended."""
         return bool(self)
 
     @property
     def loss(self) -> Loss | None:
-        """Why, with what the broker said."""
+        """The reason for which the lease has ended, with the broker's message, or None while it is valid."""
         return self._view.loss
 
     @property
     def reason(self) -> LostReason | None:
-        """Why."""
+        """The reason for which the lease has ended, or None while it is valid."""
         return self._view.lost_reason
 
     def wait(self, timeout: float | None = None) -> LostReason | None:
-        """Waits until it is over, at most so many seconds; why, or None if it is not over by then."""
+        """Waits until the lease has ended, at most ``timeout`` seconds.
+
+        Returns the reason, or None if the lease is still valid then.
+        """
         ended = threading.Event()
-        trust = self._view.grip.trust
-        trust.on_end(ended.set)
+        validity = self._view.handle.validity
+        validity.add_end_hook(ended.set)
         try:
-            left = timeout
-            while self._view.loss is None and (left is None or left > 0):
-                pause = _LOOK_EVERY if left is None else min(_LOOK_EVERY, left)
-                ended.wait(pause)
-                left = None if left is None else left - pause
+            remaining = timeout
+            while self._view.loss is None and (remaining is None or remaining > 0):
+                interval = _CHECK_INTERVAL if remaining is None else min(_CHECK_INTERVAL, remaining)
+                ended.wait(interval)
+                remaining = None if remaining is None else remaining - interval
             return self.reason
         finally:
-            trust.off_end(ended.set)
+            validity.remove_end_hook(ended.set)
 
 
-class _Told(LossHook):
+class _LostCallback(LossHook):
     def __init__(self, lease: Lease, on_lost: Callable[[Lease], object]) -> None:
         self._lease = weakref.ref(lease)
-        self._call = on_lost
+        self._callback = on_lost
         super().__init__(lease)
 
-    def tell(self) -> None:
+    def on_loss(self) -> None:
         lease = self._lease()
         if lease is not None:
-            # In a thread of its own: it may block, and heartbeats must not wait for it.
-            threading.Thread(target=self._call, args=(lease,), name="leasehold-lost", daemon=True).start()
+            # Runs in a separate thread, because the callback may block and heartbeats must not wait for it.
+            threading.Thread(target=self._callback, args=(lease,), name="leasehold-lost", daemon=True).start()

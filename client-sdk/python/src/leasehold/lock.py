@@ -1,4 +1,4 @@
-"""Taking a lock, for threads."""
+"""Acquiring one or several locks, for threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from types import TracebackType
 
 from leasehold._core import clock, telemetry
-from leasehold._core.grip import Grip
-from leasehold._core.options import WAIT_MAX, Plan, Time, seconds
-from leasehold._core.order import Place
+from leasehold._core.command import QueuePosition
+from leasehold._core.lease_handle import LeaseHandle
+from leasehold._core.options import WAIT_MAX, AcquireTemplate, Duration, to_seconds
 from leasehold.errors import Error, Held, WaitTimeout
 from leasehold.lease import Lease
 
@@ -20,104 +20,107 @@ log = logging.getLogger("leasehold")
 
 
 class Lock:
-    """A lock, or several, about to be taken: by a ``with`` block, ``acquire`` or ``try_acquire``, as often as
-    wanted and by any number of threads. Each time makes a lease of its own.
+    """A request for one lock, or for several.
+
+    A ``with`` block, ``acquire`` and ``try_acquire`` send the request. Any number of threads may do so repeatedly.
+    Each acquire creates a separate lease.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._entered = _Entered()
+    def __init__(self, template: AcquireTemplate) -> None:
+        self._template = template
+        self._thread_leases = _ThreadLeases()
 
     def acquire(self) -> Lease:
-        """Takes the lock, waiting in line.
+        """Acquires the lock, waiting in its queue.
 
-        Raises WaitTimeout if it was held for all of ``wait``, by whom it says; Unavailable up to 5 s after that if
-        no broker could answer. An exception that interrupts it gives up the place in line.
+        Raises WaitTimeout, with the holders, if the lock was held for the whole of ``wait``. Raises Unavailable up to
+        5 s later if no broker responded. Raises other subclasses of AcquireError for a rejected request. An exception
+        that interrupts the call, such as KeyboardInterrupt, removes it from the queue.
         """
-        until = clock.now() + self._plan.wait
+        deadline = clock.now() + self._template.wait
         while True:
-            left = max(0.0, until - clock.now())
+            remaining = max(0.0, deadline - clock.now())
             try:
-                return self._ask(min(left, WAIT_MAX))
+                return self._acquire_once(min(remaining, WAIT_MAX))
             except WaitTimeout:
-                if clock.now() >= until:
+                if clock.now() >= deadline:
                     raise
 
-    def try_acquire(self, attempts: int = 1, every: Time = 0.0) -> Lease | None:
-        """Takes the lock if it is free. None: somebody else has it.
+    def try_acquire(self, attempts: int = 1, every: Duration = 0.0) -> Lease | None:
+        """Acquires the lock if it is free. Returns None if another caller holds it.
 
-        With ``attempts`` it tries up to so many times, ``every`` so often give or take a quarter. Waiting in
-        line, as ``acquire`` does, is fair and faster.
+        Tries up to ``attempts`` times, with pauses of ``every`` plus or minus a quarter. Waiting in the queue with
+        ``acquire`` is fair and faster. Raises every subclass of AcquireError except Held.
         """
-        pause = seconds(every)
+        interval_seconds = to_seconds(every)
         for attempt in range(attempts):
             if attempt > 0:
-                time.sleep(pause * random.uniform(0.75, 1.25))
+                time.sleep(interval_seconds * random.uniform(0.75, 1.25))
             try:
-                return self._ask(0.0)
+                return self._acquire_once(0.0)
             except Held:
                 continue
         return None
 
-    def _ask(self, wait: float) -> Lease:
-        with telemetry.Acquiring(self._plan.names(), wait) as acquiring:
-            return self._ask_in(acquiring, wait)
+    def _acquire_once(self, wait: float) -> Lease:
+        with telemetry.AcquireSpan(self._template.names(), wait) as span:
+            return self._acquire_in_span(span, wait)
 
-    def _ask_in(self, acquiring: telemetry.Acquiring, wait: float) -> Lease:
-        reply = _Reply()
-        on_queue = acquiring.hook(self._plan.on_queue)
-        caller, ask = self._plan.caller(), self._plan.ask(wait, reply)
+    def _acquire_in_span(self, span: telemetry.AcquireSpan, wait: float) -> Lease:
+        receiver = _QueueReceiver()
+        on_queue = span.queue_hook(self._template.on_queue)
+        sender, command = self._template.sender(), self._template.command(wait, receiver)
         try:
-            caller.acquire(ask)
+            sender.acquire(command)
             while True:
-                said = reply.said.get()
-                if not isinstance(said, Place):
+                message = receiver.messages.get()
+                if not isinstance(message, QueuePosition):
                     break
                 if on_queue is not None:
-                    on_queue(said)
+                    on_queue(message)
         except BaseException:
-            caller.cancel(ask.call.request_id)
+            sender.cancel(command.params.request_id)
             raise
-        acquiring.answered(said)
-        if isinstance(said, Error):
-            log.debug("not granted: %s: %s", self._plan, said)
-            raise said
-        return Lease(said, self._plan.on_lost)
+        span.record_result(message)
+        if isinstance(message, Error):
+            log.debug("not granted: %s: %s", self._template, message)
+            raise message
+        return Lease(message, self._template.on_lost)
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._entered.leases.append(lease)
+        self._thread_leases.leases.append(lease)
         return lease.__enter__()
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._entered.leases.pop().__exit__(kind, error, trace)
+        self._thread_leases.leases.pop().__exit__(error_type, error, traceback)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._plan}>"
+        return f"<{type(self).__name__} {self._template}>"
 
 
-class _Entered(threading.local):
-    """The leases of the blocks that this thread is in."""
+class _ThreadLeases(threading.local):
+    """The leases of the ``with`` blocks that the current thread is in."""
 
     def __init__(self) -> None:
         self.leases: list[Lease] = []
 
 
-class _Reply:
-    """What the client's thread says to the calling one."""
+class _QueueReceiver:
+    """A queue of messages from the client's thread to the calling thread."""
 
     def __init__(self) -> None:
-        self.said: queue.SimpleQueue[Grip | Error | Place] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[LeaseHandle | Error | QueuePosition] = queue.SimpleQueue()
 
-    def place(self, place: Place) -> None:
-        """Where the call stands."""
-        self.said.put(place)
+    def on_queue_position(self, position: QueuePosition) -> None:
+        """Sends the queue position of the call."""
+        self.messages.put(position)
 
-    def done(self, result: Grip | Error) -> None:
-        """What it got."""
-        self.said.put(result)
+    def on_result(self, result: LeaseHandle | Error) -> None:
+        """Sends the result of the call."""
+        self.messages.put(result)

@@ -1,4 +1,4 @@
-"""For pytest: the fixture ``fake_broker``, a broker in memory."""
+"""Plugin for pytest with the fixture ``fake_broker``, a broker in memory."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from leasehold.testing import FakeBroker
 
 @pytest.fixture
 def fake_broker() -> FakeBroker:
-    """A broker in memory whose locks are all free."""
+    """Returns a broker in memory whose locks are all free."""
     return FakeBroker()

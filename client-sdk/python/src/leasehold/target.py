@@ -1,4 +1,4 @@
-"""What to take: a lock's name, and how it is shared."""
+"""Targets of an acquire: the name of a lock, and the mode in which it is requested."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Union
 
 from leasehold.v1 import types_pb2 as pb
 
-_MOST = 2**31 - 1
+_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class LockName:
-    """A lock, with the default namespace filled in."""
+    """The name of a lock with its namespace, which is ``default`` unless it was given."""
 
     namespace: str
     name: str
@@ -21,41 +21,41 @@ class LockName:
         return f"{self.namespace}/{self.name}"
 
     def proto(self) -> pb.LockRef:
-        """As the broker names it."""
+        """Returns the protocol message."""
         return pb.LockRef(namespace=self.namespace, name=self.name)
 
 
 @dataclass(frozen=True)
 class Target:
-    """One lock to take, and how: ``Target("gpu", namespace="render", permits=2, limit=8)``.
+    """One lock to acquire and its mode: ``Target("gpu", namespace="render", permits=2, limit=8)``.
 
-    A plain string is a target, too: the lock of this name in the default namespace, for one holder alone.
+    A plain string in place of a Target requests the lock of this name in the default namespace, exclusively.
     """
 
-    #: 1-512 bytes without control characters.
+    #: Name of the lock: 1-512 bytes without control characters.
     name: str
-    #: 1-63 characters of ``[a-z0-9-]`` instead of ``default``.
+    #: Namespace of the lock: 1-63 characters of ``[a-z0-9-]``; empty for ``default``.
     namespace: str = ""
-    #: Together with any number of other holders that share it, but with none that does not.
+    #: True to share the lock with any number of other shared holders, and with no exclusive one.
     shared: bool = False
-    #: As a semaphore: so many of the ``limit`` that the lock has in all.
+    #: Number of permits to acquire from a semaphore with ``limit`` permits; None for a lock without permits.
     permits: int | None = None
-    #: 1-1000; all callers name the same. Unset with ``permits``: the one in use.
+    #: Number of all permits of the semaphore: 1-1000, equal for all callers. None with ``permits``: the limit in use.
     limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.shared and self.permits is not None:
             raise ValueError("a lock is either shared or has permits")
         if self.limit is not None and self.permits is None:
-            raise ValueError("a limit needs permits")
+            raise ValueError("a limit requires permits")
 
     @property
     def lock(self) -> LockName:
-        """The lock of the target."""
+        """Name of the lock, with its namespace."""
         return LockName(self.namespace or "default", self.name)
 
     def proto(self) -> pb.LockTarget:
-        """As the broker is asked for it."""
+        """Returns the protocol message."""
         if self.permits is None:
             mode = pb.LOCK_MODE_SHARED if self.shared else pb.LOCK_MODE_EXCLUSIVE
             return pb.LockTarget(namespace=self.namespace, name=self.name, mode=mode)
@@ -63,24 +63,24 @@ class Target:
             namespace=self.namespace,
             name=self.name,
             mode=pb.LOCK_MODE_SEMAPHORE,
-            # What does not fit is refused by the broker, as too much.
-            permits=min(self.permits, _MOST),
-            limit=min(self.limit or 0, _MOST),
+            # Larger numbers do not fit into the field. The broker rejects the bounded number as too large.
+            permits=min(self.permits, _INT32_MAX),
+            limit=min(self.limit or 0, _INT32_MAX),
         )
 
 
 TargetLike = Union[str, Target]
 
 
-def target(what: TargetLike) -> Target:
-    """The target that is meant."""
-    if isinstance(what, Target):
-        return what
-    if isinstance(what, str):
-        return Target(what)
-    raise TypeError(f"a lock's name or a Target is expected, not {type(what).__name__}")
+def target(lock: TargetLike) -> Target:
+    """Converts a name to a target, and returns a target unchanged."""
+    if isinstance(lock, Target):
+        return lock
+    if isinstance(lock, str):
+        return Target(lock)
+    raise TypeError(f"expected a lock name or a Target, not {type(lock).__name__}")
 
 
-def lock_of(one: pb.LockTarget) -> LockName:
-    """The lock of a target as the broker tells it."""
-    return LockName(one.namespace or "default", one.name)
+def lock_of(message: pb.LockTarget) -> LockName:
+    """Returns the lock of a target in a protocol message."""
+    return LockName(message.namespace or "default", message.name)

@@ -1,1 +1,1 @@
-"""What keeps leases alive: one thread, its streams, and the rules; used by both interfaces."""
+"""Internals of the client, used by both interfaces: its thread, its lease streams, and the validity of leases."""

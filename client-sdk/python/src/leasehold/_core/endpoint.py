@@ -1,4 +1,4 @@
-"""Where the brokers are, and how to reach and convince them."""
+"""Endpoints of the brokers, and the connections to them."""
 
 from __future__ import annotations
 
@@ -10,105 +10,109 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from leasehold._core.source import Source
+from leasehold._core.credential_source import CredentialSource
 from leasehold.errors import InsecureToken, InvalidEndpoint, NoEndpoint
 
-#: Establishing a connection, and opening a stream on it, in seconds.
-OPEN_LIMIT = 2.0
-# A dead connection must be known before a place in line is given up, 6 s after the last heartbeat: 2 s
-# without any message, and 2 s without an answer to a ping.
-_PING_MS = 2_000
-_OPTIONS = (
-    ("grpc.keepalive_time_ms", _PING_MS),
-    ("grpc.keepalive_timeout_ms", _PING_MS),
-    # Newer versions of gRPC wait a minute for the answer unless told here, too.
-    ("grpc.http2.ping_timeout_ms", _PING_MS),
+#: Time limit for establishing a connection and opening a stream on it, in seconds.
+OPEN_TIMEOUT = 2.0
+# A dead connection must be detected before the broker removes a queue position, 6 s after the last heartbeat. The
+# detection takes 4 s: 2 s without any message, and 2 s without a response to a ping.
+_PING_INTERVAL_MS = 2_000
+_CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", _PING_INTERVAL_MS),
+    ("grpc.keepalive_timeout_ms", _PING_INTERVAL_MS),
+    # Newer versions of gRPC wait a minute for the response unless this option is set, too.
+    ("grpc.http2.ping_timeout_ms", _PING_INTERVAL_MS),
     ("grpc.http2.max_pings_without_data", 0),
-    # Each stream has a connection of its own: a new one must not find the broken one again.
+    # Each stream has a separate connection, so that a new stream does not reuse a broken connection.
     ("grpc.use_local_subchannel_pool", 1),
-    # What is repeated is decided here.
+    # The client decides which calls are repeated.
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
 )
-_PORTS = {"http": 80, "https": 443}
-#: The addresses of this machine alone.
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+#: Loopback addresses, which only this machine can reach.
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
 @dataclass(frozen=True)
 class TLS:
-    """How https endpoints are trusted, and a certificate of this client's own, all in PEM."""
+    """Trusted root certificates of https endpoints, and an optional client certificate, all in PEM."""
 
-    #: Who signed the brokers' certificates. Unset: the root certificates of the machine.
+    #: Root certificates that are trusted for brokers. None: those of the system trust store.
     ca: bytes | None = None
-    #: This client's certificate and its key, where brokers ask for one.
+    #: This client's certificate and its key, for brokers that request one.
     cert: bytes | None = None
     key: bytes | None = field(default=None, repr=False)
-    #: The name in the brokers' certificates, if it is not the endpoint's.
+    #: The name in the brokers' certificates, if it differs from the host name of the endpoint.
     server_name: str | None = None
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One broker, or a name behind which there are several."""
+    """An endpoint: one broker, or a host name of several."""
 
     name: str
     address: str
     is_tls: bool
-    #: What is sent there crosses a network unencrypted.
-    is_exposed: bool
+    #: True if messages to the endpoint cross a network unencrypted.
+    is_unencrypted: bool
 
-    def channel(self, tls: TLS) -> grpc.Channel:
-        """A connection of its own, which begins with its first call."""
+    def create_channel(self, tls: TLS) -> grpc.Channel:
+        """Creates a separate connection, which is established by its first call."""
         if not self.is_tls:
-            return grpc.insecure_channel(self.address, options=_OPTIONS)
-        roots = tls.ca or _machine_roots()
+            return grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        roots = tls.ca or _system_roots()
         credentials = grpc.ssl_channel_credentials(roots, tls.key, tls.cert)
-        options: Sequence[tuple[str, str | int]] = _OPTIONS
+        options: Sequence[tuple[str, str | int]] = _CHANNEL_OPTIONS
         if tls.server_name is not None:
-            options = (*_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))
+            options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))
         return grpc.secure_channel(self.address, credentials, options=options)
 
 
 @dataclass(frozen=True)
-class Brokers:
-    """What all streams of a client share."""
+class Endpoints:
+    """The endpoints, TLS settings and credentials that all streams of a client share."""
 
-    endpoints: list[Endpoint]
+    all: list[Endpoint]
     tls: TLS
-    #: Of what is shown with every call and every stream.
-    source: Source = field(default_factory=Source)
+    #: Source of the credential that is presented with every call and every stream.
+    credentials: CredentialSource = field(default_factory=CredentialSource)
 
 
-def brokers(
-    endpoints: str | Sequence[str], tls: TLS | None, source: Source, *, allow_insecure_token: bool = False
-) -> Brokers:
-    """Checks what a client is made of. URLs are separated by commas, or stand in a list."""
+def parse_endpoints(
+    endpoints: str | Sequence[str],
+    tls: TLS | None,
+    credentials: CredentialSource,
+    *,
+    allow_insecure_token: bool = False,
+) -> Endpoints:
+    """Checks the connection settings of a client. ``endpoints`` is a list of URLs, or URLs separated by commas."""
     urls = endpoints.split(",") if isinstance(endpoints, str) else endpoints
-    parsed = [_endpoint(url.strip()) for url in urls if url.strip()]
+    parsed = [_parse_endpoint(url.strip()) for url in urls if url.strip()]
     if not parsed:
         raise NoEndpoint
-    if source.now() is not None and not allow_insecure_token:
-        for one in parsed:
-            if one.is_exposed:
-                raise InsecureToken(one.name)
-    return Brokers(parsed, tls or TLS(), source)
+    if credentials.authorization() is not None and not allow_insecure_token:
+        for endpoint in parsed:
+            if endpoint.is_unencrypted:
+                raise InsecureToken(endpoint.name)
+    return Endpoints(parsed, tls or TLS(), credentials)
 
 
-def _endpoint(url: str) -> Endpoint:
+def _parse_endpoint(url: str) -> Endpoint:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidEndpoint(url, str(error)) from None
-    if parts.scheme not in _PORTS:
-        raise InvalidEndpoint(url, "is no http or https URL")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise InvalidEndpoint(url, "is not an http or https URL")
     if not host:
         raise InvalidEndpoint(url, "has no host")
     is_tls = parts.scheme == "https"
     address = f"[{host}]" if ":" in host else host
-    address = f"{address}:{port or _PORTS[parts.scheme]}"
+    address = f"{address}:{port or _DEFAULT_PORTS[parts.scheme]}"
     return Endpoint(url, address, is_tls, not is_tls and not _is_loopback(host))
 
 
@@ -120,8 +124,8 @@ def _is_loopback(host: str) -> bool:
     return any(address in network for network in _LOOPBACK)
 
 
-def _machine_roots() -> bytes | None:
-    found = ssl.create_default_context().get_ca_certs(binary_form=True)
-    pem = "".join(ssl.DER_cert_to_PEM_cert(one) for one in found)
-    # Without any, the ones that come with gRPC.
+def _system_roots() -> bytes | None:
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    pem = "".join(ssl.DER_cert_to_PEM_cert(certificate) for certificate in certificates)
+    # None selects the root certificates that are included in gRPC.
     return pem.encode() or None

@@ -1,4 +1,4 @@
-"""How a lock is taken: what a caller may say besides its name."""
+"""Options of an acquire, and the backend that executes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Protocol, TypedDict, Union
 
 from leasehold._core import telemetry
-from leasehold._core.order import Ask, Call, LockState, Place, Reply
+from leasehold._core.command import AcquireCommand, AcquireParams, AcquireReceiver, LockState, QueuePosition
 from leasehold.errors import ConnectError, Error, Forked, Invalid
 from leasehold.target import LockName, Target, TargetLike, target
 from leasehold.v1 import types_pb2 as types
@@ -17,145 +17,149 @@ from leasehold.v1 import types_pb2 as types
 if TYPE_CHECKING:
     from leasehold._core.view import LeaseView
 
-#: Seconds, or a timedelta.
-Time = Union[float, timedelta]
-#: How long acquire waits in line unless told otherwise.
+#: A duration in seconds, or as a timedelta.
+Duration = Union[float, timedelta]
+#: Default time for which ``acquire`` waits in the queue, in seconds.
 WAIT_DEFAULT = 30.0
-#: The longest wait that a broker allows; a longer one is several of these.
+#: Longest wait that a broker allows, in seconds. A longer wait is split.
 WAIT_MAX = 3_600.0
 
 
 class Options(TypedDict, total=False):
-    """What lock, lock_all, acquire, try_lock and locked take besides the lock."""
+    """Keyword arguments of ``lock``, ``lock_all``, ``acquire``, ``try_lock`` and ``locked``."""
 
-    #: How long the lock can be trusted after each heartbeat, and so how long others wait when this
-    #: process dies. 1 s to 60 s unless the broker says otherwise; default 10 s.
-    ttl: Time
-    #: How long acquire waits in line; default 30 s. ``math.inf``: for ever. After each hour the place in line
-    #: begins again at its end.
-    wait: Time
-    #: Why the lock is taken, for whoever finds it held. At most 512 bytes.
+    #: Time for which the lock stays valid after each heartbeat, and so the time that others wait if this process
+    #: dies. 1 s to 60 s unless the broker is configured otherwise; default 10 s.
+    ttl: Duration
+    #: Time for which an acquire waits in the queue; default 30 s, ``math.inf`` without limit. A longer wait than an
+    #: hour enters the queue again at its end after each hour.
+    wait: Duration
+    #: Reason for the lock, for callers and operators that find it held. At most 512 bytes.
     reason: str
-    #: For lists and logs; at most 16.
+    #: Labels for lists and logs; at most 16.
     labels: Mapping[str, str]
-    #: As in Target, for all locks of the call.
+    #: Fields of Target with the same names, for all locks of the call.
     namespace: str
     shared: bool
     permits: int
     limit: int
-    #: The longest the lock may be held in all; then it is lost with MAX_HOLD.
-    max_hold: Time
-    #: Keeps the lock closed for so long after an expiry or revocation, at most 60 s; for resources that cannot
+    #: Longest time for which the lock may be held in all. Then it is lost with MAX_HOLD.
+    max_hold: Duration
+    #: Time for which the lock grants nothing after an expiry or revocation, at most 60 s. For resources that cannot
     #: check fencing tokens.
-    lock_delay: Time
-    #: Frees the lock so long after this client's stream broke, even if this process may still trust it: faster
-    #: after a crash, but a holder behind a broken network may overlap with the next one.
-    disconnect_grace: Time
-    #: Adds the lock to this lease, or enters a lock once more that the lease has. Both are lost together; each
-    #: gives back what it took itself.
+    lock_delay: Duration
+    #: Time after which the lock is released when this client's stream breaks, even if the lease is still valid. Frees
+    #: the lock sooner after a crash, but a holder behind a broken network may overlap with the next one.
+    disconnect_grace: Duration
+    #: Lease to add the lock to, or to enter a lock again that this lease already has. Both leases are lost together.
+    #: Each of them releases what its own call acquired.
     under: LeaseView
-    #: Called with the place in line, at first and when it changes, at most once a second, by whoever waits.
-    on_queue: Callable[[Place], object]
-    #: Called with the lease when it is lost: in a thread of its own, or by the event loop.
+    #: Called with the queue position, initially and after changes, at most once a second: in the waiting thread, or by
+    #: the event loop.
+    on_queue: Callable[[QueuePosition], object]
+    #: Called with the lease when the lease is lost: in a separate thread, or by the event loop.
     on_lost: Callable[[Any], object]
 
 
 class Backend(Protocol):
-    """A broker, as clients see it: over the network, or a fake one. Nothing here blocks."""
+    """The operations of a client, executed by brokers on the network or by a fake broker. No method blocks."""
 
-    def handle(self) -> object:
-        """Keeps it alive as long as it is kept."""
+    def reference(self) -> object:
+        """Returns a reference that keeps the backend alive."""
 
-    def connect(self, told: Callable[[ConnectError | None], None]) -> None:
-        """Tells when a broker answers, or why none does."""
+    def connect(self, callback: Callable[[ConnectError | None], None]) -> None:
+        """Calls the callback with None once a broker responds, or with the reason for which none does."""
 
-    def acquire(self, ask: Ask) -> None:
-        """Takes locks, and keeps their lease."""
-
-    def cancel(self, request_id: str) -> None:
-        """The caller is gone. What it got is given back."""
-
-    def look(self, lock: LockName, told: Callable[[LockState | Error | None], None]) -> None:
-        """Looks at a lock."""
-
-    def close(self, done: Callable[[], None], limit: float = ...) -> None:
-        """Gives up every wait, releases every lease, and ends."""
-
-
-class Caller(Protocol):
-    """Where acquires go: a backend, or whoever keeps the lease that they are under."""
-
-    def acquire(self, ask: Ask) -> None:
-        """Takes locks, and keeps their lease."""
+    def acquire(self, command: AcquireCommand) -> None:
+        """Acquires locks and keeps their lease."""
 
     def cancel(self, request_id: str) -> None:
-        """The caller is gone. What it got is given back."""
+        """Cancels an acquire whose caller no longer waits. A granted lock is released."""
+
+    def get_lock_state(self, lock: LockName, callback: Callable[[LockState | Error | None], None]) -> None:
+        """Reads the state of a lock and passes it to the callback.
+
+        The callback receives None if the lock has neither holders nor waiters, or an error.
+        """
+
+    def close(self, callback: Callable[[], None], timeout: float = ...) -> None:
+        """Cancels every wait, releases every lease, and closes the backend. Calls the callback at the end."""
 
 
-def seconds(time: Time) -> float:
-    """A span of time in seconds."""
-    value = time.total_seconds() if isinstance(time, timedelta) else float(time)
-    if math.isnan(value) or value < 0:
-        raise ValueError(f"not a span of time: {time!r}")
-    return value
+class AcquireSender(Protocol):
+    """The sender of acquires to a backend, or to the session of the lease given as ``under``."""
+
+    def acquire(self, command: AcquireCommand) -> None:
+        """Acquires locks and keeps their lease."""
+
+    def cancel(self, request_id: str) -> None:
+        """Cancels an acquire whose caller no longer waits. A granted lock is released."""
 
 
-class Plan:
-    """One or several locks about to be taken, as often as wanted."""
+def to_seconds(duration: Duration) -> float:
+    """Converts a duration to seconds. Raises ValueError if it is negative or not a number."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    if math.isnan(seconds) or seconds < 0:
+        raise ValueError(f"invalid duration {duration!r}: expected seconds or a timedelta, not negative")
+    return seconds
+
+
+class AcquireTemplate:
+    """The checked targets and options of a Lock, from which each acquire is created."""
 
     def __init__(self, backend: Backend, owner: str, targets: Iterable[TargetLike], options: Options) -> None:
         unknown = set(options) - set(Options.__annotations__)
         if unknown:
-            raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
+            raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
         self._backend = backend
-        self.targets = tuple(_with_options(target(one), options) for one in targets)
+        self.targets = tuple(_with_options(target(target_like), options) for target_like in targets)
         if not self.targets:
-            raise Invalid("no lock is named")
-        self.wait = seconds(options.get("wait", WAIT_DEFAULT))
+            raise Invalid("no lock to acquire: name at least one")
+        self.wait = to_seconds(options.get("wait", WAIT_DEFAULT))
         self.on_queue = options.get("on_queue")
         self.on_lost = options.get("on_lost")
-        self._under = options["under"].grip if "under" in options else None
+        self._under = options["under"].handle if "under" in options else None
         reason, labels = options.get("reason", ""), options.get("labels", {})
         self._owner = types.Owner(id=owner, reason=reason, labels=labels)
-        times = ("ttl", "max_hold", "lock_delay", "disconnect_grace")
-        given: Mapping[str, Any] = options
-        self._times = {name: seconds(given[name]) for name in times if name in given}
+        duration_names = ("ttl", "max_hold", "lock_delay", "disconnect_grace")
+        values: Mapping[str, Any] = options
+        self._durations = {name: to_seconds(values[name]) for name in duration_names if name in values}
 
-        # What cannot be sent fails here, and not in the client's thread.
-        self._call("").message(0.0, None)
+        # Builds a message once, so that values that cannot be encoded fail here and not in the client's thread.
+        self._params("").to_message(0.0, None)
 
-    def caller(self) -> Caller:
-        """Where its calls go."""
+    def sender(self) -> AcquireSender:
+        """Returns the sender of the acquires."""
         if self._under is None:
             return self._backend
-        if self._under.is_foreign:
+        if self._under.is_forked:
             raise Forked
-        return self._under.orders
+        return self._under.commands
 
-    def ask(self, wait: float, reply: Reply) -> Ask:
-        """One call with a request id of its own."""
-        return Ask(self._call(str(uuid.uuid4())), wait, reply, self._under)
+    def command(self, wait: float, receiver: AcquireReceiver) -> AcquireCommand:
+        """Creates an acquire command with a new request id."""
+        return AcquireCommand(self._params(str(uuid.uuid4())), wait, receiver, self._under)
 
-    def _call(self, request_id: str) -> Call:
-        return Call(
-            targets=tuple(one.proto() for one in self.targets),
+    def _params(self, request_id: str) -> AcquireParams:
+        return AcquireParams(
+            targets=tuple(lock_target.proto() for lock_target in self.targets),
             owner=self._owner,
             request_id=request_id,
             traceparent=telemetry.traceparent(),
-            **self._times,
+            **self._durations,
         )
 
     def names(self) -> list[str]:
-        """The locks, for people."""
-        return [str(one.lock) for one in self.targets]
+        """Returns the names of the locks, as ``namespace/name``."""
+        return [str(lock_target.lock) for lock_target in self.targets]
 
     def __str__(self) -> str:
         return ", ".join(self.names())
 
 
-def _with_options(one: Target, options: Options) -> Target:
-    shared = options.get("shared", one.shared)
-    permits = options.get("permits", one.permits)
-    limit = options.get("limit", one.limit)
-    namespace = options.get("namespace", one.namespace)
-    return Target(one.name, namespace, shared, permits, limit)
+def _with_options(base: Target, options: Options) -> Target:
+    shared = options.get("shared", base.shared)
+    permits = options.get("permits", base.permits)
+    limit = options.get("limit", base.limit)
+    namespace = options.get("namespace", base.namespace)
+    return Target(base.name, namespace, shared, permits, limit)

@@ -1,4 +1,4 @@
-"""Which process this is: what belongs to the parent must not be used after a fork."""
+"""Detection of forks: clients and leases of the parent process must not be used in the child."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _generation = 0
 
 
 def generation() -> int:
-    """Another number in each child of a fork."""
+    """Returns the number of forks between the process that imported this module and this process."""
     return _generation
 
 
-def _count() -> None:
+def _increment_generation() -> None:
     global _generation
     _generation += 1
 
 
-# Asking for the process id costs a system call each time; a lease is asked before every step.
+# Reading the process id would cost a system call each time that a lease is checked.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count)
+    os.register_at_fork(after_in_child=_increment_generation)

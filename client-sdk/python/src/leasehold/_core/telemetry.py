@@ -1,5 +1,7 @@
-"""What the client tells of itself by OpenTelemetry, if the program has it: a span for each call that takes locks, the
-trace context to the broker, and how long calls waited and locks were held to the program's meter.
+"""Telemetry of the client, if the program has OpenTelemetry installed.
+
+The client creates a span for each call that acquires locks, sends the trace context to the broker, and records the
+durations of waits and holds with the program's meter.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from leasehold._core import clock
 from leasehold.errors import Error, Held, WaitTimeout
 
 if TYPE_CHECKING:
-    from leasehold._core.order import Place
+    from leasehold._core.command import QueuePosition
 
 
 def _module(name: str) -> Any:
@@ -28,51 +30,53 @@ _TRACE = _module("opentelemetry.trace")
 _histograms: dict[str, Any] = {}
 
 
-class Acquiring:
-    """One call that takes locks: the span ``lock.acquire``, which is the current one meanwhile."""
+class AcquireSpan:
+    """The span ``lock.acquire`` of one call that acquires locks. It is the current span during the call."""
 
     def __init__(self, locks: list[str], wait: float) -> None:
-        self._begun = clock.now()
-        self._current: Any = None
+        self._started_at = clock.now()
+        self._span_context: Any = None
         self._span: Any = None
         if _TRACE is not None:
-            # That a lock is held is an answer, and no error of the span.
-            self._current = _TRACE.get_tracer("leasehold").start_as_current_span(
+            # A held lock is a regular result of the call, and no error of the span.
+            self._span_context = _TRACE.get_tracer("leasehold").start_as_current_span(
                 "lock.acquire",
                 attributes={"locks": locks, "wait": wait},
                 record_exception=False,
                 set_status_on_exception=False,
             )
 
-    def __enter__(self) -> Acquiring:
-        if self._current is not None:
-            self._span = self._current.__enter__()
+    def __enter__(self) -> AcquireSpan:
+        if self._span_context is not None:
+            self._span = self._span_context.__enter__()
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        if self._current is not None:
-            self._current.__exit__(kind, error, trace)
+        if self._span_context is not None:
+            self._span_context.__exit__(error_type, error, traceback)
 
-    def hook(self, on_queue: Callable[[Place], object] | None) -> Callable[[Place], object] | None:
-        """The caller's hook, and the place in the span."""
+    def queue_hook(
+        self, on_queue: Callable[[QueuePosition], object] | None
+    ) -> Callable[[QueuePosition], object] | None:
+        """Returns a hook that adds the queue position to the span and calls the caller's hook."""
         span = self._span
         if span is None:
             return on_queue
 
-        def hook(place: Place) -> None:
-            span.add_event("queued", {"position": place.position, "queue_length": place.queue_length})
+        def queue_hook(position: QueuePosition) -> None:
+            span.add_event("queued", {"position": position.position, "queue_length": position.queue_length})
             if on_queue is not None:
-                on_queue(place)
+                on_queue(position)
 
-        return hook
+        return queue_hook
 
-    def answered(self, result: object) -> None:
-        """The call has its answer: a grip, or an error."""
+    def record_result(self, result: object) -> None:
+        """Records the result of the call: a handle or an error."""
         outcome = "granted"
         if isinstance(result, Held):
             outcome = "held"
@@ -80,7 +84,9 @@ class Acquiring:
             outcome = "wait_timeout"
         elif isinstance(result, Error):
             outcome = "failed"
-        _record("leasehold.client.wait.duration", "From a call to its answer, by outcome.", self._begun, outcome)
+        _record(
+            "leasehold.client.wait.duration", "Time from a call to its result, by outcome.", self._started_at, outcome
+        )
         if self._span is None:
             return
         self._span.set_attribute("outcome", outcome)
@@ -91,8 +97,9 @@ class Acquiring:
 
 
 def traceparent() -> str:
-    """As in the W3C header of this name, by the program's global propagator; empty: none. Each call has its own, since
-    one stream carries many.
+    """Returns the value of the W3C header of this name from the program's global propagator, or an empty string.
+
+    It is sent with each call, because one stream carries many calls.
     """
     if _PROPAGATE is None:
         return ""
@@ -101,16 +108,18 @@ def traceparent() -> str:
     return headers.get("traceparent", "")
 
 
-def held(since: float, *, is_lost: bool) -> None:
-    """A lease has ended that began then. Not for finalizers: the meter has locks."""
+def record_hold(granted_at: float, *, is_lost: bool) -> None:
+    """Records the hold duration of a lease that has ended. Finalizers must not call it: the meter uses locks."""
     outcome = "lost" if is_lost else "released"
-    _record("leasehold.client.hold.duration", "From a grant to the end of its lease, by outcome.", since, outcome)
+    _record(
+        "leasehold.client.hold.duration", "Time from a grant to the end of its lease, by outcome.", granted_at, outcome
+    )
 
 
-def _record(name: str, description: str, since: float, outcome: str) -> None:
+def _record(name: str, description: str, started_at: float, outcome: str) -> None:
     if _METRICS is None:
         return
     if name not in _histograms:
         meter = _METRICS.get_meter("leasehold")
         _histograms[name] = meter.create_histogram(name, unit="s", description=description)
-    _histograms[name].record(clock.now() - since, {"outcome": outcome})
+    _histograms[name].record(clock.now() - started_at, {"outcome": outcome})

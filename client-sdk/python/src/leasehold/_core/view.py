@@ -1,10 +1,10 @@
-"""What is known of a lock that is held, the same for both interfaces."""
+"""State of a held lock, for both interfaces."""
 
 from __future__ import annotations
 
 import weakref
 
-from leasehold._core.grip import Grip
+from leasehold._core.lease_handle import LeaseHandle
 from leasehold.errors import LeaseLost, Loss, LostReason
 from leasehold.target import LockName, TargetLike, target
 
@@ -12,62 +12,63 @@ _RELEASED = Loss(LostReason.RELEASED)
 
 
 class LeaseView:
-    """A lock that is held, or several under one lease."""
+    """A lock that is held, or several locks under one lease."""
 
-    def __init__(self, grip: Grip) -> None:
-        self.grip = grip
-        grip.is_taken = True
+    def __init__(self, handle: LeaseHandle) -> None:
+        self.handle = handle
+        handle.is_delivered = True
 
     @property
     def lease_id(self) -> str:
-        """Public identifier of the lease: safe to log and to show."""
-        return self.grip.lease_id
+        """Public identifier of the lease, which may be logged and displayed."""
+        return self.handle.lease_id
 
     @property
     def fencing_token(self) -> int:
-        """Send it with every write to what the lock protects, and refuse smaller ones there. Of the first
-        lock, if there are several. Positive and below 2**53.
+        """Fencing token of the lock, or of the first lock if there are several. Positive and below 2**53.
+
+        Send it with every write to the protected resource, and reject smaller tokens there.
         """
-        return self.grip.tokens[0][1] if self.grip.tokens else 0
+        return self.handle.tokens[0][1] if self.handle.tokens else 0
 
     def fencing_token_of(self, lock: TargetLike) -> int | None:
-        """The fencing token of this lock, if the lease was taken for it."""
-        wanted = target(lock).lock
-        return next((token for name, token in self.grip.tokens if name == wanted), None)
+        """Returns the fencing token of ``lock``, or None if the call of this lease did not acquire that lock."""
+        lock_name = target(lock).lock
+        return next((token for name, token in self.handle.tokens if name == lock_name), None)
 
     @property
     def locks(self) -> list[str]:
-        """The locks, as namespace/name."""
-        return [str(name) for name, _ in self.grip.tokens]
+        """Names of the locks, as ``namespace/name``."""
+        return [str(name) for name, _ in self.handle.tokens]
 
     def has(self, lock: LockName) -> bool:
-        """Whether the lease was taken for this lock."""
-        return any(name == lock for name, _ in self.grip.tokens)
+        """Returns true if the call of this lease acquired ``lock``."""
+        return any(name == lock for name, _ in self.handle.tokens)
 
     def is_valid(self) -> bool:
-        """Whether the lock can be trusted at this moment, by the clock. Once false it stays so."""
+        """Returns true if the lease is valid now, by the client's clock. Once false, it stays false."""
         return self.loss is None
 
     def remaining(self) -> float:
-        """For how many seconds it can be trusted if no heartbeat is confirmed from now on."""
-        return 0.0 if self.grip.is_given_back else self.grip.trust.remaining()
+        """Returns the seconds for which the lock stays valid if no further heartbeat is confirmed."""
+        return 0.0 if self.handle.is_released else self.handle.validity.remaining()
 
     @property
     def loss(self) -> Loss | None:
-        """Why it is not held any more, if it is not, with what the broker said."""
-        loss = self.grip.trust.loss()
-        if loss is None and self.grip.is_given_back:
+        """Reason for which the lock is no longer held, with the broker's message, or None while it is held."""
+        loss = self.handle.validity.loss()
+        if loss is None and self.handle.is_released:
             return _RELEASED
         return loss
 
     @property
     def lost_reason(self) -> LostReason | None:
-        """Why it is not held any more, if it is not."""
+        """Reason for which the lock is no longer held, or None while it is held."""
         loss = self.loss
         return None if loss is None else loss.reason
 
     def check(self) -> None:
-        """Raises LeaseLost if the lock is not held any more; for a step that must not be done without it."""
+        """Raises LeaseLost if the lock is no longer held. Call it before a step that must not run without the lock."""
         loss = self.loss
         if loss is not None:
             raise LeaseLost(loss)
@@ -79,28 +80,29 @@ class LeaseView:
 
 
 class LossHook:
-    """Tells of a loss once, unless the lease was given back before.
+    """A hook that is called once when a lease is lost, unless the lease was released before.
 
-    The thread that keeps the lease refers to it, so it must not keep the lease from giving itself back.
+    The client's thread refers to the hook. The hook therefore refers weakly to the lease, so that an unreferenced lease
+    is released.
     """
 
     def __init__(self, lease: LeaseView) -> None:
-        self._grip = weakref.ref(lease.grip)
-        self._is_off = False
-        lease.grip.trust.on_end(self._ended)
+        self._handle = weakref.ref(lease.handle)
+        self._is_removed = False
+        lease.handle.validity.add_end_hook(self._on_end)
 
-    def tell(self) -> None:
-        """It is lost. Called in whatever thread notices; must not block."""
+    def on_loss(self) -> None:
+        """Handles the loss. Called in the thread that detects the loss; must not block."""
         raise NotImplementedError
 
-    def off(self) -> None:
-        """Nobody wants to know any more."""
-        self._is_off = True
-        grip = self._grip()
-        if grip is not None:
-            grip.trust.off_end(self._ended)
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._is_removed = True
+        handle = self._handle()
+        if handle is not None:
+            handle.validity.remove_end_hook(self._on_end)
 
-    def _ended(self) -> None:
-        grip = self._grip()
-        if not self._is_off and grip is not None and not grip.is_given_back:
-            self.tell()
+    def _on_end(self) -> None:
+        handle = self._handle()
+        if not self._is_removed and handle is not None and not handle.is_released:
+            self.on_loss()

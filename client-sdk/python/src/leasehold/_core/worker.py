@@ -1,4 +1,4 @@
-"""One thread that does one thing after the other, and looks at the time in between."""
+"""The client's thread, which runs jobs one after the other, and a periodic check of deadlines."""
 
 from __future__ import annotations
 
@@ -12,94 +12,97 @@ from leasehold.errors import Forked
 
 log = logging.getLogger("leasehold")
 
-#: How often the time is looked at, in seconds. Not later: no timer runs through a suspend.
-TICK = 0.05
+#: Interval at which deadlines are checked, in seconds. Timers alone are not enough: none runs through a suspend.
+TICK_INTERVAL = 0.05
 
 Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Worker:
-    """Begins with the first job, so that a client may be made before a fork and used after it."""
+    """A thread with a queue of jobs.
 
-    def __init__(self, name: str, tick: Callable[[float], None], is_idle: Callable[[], bool]) -> None:
+    The thread starts with the first job, so that a client may be created before a fork and used after it.
+    """
+
+    def __init__(self, name: str, on_tick: Callable[[float], None], is_idle: Callable[[], bool]) -> None:
         self._name = name
-        self._tick = tick
+        self._on_tick = on_tick
         self._is_idle = is_idle
-        # Jobs come from finalizers, too, which may run at any moment in any thread.
+        # Finalizers post jobs, too, and may run at any time in any thread. SimpleQueue.put is reentrant.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        # Whoever runs jobs: the thread, and when that has ended whoever has another one.
-        self._running = threading.RLock()
-        self._starting = threading.RLock()
+        # Held by the thread that runs jobs: the worker's thread, and after its end the thread that posts a job.
+        self._run_lock = threading.RLock()
+        self._start_lock = threading.RLock()
         self._generation: int | None = None
-        self._is_over = False
+        self._is_stopped = False
 
     @property
     def is_started(self) -> bool:
-        """Whether anything was ever done."""
+        """True if the thread was started."""
         return self._generation is not None
 
     def belongs_to(self, generation: int) -> bool:
-        """Whether it was started in that process."""
+        """Returns true if the thread was started in the process with this generation."""
         return self._generation == generation
 
     def check(self) -> None:
-        """Fails in a child of the process whose thread it is."""
+        """Raises Forked in a child of the process that started the thread."""
         if self._generation not in (None, process.generation()):
             raise Forked
 
-    def post(self, what: Callable[..., object], *args: Any) -> None:
-        """Has the thread do something. In a child of a fork nothing is done."""
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Enqueues a job, and starts the thread with the first one. Does nothing in a child of a fork."""
         if self._generation is None:
             self._start()
         if self._generation != process.generation():
             return
-        self._jobs.put((what, args))
-        if self._is_over:
+        self._jobs.put((function, args))
+        if self._is_stopped:
             self._drain()
 
     def stop(self) -> None:
-        """Ends the thread after what it has to do. To be called by a job."""
-        self._is_over = True
+        """Ends the thread after the enqueued jobs. Must be called by a job."""
+        self._is_stopped = True
         self._jobs.put(None)
 
     def _start(self) -> None:
-        with self._starting:
+        with self._start_lock:
             if self._generation is None:
                 self._generation = process.generation()
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
-        ticked = clock.now()
-        with self._running:
-            while not self._is_over:
+        last_tick = clock.now()
+        with self._run_lock:
+            while not self._is_stopped:
                 try:
-                    job = self._jobs.get(timeout=None if self._is_idle() else TICK)
+                    job = self._jobs.get(timeout=None if self._is_idle() else TICK_INTERVAL)
                 except queue.Empty:
                     job = None
                 if job is not None:
-                    self._do(job)
-                    # It may refer to a lease that nobody else refers to.
+                    self._run_job(job)
+                    # The job may have the last reference to a lease, which is released when the reference is dropped.
                     del job
                 now = clock.now()
-                if now >= ticked + TICK or now < ticked:
-                    ticked = now
-                    self._do((self._tick, (now,)))
+                if now >= last_tick + TICK_INTERVAL or now < last_tick:
+                    last_tick = now
+                    self._run_job((self._on_tick, (now,)))
         self._drain()
 
     def _drain(self) -> None:
-        with self._running:
+        with self._run_lock:
             while True:
                 try:
                     job = self._jobs.get_nowait()
                 except queue.Empty:
                     return
                 if job is not None:
-                    self._do(job)
+                    self._run_job(job)
 
-    def _do(self, job: Job) -> None:
-        what, args = job
+    def _run_job(self, job: Job) -> None:
+        function, args = job
         try:
-            what(*args)
+            function(*args)
         except Exception:
-            # One call that fails must not end the leases of the others.
-            log.exception("a fault of the client")
+            # A job that fails must not end the leases of other calls.
+            log.exception("internal error in the client thread")

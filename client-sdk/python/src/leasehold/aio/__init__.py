@@ -1,4 +1,4 @@
-"""The same client for asyncio: same names, and blocks whose task is cancelled when the lock is lost.
+"""The client for asyncio. Its names are those of ``leasehold``, and a lost lock cancels the task in its block.
 
 from leasehold import aio
 

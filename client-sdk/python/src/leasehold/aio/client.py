@@ -1,4 +1,4 @@
-"""A client for asyncio programs: one for each process."""
+"""The client for asyncio programs. A process needs one client."""
 
 from __future__ import annotations
 
@@ -10,70 +10,81 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from leasehold._core.base import ClientBase
-from leasehold._core.order import LockState
-from leasehold.aio.bridge import Once
+from leasehold._core.command import LockState
+from leasehold.aio.bridge import ThreadSafeFuture
 from leasehold.aio.election import Election
 from leasehold.aio.lease import Lease
 from leasehold.aio.lock import Lock
-from leasehold.client import Named
+from leasehold.client import LockSelector
 from leasehold.errors import ConnectError, Error
 from leasehold.target import TargetLike, target
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from leasehold._core.options import Options, Time
+    from leasehold._core.options import Duration, Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Client(ClientBase):
-    """Makes locks. A thread of its own keeps its leases alive, so nothing that the program does, or does not
-    await, can hold heartbeats up. It may be used by any number of tasks and event loops.
+    """A client of the brokers, from which locks and elections are created.
+
+    The client renews its leases in a separate thread, so that a blocked event loop cannot delay heartbeats. Any number
+    of tasks and event loops may use it.
     """
 
     async def connect(self) -> Client:
-        """Makes sure that a broker answers now, instead of at the first call. Raises Unreachable or
-        CredentialRefused.
+        """Waits until a broker responds, so that connection errors do not occur only at the first call.
+
+        Raises Unreachable if no broker answers, and CredentialRefused if no broker accepts the credential.
         """
-        told: Once[ConnectError | None] = Once()
-        self._backend.connect(told.tell)
-        why = await told.future
-        if why is not None:
-            raise why
+        result: ThreadSafeFuture[ConnectError | None] = ThreadSafeFuture()
+        self._backend.connect(result.set_result)
+        error = await result.future
+        if error is not None:
+            raise error
         return self
 
     def lock(self, lock: TargetLike, **options: Unpack[Options]) -> Lock:
-        """A lock, by its name or as a Target. Nothing is taken yet. For the options see Options."""
-        return Lock(self._plan([lock], options))
+        """Creates a request for one lock, given by its name or as a Target.
+
+        The request is not sent yet. For the keyword arguments see Options.
+        """
+        return Lock(self._template([lock], options))
 
     def lock_all(self, locks: Iterable[TargetLike], **options: Unpack[Options]) -> Lock:
-        """2-16 different locks, taken all or none under one lease, in an order that cannot deadlock."""
-        return Lock(self._plan(list(locks), options))
+        """Creates a request for 2 to 16 different locks.
+
+        They are acquired all or none under one lease, in an order that cannot deadlock.
+        """
+        return Lock(self._template(list(locks), options))
 
     async def acquire(self, lock: TargetLike, **options: Unpack[Options]) -> Lease:
-        """Takes a lock, waiting in line: ``lock(…).acquire()``."""
+        """Acquires a lock, waiting in its queue: ``lock(…).acquire()``."""
         return await self.lock(lock, **options).acquire()
 
     async def try_lock(
-        self, lock: TargetLike, *, attempts: int = 1, every: Time = 0.0, **options: Unpack[Options]
+        self, lock: TargetLike, *, attempts: int = 1, every: Duration = 0.0, **options: Unpack[Options]
     ) -> Lease | None:
-        """Takes a lock if it is free; None: somebody else has it. ``lock(…).try_acquire()``."""
+        """Acquires a lock if it is free, or returns None: ``lock(…).try_acquire()``."""
         return await self.lock(lock, **options).try_acquire(attempts, every)
 
-    def locked(self, lock: Named, **options: Unpack[Options]) -> Callable[[F], F]:
-        """A decorator: the coroutine function runs while it holds the lock, which a callable may name after the
-        function's arguments. Inside, ``assert_held`` finds it; on loss it is cancelled.
+    def locked(self, lock: LockSelector, **options: Unpack[Options]) -> Callable[[F], F]:
+        """Returns a decorator that runs the coroutine function while it holds the lock.
+
+        ``lock`` may be a callable that returns the target for the function's arguments. Inside the function,
+        ``assert_held`` finds the lease. The function is cancelled if the lock is lost.
         """
 
         def decorate(function: F) -> F:
             if not inspect.iscoroutinefunction(function):
-                raise TypeError("only a coroutine function; others need a client of leasehold")
+                raise TypeError("expected a coroutine function; other functions require a client of leasehold")
 
             @functools.wraps(function)
             async def run(*args: Any, **kwargs: Any) -> Any:
-                named = lock if isinstance(lock, str) or not callable(lock) else lock(*args, **kwargs)
-                async with self.lock(named, **options):
+                lock_target = lock if isinstance(lock, str) or not callable(lock) else lock(*args, **kwargs)
+                async with self.lock(lock_target, **options):
                     return await function(*args, **kwargs)
 
             return cast(F, run)
@@ -81,34 +92,39 @@ class Client(ClientBase):
         return decorate
 
     async def get(self, lock: TargetLike) -> LockState | None:
-        """Who holds a lock and how many wait, at this moment. None: nobody does either."""
-        told: Once[LockState | Error | None] = Once()
-        self._backend.look(target(lock).lock, told.tell)
-        said = await told.future
-        if isinstance(said, Error):
-            raise said
-        return said
+        """Returns the current holders and the queue length of a lock, or None if it has neither holders nor waiters.
 
-    def elect(self, job: TargetLike, *, ttl: Time | None = None, reason: str = "") -> Election:
-        """The election of one leader for a job."""
+        Raises a subclass of AcquireError if no broker responded or the broker rejected the request.
+        """
+        result: ThreadSafeFuture[LockState | Error | None] = ThreadSafeFuture()
+        self._backend.get_lock_state(target(lock).lock, result.set_result)
+        state = await result.future
+        if isinstance(state, Error):
+            raise state
+        return state
+
+    def elect(self, job: TargetLike, *, ttl: Duration | None = None, reason: str = "") -> Election:
+        """Creates the election of one leader for ``job``."""
         return Election(self, target(job), ttl, reason)
 
     async def shutdown(self) -> None:
-        """Gives up every wait, releases every lease, and ends the client: its calls fail from now on, and leases
-        that are left have lost their locks. Takes at most 2 s; what could not be released by then runs out.
+        """Cancels every wait, releases every lease, and closes the client.
+
+        Later calls fail with Closed, and remaining leases have lost their locks. Takes about 2 s at most. Leases that
+        could not be released by then expire.
         """
-        done: Once[None] = Once()
-        self._backend.close(lambda: done.tell(None))
-        # A little longer than the limit, which the client's own thread keeps.
-        await asyncio.wait([done.future], timeout=3.0)
+        closed: ThreadSafeFuture[None] = ThreadSafeFuture()
+        self._backend.close(lambda: closed.set_result(None))
+        # Longer than SHUTDOWN_TIMEOUT, which the client's thread enforces.
+        await asyncio.wait([closed.future], timeout=3.0)
 
     async def __aenter__(self) -> Client:
         return await self.connect()
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         await self.shutdown()

@@ -1,4 +1,4 @@
-"""A lock that is held, for asyncio."""
+"""Leases of held locks, for asyncio."""
 
 from __future__ import annotations
 
@@ -8,179 +8,182 @@ import weakref
 from types import TracebackType
 from typing import Any, Callable
 
-from leasehold._core import held
-from leasehold._core.grip import Grip
+from leasehold._core import current_leases
+from leasehold._core.lease_handle import LeaseHandle
 from leasehold._core.view import LeaseView, LossHook
-from leasehold.aio.bridge import Once, soon
+from leasehold.aio.bridge import ThreadSafeFuture, call_soon
 from leasehold.errors import Error, Forked, LeaseLost, Loss, LostReason
 
 log = logging.getLogger("leasehold")
 
-#: How often a wait for the loss looks at the time: no timer runs through a suspend.
-_LOOK_EVERY = 0.1
+#: Interval at which ``Lost.wait`` reads the clock, in seconds. One timer is not enough: none runs through a suspend.
+_CHECK_INTERVAL = 0.1
 
 
 class Lease(LeaseView):
-    """A lock that is held, or several under one lease, by an asyncio program.
+    """A lock that is held, or several locks under one lease, in an asyncio program.
 
-    The client sends heartbeats for it until it is released or lost, in a thread that the program cannot block. An
-    ``async with`` block releases it, and is left with LeaseLost when the lock is lost: its task is cancelled at its
-    next await. Without a block, call ``release``. A lease that nobody refers to any more is given back.
+    The client renews the lease until the lease is released or lost, in a thread that the program cannot block. An
+    ``async with`` block releases the lease at its end. When the lock is lost, the task in the block is cancelled at its
+    next await, and the block raises LeaseLost. Without a block, call ``release``. An unreferenced lease is released,
+    with a ResourceWarning.
     """
 
-    def __init__(self, grip: Grip, on_lost: Callable[[Lease], object] | None = None) -> None:
-        super().__init__(grip)
+    def __init__(self, handle: LeaseHandle, on_lost: Callable[[Lease], object] | None = None) -> None:
+        super().__init__(handle)
         self.lost = Lost(self)
-        self._stay: _Stay | None = None
+        self._cancellation: _TaskCancellation | None = None
         if on_lost is not None:
-            _Told(self, on_lost)
+            _LostCallback(self, on_lost)
 
     async def release(self) -> None:
-        """Gives the lock back and waits until the broker has confirmed it. Safe to repeat; also given back if the
-        call is cancelled. For a lease that was made ``under`` another one, and for that one, this gives back only
-        what the call itself took.
+        """Releases the lock and waits until the broker has confirmed the release.
 
-        Raises LeaseLost if the lock was lost before: what it guarded may have overlapped with another holder's
-        work. Unconfirmed: no broker could be reached meanwhile.
+        The lock is released even if the call is cancelled. Repeated calls have no effect. If the lease was shared with
+        ``under``, each of the leases releases only the locks that its own call acquired.
+
+        Raises LeaseLost if the lock was lost before: the protected work may have overlapped with the work of another
+        holder. Raises Unconfirmed if no broker confirmed the release before the lease expired, and Refused if a broker
+        rejected the release.
         """
-        if self.grip.is_foreign:
+        if self.handle.is_forked:
             raise Forked
-        loss = self.grip.trust.loss()
+        loss = self.handle.validity.loss()
         if loss is not None:
-            if self.grip.give_back():
+            if self.handle.release():
                 raise LeaseLost(loss)
             return
-        answer: Once[Error | None] = Once()
-        if not self.grip.give_back(answer.tell):
+        result: ThreadSafeFuture[Error | None] = ThreadSafeFuture()
+        if not self.handle.release(result.set_result):
             return
-        error = await answer.future
+        error = await result.future
         if isinstance(error, LeaseLost):
-            raise LeaseLost(self.grip.trust.loss() or error.loss)
+            raise LeaseLost(self.handle.validity.loss() or error.loss)
         if error is not None:
             raise error
 
     async def __aenter__(self) -> Lease:
-        held.enter(self)
-        self._stay = _Stay(self)
+        current_leases.push(self)
+        self._cancellation = _TaskCancellation(self)
         return self
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        held.leave(self)
-        stay, self._stay = self._stay, None
-        if stay is not None and stay.end(kind):
-            self.grip.give_back()
-            loss = self.grip.trust.loss() or Loss(LostReason.EXPIRED)
+        current_leases.remove(self)
+        cancellation, self._cancellation = self._cancellation, None
+        if cancellation is not None and cancellation.end(error_type):
+            self.handle.release()
+            loss = self.handle.validity.loss() or Loss(LostReason.EXPIRED)
             raise LeaseLost(loss) from error
-        if kind is None:
+        if error_type is None:
             await self.release()
-        elif not issubclass(kind, Exception):
-            # A task that is cancelled does not wait for the broker.
-            self.grip.give_back()
+        elif not issubclass(error_type, Exception):
+            # After a cancellation the block ends without waiting for the broker.
+            self.handle.release()
         else:
             try:
                 await self.release()
-            except Error as why:
-                log.warning("lease %s, after an exception: %s", self.lease_id, why)
+            except Error as release_error:
+                log.warning("lease %s, after an exception: %s", self.lease_id, release_error)
 
 
 class Lost:
-    """Whether and why a lease is not held any more. Latches."""
+    """The loss of a lease: true, permanently, once the lease is lost or released."""
 
     def __init__(self, lease: LeaseView) -> None:
-        # Not the lease: that gives itself back when nobody refers to it.
-        self._view = LeaseView(lease.grip)
+        # Without a reference to the lease: a cycle of references would delay the release of an unreferenced lease.
+        self._view = LeaseView(lease.handle)
 
     def __bool__(self) -> bool:
         return self._view.loss is not None
 
     def is_set(self) -> bool:
-        """Whether it is over."""
+        """Returns true if the lease has ended."""
         return bool(self)
 
     @property
     def loss(self) -> Loss | None:
-        """Why, with what the broker said."""
+        """The reason for which the lease has ended, with the broker's message, or None while it is valid."""
         return self._view.loss
 
     @property
     def reason(self) -> LostReason | None:
-        """Why."""
+        """The reason for which the lease has ended, or None while it is valid."""
         return self._view.lost_reason
 
     async def wait(self) -> LostReason:
-        """Waits until it is over; why."""
-        ended: Once[None] = Once()
-        trust = self._view.grip.trust
+        """Waits until the lease has ended and returns the reason."""
+        ended: ThreadSafeFuture[None] = ThreadSafeFuture()
+        validity = self._view.handle.validity
 
-        def tell() -> None:
-            ended.tell(None)
+        def set_ended() -> None:
+            ended.set_result(None)
 
-        trust.on_end(tell)
+        validity.add_end_hook(set_ended)
         try:
             while True:
                 loss = self._view.loss
                 if loss is not None:
                     return loss.reason
-                await asyncio.wait([ended.future], timeout=_LOOK_EVERY)
+                await asyncio.wait([ended.future], timeout=_CHECK_INTERVAL)
         finally:
-            trust.off_end(tell)
+            validity.remove_end_hook(set_ended)
 
 
-class _Told(LossHook):
+class _LostCallback(LossHook):
     def __init__(self, lease: Lease, on_lost: Callable[[Lease], object]) -> None:
         self._lease = weakref.ref(lease)
-        self._call = on_lost
+        self._callback = on_lost
         self._loop = asyncio.get_running_loop()
         super().__init__(lease)
 
-    def tell(self) -> None:
+    def on_loss(self) -> None:
         lease = self._lease()
         if lease is not None:
-            soon(self._loop, self._call, lease)
+            call_soon(self._loop, self._callback, lease)
 
 
-class _Stay(LossHook):
-    """The time that a task spends in a block: a loss cancels it, in the way of asyncio.timeout."""
+class _TaskCancellation(LossHook):
+    """A hook that cancels the task in a block when the lock is lost, in the manner of ``asyncio.timeout``."""
 
     def __init__(self, lease: LeaseView) -> None:
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a lease is entered by a task")
-        # Not the task itself: it may be dropped in the block, and the lease with it.
+            raise RuntimeError("a lease can be entered only in a task")
+        # A weak reference, so that a task that is dropped in its block is collected together with its lease.
         self._task: weakref.ref[asyncio.Task[Any]] = weakref.ref(task)
-        self._cancelling = _cancelling(task)
-        self._is_over = False
+        self._cancellations_before = _cancellation_count(task)
+        self._has_ended = False
         self._has_cancelled = False
         super().__init__(lease)
 
-    def tell(self) -> None:
-        soon(self._loop, self._cancel)
+    def on_loss(self) -> None:
+        call_soon(self._loop, self._cancel)
 
-    def end(self, kind: type[BaseException] | None) -> bool:
-        """The block is left; whether that is because its lock was lost, and for no other reason."""
-        self._is_over = True
-        self.off()
+    def end(self, error_type: type[BaseException] | None) -> bool:
+        """Ends the hook when the block ends. Returns true if the loss of the lock is the only reason for the end."""
+        self._has_ended = True
+        self.remove()
         task = self._task()
         if not self._has_cancelled or task is None:
             return False
-        is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-        return _uncancel(task) <= self._cancelling and is_cancelled
+        is_cancelled = error_type is not None and issubclass(error_type, asyncio.CancelledError)
+        return _uncancel(task) <= self._cancellations_before and is_cancelled
 
     def _cancel(self) -> None:
         task = self._task()
-        if not self._is_over and task is not None:
+        if not self._has_ended and task is not None:
             self._has_cancelled = True
             task.cancel("the lock was lost")
 
 
-def _cancelling(task: asyncio.Task[Any]) -> int:
-    # From Python 3.11 on a task counts who has cancelled it.
+def _cancellation_count(task: asyncio.Task[Any]) -> int:
+    # From Python 3.11 on, a task counts its cancellations.
     count = getattr(task, "cancelling", None)
     return int(count()) if count is not None else 0
 

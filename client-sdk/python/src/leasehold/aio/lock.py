@@ -1,4 +1,4 @@
-"""Taking a lock, for asyncio."""
+"""Acquiring one or several locks, for asyncio."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from leasehold._core import clock, telemetry
-from leasehold._core.options import WAIT_MAX, Plan, Time, seconds
-from leasehold.aio.bridge import Reply
+from leasehold._core.options import WAIT_MAX, AcquireTemplate, Duration, to_seconds
+from leasehold.aio.bridge import LoopReceiver
 from leasehold.aio.lease import Lease
 from leasehold.errors import Error, Held, WaitTimeout
 
@@ -19,84 +19,86 @@ log = logging.getLogger("leasehold")
 
 
 class Lock:
-    """A lock, or several, about to be taken: by an ``async with`` block, ``acquire`` or ``try_acquire``, as often as
-    wanted and by any number of tasks. Each time makes a lease of its own.
+    """A request for one lock, or for several.
+
+    An ``async with`` block, ``acquire`` and ``try_acquire`` send the request. Any number of tasks may do so repeatedly.
+    Each acquire creates a separate lease.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        # The leases of the blocks that each task is in.
-        self._entered: weakref.WeakKeyDictionary[asyncio.Task[Any], list[Lease]]
-        self._entered = weakref.WeakKeyDictionary()
+    def __init__(self, template: AcquireTemplate) -> None:
+        self._template = template
+        # The leases of the ``async with`` blocks that each task is in.
+        self._task_leases: weakref.WeakKeyDictionary[asyncio.Task[Any], list[Lease]]
+        self._task_leases = weakref.WeakKeyDictionary()
 
     async def acquire(self) -> Lease:
-        """Takes the lock, waiting in line.
+        """Acquires the lock, waiting in its queue.
 
-        Raises WaitTimeout if it was held for all of ``wait``, by whom it says; Unavailable up to 5 s after that if
-        no broker could answer. Cancelling it gives up the place in line; a lock that was granted at that moment is
-        given back.
+        Raises WaitTimeout, with the holders, if the lock was held for the whole of ``wait``. Raises Unavailable up to
+        5 s later if no broker responded. Raises other subclasses of AcquireError for a rejected request. Cancelling the
+        call removes it from the queue; a lock that is granted at that moment is released.
         """
-        until = clock.now() + self._plan.wait
+        deadline = clock.now() + self._template.wait
         while True:
-            left = max(0.0, until - clock.now())
+            remaining = max(0.0, deadline - clock.now())
             try:
-                return await self._ask(min(left, WAIT_MAX))
+                return await self._acquire_once(min(remaining, WAIT_MAX))
             except WaitTimeout:
-                if clock.now() >= until:
+                if clock.now() >= deadline:
                     raise
 
-    async def try_acquire(self, attempts: int = 1, every: Time = 0.0) -> Lease | None:
-        """Takes the lock if it is free. None: somebody else has it.
+    async def try_acquire(self, attempts: int = 1, every: Duration = 0.0) -> Lease | None:
+        """Acquires the lock if it is free. Returns None if another caller holds it.
 
-        With ``attempts`` it tries up to so many times, ``every`` so often give or take a quarter. Waiting in
-        line, as ``acquire`` does, is fair and faster.
+        Tries up to ``attempts`` times, with pauses of ``every`` plus or minus a quarter. Waiting in the queue with
+        ``acquire`` is fair and faster. Raises every subclass of AcquireError except Held.
         """
-        pause = seconds(every)
+        interval_seconds = to_seconds(every)
         for attempt in range(attempts):
             if attempt > 0:
-                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                await asyncio.sleep(interval_seconds * random.uniform(0.75, 1.25))
             try:
-                return await self._ask(0.0)
+                return await self._acquire_once(0.0)
             except Held:
                 continue
         return None
 
-    async def _ask(self, wait: float) -> Lease:
-        with telemetry.Acquiring(self._plan.names(), wait) as acquiring:
-            return await self._ask_in(acquiring, wait)
+    async def _acquire_once(self, wait: float) -> Lease:
+        with telemetry.AcquireSpan(self._template.names(), wait) as span:
+            return await self._acquire_in_span(span, wait)
 
-    async def _ask_in(self, acquiring: telemetry.Acquiring, wait: float) -> Lease:
-        reply = Reply(acquiring.hook(self._plan.on_queue))
-        caller, ask = self._plan.caller(), self._plan.ask(wait, reply)
+    async def _acquire_in_span(self, span: telemetry.AcquireSpan, wait: float) -> Lease:
+        receiver = LoopReceiver(span.queue_hook(self._template.on_queue))
+        sender, command = self._template.sender(), self._template.command(wait, receiver)
         try:
-            caller.acquire(ask)
-            result = await reply.future
+            sender.acquire(command)
+            result = await receiver.future
         except BaseException:
-            caller.cancel(ask.call.request_id)
-            reply.drop()
+            sender.cancel(command.params.request_id)
+            receiver.release_undelivered()
             raise
-        acquiring.answered(result)
+        span.record_result(result)
         if isinstance(result, Error):
-            log.debug("not granted: %s: %s", self._plan, result)
+            log.debug("not granted: %s: %s", self._template, result)
             raise result
-        return Lease(result, self._plan.on_lost)
+        return Lease(result, self._template.on_lost)
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
         task = asyncio.current_task()
         if task is not None:
-            self._entered.setdefault(task, []).append(lease)
+            self._task_leases.setdefault(task, []).append(lease)
         return await lease.__aenter__()
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         task = asyncio.current_task()
         if task is not None:
-            await self._entered[task].pop().__aexit__(kind, error, trace)
+            await self._task_leases[task].pop().__aexit__(error_type, error, traceback)
 
     def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self._plan}>"
+        return f"<aio.{type(self).__name__} {self._template}>"

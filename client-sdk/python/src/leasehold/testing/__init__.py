@@ -1,4 +1,4 @@
-"""A broker in memory, for tests of code that takes locks, with a switch to lose a lock.
+"""A broker in memory, for tests of code that acquires locks. Tests can make it lose a lock.
 
     from leasehold.testing import FakeBroker
 
@@ -10,11 +10,11 @@
     broker.lose("orders/42")
     assert not lease.is_valid()
 
-With pytest, the fixture ``fake_broker`` is one.
+With pytest, the fixture ``fake_broker`` returns a FakeBroker.
 
-Leases never run out here, and there is no ``max_hold``, ``lock_delay`` or ``disconnect_grace``: a lock is held until it
-is given back or lost. Everything else is as with a broker: the same clients, one line for each lock in strict order,
-fencing tokens that rise, shared locks, permits, several locks at once and re-entry.
+Leases never expire here, and ``max_hold``, ``lock_delay`` and ``disconnect_grace`` have no effect: a lock is held until
+it is released or lost. Otherwise the fake behaves as a broker does: the same clients, a queue for each lock in strict
+order, rising fencing tokens, shared locks, permits, several locks at once and re-entry.
 """
 
 from leasehold.testing.broker import FakeBroker

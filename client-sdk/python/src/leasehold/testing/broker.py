@@ -1,4 +1,4 @@
-"""The fake broker, and how its clients reach it."""
+"""The fake broker and the backend of its clients."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import queue
 from typing import Any, Callable
 
 from leasehold import aio
-from leasehold._core.grip import Grip
-from leasehold._core.order import Answer, Ask, Entry, LockState
+from leasehold._core.command import AcquireCommand, AcquireScope, LockState, ReleaseCallback
+from leasehold._core.lease_handle import LeaseHandle
 from leasehold._core.worker import Worker
 from leasehold.client import Client
 from leasehold.errors import AcquireError, ConnectError, Error, Loss, LostReason
@@ -19,49 +19,53 @@ class FakeBroker:
     """A broker in memory whose locks are all free."""
 
     def __init__(self) -> None:
-        self._site = _Site()
+        self._thread = _BrokerThread()
 
     def client(self, owner: str = "test") -> Client:
-        """A client of it, for threads."""
-        return Client.of(FakeBackend(self._site), owner)
+        """Creates a client of this broker, for threads."""
+        return Client.of(FakeBackend(self._thread), owner)
 
     def aio_client(self, owner: str = "test") -> aio.Client:
-        """A client of it, for asyncio."""
-        return aio.Client.of(FakeBackend(self._site), owner)
+        """Creates a client of this broker, for asyncio."""
+        return aio.Client.of(FakeBackend(self._thread), owner)
 
     def lose(self, lock: TargetLike, reason: LostReason = LostReason.STORE_LOST, message: str = "") -> int:
-        """Takes a lock away from everybody who holds it; how many leases are over with all their locks. The next in
-        line gets it at once.
+        """Ends all leases that hold a lock, with all their locks. Returns the number of these leases.
+
+        The lock is granted to the next waiter at once.
         """
         loss = Loss(reason, message)
-        return int(self._site.ask(self._site.locks.lose, target(lock).lock, loss))
+        return int(self._thread.call(self._thread.locks.lose, target(lock).lock, loss))
 
     def refuse(self, lock: TargetLike, error: AcquireError) -> None:
-        """Answers the next call for this lock with an error, as a broker in trouble does."""
-        self._site.ask(self._site.locks.refuse_next, target(lock).lock, error)
+        """Fails the next acquire of this lock with ``error``."""
+        self._thread.call(self._thread.locks.reject_next, target(lock).lock, error)
 
     def holder_count(self, lock: TargetLike) -> int:
-        """How many hold a lock."""
-        return len(self._site.ask(self._site.locks.holders, target(lock).lock))
+        """Returns the number of holders of a lock."""
+        return len(self._thread.call(self._thread.locks.holders, target(lock).lock))
 
     def queue_length(self, lock: TargetLike) -> int:
-        """How many calls wait for a lock."""
-        return int(self._site.ask(self._site.locks.queue_length, target(lock).lock))
+        """Returns the number of calls that wait for a lock."""
+        return int(self._thread.call(self._thread.locks.queue_length, target(lock).lock))
 
 
-class _Site:
-    """One thread and the locks that only it touches. The thread ends with the last who refers to this."""
+class _BrokerThread:
+    """The broker's thread, and the locks that only this thread accesses.
+
+    The thread ends when the last reference to this object is dropped.
+    """
 
     def __init__(self) -> None:
         self.locks = Locks()
-        self.worker = Worker("leasehold-fake", self.locks.time_out, self.locks.is_idle)
+        self.worker = Worker("leasehold-fake", self.locks.expire_waiters, self.locks.is_idle)
 
-    def ask(self, what: Callable[..., Any], *args: Any) -> Any:
-        """What the thread answers."""
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls ``what`` on the thread and returns its result. Blocks."""
         self.worker.check()
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.worker.post(lambda: answers.put(what(*args)))
-        return answers.get()
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.worker.post(lambda: results.put(function(*args)))
+        return results.get()
 
     def __del__(self) -> None:
         if self.worker.is_started:
@@ -69,42 +73,44 @@ class _Site:
 
 
 class FakeBackend:
-    """One client's way to a fake broker."""
+    """The backend of one client of a fake broker."""
 
-    def __init__(self, site: _Site) -> None:
-        self._site = site
+    def __init__(self, thread: _BrokerThread) -> None:
+        self._thread = thread
 
-    def handle(self) -> object:
-        """Keeps it alive as long as it is kept."""
-        return self._site
+    def reference(self) -> object:
+        """Returns a reference that keeps the broker alive."""
+        return self._thread
 
-    def connect(self, told: Callable[[ConnectError | None], None]) -> None:
-        """It answers."""
-        self._site.worker.check()
-        self._site.worker.post(told, None)
+    def connect(self, callback: Callable[[ConnectError | None], None]) -> None:
+        """Reports a successful connection."""
+        self._thread.worker.check()
+        self._thread.worker.post(callback, None)
 
-    def acquire(self, ask: Ask) -> None:
-        """Takes locks, and keeps their lease."""
-        self._site.worker.check()
-        self._site.worker.post(self._site.locks.acquire, self, ask)
+    def acquire(self, command: AcquireCommand) -> None:
+        """Acquires locks and keeps their lease."""
+        self._thread.worker.check()
+        self._thread.worker.post(self._thread.locks.acquire, self, command)
 
     def cancel(self, request_id: str) -> None:
-        """The caller is gone. What it got is given back."""
-        self._site.worker.post(self._site.locks.cancel, request_id)
+        """Cancels the acquire of a caller that no longer waits for its result."""
+        self._thread.worker.post(self._thread.locks.cancel, request_id)
 
-    def release(self, lease_id: str, entry: Entry, answer: Answer | None) -> None:
-        """Gives back what one acquire has got."""
-        self._site.worker.post(self._site.locks.release, lease_id, entry, answer)
+    def release(self, lease_id: str, scope: AcquireScope, callback: ReleaseCallback | None) -> None:
+        """Releases the locks of one acquire."""
+        self._thread.worker.post(self._thread.locks.release, lease_id, scope, callback)
 
-    def look(self, lock: LockName, told: Callable[[LockState | Error | None], None]) -> None:
-        """Looks at a lock."""
-        self._site.worker.check()
-        self._site.worker.post(lambda: told(self._site.locks.look(self, lock)))
+    def get_lock_state(self, lock: LockName, callback: Callable[[LockState | Error | None], None]) -> None:
+        """Reads the state of a lock."""
+        self._thread.worker.check()
+        self._thread.worker.post(lambda: callback(self._thread.locks.get_lock_state(self, lock)))
 
-    def close(self, done: Callable[[], None], limit: float = 0.0) -> None:  # noqa: ARG002
-        """Gives up every wait, releases every lease, and ends."""
-        self._site.worker.post(self._site.locks.close, self, done)
+    def close(self, callback: Callable[[], None], timeout: float = 0.0) -> None:  # noqa: ARG002
+        """Cancels every wait of the client, releases its leases, and closes it."""
+        self._thread.worker.post(self._thread.locks.close, self, callback)
 
-    def grip(self, lease_id: str, ask: Ask, tokens: list[tuple[LockName, int]], trust: Any) -> Grip:
-        """What a call has got."""
-        return Grip(lease_id, tokens, ask.call.request_id, trust, self, self._site)
+    def create_handle(
+        self, lease_id: str, command: AcquireCommand, tokens: list[tuple[LockName, int]], validity: Any
+    ) -> LeaseHandle:
+        """Creates the handle of a granted call."""
+        return LeaseHandle(lease_id, tokens, command.params.request_id, validity, self, self._thread)

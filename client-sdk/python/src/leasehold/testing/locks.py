@@ -1,4 +1,4 @@
-"""The locks of a fake broker: who holds them, and who waits in which order."""
+"""The locks of a fake broker, with their holders and queues."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Callable
 
 from leasehold._core import clock
-from leasehold._core.order import Answer, Ask, Entry, LockState, Place
-from leasehold._core.trust import Trust
+from leasehold._core.command import AcquireCommand, AcquireScope, LockState, QueuePosition, ReleaseCallback
+from leasehold._core.validity import LeaseValidity
 from leasehold.errors import (
     AcquireError,
-    Busy,
     Closed,
+    Contention,
     Error,
     Held,
     Holder,
@@ -31,204 +31,206 @@ from leasehold.v1 import types_pb2 as pb
 if TYPE_CHECKING:
     from leasehold.testing.broker import FakeBackend
 
-#: All of a lock: an exclusive holder takes it, a shared one takes 1 of it.
-_WHOLE = 2**30
+#: Limit of a lock that is not a semaphore. An exclusive holder weighs as much, and a shared holder 1.
+_EXCLUSIVE_WEIGHT = 2**30
 _TTL_DEFAULT = 10.0
-_MISMATCH = "another limit or mode is in use on this lock, or it has not so many permits"
-_UPGRADE = "the lease shares the lock, and cannot have it alone"
+_MISMATCH_MESSAGE = "another limit or mode is in use on this lock, or the request exceeds its permits"
+_UPGRADE_MESSAGE = "the lease holds the lock in a weaker mode and cannot upgrade it"
 
 
 @dataclass
 class _Hold:
-    """A lock in the hands of a lease."""
+    """The hold of a lease on a lock."""
 
     lease_id: str
     limit: int
     holder: Holder
-    #: One for each entry, with what it weighs.
+    #: Weight of each entry, by the request id of its acquire.
     entries: dict[str, int] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
-        """As much as its strongest entry."""
+        """Weight of the heaviest entry."""
         return max(self.entries.values(), default=0)
 
 
 @dataclass
 class _Waiter:
     client: FakeBackend
-    ask: Ask
-    until: float
-    told: Place | None = None
+    command: AcquireCommand
+    deadline: float
+    notified: QueuePosition | None = None
 
     @property
     def locks(self) -> list[LockName]:
-        """What it waits for."""
-        return [lock_of(one) for one in self.ask.call.targets]
+        """The locks of the call."""
+        return [lock_of(target) for target in self.command.params.targets]
 
     @property
     def under(self) -> str | None:
-        """The lease that it is under."""
-        return self.ask.under.lease_id if self.ask.under is not None else None
+        """Id of the lease given as ``under``, if any."""
+        return self.command.under.lease_id if self.command.under is not None else None
 
 
-def _weight(one: pb.LockTarget) -> tuple[int, int]:
-    """What a target takes of its lock, and how much that has; 0: as much as is in use."""
-    if one.mode == pb.LOCK_MODE_SHARED:
-        return 1, _WHOLE
-    if one.mode == pb.LOCK_MODE_SEMAPHORE:
-        return max(one.permits, 1), one.limit
-    return _WHOLE, _WHOLE
+def _weight_and_limit(target: pb.LockTarget) -> tuple[int, int]:
+    """Returns the weight of a target and the limit of its lock; limit 0: the limit in use."""
+    if target.mode == pb.LOCK_MODE_SHARED:
+        return 1, _EXCLUSIVE_WEIGHT
+    if target.mode == pb.LOCK_MODE_SEMAPHORE:
+        return max(target.permits, 1), target.limit
+    return _EXCLUSIVE_WEIGHT, _EXCLUSIVE_WEIGHT
 
 
 class Locks:
-    """Touched by one thread only."""
+    """All locks and queues of a fake broker. Accessed by one thread only."""
 
     def __init__(self) -> None:
-        self._held: dict[LockName, list[_Hold]] = {}
-        # Whose it is, and whether it is over.
-        self._leases: dict[str, tuple[FakeBackend, Trust]] = {}
-        self._line: list[_Waiter] = []
+        self._holds: dict[LockName, list[_Hold]] = {}
+        # The client and the validity of each lease.
+        self._leases: dict[str, tuple[FakeBackend, LeaseValidity]] = {}
+        self._queue: list[_Waiter] = []
         self._last_token = 0
-        self._refusals: dict[LockName, list[AcquireError]] = {}
-        self._closed: list[FakeBackend] = []
+        self._rejections: dict[LockName, list[AcquireError]] = {}
+        self._closed_clients: list[FakeBackend] = []
 
     def is_idle(self) -> bool:
-        """Whether the time is of no interest."""
-        return not self._line
+        """Returns true if no call waits, so that no timeout is pending."""
+        return not self._queue
 
-    def acquire(self, client: FakeBackend, ask: Ask) -> None:
-        """Takes locks, at once or in its turn."""
-        error = self._never(client, ask)
+    def acquire(self, client: FakeBackend, command: AcquireCommand) -> None:
+        """Acquires locks, at once or after waiting in the queue."""
+        error = self._find_rejection(client, command)
         if error is not None:
-            return ask.reply.done(error)
-        waiter = _Waiter(client, ask, clock.now() + ask.wait)
-        self._line.append(waiter)
-        self._settle()
-        if ask.wait <= 0 and waiter in self._line:
-            self._refuse(waiter, Held)
+            return command.receiver.on_result(error)
+        waiter = _Waiter(client, command, clock.now() + command.wait)
+        self._queue.append(waiter)
+        self._grant_waiters()
+        if command.wait <= 0 and waiter in self._queue:
+            self._reject(waiter, Held)
 
-    def refuse_next(self, lock: LockName, error: AcquireError) -> None:
-        """The next call for this lock gets this answer."""
-        self._refusals.setdefault(lock, []).append(error)
+    def reject_next(self, lock: LockName, error: AcquireError) -> None:
+        """Fails the next acquire of this lock with ``error``."""
+        self._rejections.setdefault(lock, []).append(error)
 
-    def _never(self, client: FakeBackend, ask: Ask) -> Error | None:
-        """Why a call can never be granted."""
-        if client in self._closed:
+    def _find_rejection(self, client: FakeBackend, command: AcquireCommand) -> Error | None:
+        """Returns the error of a call that can never be granted, or None."""
+        if client in self._closed_clients:
             return Closed()
-        loss = ask.under.trust.loss() if ask.under is not None else None
+        loss = command.under.validity.loss() if command.under is not None else None
         if loss is not None:
             return LeaseLost(loss)
-        for one in ask.call.targets:
-            lock, (weight, limit) = lock_of(one), _weight(one)
-            if self._refusals.get(lock):
-                return self._refusals[lock].pop(0)
-            holds = self._held.get(lock, [])
+        for target in command.params.targets:
+            lock, (weight, limit) = lock_of(target), _weight_and_limit(target)
+            if self._rejections.get(lock):
+                return self._rejections[lock].pop(0)
+            holds = self._holds.get(lock, [])
             in_use = holds[0].limit if holds else None
             limit = limit or in_use or 1
             if (in_use is not None and in_use != limit) or weight > limit:
-                return LimitMismatch(_MISMATCH)
-            own = [hold for hold in holds if ask.under is not None and hold.lease_id == ask.under.lease_id]
-            if own and own[0].weight < weight:
-                return UpgradeDenied(_UPGRADE)
+                return LimitMismatch(_MISMATCH_MESSAGE)
+            own_holds = [
+                hold for hold in holds if command.under is not None and hold.lease_id == command.under.lease_id
+            ]
+            if own_holds and own_holds[0].weight < weight:
+                return UpgradeDenied(_UPGRADE_MESSAGE)
         return None
 
     def cancel(self, request_id: str) -> None:
-        """The caller is gone."""
-        self._line = [one for one in self._line if one.ask.call.request_id != request_id]
-        self._settle()
+        """Removes a call from the queue."""
+        self._queue = [waiter for waiter in self._queue if waiter.command.params.request_id != request_id]
+        self._grant_waiters()
 
-    def release(self, lease_id: str, entry: Entry, answer: Answer | None) -> None:
-        """Gives back what one acquire has got."""
-        for lock in entry.locks:
-            for hold in self._held.get(lock, []):
+    def release(self, lease_id: str, scope: AcquireScope, callback: ReleaseCallback | None) -> None:
+        """Releases the locks of one acquire."""
+        for lock in scope.locks:
+            for hold in self._holds.get(lock, []):
                 if hold.lease_id == lease_id:
-                    hold.entries.pop(entry.request_id, None)
-            self._held[lock] = [hold for hold in self._held.get(lock, []) if hold.entries]
-        live = {hold.lease_id for holds in self._held.values() for hold in holds}
-        for gone in [one for one in self._leases if one not in live]:
-            self._leases.pop(gone)[1].end(Loss(LostReason.RELEASED))
-        self._settle()
-        if answer is not None:
-            answer(None)
+                    hold.entries.pop(scope.request_id, None)
+            self._holds[lock] = [hold for hold in self._holds.get(lock, []) if hold.entries]
+        held_ids = {hold.lease_id for holds in self._holds.values() for hold in holds}
+        for ended_id in [known_id for known_id in self._leases if known_id not in held_ids]:
+            self._leases.pop(ended_id)[1].end(Loss(LostReason.RELEASED))
+        self._grant_waiters()
+        if callback is not None:
+            callback(None)
 
     def lose(self, lock: LockName, loss: Loss) -> int:
-        """Takes a lock away from everybody who holds it; how many leases are over."""
-        lost = {hold.lease_id for hold in self._held.get(lock, [])}
-        self._end(lost, loss)
+        """Ends all leases that hold a lock. Returns the number of these leases."""
+        lost = {hold.lease_id for hold in self._holds.get(lock, [])}
+        self._end_leases(lost, loss)
         return len(lost)
 
-    def close(self, client: FakeBackend, done: Callable[[], None]) -> None:
-        """A client is shut down: what it holds is free, and its calls are over."""
-        self._closed.append(client)
-        gone = [waiter for waiter in self._line if waiter.client is client]
-        self._line = [waiter for waiter in self._line if waiter.client is not client]
-        for waiter in gone:
-            waiter.ask.reply.done(Closed())
-        own = {lease_id for lease_id, (whose, _) in self._leases.items() if whose is client}
-        self._end(own, Loss(LostReason.CLOSED))
-        done()
+    def close(self, client: FakeBackend, callback: Callable[[], None]) -> None:
+        """Releases the leases of a client that is shut down, and fails its waiting calls."""
+        self._closed_clients.append(client)
+        removed = [waiter for waiter in self._queue if waiter.client is client]
+        self._queue = [waiter for waiter in self._queue if waiter.client is not client]
+        for waiter in removed:
+            waiter.command.receiver.on_result(Closed())
+        own_lease_ids = {lease_id for lease_id, (owner_client, _) in self._leases.items() if owner_client is client}
+        self._end_leases(own_lease_ids, Loss(LostReason.CLOSED))
+        callback()
 
-    def _end(self, gone: set[str], loss: Loss) -> None:
-        for lock, holds in self._held.items():
-            self._held[lock] = [hold for hold in holds if hold.lease_id not in gone]
-        for lease_id in gone:
-            _, trust = self._leases.pop(lease_id)
-            trust.end(loss)
-        self._settle()
+    def _end_leases(self, lease_ids: set[str], loss: Loss) -> None:
+        for lock, holds in self._holds.items():
+            self._holds[lock] = [hold for hold in holds if hold.lease_id not in lease_ids]
+        for lease_id in lease_ids:
+            _, validity = self._leases.pop(lease_id)
+            validity.end(loss)
+        self._grant_waiters()
 
     def holders(self, lock: LockName) -> list[Holder]:
-        """Who holds a lock."""
-        return [hold.holder for hold in self._held.get(lock, [])]
+        """Returns the holders of a lock."""
+        return [hold.holder for hold in self._holds.get(lock, [])]
 
     def queue_length(self, lock: LockName) -> int:
-        """How many calls wait for a lock."""
-        return sum(lock in waiter.locks for waiter in self._line)
+        """Returns the number of calls that wait for a lock."""
+        return sum(lock in waiter.locks for waiter in self._queue)
 
-    def look(self, client: FakeBackend, lock: LockName) -> LockState | Error | None:
-        """What a client sees of a lock."""
-        if client in self._closed:
+    def get_lock_state(self, client: FakeBackend, lock: LockName) -> LockState | Error | None:
+        """Returns the state of a lock, None if it has neither holders nor waiters, or the error of a closed client."""
+        if client in self._closed_clients:
             return Closed()
         holders, waiting = self.holders(lock), self.queue_length(lock)
         if not holders and not waiting:
             return None
-        newest = max((one.fencing_token for one in holders), default=self._last_token)
-        return LockState(holders, waiting, newest)
+        last_fencing_token = max((holder.fencing_token for holder in holders), default=self._last_token)
+        return LockState(holders, waiting, last_fencing_token)
 
-    def time_out(self, now: float) -> None:
-        """Ends the waits whose time has passed."""
-        for waiter in [one for one in self._line if now >= one.until]:
-            self._refuse(waiter, WaitTimeout)
+    def expire_waiters(self, now: float) -> None:
+        """Fails the calls whose wait has ended."""
+        for waiter in [waiter for waiter in self._queue if now >= waiter.deadline]:
+            self._reject(waiter, WaitTimeout)
 
-    def _refuse(self, waiter: _Waiter, error: Callable[[Busy], Error]) -> None:
-        self._line.remove(waiter)
+    def _reject(self, waiter: _Waiter, error_class: Callable[[Contention], Error]) -> None:
+        self._queue.remove(waiter)
         holders = [holder for lock in waiter.locks for holder in self.holders(lock)]
         names = ", ".join(str(lock) for lock in waiter.locks)
         waiting = max(self.queue_length(lock) for lock in waiter.locks)
-        waiter.ask.reply.done(error(Busy(f"{names} is held", holders[:5], waiting)))
-        self._settle()
+        waiter.command.receiver.on_result(error_class(Contention(f"{names} is held", holders[:5], waiting)))
+        self._grant_waiters()
 
-    def _settle(self) -> None:
-        """Grants what can be granted, in the order of the line."""
-        wanted: set[LockName] = set()
-        for waiter in list(self._line):
-            under = waiter.ask.under
-            loss = under.trust.loss() if under is not None else None
+    def _grant_waiters(self) -> None:
+        """Grants the calls that can be granted, in the order of the queue."""
+        blocked_locks: set[LockName] = set()
+        for waiter in list(self._queue):
+            under = waiter.command.under
+            loss = under.validity.loss() if under is not None else None
             if loss is not None:
-                self._line.remove(waiter)
-                waiter.ask.reply.done(LeaseLost(loss))
-            elif not wanted.intersection(waiter.locks) and self._fits(waiter):
-                self._line.remove(waiter)
+                self._queue.remove(waiter)
+                waiter.command.receiver.on_result(LeaseLost(loss))
+            elif not blocked_locks.intersection(waiter.locks) and self._has_room(waiter):
+                self._queue.remove(waiter)
                 self._grant(waiter)
             else:
-                wanted.update(waiter.locks)
-        for waiter in self._line:
-            self._tell_place(waiter)
+                blocked_locks.update(waiter.locks)
+        for waiter in self._queue:
+            self._notify_position(waiter)
 
-    def _fits(self, waiter: _Waiter) -> bool:
-        for one in waiter.ask.call.targets:
-            weight, limit = _weight(one)
-            holds = self._held.get(lock_of(one), [])
+    def _has_room(self, waiter: _Waiter) -> bool:
+        for target in waiter.command.params.targets:
+            weight, limit = _weight_and_limit(target)
+            holds = self._holds.get(lock_of(target), [])
             if any(hold.lease_id == waiter.under for hold in holds):
                 continue
             limit = holds[0].limit if holds else limit or 1
@@ -237,37 +239,37 @@ class Locks:
         return True
 
     def _grant(self, waiter: _Waiter) -> None:
-        ask = waiter.ask
-        if ask.under is not None:
-            lease_id, trust = ask.under.lease_id, ask.under.trust
+        command = waiter.command
+        if command.under is not None:
+            lease_id, validity = command.under.lease_id, command.under.validity
         else:
-            lease_id, trust = uuid.uuid4().hex, Trust(math.inf, _TTL_DEFAULT)
-            self._leases[lease_id] = (waiter.client, trust)
-        tokens = [(lock_of(one), self._enter(lease_id, one, ask)) for one in ask.call.targets]
-        # A caller that is gone drops it, and so gives it back.
-        ask.reply.done(waiter.client.grip(lease_id, ask, tokens, trust))
+            lease_id, validity = uuid.uuid4().hex, LeaseValidity(math.inf, _TTL_DEFAULT)
+            self._leases[lease_id] = (waiter.client, validity)
+        tokens = [(lock_of(target), self._add_entry(lease_id, target, command)) for target in command.params.targets]
+        # If the caller no longer waits, the handle is dropped, which releases the locks.
+        command.receiver.on_result(waiter.client.create_handle(lease_id, command, tokens, validity))
 
-    def _enter(self, lease_id: str, one: pb.LockTarget, ask: Ask) -> int:
-        weight, limit = _weight(one)
-        holds = self._held.setdefault(lock_of(one), [])
+    def _add_entry(self, lease_id: str, target: pb.LockTarget, command: AcquireCommand) -> int:
+        weight, limit = _weight_and_limit(target)
+        holds = self._holds.setdefault(lock_of(target), [])
         for hold in holds:
             if hold.lease_id == lease_id:
-                hold.entries[ask.call.request_id] = weight
+                hold.entries[command.params.request_id] = weight
                 return hold.holder.fencing_token
         self._last_token += 1
-        owner = ask.call.owner
-        ttl = _TTL_DEFAULT if ask.call.ttl is None else ask.call.ttl
+        owner = command.params.owner
+        ttl = _TTL_DEFAULT if command.params.ttl is None else command.params.ttl
         now = datetime.now(timezone.utc)
         holder = Holder(lease_id, owner.id, owner.reason, self._last_token, now, ttl)
         limit = holds[0].limit if holds else limit or 1
-        holds.append(_Hold(lease_id, limit, holder, {ask.call.request_id: weight}))
+        holds.append(_Hold(lease_id, limit, holder, {command.params.request_id: weight}))
         return self._last_token
 
-    def _tell_place(self, waiter: _Waiter) -> None:
+    def _notify_position(self, waiter: _Waiter) -> None:
         lock = waiter.locks[0]
-        before = self._line[: self._line.index(waiter)]
-        position = 1 + sum(lock in other.locks for other in before)
-        place = Place(position, self.queue_length(lock), self.holders(lock))
-        if place != waiter.told:
-            waiter.told = place
-            waiter.ask.reply.place(place)
+        waiters_before = self._queue[: self._queue.index(waiter)]
+        position = 1 + sum(lock in other.locks for other in waiters_before)
+        queue_position = QueuePosition(position, self.queue_length(lock), self.holders(lock))
+        if queue_position != waiter.notified:
+            waiter.notified = queue_position
+            waiter.command.receiver.on_queue_position(queue_position)

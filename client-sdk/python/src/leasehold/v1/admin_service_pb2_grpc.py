@@ -6,7 +6,7 @@ from leasehold.v1 import admin_service_pb2 as leasehold_dot_v1_dot_admin__servic
 
 
 class AdminServiceStub(object):
-    """Takes locks away.
+    """Revokes leases and sets limits of semaphores.
     """
 
     def __init__(self, channel):
@@ -28,22 +28,23 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """Takes locks away.
+    """Revokes leases and sets limits of semaphores.
     """
 
     def ForceReleaseLease(self, request, context):
-        """Ends a lease that is not the caller's.
+        """Revokes a lease of another caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetLockLimit(self, request, context):
-        """Sets the limit of a semaphore, or removes it. A set limit stays in the record
-        and overrides what callers send. Shrinking stops grants until enough permits
-        have come back; waiters that want more than the new limit are refused
-        LIMIT_MISMATCH. A limit for a lock that is held or waited for as an exclusive
-        or shared lock is refused FAILED_PRECONDITION/LIMIT_MISMATCH.
+        """Sets or removes the limit of a semaphore. A set limit stays in the record
+        and overrides the limits that callers send. Lowering the limit stops grants
+        until enough permits are released; waiters that request more than the new
+        limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+        exclusive or shared lock the call fails with
+        FAILED_PRECONDITION/LIMIT_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +71,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Takes locks away.
+    """Revokes leases and sets limits of semaphores.
     """
 
     @staticmethod

@@ -6,7 +6,7 @@ from leasehold.v1 import inspection_service_pb2 as leasehold_dot_v1_dot_inspecti
 
 
 class InspectionServiceStub(object):
-    """Shows locks, holders and queues.
+    """Reads locks, holders and queues, and streams their changes.
     """
 
     def __init__(self, channel):
@@ -33,18 +33,18 @@ class InspectionServiceStub(object):
 
 
 class InspectionServiceServicer(object):
-    """Shows locks, holders and queues.
+    """Reads locks, holders and queues, and streams their changes.
     """
 
     def GetLock(self, request, context):
-        """One lock. A lock nobody holds or waits for is NOT_FOUND.
+        """Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLocks(self, request, context):
-        """Locks that are held or waited for, or closed by lock_delay.
+        """Lists locks that are held, waited for, or closed by lock_delay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -52,10 +52,10 @@ class InspectionServiceServicer(object):
 
     def WatchLocks(self, request, context):
         """Streams changes of locks as they happen. Changes may be missed: a GAP event
-        says so, and they are not sent again. A watch ends with OK after
-        `http2.max_connection_age` and its grace; begin another one with the last
-        `resume_token`. It ends with UNAUTHENTICATED when its credential expires or is
-        withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
+        reports this, and they are not sent again. A watch ends with OK after
+        `http2.max_connection_age` and its grace; start another one with the last
+        `resume_token`. It ends with UNAUTHENTICATED when its credential expires or
+        is withdrawn, and with PERMISSION_DENIED when its caller may list no lock.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +87,7 @@ def add_InspectionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InspectionService(object):
-    """Shows locks, holders and queues.
+    """Reads locks, holders and queues, and streams their changes.
     """
 
     @staticmethod

@@ -6,7 +6,7 @@ from leasehold.v1 import lock_service_pb2 as leasehold_dot_v1_dot_lock__service_
 
 
 class LockServiceStub(object):
-    """Takes, keeps and gives back locks.
+    """Acquires, renews and releases locks.
     """
 
     def __init__(self, channel):
@@ -48,27 +48,28 @@ class LockServiceStub(object):
 
 
 class LockServiceServicer(object):
-    """Takes, keeps and gives back locks.
+    """Acquires, renews and releases locks.
     """
 
     def Acquire(self, request, context):
-        """Takes one lock, waiting in line at most wait_timeout. OK means held: every
-        other outcome is an error status, so a caller that forgets to look cannot
-        mistake "busy" for "mine".
+        """Acquires one lock, waiting in its queue for at most wait_timeout. OK means
+        that the lock is held: every other outcome is an error status, so that a
+        caller that ignores the reply cannot mistake the lock of another holder for
+        its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcquireAll(self, request, context):
-        """Takes several locks, all or none, under one lease.
+        """Acquires several locks, all or none, under one lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives back a lease, or one lock of it. Safe to repeat.
+        """Releases a lease, or one lock of it. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,19 +83,19 @@ class LockServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Hold(self, request_iterator, context):
-        """The lease stream: acquire, wait in line, heartbeat, release and be told of
-        loss, all on one stream. Heartbeats renew its leases; Close releases them
-        at once; a stream that breaks, or ends without Close, stops renewing them:
-        they can be attached again on any replica until their time is over, then
-        the next in line gets the lock. One stream usually carries all leases of a
-        process: up to 1000.
+        """The lease stream: acquires, waits in queues, heartbeats, releases and
+        notifications of lost leases, all on one stream. Heartbeats renew its
+        leases; Close releases them at once. A stream that breaks, or ends without
+        Close, no longer renews its leases: they can be attached on any replica
+        until they expire, and then the next waiter gets the lock. One stream
+        usually carries all leases of a process: up to 1000.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckFencingToken(self, request, context):
-        """Tells whether a fencing token belongs to a live lease. For resources that
+        """Checks whether a fencing token belongs to a live lease. For resources that
         cannot compare tokens themselves, and for shared locks and semaphores.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,7 +143,7 @@ def add_LockServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LockService(object):
-    """Takes, keeps and gives back locks.
+    """Acquires, renews and releases locks.
     """
 
     @staticmethod
