@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the form, the types and the package of the TypeScript client; with --fix, repairs what can be repaired instead.
+# Checks the formatting, the types and the package of the TypeScript client. With --fix it corrects what can be
+# corrected instead.
 set -euo pipefail
 cd "$(dirname "$0")"
 ./setup.sh

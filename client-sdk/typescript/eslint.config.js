@@ -1,4 +1,4 @@
-// The rules of the linter: the strict ones that know the types, and those of the project's style.
+// Rules of the linter: the strict rules with type information, and those of the project's style.
 
 import js from "@eslint/js";
 import { defineConfig } from "eslint/config";
@@ -21,13 +21,13 @@ export default defineConfig(
       "max-lines-per-function": ["error", { max: 70 }],
       "max-params": ["error", 5],
       "@typescript-eslint/consistent-type-imports": "error",
-      // What is awaited is a promise to its caller, whatever it is inside.
+      // An async function without an await still returns a promise to its caller.
       "@typescript-eslint/require-await": "off",
     },
   },
   {
     files: ["tests/**"],
-    // A test of node:test is a promise that its runner awaits, and a suite of tests is no long function.
+    // The runner of node:test awaits the promises of tests, and a suite of tests is not one long function.
     rules: { "@typescript-eslint/no-floating-promises": "off", "max-lines-per-function": "off" },
   },
 );

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generates src/gen: the stubs of the API, and of the details of a refused unary call. build.sh calls it when they are
-# missing or out of date.
+# Generates src/gen: the stubs of the API, and of the error details of rejected unary calls. build.sh calls this script
+# when the stubs are missing or out of date.
 set -euo pipefail
 cd "$(dirname "$0")"
 protos="$PWD/../../proto"
@@ -12,7 +12,7 @@ out="$PWD/build/gen"
 rm -rf "$out"
 mkdir -p "$out"
 
-# $1: where the files are; the others: which of them.
+# $1: the folder of the .proto files; further arguments: the files to generate from.
 generate() {
     local input="$1" paths=() plugin
     shift

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes sure that Node 20.9 or newer and the packages that package-lock.json names are there, besides what
-# scripts/setup.sh provides. Packages that are missing are installed as root on Debian; elsewhere it prints one line to
-# paste and exits 2. With the argument `node` it installs nothing, and prints the folder of the Node that is used.
+# Installs Node 20.9 or newer and the packages of package-lock.json, in addition to what scripts/setup.sh provides.
+# Missing packages are installed as root on Debian; on other systems the script prints one line to paste and exits 2.
+# With the argument `node` it installs nothing, and prints the folder of the Node that is used.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
 
-# What is installed where there is none, or an older one, as Debian's; the registry of npm has it as a package.
+# Version of Node to install if Node is missing or too old, as Debian's is. The npm registry provides it as a package.
 readonly NODE_VERSION=22.23.3
 readonly NODE_DIR="$CACHE/node-$NODE_VERSION"
 readonly NODE_BIN="$NODE_DIR/node_modules/node/bin"
@@ -37,7 +37,7 @@ if [[ -z $node_bin ]]; then
         "npm install --no-save --no-audit --no-fund --prefix \"\$NEW\" node@$NODE_VERSION"
 fi
 for folder in . benchmark; do
-    # npm writes this file when it is done.
+    # npm writes this file at the end of an installation.
     done_file="$folder/node_modules/.package-lock.json"
     [[ ! $folder/package-lock.json -nt $done_file ]] || rm -f "$done_file"
     add_step "$PWD/$done_file" "cd '$folder'; PATH=\"$node_bin:\$PATH\" npm ci --no-audit --no-fund"

@@ -1,4 +1,4 @@
-// What the benchmark uses of redlock, whose own types its package does not export.
+// Types of redlock that the benchmark uses, because the package does not export its own types.
 
 declare module "redlock" {
   import type { Redis } from "ioredis";

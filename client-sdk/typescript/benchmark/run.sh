@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the client beside redlock on the same Redis: --rounds N, --seconds N. LEASEHOLD_SERVER names the broker, a
-# release build.
+# Measures the client beside redlock on the same Redis. Options: --rounds N, --seconds N. LEASEHOLD_SERVER names the
+# broker, which should be a release build.
 set -euo pipefail
 cd "$(dirname "$0")"
 ../build.sh

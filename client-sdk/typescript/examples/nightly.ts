@@ -1,9 +1,9 @@
-// Moves one order after the other while it holds their lock, and stops when that is lost: nightly URL.
+// Processes orders one by one while it holds their lock, and stops when the lock is lost: nightly URL.
 
 import type { Lease } from "@leasehold/client";
 import { Client, LeaseLostError } from "@leasehold/client";
 
-/** A table that refuses what a former holder of the lock writes late. */
+/** A table that rejects late writes of former holders of the lock. */
 class Orders {
   private newest = 0;
   private readonly done: string[] = [];
@@ -23,7 +23,7 @@ class Orders {
 
 async function reconcile(lease: Lease, signal: AbortSignal, orders: Orders): Promise<void> {
   for (const order of ["41", "42", "43"]) {
-    // Pass the signal on to whatever can be aborted, as fetch(url, { signal }).
+    // Pass the signal to functions that can be aborted, such as fetch(url, { signal }).
     signal.throwIfAborted();
     lease.check();
     orders.write(order, lease.fencingToken);

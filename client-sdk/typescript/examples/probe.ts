@@ -1,13 +1,13 @@
-// Plays the scenarios of the suite: one JSON command a line in, one JSON line out for each answer and each event. The
-// protocol is in tests/suite/README.md.
+// Executes the scenarios of the suite: reads one JSON command per line, and writes one JSON line for each response and
+// each event. The protocol is in tests/suite/README.md.
 
 import { readFileSync, writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-import type { AcquireOptions, Holder, Lease, LostReason, Place, Target } from "@leasehold/client";
+import type { AcquireOptions, Holder, Lease, LostReason, QueuePosition, Target } from "@leasehold/client";
 import { Client, ConnectError, LeaseholdError, LeaseLostError } from "@leasehold/client";
 
-import { clockOf, shareClock } from "#dist/clock.js";
+import { clockOf, createSharedClock } from "#dist/clock.js";
 
 const PROTOCOL_FAULT = 101;
 
@@ -37,45 +37,48 @@ interface Command {
   disconnect_grace_ms?: number | null;
 }
 
-interface Kept {
+interface NamedLease {
   lease: Lease;
   targets: Target[];
 }
 
-const clock = clockOf(shareClock());
-const leases = new Map<string, Kept>();
-/** The acquires under way. */
-const open = new Map<number, AbortController>();
+const clock = clockOf(createSharedClock());
+const leases = new Map<string, NamedLease>();
+/** Abort controllers of the pending acquires, by command id. */
+const pendingControllers = new Map<number, AbortController>();
 
-type Deed = (client: Client, command: Command) => unknown;
+type Action = (client: Client, command: Command) => unknown;
 
-const DEEDS: Partial<Record<string, Deed>> = {
+const ACTIONS: Partial<Record<string, Action>> = {
   version: () => ({ language: "typescript", version: packageVersion() }),
   acquire: async (client, command) => {
-    const targets = command.targets.map(target);
+    const targets = command.targets.map(targetOf);
     const [first] = targets;
     const isOne = first !== undefined && targets.length === 1;
-    const options = settings(command);
-    return keep(command, isOne ? await client.acquire(first, options) : await client.acquireAll(targets, options));
+    const options = acquireOptions(command);
+    return storeLease(
+      command,
+      isOne ? await client.acquire(first, options) : await client.acquireAll(targets, options),
+    );
   },
   try_acquire: async (client, command) => {
-    const targets = command.targets.map(target);
-    const lease = await client.tryAcquireAll(targets, settings(command));
-    return lease && keep(command, lease);
+    const targets = command.targets.map(targetOf);
+    const lease = await client.tryAcquireAll(targets, acquireOptions(command));
+    return lease && storeLease(command, lease);
   },
   cancel: (_, command) => {
-    // It may have ended by now.
-    open.get(command.call)?.abort();
+    // The acquire may have ended before.
+    pendingControllers.get(command.call)?.abort();
     return {};
   },
   release: async (_, command) => {
-    await kept(command.lease).lease.release();
+    await leaseNamed(command.lease).lease.release();
     return {};
   },
-  state: (_, command) => state(kept(command.lease)),
+  state: (_, command) => leaseState(leaseNamed(command.lease)),
   observe: async (client, command) => {
     const leader = await client.elect(command.lock).observe().next();
-    return { holder: leader && shown(leader) };
+    return { holder: leader && holderFields(leader) };
   },
   block: (_, command) => {
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, command.ms);
@@ -86,31 +89,31 @@ const DEEDS: Partial<Record<string, Deed>> = {
     return {};
   },
   exit: () => {
-    // Releases and hooks of exit are left out.
+    // The exit skips the client's exit handler, which would release the locks.
     process.removeAllListeners("exit");
     process.exit(0);
   },
 };
 
-async function obey(client: Client, command: Command): Promise<void> {
-  const deed = DEEDS[command.do];
-  if (deed === undefined) {
-    throw new Error(`no such command: ${command.do}`);
+async function runCommand(client: Client, command: Command): Promise<void> {
+  const action = ACTIONS[command.do];
+  if (action === undefined) {
+    throw new Error(`unknown command: ${command.do}`);
   }
   const before = clock.now();
   try {
-    const ok = await deed(client, command);
-    answer(command, command.do === "state" ? before : clock.now(), { ok });
+    const ok = await action(client, command);
+    writeResponse(command, command.do === "state" ? before : clock.now(), { ok });
   } catch (error) {
-    answer(command, clock.now(), { error: failure(error) });
+    writeResponse(command, clock.now(), { error: errorFields(error) });
   } finally {
-    open.delete(command.id);
+    pendingControllers.delete(command.id);
   }
 }
 
-function settings(command: Command): AcquireOptions {
+function acquireOptions(command: Command): AcquireOptions {
   const controller = new AbortController();
-  open.set(command.id, controller);
+  pendingControllers.set(command.id, controller);
   return {
     signal: controller.signal,
     ttlMs: command.ttl_ms ?? undefined,
@@ -119,42 +122,42 @@ function settings(command: Command): AcquireOptions {
     lockDelayMs: command.lock_delay_ms ?? undefined,
     disconnectGraceMs: command.disconnect_grace_ms ?? undefined,
     reason: command.reason ?? undefined,
-    under: typeof command.under === "string" ? kept(command.under).lease : undefined,
-    onQueue: (place: Place) => {
+    under: typeof command.under === "string" ? leaseNamed(command.under).lease : undefined,
+    onQueue: (queuePosition: QueuePosition) => {
       const at_ms = clock.now();
-      const { position, queueLength: queue_length } = place;
-      const holders = place.holders.map(shown);
-      say({ event: "queued", at_ms, call: command.id, position, queue_length, holders });
+      const { position, queueLength: queue_length } = queuePosition;
+      const holders = queuePosition.holders.map(holderFields);
+      writeLine({ event: "queued", at_ms, call: command.id, position, queue_length, holders });
     },
     onLost: (lease: Lease) => {
-      say({ event: "lost", at_ms: clock.now(), lease: command.as, reason: reasonOf(lease) });
+      writeLine({ event: "lost", at_ms: clock.now(), lease: command.as, reason: reasonOf(lease) });
     },
   };
 }
 
-function target({ name, namespace, mode, permits, limit }: WireTarget): Target {
-  const where = { name, namespace: namespace ?? undefined };
+function targetOf({ name, namespace, mode, permits, limit }: WireTarget): Target {
+  const lock = { name, namespace: namespace ?? undefined };
   if (mode === "semaphore") {
-    return { ...where, permits, limit: limit ?? undefined };
+    return { ...lock, permits, limit: limit ?? undefined };
   }
-  return { ...where, shared: mode === "shared" };
+  return { ...lock, shared: mode === "shared" };
 }
 
-function keep(command: Command, lease: Lease): unknown {
-  const one = { lease, targets: command.targets.map(target) };
-  leases.set(command.as, one);
-  return state(one);
+function storeLease(command: Command, lease: Lease): unknown {
+  const namedLease = { lease, targets: command.targets.map(targetOf) };
+  leases.set(command.as, namedLease);
+  return leaseState(namedLease);
 }
 
-function kept(name: string): Kept {
-  const found = leases.get(name);
-  if (found === undefined) {
-    throw new Error(`no lease ${name}`);
+function leaseNamed(name: string): NamedLease {
+  const namedLease = leases.get(name);
+  if (namedLease === undefined) {
+    throw new Error(`unknown lease: ${name}`);
   }
-  return found;
+  return namedLease;
 }
 
-function state({ lease, targets }: Kept): unknown {
+function leaseState({ lease, targets }: NamedLease): unknown {
   return {
     valid: lease.isValid(),
     lease_id: lease.leaseId,
@@ -168,17 +171,17 @@ function reasonOf(lease: Lease): LostReason | null {
   return lease.lostReason;
 }
 
-function shown(one: Holder): unknown {
-  const { leaseId: lease_id, owner, reason, fencingToken: token, remainingMs: remaining_ms } = one;
+function holderFields(holder: Holder): unknown {
+  const { leaseId: lease_id, owner, reason, fencingToken: token, remainingMs: remaining_ms } = holder;
   return { lease_id, owner, reason, token, remaining_ms };
 }
 
-function failure(error: unknown): unknown {
+function errorFields(error: unknown): unknown {
   if (error instanceof LeaseholdError) {
     return {
       class: error.code,
       message: error.message,
-      holders: error.holders.map(shown),
+      holders: error.holders.map(holderFields),
       retry_after_ms: error.retryAfterMs,
       reason: error instanceof LeaseLostError ? error.reason : undefined,
     };
@@ -189,12 +192,12 @@ function failure(error: unknown): unknown {
   throw error;
 }
 
-function answer(command: Command, at_ms: number, outcome: object): void {
-  say({ id: command.id, at_ms, ...outcome });
+function writeResponse(command: Command, at_ms: number, outcome: object): void {
+  writeLine({ id: command.id, at_ms, ...outcome });
 }
 
-function say(line: unknown): void {
-  // At once, and not when the event loop has time.
+function writeLine(line: unknown): void {
+  // Writes synchronously, independent of the event loop.
   writeSync(1, `${JSON.stringify(line)}\n`);
 }
 
@@ -203,19 +206,19 @@ function packageVersion(): string {
   return (JSON.parse(text) as { version: string }).version;
 }
 
-function file(name: string): string | undefined {
+function readFileNamedBy(name: string): string | undefined {
   const path = process.env[name];
   return path === undefined ? undefined : readFileSync(path, "utf8");
 }
 
-/** Nothing that goes wrong may look like an answer that is late. */
-function fault(what: string): void {
-  process.stderr.write(`${what}\n`);
+/** Ends the process after an unexpected error, so that the suite does not take the error for a late response. */
+function exitWithError(message: string): void {
+  process.stderr.write(`${message}\n`);
   process.removeAllListeners("exit");
   process.exit(PROTOCOL_FAULT);
 }
 
-function log(): void {
+function configureLog(): void {
   const level = process.env["LEASEHOLD_LOG"];
   if (level !== undefined) {
     process.env["NODE_DEBUG"] = "leasehold";
@@ -227,10 +230,10 @@ function log(): void {
 }
 
 async function main(): Promise<void> {
-  log();
-  // The clock knows its place between two steps of the kernel's once it has seen one of them begin.
-  const begun = performance.now();
-  while (performance.now() < begun + 20) {
+  configureLog();
+  // The clock is precise within a step of the kernel's clock only after it has observed the start of one step.
+  const startedAt = performance.now();
+  while (performance.now() < startedAt + 20) {
     clock.now();
   }
   let client: Client;
@@ -240,31 +243,35 @@ async function main(): Promise<void> {
       bearerToken: process.env["LEASEHOLD_BEARER_TOKEN"],
       bearerTokenFile: process.env["LEASEHOLD_BEARER_TOKEN_FILE"],
       allowInsecureToken: process.env["LEASEHOLD_ALLOW_INSECURE_TOKEN"] !== undefined,
-      tls: { ca: file("LEASEHOLD_TLS_CA"), cert: file("LEASEHOLD_TLS_CERT"), key: file("LEASEHOLD_TLS_KEY") },
+      tls: {
+        ca: readFileNamedBy("LEASEHOLD_TLS_CA"),
+        cert: readFileNamedBy("LEASEHOLD_TLS_CERT"),
+        key: readFileNamedBy("LEASEHOLD_TLS_KEY"),
+      },
       warn: (message) => {
         process.stderr.write(`${message}\n`);
-        if (message.startsWith("a fault")) {
-          fault(message);
+        if (message.startsWith("internal error")) {
+          exitWithError(message);
         }
       },
     });
     await client.connect();
   } catch (error) {
     if (error instanceof ConnectError) {
-      say({ event: "failed", at_ms: clock.now(), error: failure(error) });
+      writeLine({ event: "failed", at_ms: clock.now(), error: errorFields(error) });
       process.exitCode = 1;
       return;
     }
     throw error;
   }
-  say({ event: "ready", at_ms: clock.now() });
-  // No shutdown at the end: what is held is given back by the client's hook at the exit of the process.
+  writeLine({ event: "ready", at_ms: clock.now() });
+  // No shutdown at the end: the client's exit handler releases the held locks.
   createInterface({ input: process.stdin }).on("line", (line) => {
-    void obey(client, JSON.parse(line) as Command);
+    void runCommand(client, JSON.parse(line) as Command);
   });
 }
 
 process.on("unhandledRejection", (error) => {
-  fault(error instanceof Error ? (error.stack ?? error.message) : String(error));
+  exitWithError(error instanceof Error ? (error.stack ?? error.message) : String(error));
 });
 await main();

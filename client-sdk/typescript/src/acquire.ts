@@ -1,22 +1,22 @@
-// One call that takes locks, from the program's side.
+// Acquires on the program's thread: repeated waits, cancellation, telemetry.
 
 import { randomUUID } from "node:crypto";
 
 import type { Backend } from "./backend.js";
 import { HeldError, LeaseLostError, WaitTimeoutError } from "./errors.js";
-import type { Grip } from "./grip.js";
-import { grips, Lease } from "./lease.js";
+import type { LeaseHandle } from "./lease-handle.js";
+import { Lease, leaseHandles } from "./lease.js";
+import type { AcquireCommand, AcquireParams } from "./messages.js";
 import type { AcquireOptions } from "./options.js";
-import { callOf, waitOf, WAIT_MAX_MS } from "./options.js";
-import type { Ask, Call } from "./order.js";
+import { acquireParamsOf, WAIT_MAX_MS, waitMsOf } from "./options.js";
 import type { LockLike } from "./target.js";
-import { lockOf, shownLock } from "./target.js";
-import { Acquiring } from "./telemetry.js";
+import { formatLock, lockOf } from "./target.js";
+import { AcquireTelemetry } from "./telemetry.js";
 
-/** Locks about to be taken. */
-export class Acquire {
-  private readonly call: Omit<Call, "requestId">;
-  private readonly under: Grip | undefined;
+/** A request for one lock, or for several under one lease. */
+export class AcquireCall {
+  private readonly params: Omit<AcquireParams, "requestId">;
+  private readonly under: LeaseHandle | undefined;
   private readonly backend: Backend;
 
   constructor(
@@ -25,34 +25,34 @@ export class Acquire {
     locks: readonly LockLike[],
     private readonly options: AcquireOptions,
   ) {
-    this.call = callOf(owner, locks, options);
-    this.under = options.under && grips.get(options.under);
-    // Only the client that keeps a lease can add to it.
+    this.params = acquireParamsOf(owner, locks, options);
+    this.under = options.under && leaseHandles.get(options.under);
+    // Only the client that renews a lease can add locks to it.
     this.backend = this.under?.backend ?? backend;
   }
 
-  /** Takes the locks, waiting in line. */
-  async wait(): Promise<Lease> {
-    const waitMs = waitOf(this.options);
+  /** Acquires the locks, waiting in their queues. */
+  async acquire(): Promise<Lease> {
+    const waitMs = waitMsOf(this.options);
     const { clock } = this.backend;
-    const until = clock.now() + waitMs;
-    let leftMs = waitMs;
+    const deadline = clock.now() + waitMs;
+    let remainingMs = waitMs;
     for (;;) {
       try {
-        return await this.ask(Math.min(leftMs, WAIT_MAX_MS));
+        return await this.request(Math.min(remainingMs, WAIT_MAX_MS));
       } catch (error) {
-        leftMs = until - clock.now();
-        if (!(error instanceof WaitTimeoutError) || leftMs <= 0 || waitMs <= WAIT_MAX_MS) {
+        remainingMs = deadline - clock.now();
+        if (!(error instanceof WaitTimeoutError) || remainingMs <= 0 || waitMs <= WAIT_MAX_MS) {
           throw error;
         }
       }
     }
   }
 
-  /** Takes the locks if they are free; null if somebody has one. */
-  async try(): Promise<Lease | null> {
+  /** Acquires the locks if they are free. Returns null if another caller holds one of them. */
+  async tryAcquire(): Promise<Lease | null> {
     try {
-      return await this.ask(0);
+      return await this.request(0);
     } catch (error) {
       if (error instanceof HeldError) {
         return null;
@@ -61,53 +61,53 @@ export class Acquire {
     }
   }
 
-  private ask(waitMs: number): Promise<Lease> {
+  private request(waitMs: number): Promise<Lease> {
     const { backend, under } = this;
     const { signal, onQueue, onLost } = this.options;
     signal?.throwIfAborted();
-    const lost = under?.loss();
-    if (lost !== undefined && lost !== null) {
-      throw new LeaseLostError(lost);
+    const loss = under?.loss();
+    if (loss !== undefined && loss !== null) {
+      throw new LeaseLostError(loss);
     }
-    const telemetry = new Acquiring(
-      this.call.targets.map((target) => shownLock(lockOf(target))),
+    const telemetry = new AcquireTelemetry(
+      this.params.targets.map((target) => formatLock(lockOf(target))),
       waitMs,
     );
     const requestId = randomUUID();
-    const call = { ...this.call, requestId, traceparent: telemetry.traceparent };
-    const ask: Ask = { call, waitMs, under: under?.leaseId };
+    const params = { ...this.params, requestId, traceparent: telemetry.traceparent };
+    const command: AcquireCommand = { params, waitMs, under: under?.leaseId };
     return new Promise((resolve, reject) => {
-      const giveUp = (why: Error) => {
+      const abandon = (reason: Error) => {
         signal?.removeEventListener("abort", abort);
         backend.cancel(requestId);
-        telemetry.cancelled();
-        reject(why);
+        telemetry.recordCancelled();
+        reject(reason);
       };
       const abort = () => {
-        giveUp(signal?.reason as Error);
+        abandon(signal?.reason as Error);
       };
       signal?.addEventListener("abort", abort);
-      backend.acquire(ask, {
-        place: (place) => {
-          telemetry.queued(place);
+      backend.acquire(command, {
+        onPosition: (position) => {
+          telemetry.recordQueued(position);
           try {
-            onQueue?.(place);
+            onQueue?.(position);
           } catch (error) {
-            // As if it had been called by the code that waits.
-            giveUp(error as Error);
+            // The acquire fails with the error of the callback.
+            abandon(error as Error);
           }
         },
-        granted: (grip) => {
+        onGranted: (handle) => {
           signal?.removeEventListener("abort", abort);
-          telemetry.granted(grip.leaseId);
-          resolve(new Lease(grip, onLost));
+          telemetry.recordGranted(handle.leaseId);
+          resolve(new Lease(handle, onLost));
         },
-        failed: (error) => {
+        onFailed: (error) => {
           signal?.removeEventListener("abort", abort);
-          telemetry.failed(error);
-          // The program may know better than its thread why that lease is over.
-          const why = error instanceof LeaseLostError ? under?.loss() : null;
-          reject(why === undefined || why === null ? error : new LeaseLostError(why));
+          telemetry.recordFailed(error);
+          // The program's thread may have recorded another reason for the end of the lease.
+          const recordedLoss = error instanceof LeaseLostError ? under?.loss() : null;
+          reject(recordedLoss === undefined || recordedLoss === null ? error : new LeaseLostError(recordedLoss));
         },
       });
     });

@@ -1,36 +1,36 @@
-// A broker as clients see it: over the network by a thread of its own, or a fake one.
+// Interface between a client and its brokers: the worker thread, or the fake broker of tests.
 
 import type { Clock } from "./clock.js";
 import type { LeaseholdError } from "./errors.js";
-import type { Grip } from "./grip.js";
-import type { Ask, Entry, LockState, Place } from "./order.js";
+import type { LeaseHandle } from "./lease-handle.js";
+import type { AcquireCommand, AcquireScope, LockState, QueuePosition } from "./messages.js";
 import type { LockName } from "./target.js";
 
-/** The caller of an acquire. */
-export interface Caller {
-  /** Where it stands. */
-  place(place: Place): void;
-  /** It has got the locks. */
-  granted(grip: Grip): void;
-  /** It has got nothing. */
-  failed(error: LeaseholdError): void;
+/** Callbacks of an acquire. */
+export interface AcquireCallbacks {
+  /** Receives the queue position. */
+  onPosition(position: QueuePosition): void;
+  /** Receives the granted locks. */
+  onGranted(handle: LeaseHandle): void;
+  /** Receives the error of an acquire that was not granted. */
+  onFailed(error: LeaseholdError): void;
 }
 
-/** Whoever keeps leases. */
+/** A component that acquires locks and renews their leases. */
 export interface Backend {
   readonly clock: Clock;
-  /** Tells of something that should not be, for people. */
+  /** Reports an unexpected condition, as text for people. */
   readonly warn: (message: string) => void;
-  /** Resolves when a broker answers. */
+  /** Resolves when a broker responds. */
   connect(): Promise<void>;
-  /** Takes locks, and keeps their lease. */
-  acquire(ask: Ask, caller: Caller): void;
-  /** The caller is gone: nothing is told to it any more, and what it got is given back. */
+  /** Acquires locks and renews their lease. */
+  acquire(command: AcquireCommand, callbacks: AcquireCallbacks): void;
+  /** Cancels an acquire: its callbacks are not called again, and granted locks are released. */
   cancel(requestId: string): void;
-  /** Gives back what one acquire has got. Rejects if that did not go as hoped. */
-  release(grip: Grip, entry: Entry): Promise<void>;
-  /** Looks at a lock. */
-  look(lock: LockName): Promise<LockState | null>;
-  /** Gives up every wait, releases every lease, and ends. */
+  /** Releases the locks of one acquire. Rejects if the release failed or the lease was lost. */
+  release(handle: LeaseHandle, scope: AcquireScope): Promise<void>;
+  /** Returns the holders and the queue length of a lock, or null if it has neither. */
+  getLockState(lock: LockName): Promise<LockState | null>;
+  /** Cancels every wait, releases every lease, and closes the backend. */
   close(): Promise<void>;
 }

@@ -1,98 +1,101 @@
-// A client: one for each process.
+// The client and its calls. A process needs one client.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Acquire } from "./acquire.js";
+import { AcquireCall } from "./acquire.js";
 import type { Backend } from "./backend.js";
 import { Election } from "./election.js";
 import { LeaseLostError } from "./errors.js";
-import { runHolding } from "./held.js";
+import { runWithLease } from "./held-leases.js";
 import type { Lease } from "./lease.js";
 import { releaseQuietly } from "./lease.js";
+import type { LockState } from "./messages.js";
 import type { AcquireOptions } from "./options.js";
-import type { LockState } from "./order.js";
 import type { ClientOptions } from "./settings.js";
-import { brokersOf, ownerOf } from "./settings.js";
+import { connectionSettingsOf, ownerOf } from "./settings.js";
 import type { LockLike } from "./target.js";
 import { lockOf } from "./target.js";
 import { ThreadBackend } from "./thread.js";
 
-/** What a call that does not wait takes besides the locks. */
+/** Options of a call that does not wait in the queue. */
 export interface TryOptions extends Omit<AcquireOptions, "waitMs"> {
-  /** Tries up to so many times. Default: once. Waiting in line, as `acquire` does, is fair and faster. */
+  /** Maximum number of attempts. Default: 1. Waiting in the queue with `acquire` is fair and faster. */
   attempts?: number | undefined;
-  /** How long to wait between attempts, give or take a quarter. */
+  /** Pause between attempts in milliseconds, plus or minus a quarter. */
   everyMs?: number | undefined;
 }
 
-/** What an election takes. */
+/** Options of an election. */
 export interface ElectionOptions {
-  /** As in AcquireOptions. */
+  /** See `AcquireOptions.ttlMs`. */
   ttlMs?: number | undefined;
-  /** As in AcquireOptions. */
+  /** See `AcquireOptions.reason`. */
   reason?: string | undefined;
 }
 
-/** A piece of work under a lock. Pass the signal on: it is aborted when the lock is lost. */
+/** A function that runs while a lock is held. Pass the signal on: it is aborted when the lock is lost. */
 export type Work<T> = (lease: Lease, signal: AbortSignal) => T | PromiseLike<T>;
 
 /**
- * Takes locks. A thread of its own keeps its leases alive, so that nothing the program does can hold heartbeats up. It
- * keeps no process alive but one that waits for an answer.
+ * A client of the brokers. A worker thread renews its leases, so that the program cannot delay heartbeats. The client
+ * keeps the process alive only while a call waits for a response.
  */
 export class Client implements AsyncDisposable {
-  /** The name of this process, as people find it. */
+  /** Name of this process, which operators and other callers see as the owner of a held lock. */
   readonly owner: string;
   readonly #backend: Backend;
 
   /**
-   * Checks the settings; nothing is begun before the first call or `connect`.
+   * Creates a client and checks its settings. It connects at the first call or `connect`.
    *
-   * endpoints: URLs, in a list or separated by commas, as in `http://a:7070,http://b:7070`. One is used at a time; the
-   * others are for when it does not answer any more.
+   * endpoints: URLs, in a list or separated by commas, as in `http://a:7070,http://b:7070`. The client uses one
+   * endpoint at a time, and moves to the next one if the broker fails.
    */
   constructor(endpoints: string | readonly string[], options?: ClientOptions);
   /** @internal */
-  // eslint-disable-next-line @typescript-eslint/unified-signatures -- one of them is nobody else's
+  // eslint-disable-next-line @typescript-eslint/unified-signatures -- the second one is internal
   constructor(endpoints: string | readonly string[], options: ClientOptions, backend: Backend);
   constructor(endpoints: string | readonly string[], options: ClientOptions = {}, backend?: Backend) {
     this.owner = ownerOf(options);
-    this.#backend = backend ?? makeBackend(endpoints, options);
+    this.#backend = backend ?? createBackend(endpoints, options);
   }
 
-  /** Makes sure that a broker answers now, instead of at the first call. Rejects with UnreachableError or CredentialRefusedError. */
+  /** Connects now instead of at the first call. Rejects with UnreachableError or CredentialRefusedError. */
   async connect(): Promise<this> {
     await this.#backend.connect();
     return this;
   }
 
   /**
-   * Takes a lock, waiting in line.
+   * Acquires a lock, waiting in its queue.
    *
-   * Rejects with WaitTimeoutError if it was held for all of `waitMs`, with HeldError if that is 0; with
-   * UnavailableError up to 5 s after that if no broker could answer; with the reason of `signal` when that is aborted.
-   * Then the place in line is given up, and a lock that was granted at that moment is given back.
+   * Rejects with WaitTimeoutError if the lock was held for the whole of `waitMs`, and with HeldError if `waitMs` is 0.
+   * Rejects with UnavailableError up to 5 s later if no broker responded. Rejects with the reason of `signal` when the
+   * signal is aborted: the call leaves the queue, and a lock that is granted at that moment is released.
    */
   async acquire(lock: LockLike, options: AcquireOptions = {}): Promise<Lease> {
-    return new Acquire(this.#backend, this.owner, [lock], options).wait();
+    return new AcquireCall(this.#backend, this.owner, [lock], options).acquire();
   }
 
-  /** Takes 2-16 different locks, all or none under one lease, in an order that cannot deadlock. As `acquire`. */
+  /**
+   * Acquires 2-16 different locks, all or none under one lease, in an order that cannot deadlock. Waits and rejects as
+   * `acquire` does.
+   */
   async acquireAll(locks: readonly LockLike[], options: AcquireOptions = {}): Promise<Lease> {
-    return new Acquire(this.#backend, this.owner, locks, options).wait();
+    return new AcquireCall(this.#backend, this.owner, locks, options).acquire();
   }
 
-  /** Takes a lock if it is free; null: somebody else has it. */
+  /** Acquires a lock if it is free. Resolves to null if another caller holds it. */
   async tryAcquire(lock: LockLike, options: TryOptions = {}): Promise<Lease | null> {
     return this.tryAcquireAll([lock], options);
   }
 
-  /** Takes several locks if all are free; null: somebody else has one of them. */
+  /** Acquires several locks if all are free. Resolves to null if another caller holds one of them. */
   async tryAcquireAll(locks: readonly LockLike[], options: TryOptions = {}): Promise<Lease | null> {
     const { attempts = 1, everyMs = 0, signal } = options;
-    const acquire = new Acquire(this.#backend, this.owner, locks, options);
+    const acquire = new AcquireCall(this.#backend, this.owner, locks, options);
     for (let attempt = 1; ; attempt += 1) {
-      const lease = await acquire.try();
+      const lease = await acquire.tryAcquire();
       if (lease !== null || attempt >= attempts) {
         return lease;
       }
@@ -100,14 +103,14 @@ export class Client implements AsyncDisposable {
     }
   }
 
-  /** Does a piece of work while a lock is held, or several, and gives back; what the work returns. */
+  /** Acquires one or several locks, runs `work`, releases the locks, and resolves to the result of `work`. */
   using<T>(locks: LockLike | readonly LockLike[], work: Work<T>): Promise<T>;
   /**
-   * Does a piece of work while a lock is held, or several, and gives back; what the work returns.
+   * Acquires one or several locks, runs `work`, releases the locks, and resolves to the result of `work`.
    *
-   * Rejects as `acquire` does, with the error of the work, and with LeaseLostError if the lock was lost meanwhile and
-   * the work has ended without an error, or with the one that its signal has brought about. It always waits for the
-   * end of the work, which nothing but the signal can stop.
+   * Rejects as `acquire` does, and with the error of the work. Rejects with LeaseLostError if the lock was lost and the
+   * work ended without an error or with an error caused by its signal. `using` always waits for the end of the work,
+   * which only the signal can stop.
    */
   using<T>(locks: LockLike | readonly LockLike[], options: AcquireOptions, work: Work<T>): Promise<T>;
   async using<T>(
@@ -117,15 +120,15 @@ export class Client implements AsyncDisposable {
   ): Promise<T> {
     const [options, work] = typeof optionsOrWork === "function" ? [{}, optionsOrWork] : [optionsOrWork, maybeWork];
     if (work === undefined) {
-      throw new TypeError("no work is given");
+      throw new TypeError("no work: pass a function as the last argument");
     }
-    const named = isSeveral(locks) ? locks : [locks];
-    const lease = await new Acquire(this.#backend, this.owner, named, options).wait();
+    const lockList = isLockList(locks) ? locks : [locks];
+    const lease = await new AcquireCall(this.#backend, this.owner, lockList, options).acquire();
     let result: T;
     try {
-      result = await runHolding(lease, () => work(lease, lease.signal));
+      result = await runWithLease(lease, () => work(lease, lease.signal));
     } catch (error) {
-      const isLoss = isOf(lease.signal, error);
+      const isLoss = isCausedBy(lease.signal, error);
       await releaseQuietly(lease, isLoss ? () => undefined : this.#backend.warn);
       throw isLoss && lease.loss !== null ? new LeaseLostError(lease.loss, { cause: error }) : error;
     }
@@ -134,7 +137,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * The function, run while it holds the lock, which may be named after its arguments. Inside, `assertHeld` finds it.
+   * Returns a function that runs `run` while it holds the lock. `lock` may compute the lock from the arguments. Inside,
+   * `assertHeld` returns the lease.
    */
   locked<A extends unknown[], T>(
     lock: LockLike | ((...args: A) => LockLike),
@@ -142,49 +146,49 @@ export class Client implements AsyncDisposable {
     options: AcquireOptions = {},
   ): (...args: A) => Promise<T> {
     return (...args) => {
-      const named = typeof lock === "function" ? lock(...args) : lock;
-      return this.using(named, options, () => run(...args));
+      const resolvedLock = typeof lock === "function" ? lock(...args) : lock;
+      return this.using(resolvedLock, options, () => run(...args));
     };
   }
 
-  /** Who holds a lock and how many wait, at this moment. null: nobody does either. */
+  /** Returns the current holders and the queue length of a lock, or null if it has neither holders nor waiters. */
   async get(lock: LockLike): Promise<LockState | null> {
-    return this.#backend.look(lockOf(lock));
+    return this.#backend.getLockState(lockOf(lock));
   }
 
-  /** The election of one leader for a job. */
+  /** Returns the election of one leader for a job. */
   elect(job: LockLike, options: ElectionOptions = {}): Election {
     return new Election(this, job, options);
   }
 
   /**
-   * Gives up every wait, releases every lease, and ends the client: its calls fail from now on, and leases that are
-   * left have lost their locks. Takes at most 2 s; what could not be released by then runs out.
+   * Cancels every wait, releases every lease, and closes the client. Later calls fail with ClosedError, and remaining
+   * leases have lost their locks. Takes at most 2 s; leases that could not be released by then expire.
    */
   async shutdown(): Promise<void> {
     await this.#backend.close();
   }
 
-  /** `shutdown`. */
+  /** Calls `shutdown`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.shutdown();
   }
 }
 
-function makeBackend(endpoints: string | readonly string[], options: ClientOptions): Backend {
+function createBackend(endpoints: string | readonly string[], options: ClientOptions): Backend {
   const warn =
     options.warn ??
     ((message: string) => {
       process.emitWarning(message, "LeaseholdWarning");
     });
-  return new ThreadBackend(brokersOf(endpoints, options), options.releaseAtExit ?? true, warn);
+  return new ThreadBackend(connectionSettingsOf(endpoints, options), options.releaseAtExit ?? true, warn);
 }
 
-function isSeveral(locks: LockLike | readonly LockLike[]): locks is readonly LockLike[] {
+function isLockList(locks: LockLike | readonly LockLike[]): locks is readonly LockLike[] {
   return Array.isArray(locks);
 }
 
-/** Whether the error says that the signal was aborted. */
-function isOf(signal: AbortSignal, error: unknown): boolean {
+/** Returns true if the error was caused by the abort of the signal. */
+function isCausedBy(signal: AbortSignal, error: unknown): boolean {
   return signal.aborted && (error === signal.reason || (error instanceof Error && error.name === "AbortError"));
 }

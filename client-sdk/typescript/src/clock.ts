@@ -1,67 +1,69 @@
-// The clock that validity is counted on: it runs on while the machine is suspended.
+// Clock for the validity of leases, which also runs while the machine is suspended.
 
 import { closeSync, existsSync, openSync, readSync } from "node:fs";
 
-/** `/proc/uptime` has steps of this many milliseconds, and shows the one that has begun. */
-const STEP_MS = 10;
-const UPTIME = "/proc/uptime";
+/** Resolution of `/proc/uptime` in milliseconds. The file contains the start of the current step. */
+const RESOLUTION_MS = 10;
+const UPTIME_FILE = "/proc/uptime";
 
-/** A clock, in milliseconds since some moment in the past; the same for all threads that share it. */
+/** A clock in milliseconds since a fixed moment in the past, which is equal in all threads that share the clock. */
 export interface Clock {
-  /** Never later than this moment: to note when something was sent. */
+  /** Returns a time that is never later than the present; for send times. */
   now(): number;
-  /** Never earlier than this moment: to ask whether a time has passed. */
+  /** Returns a time that is never earlier than the present; for deadline checks. */
   latest(): number;
 }
 
-/** What threads must share to agree on the time; null where the machine has one clock for all. */
+/** Memory that threads share to agree on the time; null if the operating system has one clock for all threads. */
 export type SharedClock = SharedArrayBuffer | null;
 
-/** Begins a clock. */
-export function shareClock(): SharedClock {
-  return process.platform === "linux" && existsSync(UPTIME) ? null : new SharedArrayBuffer(32);
+/** Creates the shared state of a clock. */
+export function createSharedClock(): SharedClock {
+  return process.platform === "linux" && existsSync(UPTIME_FILE) ? null : new SharedArrayBuffer(32);
 }
 
-/** The clock of all threads that have this. */
+/** Returns the clock of all threads that share this state. */
 export function clockOf(shared: SharedClock): Clock {
-  return shared === null ? new Uptime() : new Larger(shared);
+  return shared === null ? new UptimeClock() : new SuspendAwareClock(shared);
 }
 
 /**
- * CLOCK_BOOTTIME as Linux shows it in a file, which is opened anew for each reading: Node has no call for it. What
- * lies between the steps comes from the monotonic clock, which only a suspend leaves further behind.
+ * CLOCK_BOOTTIME, read from `/proc/uptime` because Node has no call for it. The file is opened again for each reading.
+ * The monotonic clock measures the time within a step; only a suspend increases its distance to CLOCK_BOOTTIME.
  */
-class Uptime implements Clock {
+class UptimeClock implements Clock {
   private readonly buffer = Buffer.alloc(64);
-  /** At least how far it is ahead of the monotonic clock, and never a whole step less than that. */
-  private ahead = -Infinity;
+  /** Lower bound of the lead over the monotonic clock, in milliseconds; less than a step below the true lead. */
+  private leadMs = -Infinity;
 
   now(): number {
-    this.look();
-    return performance.now() + this.ahead;
+    this.sample();
+    return performance.now() + this.leadMs;
   }
 
   latest(): number {
-    const shown = this.look();
-    return (shown ?? performance.now() + this.ahead) + STEP_MS;
+    const uptimeMs = this.sample();
+    return (uptimeMs ?? performance.now() + this.leadMs) + RESOLUTION_MS;
   }
 
-  private look(): number | undefined {
-    const shown = this.read();
-    if (shown !== undefined) {
-      // The other clock is read second: a pause between the two cannot make the distance too large.
-      this.ahead = Math.max(this.ahead, shown - performance.now());
+  private sample(): number | undefined {
+    const uptimeMs = this.readUptime();
+    if (uptimeMs !== undefined) {
+      // The monotonic clock is read second, so that a pause between both reads cannot make the lead too large.
+      this.leadMs = Math.max(this.leadMs, uptimeMs - performance.now());
     }
-    return shown;
+    return uptimeMs;
   }
 
-  private read(): number | undefined {
+  private readUptime(): number | undefined {
     let file: number;
     try {
-      file = openSync(UPTIME, "r");
+      file = openSync(UPTIME_FILE, "r");
     } catch (error) {
-      // A process without a file descriptor left must not trust for ever, nor fail where it asks.
-      if (this.ahead > -Infinity) {
+      // Without a free file descriptor the last known lead is used, so that a lease still expires and its check does
+      // not
+      // throw.
+      if (this.leadMs > -Infinity) {
         return undefined;
       }
       throw error;
@@ -76,31 +78,31 @@ class Uptime implements Clock {
 }
 
 /**
- * Where no clock runs through a suspend: from reading to reading the larger step of the monotonic and the wall
- * clock. It never goes back, and never slower than the monotonic clock, whatever the wall clock is set to; a wall
- * clock that is set ahead ends validity early.
+ * A clock for systems without a clock that runs during a suspend. Between two readings it advances by the larger step
+ * of the monotonic clock and the wall clock. It never goes back and is never slower than the monotonic clock, whatever
+ * the wall clock is set to. A wall clock that is set ahead ends the validity early.
  */
-export class Larger implements Clock {
-  private readonly locked: Int32Array;
-  /** The last readings of the monotonic and of the wall clock, and the time since the first. */
-  private readonly last: Float64Array;
+export class SuspendAwareClock implements Clock {
+  private readonly spinLock: Int32Array;
+  /** Last readings of the monotonic clock and the wall clock, and the time since the first reading. */
+  private readonly lastReadings: Float64Array;
 
   constructor(
     shared: SharedArrayBuffer,
     private readonly monotonic = (): number => Number(process.hrtime.bigint()) / 1e6,
     private readonly wall = (): number => Date.now(),
   ) {
-    this.locked = new Int32Array(shared, 0, 1);
-    this.last = new Float64Array(shared, 8, 3);
+    this.spinLock = new Int32Array(shared, 0, 1);
+    this.lastReadings = new Float64Array(shared, 8, 3);
   }
 
   now(): number {
-    // Held for a few instructions, so that spinning is shorter than sleeping.
-    while (Atomics.compareExchange(this.locked, 0, 0, 1) !== 0);
+    // The spin lock is held for a few instructions only, so spinning is shorter than sleeping.
+    while (Atomics.compareExchange(this.spinLock, 0, 0, 1) !== 0);
     try {
       return this.advance(this.monotonic(), this.wall());
     } finally {
-      Atomics.store(this.locked, 0, 0);
+      Atomics.store(this.spinLock, 0, 0);
     }
   }
 
@@ -109,9 +111,9 @@ export class Larger implements Clock {
   }
 
   private advance(monotonic: number, wall: number): number {
-    const [lastMonotonic = 0, lastWall = 0, total = 0] = this.last;
+    const [lastMonotonic = 0, lastWall = 0, total = 0] = this.lastReadings;
     const step = total === 0 ? 1 : Math.max(monotonic - lastMonotonic, wall - lastWall, 0);
-    this.last.set([monotonic, wall, total + step]);
+    this.lastReadings.set([monotonic, wall, total + step]);
     return total + step;
   }
 }

@@ -1,54 +1,57 @@
-// One leader for a job, and everybody else who wants to know who that is.
+// Election of one leader for a job, and observation of the current leader.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
 import type { Client, ElectionOptions } from "./client.js";
 import { StoreRecoveringError, UnavailableError } from "./errors.js";
 import type { Lease } from "./lease.js";
-import type { Holder } from "./order.js";
+import type { Holder } from "./messages.js";
 import type { LockLike } from "./target.js";
 
-/** How often an observer looks. */
-const LOOK_EVERY_MS = 1_000;
+/** Mean interval between the requests of an observer. */
+const POLL_INTERVAL_MS = 1_000;
 
-/** What a campaign and an observer take. */
+/** Options of a campaign and of an observer. */
 export interface GiveUp {
-  /** Gives it up. */
+  /** Cancels the campaign or the observation. */
   signal?: AbortSignal | undefined;
 }
 
-/** The leader is whoever holds the lock of the job's name; the others wait for it in line. */
+/**
+ * The election of one leader. The leader is the holder of the lock with the name of the job; other candidates wait in
+ * the queue of that lock.
+ */
 export class Election {
   readonly #client: Client;
   readonly #job: LockLike;
   readonly #options: ElectionOptions;
 
-  /** For this package alone: an election comes from a client. */
+  /** For this package only. Use `Client.elect`. */
   constructor(client: Client, job: LockLike, options: ElectionOptions) {
     this.#client = client;
     this.#job = job;
     this.#options = options;
   }
 
-  /** Waits until this process leads, however long that takes. It leads as long as the lease is valid. */
+  /** Waits without limit until this process is the leader. It leads while the lease is valid. */
   campaign({ signal }: GiveUp = {}): Promise<Lease> {
     return this.#client.acquire(this.#job, { ...this.#options, waitMs: Infinity, signal });
   }
 
-  /** Watches who leads, without being a candidate: `for await (const leader of election.observe())`. */
+  /** Returns an observer of the leader that is not a candidate: `for await (const leader of election.observe())`. */
   observe(options: GiveUp = {}): Observer {
     return new Observer(this.#client, this.#job, options.signal);
   }
 }
 
-/** Watches who leads. */
+/** An observer of the leader of a job. */
 export class Observer {
   readonly #client: Client;
   readonly #job: LockLike;
   readonly #signal: AbortSignal | undefined;
-  #told: string | null | undefined;
+  #notifiedLeaseId: string | null | undefined;
 
-  /** For this package alone: an observer comes from an election. */
+  /** For this package only. Use `Election.observe`. */
   constructor(client: Client, job: LockLike, signal: AbortSignal | undefined) {
     this.#client = client;
     this.#job = job;
@@ -56,23 +59,23 @@ export class Observer {
   }
 
   /**
-   * The leader at the first call, then the next one when that changes; null while nobody leads.
+   * Returns the leader at the first call, and then waits for the next change; null while the job has no leader.
    *
-   * It looks about once a second, and again while no broker answers: a change is heard of late, and two quick ones
-   * perhaps as one. Never act on it as if it were a lock.
+   * The lock is read about once a second, and again while no broker answers. A change is therefore reported late, and
+   * two changes in quick succession perhaps as one. Never use the result in place of a lock.
    */
   async next(): Promise<Holder | null> {
     for (;;) {
-      if (this.#told !== undefined) {
+      if (this.#notifiedLeaseId !== undefined) {
         await this.#pause();
       }
-      const leader = await this.#look();
+      const leader = await this.#readLeader();
       const leaseId = leader?.leaseId ?? null;
-      if (leader !== undefined && leaseId !== this.#told) {
-        this.#told = leaseId;
+      if (leader !== undefined && leaseId !== this.#notifiedLeaseId) {
+        this.#notifiedLeaseId = leaseId;
         return leader;
       }
-      if (leader === undefined && this.#told === undefined) {
+      if (leader === undefined && this.#notifiedLeaseId === undefined) {
         await this.#pause();
       }
     }
@@ -84,8 +87,8 @@ export class Observer {
     }
   }
 
-  /** undefined: nobody can say. */
-  async #look(): Promise<Holder | null | undefined> {
+  /** Returns the current leader, null without a leader, or undefined while the store is unavailable or recovering. */
+  async #readLeader(): Promise<Holder | null | undefined> {
     this.#signal?.throwIfAborted();
     try {
       const state = await this.#client.get(this.#job);
@@ -99,6 +102,6 @@ export class Observer {
   }
 
   async #pause(): Promise<void> {
-    await sleep(LOOK_EVERY_MS * (0.75 + Math.random() / 2), undefined, { signal: this.#signal });
+    await sleep(POLL_INTERVAL_MS * (0.75 + Math.random() / 2), undefined, { signal: this.#signal });
   }
 }

@@ -1,72 +1,74 @@
-// Everything that can go wrong, one class for each reason that a caller may treat differently.
+// Errors of the client, with one class for each reason that a caller may handle differently.
 
-import type { Holder } from "./order.js";
+import type { Holder } from "./messages.js";
 
-/** Why a lease is over although nobody released it here. New ones may come. */
+/** Reason for which a lease ended although this program did not release it. Values may be added. */
 export type LostReason =
-  /** No renewal was confirmed in time: the network, the broker or its store could not be reached, or it stood still. */
+  /**
+   * No renewal was confirmed in time: the network, the broker or its store was unavailable, or this process was paused.
+   */
   | "Expired"
-  /** An operator took it away. */
+  /** An operator revoked the lease. */
   | "Revoked"
-  /** The store does not know it any more. */
+  /** The store has no record of the lease. */
   | "StoreLost"
-  /** It has been held for all of its `maxHoldMs`. */
+  /** The lock was held for the whole of its `maxHoldMs`. */
   | "MaxHold"
-  /** It was given back, here or with a copy of the lease. */
+  /** The lease was released, by this client or with a copy of the lease. */
   | "Released"
-  /** Somebody took it over with a copy of the lease. */
+  /** Another client attached the lease with a copy of it. */
   | "Moved"
-  /** The client's credential ran out. */
+  /** The client's credential expired. */
   | "CredentialExpired"
   /** The client was shut down. */
   | "Closed"
-  /** A reason that this client does not know. */
+  /** A reason that this version of the client does not define. */
   | "Other";
 
-/** Why a lease is over, with what the broker said. */
+/** Reason for which a lease ended, with the message of the broker. */
 export interface Loss {
   readonly reason: LostReason;
-  /** For people; often empty. */
+  /** Message of the broker, for people; often empty. */
   readonly message: string;
 }
 
-const LOST: Record<LostReason, string> = {
+const LOST_TEXTS: Record<LostReason, string> = {
   Expired: "no renewal was confirmed in time",
   Revoked: "revoked",
-  StoreLost: "the store lost it",
-  MaxHold: "held for all of its maxHoldMs",
-  Released: "given back",
+  StoreLost: "the store lost the lease",
+  MaxHold: "the lease has reached its maxHoldMs",
+  Released: "released",
   Moved: "moved to another client",
-  CredentialExpired: "the credential ran out",
+  CredentialExpired: "the credential expired",
   Closed: "the client is shut down",
   Other: "lost",
 };
 
-/** The loss, for people. */
-export function shownLoss(loss: Loss): string {
-  return loss.message === "" ? LOST[loss.reason] : `${LOST[loss.reason]}: ${loss.message}`;
+/** Formats a loss for people. */
+export function formatLoss(loss: Loss): string {
+  return loss.message === "" ? LOST_TEXTS[loss.reason] : `${LOST_TEXTS[loss.reason]}: ${loss.message}`;
 }
 
-/** What an error may say besides its message. */
-export interface Details {
+/** Optional details of an error. */
+export interface ErrorDetails {
   holders?: readonly Holder[];
   queueLength?: number;
   retryAfterMs?: number | undefined;
   cause?: unknown;
 }
 
-/** Whatever this package throws. Branch on the class or on `code`, never on the message. */
+/** Base class of all errors that this package throws. Branch on the class or on `code`, never on the message. */
 export abstract class LeaseholdError extends Error {
-  /** The class, as a word that does not change. */
+  /** Name of the class without `Error`. Stable across versions. */
   abstract readonly code: string;
-  /** Some who hold the lock, if they were in the way; at most 5. */
+  /** Some holders of the lock, if the request was rejected because of them; at most 5. */
   readonly holders: readonly Holder[];
-  /** How many wait for the lock, if that was in the way. */
+  /** Number of waiters for the lock, if the request was rejected because of contention; otherwise 0. */
   readonly queueLength: number;
-  /** When to try again, in milliseconds, if that is worth while. */
+  /** Time in milliseconds after which a retry may succeed, if the broker sent one. */
   readonly retryAfterMs: number | undefined;
 
-  constructor(message: string, details: Details = {}) {
+  constructor(message: string, details: ErrorDetails = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = new.target.name;
     this.holders = details.holders ?? [];
@@ -75,10 +77,10 @@ export abstract class LeaseholdError extends Error {
   }
 }
 
-/** Why a lock was not taken. */
+/** Base class of the errors of an acquire. */
 export abstract class AcquireError extends LeaseholdError {}
 
-/** Somebody else holds the lock, and the call did not wait. */
+/** Another caller holds the lock, and the call did not wait. */
 export class HeldError extends AcquireError {
   readonly code = "Held";
 }
@@ -92,20 +94,20 @@ export class WaitTimeoutError extends AcquireError {
 }
 
 /**
- * The lock was lost: what it guarded may overlap with the work of somebody else, unless a fencing token keeps them
- * apart. From an acquire: the lease given as `under` is over.
+ * The lock was lost. The protected work may overlap with that of another holder, unless a fencing token prevents it.
+ * From an acquire: the lease given as `under` has ended.
  */
 export class LeaseLostError extends AcquireError {
   readonly code = "LeaseLost";
-  /** Why, with what the broker said. */
+  /** Reason for the loss, with the message of the broker. */
   readonly loss: Loss;
 
-  constructor(loss: Loss, details: Details = {}) {
-    super(`the lock was lost: ${shownLoss(loss)}`, details);
+  constructor(loss: Loss, details: ErrorDetails = {}) {
+    super(`the lock was lost: ${formatLoss(loss)}`, details);
     this.loss = loss;
   }
 
-  /** Why. */
+  /** Reason for the loss, without the message. */
   get reason(): LostReason {
     return this.loss.reason;
   }
@@ -116,22 +118,22 @@ export class LimitMismatchError extends AcquireError {
   readonly code = "LimitMismatch";
 }
 
-/** Shared to exclusive under one lease. */
+/** The lease holds the lock as shared and requested it as exclusive. */
 export class UpgradeDeniedError extends AcquireError {
   readonly code = "UpgradeDenied";
 }
 
-/** A field of the call is not legal. */
+/** A field of the call is invalid. */
 export class InvalidError extends AcquireError {
   readonly code = "Invalid";
 }
 
-/** The lock's line is full. */
+/** The queue of the lock is full. */
 export class QueueFullError extends AcquireError {
   readonly code = "QueueFull";
 }
 
-/** A quota of the broker is used up. */
+/** A quota of the broker is exhausted. */
 export class QuotaExceededError extends AcquireError {
   readonly code = "QuotaExceeded";
 }
@@ -141,7 +143,7 @@ export class StoreFullError extends AcquireError {
   readonly code = "StoreFull";
 }
 
-/** The broker's store cannot do that. */
+/** The broker's store does not support the request. */
 export class UnsupportedByStoreError extends AcquireError {
   readonly code = "UnsupportedByStore";
 }
@@ -151,25 +153,25 @@ export class UnauthenticatedError extends AcquireError {
   readonly code = "Unauthenticated";
 }
 
-/** The credential does not allow that. */
+/** The credential does not authorize the request. */
 export class PermissionDeniedError extends AcquireError {
   readonly code = "PermissionDenied";
 }
 
 /**
- * No broker, or no store behind it, could answer in time. The call was repeated until then, and was given up: if it
- * did take the lock, that runs out by itself.
+ * No broker responded in time, or its store did not. The client repeated the call until then. If an attempt acquired
+ * the lock nevertheless, its lease expires.
  */
 export class UnavailableError extends AcquireError {
   readonly code = "Unavailable";
 }
 
-/** The store has lost data and grants nothing until every lease that it may have forgotten is over. */
+/** The store has lost data, and grants nothing until every lease that may have been lost has expired. */
 export class StoreRecoveringError extends AcquireError {
   readonly code = "StoreRecovering";
 }
 
-/** A fault of the broker, or of this client. */
+/** An internal error of the broker or of this client. */
 export class InternalError extends AcquireError {
   readonly code = "Internal";
 }
@@ -183,34 +185,34 @@ export class ClosedError extends AcquireError {
   }
 }
 
-/** Anything else that a broker says, perhaps a newer one than this client. */
+/** Any other rejection, perhaps of a broker that is newer than this client. */
 export class OtherError extends AcquireError {
   readonly code = "Other";
 }
 
-/** Code that needs a lock runs without it (`assertHeld`). */
+/** Code that requires a lock runs without it (`assertHeld`). */
 export class NotHeldError extends LeaseholdError {
   readonly code = "NotHeld";
 }
 
-/** Why a release did not go as hoped. The lease is gone in any case; see also `LeaseLostError`. */
+/** Base class of the errors of a release. The lease has ended in any case; see also `LeaseLostError`. */
 export abstract class ReleaseError extends LeaseholdError {}
 
-/** No broker has confirmed the release while the lease could have lived; it has run out by now. */
+/** No broker confirmed the release before the lease expired or the client closed. */
 export class UnconfirmedError extends ReleaseError {
   readonly code = "Unconfirmed";
 
-  constructor(message = "no broker has confirmed the release; the lock has run out by itself") {
+  constructor(message = "no broker has confirmed the release; the lease expires if it was not released") {
     super(message);
   }
 }
 
-/** The broker would not release it. */
+/** A broker rejected the release. */
 export class RefusedError extends ReleaseError {
   readonly code = "Refused";
 }
 
-/** Why a client could not be made. */
+/** Base class of the errors of creating or connecting a client. */
 export abstract class ConnectError extends LeaseholdError {}
 
 /** No endpoint was given. */
@@ -222,24 +224,24 @@ export class NoEndpointError extends ConnectError {
   }
 }
 
-/** An endpoint is none. */
+/** An endpoint is not a usable http or https URL. */
 export class InvalidEndpointError extends ConnectError {
   readonly code = "InvalidEndpoint";
 
   constructor(
     readonly endpoint: string,
-    why: string,
+    problem: string,
   ) {
-    super(`endpoint ${JSON.stringify(endpoint)}: ${why}; expected a URL as in http://127.0.0.1:7070`);
+    super(`endpoint ${JSON.stringify(endpoint)}: ${problem}; expected a URL as in http://127.0.0.1:7070`);
   }
 }
 
-/** The credential cannot be read, or has characters that no header may have. */
+/** The credential cannot be read, or contains characters other than printable ASCII. */
 export class InvalidCredentialError extends ConnectError {
   readonly code = "InvalidCredential";
 
-  constructor(why = "it is not printable ASCII") {
-    super(`the credential: ${why}`);
+  constructor(problem = "not printable ASCII") {
+    super(`invalid credential: ${problem}`);
   }
 }
 
@@ -248,9 +250,9 @@ export class InsecureTokenError extends ConnectError {
   readonly code = "InsecureToken";
 
   constructor(readonly endpoint: string) {
-    const why = "the bearer token would cross the network unencrypted";
-    const next = "use https, or allowInsecureToken where the network itself is trusted";
-    super(`endpoint ${JSON.stringify(endpoint)}: ${why}; ${next}`);
+    const problem = "the bearer token would be sent unencrypted to another machine";
+    const remedy = "use https, or set allowInsecureToken on a trusted network";
+    super(`endpoint ${JSON.stringify(endpoint)}: ${problem}; ${remedy}`);
   }
 }
 
@@ -263,12 +265,12 @@ export class InvalidOwnerError extends ConnectError {
   }
 }
 
-/** The brokers answer, and accept no call with this credential, or without one. */
+/** The brokers respond, but reject the credential, or calls without one. */
 export class CredentialRefusedError extends ConnectError {
   readonly code = "CredentialRefused";
 }
 
-/** No broker answers. */
+/** No broker responded. */
 export class UnreachableError extends ConnectError {
   readonly code = "Unreachable";
 }

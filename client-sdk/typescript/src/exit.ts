@@ -1,32 +1,32 @@
-// Gives everything back at the end of the process: the next in line need not wait for the ttl.
+// Releases all leases when the process exits, so that the next waiter need not wait for the TTL.
 
-/** Begins an end; what it returns waits for that, without the event loop. */
-export type CloseNow = () => () => void;
+/** Starts closing a client. The returned function blocks, without the event loop, until the client has closed. */
+export type StartClose = () => () => void;
 
-/** What is done when the process ends. */
+/** The handler of the process event `exit`, registered while at least one client is open. */
 class ExitHook {
-  private readonly all = new Set<CloseNow>();
-  private readonly run = (): void => {
-    // All begin before any is waited for.
-    const waits = [...this.all].map((closeNow) => closeNow());
-    for (const wait of waits) {
-      wait();
+  private readonly openClients = new Set<StartClose>();
+  private readonly closeAll = (): void => {
+    // All clients start to close before the first one is waited for.
+    const waitFunctions = [...this.openClients].map((startClose) => startClose());
+    for (const waitUntilClosed of waitFunctions) {
+      waitUntilClosed();
     }
   };
 
-  add(closeNow: CloseNow): void {
-    if (this.all.size === 0) {
-      process.on("exit", this.run);
+  add(startClose: StartClose): void {
+    if (this.openClients.size === 0) {
+      process.on("exit", this.closeAll);
     }
-    this.all.add(closeNow);
+    this.openClients.add(startClose);
   }
 
-  delete(closeNow: CloseNow): void {
-    if (this.all.delete(closeNow) && this.all.size === 0) {
-      process.off("exit", this.run);
+  delete(startClose: StartClose): void {
+    if (this.openClients.delete(startClose) && this.openClients.size === 0) {
+      process.off("exit", this.closeAll);
     }
   }
 }
 
-/** One for all clients. */
+/** The exit handler that all clients share. */
 export const exitHook = new ExitHook();

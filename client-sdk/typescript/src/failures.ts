@@ -1,11 +1,11 @@
-// Errors out of what the client's thread says.
+// Conversion of failures from the worker thread to error classes.
 
 import * as errors from "./errors.js";
-import type { Failure } from "./order.js";
+import type { Failure } from "./messages.js";
 
-type Made = new (message: string, details: errors.Details) => errors.LeaseholdError;
+type ErrorClass = new (message: string, details: errors.ErrorDetails) => errors.LeaseholdError;
 
-const CLASSES: Record<string, Made> = {
+const CLASSES: Record<string, ErrorClass> = {
   Held: errors.HeldError,
   WaitTimeout: errors.WaitTimeoutError,
   LimitMismatch: errors.LimitMismatchError,
@@ -25,8 +25,8 @@ const CLASSES: Record<string, Made> = {
   Unreachable: errors.UnreachableError,
 };
 
-/** The error that is meant. */
-export function errorOf(failure: Failure): errors.LeaseholdError {
+/** Returns the error for a failure. */
+export function errorOfFailure(failure: Failure): errors.LeaseholdError {
   const { code, message, holders, queueLength, retryAfterMs, loss } = failure;
   if (loss !== undefined) {
     return new errors.LeaseLostError(loss, { retryAfterMs });
@@ -37,6 +37,6 @@ export function errorOf(failure: Failure): errors.LeaseholdError {
   if (code === "Unconfirmed") {
     return new errors.UnconfirmedError();
   }
-  const made = CLASSES[code] ?? errors.OtherError;
-  return new made(message, { holders, queueLength, retryAfterMs });
+  const errorClass = CLASSES[code] ?? errors.OtherError;
+  return new errorClass(message, { holders, queueLength, retryAfterMs });
 }

@@ -1,8 +1,8 @@
 // The TypeScript client of Leasehold, a lock broker.
 //
-// What can be relied on: `isValid` is false, and stays false, before anybody else can get the lock, also after this
-// process or its machine stood still. That is not enough to protect data: between the check and the write the process
-// may stand still. Send `fencingToken` with every write, and refuse smaller ones there.
+// Guarantee: `isValid` is false, and stays false, before another caller can acquire the lock, also after this process
+// or its machine was paused. This does not suffice to protect data, because the process may be paused between the
+// check and the write. Send `fencingToken` with every write, and reject smaller tokens at the resource.
 
 export { Client } from "./client.js";
 export type { ElectionOptions, TryOptions, Work } from "./client.js";
@@ -41,9 +41,9 @@ export {
   WaitTimeoutError,
 } from "./errors.js";
 export type { Loss, LostReason } from "./errors.js";
-export { assertHeld } from "./held.js";
+export { assertHeld } from "./held-leases.js";
 export type { Lease } from "./lease.js";
 export type { AcquireOptions } from "./options.js";
-export type { Holder, LockState, Place } from "./order.js";
+export type { Holder, LockState, QueuePosition } from "./messages.js";
 export type { ClientOptions, TlsOptions } from "./settings.js";
 export type { LockLike, Target } from "./target.js";

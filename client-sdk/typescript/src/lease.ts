@@ -1,62 +1,65 @@
-// A lock that is held.
+// Leases as the program sees them: validity, fencing tokens, release.
 
 import { inspect } from "node:util";
 
 import type { Loss, LostReason } from "./errors.js";
-import { LeaseholdError, LeaseLostError, shownLoss } from "./errors.js";
-import type { Grip } from "./grip.js";
+import { formatLoss, LeaseholdError, LeaseLostError } from "./errors.js";
+import type { LeaseHandle } from "./lease-handle.js";
 import type { LockLike } from "./target.js";
-import { isSameLock, lockOf, shownLock } from "./target.js";
+import { formatLock, isSameLock, lockOf } from "./target.js";
 
-/** What a lease has got; for this package alone. */
-export const grips = new WeakMap<Lease, Grip>();
+/** Handles of leases, for this package only. */
+export const leaseHandles = new WeakMap<Lease, LeaseHandle>();
 
 /**
- * A lock that is held, or several under one lease. A thread of the client sends heartbeats for it until it is released
- * or lost, or the process ends, also if nobody refers to it any more. Leave it by `await using` or `release`.
+ * A held lock, or several locks under one lease. The worker thread of the client renews the lease until it is released
+ * or lost or the process ends, even if the object is no longer referenced. End it with `await using` or `release`.
  */
 export class Lease implements AsyncDisposable {
-  /** Public identifier of the lease: safe to log and to show. */
+  /** Public identifier of the lease, which may be logged and displayed. */
   readonly leaseId: string;
-  /** The locks, as namespace/name. */
+  /** Names of the locks, as `namespace/name`. */
   readonly locks: readonly string[];
-  readonly #grip: Grip;
+  readonly #handle: LeaseHandle;
   readonly #controller = new AbortController();
-  #lost: LeaseLostError | null = null;
+  #lostError: LeaseLostError | null = null;
 
-  /** For this package alone: a lease comes from a client. */
-  constructor(grip: Grip, onLost?: (lease: Lease) => void) {
-    this.leaseId = grip.leaseId;
-    this.locks = grip.tokens.map((token) => shownLock(token.lock));
-    this.#grip = grip;
-    grips.set(this, grip);
-    grip.onLost((loss) => {
+  /** For this package only. Use `Client.acquire`. */
+  constructor(handle: LeaseHandle, onLost?: (lease: Lease) => void) {
+    this.leaseId = handle.leaseId;
+    this.locks = handle.grants.map((grant) => formatLock(grant.lock));
+    this.#handle = handle;
+    leaseHandles.set(this, handle);
+    handle.setLostHook((loss) => {
       this.#controller.abort(this.#error(loss));
-      // Whoever asks whether the lock is held must not get an error of the hook.
+      // An error of the hook must not reach the caller that checks the validity.
       queueMicrotask(() => onLost?.(this));
     });
   }
 
   /**
-   * Send it with every write to what the lock protects, and refuse smaller ones there. Of the first lock, if there are
-   * several. Positive, and exact as a number.
+   * Fencing token of the lock, or of the first lock if there are several. Positive and below 2^53. Send it with every
+   * write to the protected resource, and reject smaller tokens there.
    */
   get fencingToken(): number {
-    return this.#grip.tokens[0]?.fencingToken ?? 0;
+    return this.#handle.grants[0]?.fencingToken ?? 0;
   }
 
-  /** The fencing token of this lock, if the lease was taken for it. */
+  /** Returns the fencing token of this lock, or undefined if the call did not acquire it. */
   fencingTokenOf(lock: LockLike): number | undefined {
-    const wanted = lockOf(lock);
-    return this.#grip.tokens.find((token) => isSameLock(token.lock, wanted))?.fencingToken;
+    const lockName = lockOf(lock);
+    return this.#handle.grants.find((grant) => isSameLock(grant.lock, lockName))?.fencingToken;
   }
 
-  /** Whether the lock can be trusted at this moment, by the clock. Once false it stays so. */
+  /** Returns true if the lease is valid now, by the client's clock. Once false, it stays false. */
   isValid(): boolean {
     return this.loss === null;
   }
 
-  /** Throws LeaseLostError if the lock is not held any more; for a step that must not be done without it. */
+  /**
+   * Throws LeaseLostError if the lock was lost or released. Call it before each step that must not run without the
+   * lock.
+   */
   check(): void {
     const { loss } = this;
     if (loss !== null) {
@@ -64,46 +67,50 @@ export class Lease implements AsyncDisposable {
     }
   }
 
-  /** For how many milliseconds the lock can be trusted if no heartbeat is confirmed from now on. */
+  /** Returns the time in milliseconds for which the lock stays valid if no further heartbeat is confirmed. */
   remainingMs(): number {
-    return this.#grip.isGivenBack ? 0 : this.#grip.remainingMs();
+    return this.#handle.isReleased ? 0 : this.#handle.remainingMs();
   }
 
   /**
-   * Aborted when the lock is lost, with a LeaseLostError as reason; not when it is released. It is told by the event
-   * loop, and late if that stands still: before a step that must not be done without the lock ask `isValid`.
+   * Signal that is aborted when the lock is lost, with a LeaseLostError as reason, and not when the lock is released.
+   * The event loop aborts the signal, so a blocked event loop delays it. Before each step that must not run without the
+   * lock, check `isValid`.
    */
   get signal(): AbortSignal {
-    // Whoever asks for it after a stop finds it aborted.
-    this.#grip.loss();
+    // Checks the clock, so that the signal is aborted when it is read after a pause of the process.
+    this.#handle.loss();
     return this.#controller.signal;
   }
 
-  /** Why it is not held any more, if it is not, with what the broker said if that has been heard. */
+  /**
+   * Reason for which the lease ended, with the message of the broker if it was received; null while the lock is held.
+   */
   get loss(): Loss | null {
-    return this.#grip.loss() ?? (this.#grip.isGivenBack ? { reason: "Released", message: "" } : null);
+    return this.#handle.loss() ?? (this.#handle.isReleased ? { reason: "Released", message: "" } : null);
   }
 
-  /** Why it is not held any more, if it is not. */
+  /** Reason for which the lease ended; null while the lock is held. */
   get lostReason(): LostReason | null {
     return this.loss?.reason ?? null;
   }
 
   /**
-   * Gives the lock back, and resolves when the broker has confirmed it. Safe to repeat. For a lease that was taken
-   * `under` another one, and for that one, this gives back only what the call itself took.
+   * Releases the lock, and resolves when the broker has confirmed the release. Later calls have no effect. If several
+   * acquires share a lease with `under`, each release covers only what its own call acquired.
    *
-   * Rejects with LeaseLostError if the lock was lost before: what it guarded may have overlapped with another
-   * holder's work. With UnconfirmedError if no broker could be reached meanwhile.
+   * Rejects with LeaseLostError if the lock was lost before: the protected work may have overlapped with the work of
+   * another holder. Rejects with UnconfirmedError if no broker confirmed the release before the lease expired, and with
+   * RefusedError if a broker rejected it.
    */
   async release(): Promise<void> {
-    const loss = this.#grip.loss();
-    const released = this.#grip.giveBack();
-    if (released === null) {
+    const loss = this.#handle.loss();
+    const pendingRelease = this.#handle.release();
+    if (pendingRelease === null) {
       return;
     }
     try {
-      await released;
+      await pendingRelease;
     } catch (error) {
       if (loss === null && !(error instanceof LeaseLostError)) {
         throw error;
@@ -115,12 +122,12 @@ export class Lease implements AsyncDisposable {
     }
   }
 
-  /** `release`. */
+  /** Calls `release`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
   }
 
-  /** What may be shown of it. */
+  /** Returns the public fields of the lease, without secrets. */
   toJSON(): Record<string, unknown> {
     const { leaseId, locks, fencingToken, lostReason } = this;
     return { leaseId, locks, fencingToken, lostReason };
@@ -128,18 +135,18 @@ export class Lease implements AsyncDisposable {
 
   [inspect.custom](): string {
     const { loss } = this;
-    const state = loss === null ? `remainingMs=${this.remainingMs().toFixed(0)}` : `lost: ${shownLoss(loss)}`;
+    const state = loss === null ? `remainingMs=${this.remainingMs().toFixed(0)}` : `lost: ${formatLoss(loss)}`;
     return `Lease ${this.leaseId} [${this.locks.join(", ")}] fencingToken=${String(this.fencingToken)} ${state}`;
   }
 
-  /** One for all who are told. */
+  /** Returns the error of the loss, the same object for all callers. */
   #error(loss: Loss): LeaseLostError {
-    this.#lost ??= new LeaseLostError(loss);
-    return this.#lost;
+    this.#lostError ??= new LeaseLostError(loss);
+    return this.#lostError;
   }
 }
 
-/** Gives back what a failed block held; the block's own error is told, and not this one. */
+/** Releases a lease after its block has failed. An error of the release is passed to `warn`. */
 export async function releaseQuietly(lease: Lease, warn: (message: string) => void): Promise<void> {
   try {
     await lease.release();
@@ -147,6 +154,6 @@ export async function releaseQuietly(lease: Lease, warn: (message: string) => vo
     if (!(error instanceof LeaseholdError)) {
       throw error;
     }
-    warn(`lease ${lease.leaseId}, after another error: ${error.message}`);
+    warn(`release of lease ${lease.leaseId} failed after another error: ${error.message}`);
   }
 }

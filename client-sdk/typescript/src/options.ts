@@ -1,85 +1,89 @@
-// How a lock is taken: what a caller may say besides its name.
+// Options of an acquire, and their checks.
 
 import { InvalidError } from "./errors.js";
 import type { Lease } from "./lease.js";
-import type { Call, Place } from "./order.js";
+import type { AcquireParams, QueuePosition } from "./messages.js";
 import type { LockLike, Target } from "./target.js";
 import { checkedTarget, targetOf } from "./target.js";
 
-/** How long acquire waits in line unless told otherwise. */
+/** Default time for which an acquire waits in the queue. */
 export const WAIT_DEFAULT_MS = 30_000;
-/** The longest wait that a broker allows; a longer one is several of these. */
+/** Longest wait that a broker allows. A longer wait is split. */
 export const WAIT_MAX_MS = 3_600_000;
 
-/** What a call that takes locks accepts besides the locks. Times are in milliseconds. */
+/** Options of a call that acquires locks. Times are in milliseconds. */
 export interface AcquireOptions {
   /**
-   * How long the lock can be trusted after each heartbeat, and so how long others wait when this process dies. 1 s to
-   * 60 s unless the broker says otherwise; default 10 s.
+   * Time for which the lock stays valid after each heartbeat, and so the time that others wait if this process dies. 1
+   * s to 60 s unless the broker is configured otherwise; default 10 s.
    */
   ttlMs?: number | undefined;
   /**
-   * How long to wait in line; default 30 s, and `Infinity` is for ever. After each hour the place in line begins again
-   * at its end. Has no meaning for calls that do not wait.
+   * Time to wait in the queue; default 30 s, `Infinity` waits without limit. A wait longer than an hour enters the
+   * queue again at its end after each hour. Ignored by calls that do not wait.
    */
   waitMs?: number | undefined;
-  /** Why the lock is taken, for whoever finds it held. At most 512 bytes. */
+  /** Reason for the lock, for callers and operators that find it held. At most 512 bytes. */
   reason?: string | undefined;
-  /** For lists and logs; at most 16. */
+  /** Labels for lists and logs; at most 16. */
   labels?: Readonly<Record<string, string>> | undefined;
-  /** As in Target, for all locks of the call. */
+  /** `Target.namespace` of all locks of the call. */
   namespace?: string | undefined;
-  /** As in Target, for all locks of the call. */
+  /** `Target.shared` of all locks of the call. */
   shared?: boolean | undefined;
-  /** As in Target, for all locks of the call. */
+  /** `Target.permits` of all locks of the call. */
   permits?: number | undefined;
-  /** As in Target, for all locks of the call. */
+  /** `Target.limit` of all locks of the call. */
   limit?: number | undefined;
-  /** The longest the lock may be held in all; then it is lost with `MaxHold`. */
+  /** Longest time for which the lock may be held in all. Then it is lost with `MaxHold`. */
   maxHoldMs?: number | undefined;
   /**
-   * Keeps the lock closed for so long after an expiry or revocation, at most 60 s; for resources that cannot check
-   * fencing tokens.
+   * Time for which the lock grants nothing after an expiry or revocation, at most 60 s. Use it for resources that
+   * cannot check fencing tokens.
    */
   lockDelayMs?: number | undefined;
   /**
-   * Frees the lock so long after this client's stream broke, even if this process may still trust it: faster after a
-   * crash, but a holder behind a broken network may overlap with the next one.
+   * Time after which the lock is released when this client's stream breaks, even if the lease is still valid. Frees the
+   * lock sooner after a crash, but a holder behind a broken network may overlap with the next one.
    */
   disconnectGraceMs?: number | undefined;
   /**
-   * Adds the lock to this lease, or enters a lock once more that the lease has. Both are lost together; each gives
-   * back what it took itself.
+   * Lease to which the lock is added, or which re-enters a lock that it already has. Both leases are lost together.
+   * Each releases what its own call acquired.
    */
   under?: Lease | undefined;
-  /** Gives the call up: its place in line is left, and a lock that was granted at that moment is given back. */
+  /** Cancels the call when aborted: it leaves the queue, and a lock that is granted at that moment is released. */
   signal?: AbortSignal | undefined;
-  /** Called with the place in line, at first and when it changes, at most once a second. */
-  onQueue?: ((place: Place) => void) | undefined;
+  /** Called with the queue position, initially and after changes, at most once a second. */
+  onQueue?: ((position: QueuePosition) => void) | undefined;
   /** Called once with the lease when it is lost. */
   onLost?: ((lease: Lease) => void) | undefined;
 }
 
-/** What a call asks for, checked; what cannot be sent has failed here. */
-export function callOf(owner: string, locks: readonly LockLike[], options: AcquireOptions): Omit<Call, "requestId"> {
+/** Returns the parameters of an acquire. Throws if they are invalid or cannot be encoded. */
+export function acquireParamsOf(
+  owner: string,
+  locks: readonly LockLike[],
+  options: AcquireOptions,
+): Omit<AcquireParams, "requestId"> {
   if (locks.length === 0) {
-    throw new InvalidError("no lock is named");
+    throw new InvalidError("no lock: name at least one");
   }
   return {
     targets: locks.map((lock) => withOptions(targetOf(lock), options)),
-    owner: { id: owner, reason: text("reason", options.reason), labels: labelsOf(options) },
-    ttlMs: time("ttlMs", options.ttlMs),
-    maxHoldMs: time("maxHoldMs", options.maxHoldMs),
-    lockDelayMs: time("lockDelayMs", options.lockDelayMs),
-    disconnectGraceMs: time("disconnectGraceMs", options.disconnectGraceMs),
+    owner: { id: owner, reason: checkedText("reason", options.reason), labels: labelsOf(options) },
+    ttlMs: checkedMs("ttlMs", options.ttlMs),
+    maxHoldMs: checkedMs("maxHoldMs", options.maxHoldMs),
+    lockDelayMs: checkedMs("lockDelayMs", options.lockDelayMs),
+    disconnectGraceMs: checkedMs("disconnectGraceMs", options.disconnectGraceMs),
     traceparent: "",
   };
 }
 
-/** How long a call waits. */
-export function waitOf(options: AcquireOptions): number {
+/** Returns the time for which a call waits, in milliseconds. */
+export function waitMsOf(options: AcquireOptions): number {
   const waitMs = options.waitMs ?? WAIT_DEFAULT_MS;
-  return waitMs === Infinity ? waitMs : (time("waitMs", waitMs) ?? 0);
+  return waitMs === Infinity ? waitMs : (checkedMs("waitMs", waitMs) ?? 0);
 }
 
 function withOptions(target: Target, options: AcquireOptions): Target {
@@ -93,20 +97,20 @@ function withOptions(target: Target, options: AcquireOptions): Target {
 }
 
 function labelsOf({ labels = {} }: AcquireOptions): Record<string, string> {
-  return Object.fromEntries(Object.entries(labels).map(([key, value]) => [key, text("labels", value)]));
+  return Object.fromEntries(Object.entries(labels).map(([key, value]) => [key, checkedText("labels", value)]));
 }
 
-/** What could not be sent would end the stream that others need. */
-function text(name: string, value: string | undefined): string {
+/** Checks the type, because a value that cannot be encoded would break the stream that all calls share. */
+function checkedText(name: string, value: string | undefined): string {
   if (value !== undefined && typeof value !== "string") {
-    throw new TypeError(`${name}: a string is expected`);
+    throw new TypeError(`${name}: expected a string`);
   }
   return value ?? "";
 }
 
-function time(name: string, ms: number | undefined): number | undefined {
+function checkedMs(name: string, ms: number | undefined): number | undefined {
   if (ms !== undefined && !(typeof ms === "number" && ms >= 0 && ms < Number.MAX_SAFE_INTEGER)) {
-    throw new RangeError(`${name}: ${String(ms)} is no span of time in milliseconds`);
+    throw new RangeError(`${name}: ${String(ms)} is not a duration in milliseconds`);
   }
   return ms;
 }

@@ -1,4 +1,4 @@
-// What a client is made of, checked.
+// Settings of a client, and their checks.
 
 import { readFileSync } from "node:fs";
 import { hostname } from "node:os";
@@ -10,69 +10,76 @@ import {
   InvalidOwnerError,
   NoEndpointError,
 } from "./errors.js";
-import type { Brokers, Endpoint } from "./order.js";
+import type { ConnectionSettings, Endpoint } from "./messages.js";
 
-/** How https endpoints are trusted, and a certificate of this client's own, all in PEM. */
+/** Trusted certificates of https endpoints and an optional client certificate, all in PEM. */
 export interface TlsOptions {
-  /** Who signed the brokers' certificates. Unset: the root certificates that Node trusts. */
+  /** Root certificates for the brokers' certificates. Unset: the root certificates that Node trusts. */
   ca?: string | Uint8Array | undefined;
-  /** This client's certificate, where brokers ask for one. */
+  /** Client certificate, if the brokers require one. */
   cert?: string | Uint8Array | undefined;
-  /** The key of `cert`. */
+  /** Private key of `cert`. */
   key?: string | Uint8Array | undefined;
-  /** The name in the brokers' certificates, if it is not the endpoint's. */
+  /** Name in the brokers' certificates, if it differs from that of the endpoint. */
   serverName?: string | undefined;
 }
 
-/** What a client takes besides its endpoints. */
+/** Options of a client. */
 export interface ClientOptions {
-  /** The name of this process, shown to people who find a lock held; 1-256 bytes. Default: host name and process id. */
+  /**
+   * Name of this process, which operators and other callers see as the owner of a held lock; 1-256 bytes. Default: host
+   * name and process id.
+   */
   owner?: string | undefined;
-  /** Shown to the brokers. */
+  /** Bearer token that is sent to the brokers. Printable ASCII only. */
   bearerToken?: string | undefined;
   /**
-   * A file with the token instead, which is looked at every second: when it has another token, that is shown to the
-   * brokers, so that locks outlive the token that they were taken with.
+   * File that contains the bearer token, in place of `bearerToken`. The file is read every second, and a changed token
+   * is sent to the brokers, so that locks outlive the token with which they were acquired.
    */
   bearerTokenFile?: string | undefined;
   /**
-   * Lets the token go unencrypted to endpoints that are not https and not of this machine (127.0.0.0/8, `::1` and
-   * `localhost`), where the network itself is trusted. Without it such an endpoint is refused. Default: false.
+   * True to allow sending the token unencrypted to endpoints that are neither https nor on this machine (127.0.0.0/8,
+   * `::1` and `localhost`). Use it only if the network itself is trusted. Without it these endpoints are rejected with
+   * InsecureTokenError. Default: false.
    */
   allowInsecureToken?: boolean | undefined;
-  /** How https endpoints are trusted. */
+  /** TLS settings of https endpoints. */
   tls?: TlsOptions | undefined;
-  /** Gives everything back when the process ends, within 2 s. Default: true. */
+  /** True to release all leases when the process exits, within 2 s. Default: true. */
   releaseAtExit?: boolean | undefined;
-  /** Hears what should not be, for people. Default: `process.emitWarning`. */
+  /** Called with warnings, as text for people. Default: `process.emitWarning`. */
   warn?: ((message: string) => void) | undefined;
 }
 
 const PORTS: Partial<Record<string, number>> = { "http:": 80, "https:": 443 };
 
-/** Where the brokers are. URLs are separated by commas, or stand in a list. */
-export function brokersOf(endpoints: string | readonly string[], options: ClientOptions): Brokers {
-  const urls = typeof endpoints === "string" ? endpoints.split(",") : endpoints;
-  const parsed = urls.map((url) => url.trim()).filter((url) => url !== "");
-  if (parsed.length === 0) {
+/** Returns the endpoints and credentials. URLs are separated by commas, or elements of a list. */
+export function connectionSettingsOf(
+  endpoints: string | readonly string[],
+  options: ClientOptions,
+): ConnectionSettings {
+  const items = typeof endpoints === "string" ? endpoints.split(",") : endpoints;
+  const urls = items.map((url) => url.trim()).filter((url) => url !== "");
+  if (urls.length === 0) {
     throw new NoEndpointError();
   }
   const { ca, cert, key, serverName } = options.tls ?? {};
-  const read = parsed.map(endpointOf);
+  const parsedEndpoints = urls.map(endpointOf);
   const credential = credentialOf(options);
   const hasToken = (credential.bearerToken ?? credential.bearerTokenFile) !== undefined;
-  const exposed = read.find(isExposed);
+  const exposed = parsedEndpoints.find(isExposed);
   if (hasToken && exposed !== undefined && options.allowInsecureToken !== true) {
     throw new InsecureTokenError(exposed.name);
   }
   return {
-    endpoints: read,
-    tls: { ca: text(ca), cert: text(cert), key: text(key), serverName },
+    endpoints: parsedEndpoints,
+    tls: { ca: pemText(ca), cert: pemText(cert), key: pemText(key), serverName },
     ...credential,
   };
 }
 
-/** The name of this process. */
+/** Returns the name of this process. Throws InvalidOwnerError if it is empty or longer than 256 bytes. */
 export function ownerOf(options: ClientOptions): string {
   const owner = options.owner ?? `${hostname()}:${String(process.pid)}`;
   const length = typeof owner === "string" ? Buffer.byteLength(owner) : 0;
@@ -82,12 +89,12 @@ export function ownerOf(options: ClientOptions): string {
   return owner;
 }
 
-function credentialOf(options: ClientOptions): Pick<Brokers, "bearerToken" | "bearerTokenFile"> {
+function credentialOf(options: ClientOptions): Pick<ConnectionSettings, "bearerToken" | "bearerTokenFile"> {
   const { bearerToken, bearerTokenFile } = options;
   let token = bearerToken;
   if (bearerTokenFile !== undefined) {
     if (bearerToken !== undefined) {
-      throw new InvalidCredentialError("give a token or the file of one, not both");
+      throw new InvalidCredentialError("bearerToken and bearerTokenFile are both set; set one of them");
     }
     try {
       token = readFileSync(bearerTokenFile, "utf8").trim();
@@ -106,24 +113,24 @@ function endpointOf(name: string): Endpoint {
   try {
     url = new URL(name);
   } catch {
-    throw new InvalidEndpointError(name, "is no URL");
+    throw new InvalidEndpointError(name, "not a URL");
   }
   const port = PORTS[url.protocol];
   if (port === undefined) {
-    throw new InvalidEndpointError(name, "is no http or https URL");
+    throw new InvalidEndpointError(name, "not an http or https URL");
   }
   const address = `${url.hostname}:${url.port === "" ? String(port) : url.port}`;
   return { name, address, isTls: url.protocol === "https:" };
 }
 
-/** Whether what is sent there crosses a network unencrypted. */
+/** Returns true if requests to the endpoint cross a network unencrypted. */
 function isExposed({ name, isTls }: Endpoint): boolean {
-  // The URL has lower case, and addresses in one spelling.
+  // `URL` has normalized the host name to lower case, and addresses to one spelling.
   const { hostname } = new URL(name);
   const isLoopback = hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
   return !isTls && !isLoopback;
 }
 
-function text(pem: string | Uint8Array | undefined): string | undefined {
+function pemText(pem: string | Uint8Array | undefined): string | undefined {
   return typeof pem === "string" || pem === undefined ? pem : Buffer.from(pem).toString();
 }

@@ -1,4 +1,4 @@
-// What to take: a lock's name, and how it is shared.
+// The lock to acquire: its name and mode.
 
 import { InvalidError } from "./errors.js";
 
@@ -9,71 +9,71 @@ export interface LockName {
 }
 
 /**
- * One lock to take, and how: `{ name: "gpu", namespace: "render", permits: 2, limit: 8 }`. A plain string is the lock
- * of this name in the default namespace, for one holder alone.
+ * A lock to acquire, and its mode: `{ name: "gpu", namespace: "render", permits: 2, limit: 8 }`. A plain string is the
+ * lock of this name in the default namespace, in exclusive mode.
  */
 export interface Target {
-  /** 1-512 bytes without control characters. */
+  /** Name of the lock, 1-512 bytes without control characters. */
   readonly name: string;
-  /** 1-63 characters of `[a-z0-9-]` instead of `default`. */
+  /** Namespace of the lock, 1-63 characters of `[a-z0-9-]`. Default: `default`. */
   readonly namespace?: string | undefined;
-  /** Together with any number of other holders that share it, but with none that does not. */
+  /** True for the shared mode: any number of shared holders, and no holder of another mode. */
   readonly shared?: boolean | undefined;
-  /** As a semaphore: so many of the `limit` that the lock has in all. */
+  /** Number of permits of a semaphore, out of the `limit` permits of the lock. */
   readonly permits?: number | undefined;
-  /** 1-1000; all callers name the same. Unset with `permits`: the one in use. */
+  /** Number of all permits of the lock, 1-1000. All callers use the same limit. Unset: the limit in use. */
   readonly limit?: number | undefined;
 }
 
-/** A lock's name, or how it is to be taken. */
+/** The name of a lock, or a target. */
 export type LockLike = string | Target;
 
-const MOST = 2 ** 31 - 1;
+const INT32_MAX = 2 ** 31 - 1;
 
-/** The lock that is meant. */
-export function lockOf(what: LockLike): LockName {
-  const { name, namespace } = targetOf(what);
+/** Returns the lock of a target, with the default namespace filled in. */
+export function lockOf(lock: LockLike): LockName {
+  const { name, namespace } = targetOf(lock);
   return { namespace: namespace === undefined || namespace === "" ? "default" : namespace, name };
 }
 
-/** Whether both are the same lock. */
-export function isSameLock(one: LockName, other: LockName): boolean {
-  return one.name === other.name && one.namespace === other.namespace;
+/** Returns true if both names refer to the same lock. */
+export function isSameLock(first: LockName, second: LockName): boolean {
+  return first.name === second.name && first.namespace === second.namespace;
 }
 
-/** The lock, for people. */
-export function shownLock(lock: LockName): string {
+/** Formats a lock for people. */
+export function formatLock(lock: LockName): string {
   return `${lock.namespace}/${lock.name}`;
 }
 
-/** The target that is meant. Throws TypeError for what is none, InvalidError for one that contradicts itself. */
-export function targetOf(what: LockLike): Target {
-  const target = typeof what === "string" ? { name: what } : what;
+/** Returns the target of a lock name or target. Throws TypeError for a value of another type. */
+export function targetOf(lock: LockLike): Target {
+  const target = typeof lock === "string" ? { name: lock } : lock;
   const { name, namespace = "" } = (target as Partial<Target> | null | undefined) ?? {};
   if (typeof name !== "string" || typeof namespace !== "string") {
-    throw new TypeError("a lock's name or a target with a name is expected");
+    throw new TypeError("expected the name of a lock, or a target with a name");
   }
   return target;
 }
 
-/** The target with what the options of its call say of all targets. */
+/** Checks a target. Throws InvalidError if its fields are invalid or contradict each other. */
 export function checkedTarget(target: Target): Target {
   if (target.shared === true && target.permits !== undefined) {
-    throw new InvalidError("a lock is either shared or has permits");
+    throw new InvalidError("shared and permits are both set; set one of them");
   }
   if (target.limit !== undefined && target.permits === undefined) {
-    throw new InvalidError("a limit needs permits");
+    throw new InvalidError("limit is set without permits; set both");
   }
-  return { ...target, permits: count("permits", target.permits), limit: count("limit", target.limit) };
+  return { ...target, permits: checkedCount("permits", target.permits), limit: checkedCount("limit", target.limit) };
 }
 
-function count(name: string, value: number | undefined): number | undefined {
+function checkedCount(name: string, value: number | undefined): number | undefined {
   if (value === undefined) {
     return undefined;
   }
   if (!Number.isInteger(value) || value < 0) {
-    throw new InvalidError(`${name} must be a whole number`);
+    throw new InvalidError(`${name}: ${String(value)} is not a whole number of at least 0`);
   }
-  // What does not fit is refused by the broker, as too much.
-  return Math.min(value, MOST);
+  // The broker rejects a value that exceeds the integer type as too large.
+  return Math.min(value, INT32_MAX);
 }

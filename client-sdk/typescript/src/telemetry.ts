@@ -1,12 +1,12 @@
-// What the client tells of itself by OpenTelemetry, if the program has it: a span for each call that takes locks, the
-// trace context to the broker, and how long calls waited and locks were held to the program's meter.
+// Telemetry by OpenTelemetry, if the program has installed it: a span for each acquire, the trace context for the
+// broker, and histograms of wait times and hold times.
 
 import { createRequire } from "node:module";
 
 import type * as OpenTelemetry from "@opentelemetry/api";
 
 import type { LeaseholdError } from "./errors.js";
-import type { Place } from "./order.js";
+import type { QueuePosition } from "./messages.js";
 
 const api = load();
 
@@ -18,11 +18,14 @@ function load(): typeof OpenTelemetry | null {
   }
 }
 
-/** One call that takes locks: the span `lock.acquire`. */
-export class Acquiring {
-  private readonly begun = performance.now();
+/** Telemetry of one acquire: the span `lock.acquire` and the wait time. */
+export class AcquireTelemetry {
+  private readonly startedAt = performance.now();
   private readonly span: OpenTelemetry.Span | undefined;
-  /** As in the W3C header of this name; empty: none. Each call has its own, since one stream carries many. */
+  /**
+   * Value of the W3C header `traceparent`; empty without a span. Each call carries its own trace context, because one
+   * stream carries many calls.
+   */
   readonly traceparent: string;
 
   constructor(locks: string[], waitMs: number) {
@@ -35,30 +38,37 @@ export class Acquiring {
     this.traceparent = carrier.traceparent ?? "";
   }
 
-  /** A place in line. */
-  queued(place: Place): void {
-    this.span?.addEvent("queued", { position: place.position, queue_length: place.queueLength });
+  /** Records a queue position. */
+  recordQueued(position: QueuePosition): void {
+    this.span?.addEvent("queued", { position: position.position, queue_length: position.queueLength });
   }
 
-  /** The call has got its locks. */
-  granted(leaseId: string): void {
+  /** Records that the locks were granted. */
+  recordGranted(leaseId: string): void {
     this.span?.addEvent("granted", { lease_id: leaseId });
     this.end("granted");
   }
 
-  /** The call has got nothing. That a lock is held is an answer, and no error of the span. */
-  failed(error: LeaseholdError): void {
+  /**
+   * Records that the locks were not granted. The span has no error status, because a held lock is a regular outcome.
+   */
+  recordFailed(error: LeaseholdError): void {
     this.span?.addEvent("not granted", { error: error.message });
     this.end(OUTCOMES[error.code] ?? "failed");
   }
 
-  /** The caller is gone. */
-  cancelled(): void {
+  /** Records that the caller has cancelled the call. */
+  recordCancelled(): void {
     this.end("cancelled");
   }
 
   private end(outcome: string): void {
-    record("leasehold.client.wait.duration", "From a call to its answer, by outcome.", this.begun, outcome);
+    recordDuration(
+      "leasehold.client.wait.duration",
+      "Time from a call to its response, by outcome.",
+      this.startedAt,
+      outcome,
+    );
     this.span?.setAttribute("outcome", outcome);
     this.span?.end();
   }
@@ -66,23 +76,28 @@ export class Acquiring {
 
 const OUTCOMES: Partial<Record<string, string>> = { Held: "held", WaitTimeout: "wait_timeout" };
 
-/** A lease has ended that began then. */
-export function recordHeld(since: number, isLost: boolean): void {
+/** Records the hold time of a lease that was granted at `since`, a time of `performance.now()`. */
+export function recordHoldTime(since: number, isLost: boolean): void {
   const outcome = isLost ? "lost" : "released";
-  record("leasehold.client.hold.duration", "From a grant to the end of its lease, by outcome.", since, outcome);
+  recordDuration(
+    "leasehold.client.hold.duration",
+    "Time from a grant to the end of its lease, by outcome.",
+    since,
+    outcome,
+  );
 }
 
-// By meter: a program may set its own after this was loaded.
+// Keyed by meter, because the program may set a meter provider after this module was loaded.
 const histograms = new WeakMap<OpenTelemetry.Meter, Map<string, OpenTelemetry.Histogram>>();
 
-function record(name: string, description: string, since: number, outcome: string): void {
+function recordDuration(name: string, description: string, since: number, outcome: string): void {
   const meter = api?.metrics.getMeter("leasehold");
   if (meter === undefined) {
     return;
   }
-  const own = histograms.get(meter) ?? new Map<string, OpenTelemetry.Histogram>();
-  histograms.set(meter, own);
-  const histogram = own.get(name) ?? meter.createHistogram(name, { unit: "s", description });
-  own.set(name, histogram);
+  const byName = histograms.get(meter) ?? new Map<string, OpenTelemetry.Histogram>();
+  histograms.set(meter, byName);
+  const histogram = byName.get(name) ?? meter.createHistogram(name, { unit: "s", description });
+  byName.set(name, histogram);
   histogram.record((performance.now() - since) / 1000, { outcome });
 }

@@ -1,120 +1,134 @@
-// The client's thread as the program sees it: orders go there, words come back, and it keeps no process alive that
-// waits for nothing.
+// Backend in a worker thread: sends commands to the thread, and handles its messages. The thread keeps the process
+// alive only while a call waits for a response.
 
 import { Worker } from "node:worker_threads";
 
-import type { Backend, Caller } from "./backend.js";
+import type { AcquireCallbacks, Backend } from "./backend.js";
 import type { Clock, SharedClock } from "./clock.js";
-import { clockOf, shareClock } from "./clock.js";
+import { clockOf, createSharedClock } from "./clock.js";
 import type { LeaseholdError } from "./errors.js";
 import { ClosedError, InternalError } from "./errors.js";
+import { EventLoopMonitor } from "./event-loop-monitor.js";
 import { exitHook } from "./exit.js";
-import { errorOf } from "./failures.js";
-import { Grip } from "./grip.js";
-import { LagWatch } from "./lag.js";
-import type { Answer, Ask, Brokers, Entry, Granted, LockState, Order, Settings, Word } from "./order.js";
+import { errorOfFailure } from "./failures.js";
+import { LeaseHandle } from "./lease-handle.js";
+import type {
+  AcquireCommand,
+  AcquireScope,
+  Command,
+  CommandResponse,
+  ConnectionSettings,
+  GrantedLease,
+  LockState,
+  WorkerMessage,
+  WorkerSettings,
+} from "./messages.js";
 import type { LockName } from "./target.js";
-import { Trust } from "./trust.js";
+import { LeaseValidity } from "./validity.js";
 
-/** How long an end waits for brokers. */
-const SHUTDOWN_LIMIT_MS = 2_000;
-/** How much longer for the thread that keeps that limit. */
-const THREAD_LIMIT_MS = 500;
+/** Time for which a shutdown waits for responses of brokers. */
+const SHUTDOWN_TIMEOUT_MS = 2_000;
+/** Additional time for which a shutdown waits for the worker thread, which applies that limit. */
+const THREAD_TIMEOUT_MS = 500;
 
-interface Pending {
-  answered(answer: Answer): void;
-  failed(error: LeaseholdError): void;
-  place?: Caller["place"];
+interface PendingCommand {
+  onResponse(response: CommandResponse): void;
+  onFailed(error: LeaseholdError): void;
+  onPosition?: AcquireCallbacks["onPosition"];
 }
 
-/** Begins with the first order. */
+/** A backend that starts its worker thread with the first command. */
 export class ThreadBackend implements Backend {
   readonly clock: Clock;
   private readonly sharedClock: SharedClock;
   private worker: Worker | null = null;
-  /** Why it takes no more orders. */
-  private over: LeaseholdError | null = null;
+  /** Error for which further commands fail; null while the backend is open. */
+  private closedError: LeaseholdError | null = null;
   private closing: Promise<void> | null = null;
   private lastId = 0;
-  /** What has no answer yet. */
-  private readonly pending = new Map<number, Pending>();
-  private readonly requests = new Map<string, number>();
-  private readonly grips = new Map<string, Set<Grip>>();
-  private readonly lag: LagWatch;
-  private readonly closeNow = (): (() => void) => this.closeAtExit();
+  /** Callbacks of the commands without a response, by command id. */
+  private readonly pendingCommands = new Map<number, PendingCommand>();
+  private readonly commandIds = new Map<string, number>();
+  private readonly handles = new Map<string, Set<LeaseHandle>>();
+  private readonly eventLoopMonitor: EventLoopMonitor;
+  private readonly startClose = (): (() => void) => this.closeAtExit();
 
   constructor(
-    private readonly brokers: Brokers,
+    private readonly connectionSettings: ConnectionSettings,
     private readonly releaseAtExit: boolean,
     readonly warn: (message: string) => void,
   ) {
-    this.sharedClock = shareClock();
+    this.sharedClock = createSharedClock();
     this.clock = clockOf(this.sharedClock);
-    this.lag = new LagWatch(warn);
+    this.eventLoopMonitor = new EventLoopMonitor(warn);
   }
 
   connect(): Promise<void> {
-    return this.asked(
+    return this.request(
       (id) => ({ kind: "connect", id }),
       () => undefined,
     );
   }
 
-  acquire(ask: Ask, caller: Caller): void {
-    const { requestId } = ask.call;
-    const done = <T extends unknown[]>(tell: (...args: T) => void) => {
+  acquire(command: AcquireCommand, callbacks: AcquireCallbacks): void {
+    const { requestId } = command.params;
+    const finish = <T extends unknown[]>(callback: (...args: T) => void) => {
       return (...args: T) => {
-        this.requests.delete(requestId);
-        tell(...args);
+        this.commandIds.delete(requestId);
+        callback(...args);
       };
     };
-    const failed = done((error: LeaseholdError) => {
-      caller.failed(error);
+    const onFailed = finish((error: LeaseholdError) => {
+      callbacks.onFailed(error);
     });
-    const answered = done((answer: Answer) => {
-      if (answer.kind === "granted") {
-        caller.granted(this.grip(answer.granted, requestId));
+    const onResponse = finish((response: CommandResponse) => {
+      if (response.kind === "granted") {
+        callbacks.onGranted(this.createHandle(response.lease, requestId));
       } else {
-        caller.failed(failureOf(answer));
+        callbacks.onFailed(errorOfResponse(response));
       }
     });
-    const place = caller.place.bind(caller);
-    const id = this.order((id) => ({ kind: "acquire", id, ask }), { answered, failed, place });
+    const onPosition = callbacks.onPosition.bind(callbacks);
+    const id = this.sendCommand((id) => ({ kind: "acquire", id, acquire: command }), {
+      onResponse,
+      onFailed,
+      onPosition,
+    });
     if (id !== null) {
-      this.requests.set(requestId, id);
+      this.commandIds.set(requestId, id);
     }
   }
 
   cancel(requestId: string): void {
-    const id = this.requests.get(requestId);
+    const id = this.commandIds.get(requestId);
     if (id === undefined) {
       return;
     }
-    this.requests.delete(requestId);
-    // The thread has answered by now, or does so at once. What it has granted meanwhile is given back.
-    const answered = (answer: Answer) => {
-      if (answer.kind === "granted") {
-        this.grip(answer.granted, requestId)
-          .giveBack()
+    this.commandIds.delete(requestId);
+    // The response is on its way or follows at once. If it is a grant, the grant is released.
+    const onResponse = (response: CommandResponse) => {
+      if (response.kind === "granted") {
+        this.createHandle(response.lease, requestId)
+          .release()
           ?.catch(() => undefined);
       }
     };
-    this.pending.set(id, { answered, failed: () => undefined });
+    this.pendingCommands.set(id, { onResponse, onFailed: () => undefined });
     this.post({ kind: "cancel", requestId });
   }
 
-  release(grip: Grip, entry: Entry): Promise<void> {
-    this.forget(grip);
-    return this.asked(
-      (id) => ({ kind: "release", id, leaseId: grip.leaseId, entry }),
+  release(handle: LeaseHandle, scope: AcquireScope): Promise<void> {
+    this.removeHandle(handle);
+    return this.request(
+      (id) => ({ kind: "release", id, leaseId: handle.leaseId, scope }),
       () => undefined,
     );
   }
 
-  look(lock: LockName): Promise<LockState | null> {
-    return this.asked(
-      (id) => ({ kind: "look", id, lock }),
-      (answer) => (answer.kind === "looked" ? answer.state : null),
+  getLockState(lock: LockName): Promise<LockState | null> {
+    return this.request(
+      (id) => ({ kind: "getLockState", id, lock }),
+      (response) => (response.kind === "lockState" ? response.state : null),
     );
   }
 
@@ -125,162 +139,165 @@ export class ThreadBackend implements Backend {
 
   private async closeOnce(): Promise<void> {
     const { worker } = this;
-    if (worker === null || this.over !== null) {
-      this.over ??= new ClosedError();
+    if (worker === null || this.closedError !== null) {
+      this.closedError ??= new ClosedError();
       return;
     }
-    const ended = this.asked(
-      (id) => ({ kind: "close", id, limitMs: SHUTDOWN_LIMIT_MS, done: new SharedArrayBuffer(4) }),
+    const closed = this.request(
+      (id) => ({ kind: "close", id, timeoutMs: SHUTDOWN_TIMEOUT_MS, closedFlag: new SharedArrayBuffer(4) }),
       () => undefined,
     );
-    this.over = new ClosedError();
+    this.closedError = new ClosedError();
     let timer: NodeJS.Timeout | undefined;
-    const late = new Promise((resolve) => (timer = setTimeout(resolve, SHUTDOWN_LIMIT_MS + THREAD_LIMIT_MS)));
-    await Promise.race([ended, late]);
+    const timeout = new Promise((resolve) => (timer = setTimeout(resolve, SHUTDOWN_TIMEOUT_MS + THREAD_TIMEOUT_MS)));
+    await Promise.race([closed, timeout]);
     clearTimeout(timer);
     await worker.terminate();
   }
 
-  /** Begins to give everything back without the event loop; waits for the end of that when called. */
+  /** Starts closing without the event loop. The returned function blocks until the worker thread has closed. */
   private closeAtExit(): () => void {
-    const done = new SharedArrayBuffer(4);
-    this.post({ kind: "close", id: 0, limitMs: SHUTDOWN_LIMIT_MS, done });
+    const closedFlag = new SharedArrayBuffer(4);
+    this.post({ kind: "close", id: 0, timeoutMs: SHUTDOWN_TIMEOUT_MS, closedFlag });
     return () => {
-      Atomics.wait(new Int32Array(done), 0, 0, SHUTDOWN_LIMIT_MS + THREAD_LIMIT_MS);
+      Atomics.wait(new Int32Array(closedFlag), 0, 0, SHUTDOWN_TIMEOUT_MS + THREAD_TIMEOUT_MS);
     };
   }
 
-  private asked<T>(order: (id: number) => Order, read: (answer: Answer) => T): Promise<T> {
+  private request<T>(
+    buildCommand: (id: number) => Command,
+    convertResponse: (response: CommandResponse) => T,
+  ): Promise<T> {
     return new Promise((resolve, reject) => {
-      const answered = (answer: Answer) => {
-        if (answer.kind === "failed") {
-          reject(failureOf(answer));
+      const onResponse = (response: CommandResponse) => {
+        if (response.kind === "failed") {
+          reject(errorOfResponse(response));
         } else {
-          resolve(read(answer));
+          resolve(convertResponse(response));
         }
       };
-      this.order(order, { answered, failed: reject });
+      this.sendCommand(buildCommand, { onResponse, onFailed: reject });
     });
   }
 
-  private order(order: (id: number) => Order, pending: Pending): number | null {
-    if (this.over !== null) {
-      pending.failed(this.over);
+  private sendCommand(buildCommand: (id: number) => Command, pendingCommand: PendingCommand): number | null {
+    if (this.closedError !== null) {
+      pendingCommand.onFailed(this.closedError);
       return null;
     }
     this.lastId += 1;
     const id = this.lastId;
-    const worker = this.start();
-    this.pending.set(id, pending);
-    // Whoever waits for an answer is to get it.
+    const worker = this.startWorker();
+    this.pendingCommands.set(id, pendingCommand);
+    // A pending command keeps the process alive.
     worker.ref();
-    this.post(order(id));
+    this.post(buildCommand(id));
     return id;
   }
 
-  private post(order: Order): void {
-    this.worker?.postMessage(order);
+  private post(command: Command): void {
+    this.worker?.postMessage(command);
   }
 
-  private start(): Worker {
+  private startWorker(): Worker {
     if (this.worker !== null) {
       return this.worker;
     }
-    const workerData: Settings = { brokers: this.brokers, clock: this.sharedClock };
-    // The program's own loaders and flags are of no use there.
-    const worker = new Worker(new URL("./core/worker.js", import.meta.url), {
+    const workerData: WorkerSettings = { connectionSettings: this.connectionSettings, clock: this.sharedClock };
+    // The worker thread needs none of the program's loaders and flags.
+    const worker = new Worker(new URL("./runtime/worker.js", import.meta.url), {
       name: "leasehold",
       workerData,
       execArgv: [],
     });
-    worker.on("message", (word: Word) => {
-      this.hear(word);
+    worker.on("message", (message: WorkerMessage) => {
+      this.onMessage(message);
     });
     worker.on("error", (error) => {
-      this.ended(new InternalError(`the client's thread has failed: ${error.message}`));
+      this.onWorkerEnded(new InternalError(`the client's worker thread failed: ${error.message}`));
     });
     worker.on("exit", () => {
-      this.ended(new InternalError("the client's thread has ended"));
+      this.onWorkerEnded(new InternalError("the client's worker thread has ended"));
     });
     this.worker = worker;
     if (this.releaseAtExit) {
-      exitHook.add(this.closeNow);
+      exitHook.add(this.startClose);
     }
     return worker;
   }
 
-  private hear(word: Word): void {
-    switch (word.kind) {
-      case "answer":
-        this.answered(word.id, word.answer);
+  private onMessage(message: WorkerMessage): void {
+    switch (message.kind) {
+      case "response":
+        this.onResponse(message.id, message.response);
         break;
-      case "place":
-        this.pending.get(word.id)?.place?.(word.place);
+      case "position":
+        this.pendingCommands.get(message.id)?.onPosition?.(message.position);
         break;
       case "lost":
-        for (const grip of this.grips.get(word.leaseId) ?? []) {
-          grip.end(word.loss);
-          this.forget(grip);
+        for (const handle of this.handles.get(message.leaseId) ?? []) {
+          handle.recordLoss(message.loss);
+          this.removeHandle(handle);
         }
         break;
-      case "fault":
-        this.warn(`a fault of the client: ${word.text}`);
+      case "error":
+        this.warn(`internal error in the client's worker thread: ${message.text}`);
     }
   }
 
-  private answered(id: number, answer: Answer): void {
-    const pending = this.pending.get(id);
-    this.pending.delete(id);
-    this.rest();
-    pending?.answered(answer);
+  private onResponse(id: number, response: CommandResponse): void {
+    const pendingCommand = this.pendingCommands.get(id);
+    this.pendingCommands.delete(id);
+    this.unrefIfIdle();
+    pendingCommand?.onResponse(response);
   }
 
-  /** Lets the process end if nobody waits for anything. */
-  private rest(): void {
-    if (this.pending.size === 0) {
+  /** Lets the process exit if no command is pending. */
+  private unrefIfIdle(): void {
+    if (this.pendingCommands.size === 0) {
       this.worker?.unref();
     }
   }
 
-  private grip(granted: Granted, requestId: string): Grip {
-    const grip = new Grip(granted, requestId, new Trust(granted.trust, this.clock), this);
-    const own = this.grips.get(grip.leaseId) ?? new Set();
-    this.grips.set(grip.leaseId, own.add(grip));
-    this.lag.watch(grip);
-    return grip;
+  private createHandle(granted: GrantedLease, requestId: string): LeaseHandle {
+    const handle = new LeaseHandle(granted, requestId, new LeaseValidity(granted.validity, this.clock), this);
+    const handles = this.handles.get(handle.leaseId) ?? new Set();
+    this.handles.set(handle.leaseId, handles.add(handle));
+    this.eventLoopMonitor.add(handle);
+    return handle;
   }
 
-  private forget(grip: Grip): void {
-    const own = this.grips.get(grip.leaseId);
-    own?.delete(grip);
-    if (own?.size === 0) {
-      this.grips.delete(grip.leaseId);
+  private removeHandle(handle: LeaseHandle): void {
+    const handles = this.handles.get(handle.leaseId);
+    handles?.delete(handle);
+    if (handles?.size === 0) {
+      this.handles.delete(handle.leaseId);
     }
-    this.lag.forget(grip);
+    this.eventLoopMonitor.remove(handle);
   }
 
-  /** There is no thread any more: nothing is renewed, and nobody answers. */
-  private ended(why: LeaseholdError): void {
-    exitHook.delete(this.closeNow);
-    this.over ??= why;
-    const { over } = this;
-    const reason = over instanceof ClosedError ? "Closed" : "Other";
-    for (const own of [...this.grips.values()]) {
-      for (const grip of [...own]) {
-        this.forget(grip);
-        grip.end({ reason, message: reason === "Closed" ? "" : over.message });
+  /** Handles the end of the worker thread: all leases are lost, and all pending commands fail. */
+  private onWorkerEnded(error: LeaseholdError): void {
+    exitHook.delete(this.startClose);
+    this.closedError ??= error;
+    const { closedError } = this;
+    const reason = closedError instanceof ClosedError ? "Closed" : "Other";
+    for (const handles of [...this.handles.values()]) {
+      for (const handle of [...handles]) {
+        this.removeHandle(handle);
+        handle.recordLoss({ reason, message: reason === "Closed" ? "" : closedError.message });
       }
     }
-    const pending = [...this.pending.values()];
-    this.pending.clear();
-    for (const one of pending) {
-      one.failed(over);
+    const pendingCommands = [...this.pendingCommands.values()];
+    this.pendingCommands.clear();
+    for (const pendingCommand of pendingCommands) {
+      pendingCommand.onFailed(closedError);
     }
   }
 }
 
-function failureOf(answer: Answer): LeaseholdError {
-  return answer.kind === "failed"
-    ? errorOf(answer.failure)
-    : new InternalError(`an answer of another kind: ${answer.kind}`);
+function errorOfResponse(response: CommandResponse): LeaseholdError {
+  return response.kind === "failed"
+    ? errorOfFailure(response.failure)
+    : new InternalError(`unexpected response of the worker thread: ${response.kind}`);
 }

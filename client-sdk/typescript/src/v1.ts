@@ -1,4 +1,4 @@
-// The stubs of the API, for what the client has no call for.
+// Generated stubs of the API, for requests that the client does not offer.
 
 export * from "./gen/leasehold/v1/admin_service.js";
 export * from "./gen/leasehold/v1/inspection_service.js";

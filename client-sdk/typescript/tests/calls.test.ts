@@ -1,10 +1,10 @@
-// What can be asked of a client, with a real broker and with the fake.
+// Tests of all calls of a client, with a real broker and with the fake broker.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { inspect } from "node:util";
 
-import type { Place } from "@leasehold/client";
+import type { QueuePosition } from "@leasehold/client";
 import {
   assertHeld,
   ClosedError,
@@ -17,10 +17,17 @@ import {
   WaitTimeoutError,
 } from "@leasehold/client";
 
-import { bothWays, clientOf, free, inLine, sharedBroker, takes } from "./site.js";
+import {
+  acquireAndRelease,
+  acquireFree,
+  clientOf,
+  sharedBroker,
+  testBothBrokers,
+  waitForQueueLength,
+} from "./fixtures.js";
 
-bothWays("a lock is held until it is released", async (t, site) => {
-  const [one, other] = [site.client(), site.client()];
+testBothBrokers("a lock is held until it is released", async (t, fixture) => {
+  const [one, other] = [fixture.client(), fixture.client()];
   const lease = await one.acquire(t.name);
   assert(lease.isValid() && lease.remainingMs() > 1_000 && !lease.signal.aborted);
   assert.deepEqual(lease.locks, [`default/${t.name}`]);
@@ -30,14 +37,14 @@ bothWays("a lock is held until it is released", async (t, site) => {
   await lease.release();
   await lease.release();
   assert.deepEqual([lease.isValid(), lease.lostReason, lease.remainingMs()], [false, "Released", 0]);
-  assert(!lease.signal.aborted, "a release is no loss");
-  const next = await free(other, t.name);
+  assert(!lease.signal.aborted, "the signal is not aborted by a release");
+  const next = await acquireFree(other, t.name);
   assert(next.fencingToken > lease.fencingToken);
   await next.release();
 });
 
-bothWays("await using gives back at the end of its block", async (t, site) => {
-  const client = site.client();
+testBothBrokers("await using releases the lock at the end of its block", async (t, fixture) => {
+  const client = fixture.client();
   {
     await using lease = await client.acquire(t.name);
     assert.equal(await client.tryAcquire(t.name), null);
@@ -49,11 +56,11 @@ bothWays("await using gives back at the end of its block", async (t, site) => {
     await using busy = await client.tryAcquire(t.name);
     assert.equal(busy, null);
   }
-  await takes(client, t.name);
+  await acquireAndRelease(client, t.name);
 });
 
-bothWays("who does not wait hears who holds the lock", async (t, site) => {
-  const [one, other] = [site.client({ owner: "worker-1" }), site.client()];
+testBothBrokers("an acquire without waiting is rejected with the holders", async (t, fixture) => {
+  const [one, other] = [fixture.client({ owner: "worker-1" }), fixture.client()];
   await using lease = await one.acquire(t.name, { reason: "nightly work", labels: { team: "a" } });
   await assert.rejects(other.acquire(t.name, { waitMs: 0 }), (error) => {
     assert(error instanceof HeldError);
@@ -63,41 +70,41 @@ bothWays("who does not wait hears who holds the lock", async (t, site) => {
   });
 });
 
-bothWays("a wait that is over says so and leaves the line", async (t, site) => {
-  const client = site.client();
+testBothBrokers("a wait that timed out is rejected and leaves the queue", async (t, fixture) => {
+  const client = fixture.client();
   await using lease = await client.acquire(t.name);
-  const begun = performance.now();
+  const startedAt = performance.now();
   await assert.rejects(client.acquire(t.name, { waitMs: 200 }), (error) => {
     assert(error instanceof WaitTimeoutError && error.holders[0]?.fencingToken === lease.fencingToken);
     return true;
   });
-  assert(performance.now() - begun >= 190);
-  await inLine(client, t.name, 0);
+  assert(performance.now() - startedAt >= 190);
+  await waitForQueueLength(client, t.name, 0);
 });
 
-bothWays("waiters come in their order and are told their places", async (t, site) => {
-  const [one, other] = [site.client(), site.client()];
+testBothBrokers("waiters are granted in order and receive their queue positions", async (t, fixture) => {
+  const [one, other] = [fixture.client(), fixture.client()];
   const lease = await one.acquire(t.name);
-  const places: Place[] = [];
+  const positions: QueuePosition[] = [];
   const first = one.acquire(t.name);
-  await inLine(one, t.name, 1);
-  const second = other.acquire(t.name, { onQueue: (place) => places.push(place) });
-  await inLine(one, t.name, 2);
+  await waitForQueueLength(one, t.name, 1);
+  const second = other.acquire(t.name, { onQueue: (position) => positions.push(position) });
+  await waitForQueueLength(one, t.name, 2);
   await lease.release();
-  const leads = await first;
-  // It is told at most once a second.
-  while (places.at(-1)?.position !== 1) {
+  const firstLease = await first;
+  // Queue positions are sent at most once a second.
+  while (positions.at(-1)?.position !== 1) {
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
-  assert.equal(places[0]?.position, 2);
-  await leads.release();
+  assert.equal(positions[0]?.position, 2);
+  await firstLease.release();
   const last = await second;
-  assert(last.fencingToken > leads.fencingToken && leads.fencingToken > lease.fencingToken);
+  assert(last.fencingToken > firstLease.fencingToken && firstLease.fencingToken > lease.fencingToken);
   await last.release();
 });
 
-bothWays("readers share, permits add up, several locks are all or none", async (t, site) => {
-  const client = site.client();
+testBothBrokers("shared holders coexist, permits add up, several locks are all or none", async (t, fixture) => {
+  const client = fixture.client();
   {
     await using first = await client.acquire(t.name, { shared: true });
     await using second = await client.acquire({ name: t.name, shared: true });
@@ -107,11 +114,11 @@ bothWays("readers share, permits add up, several locks are all or none", async (
   }
   const gpu = `${t.name}-gpu`;
   {
-    await using three = await client.acquire(gpu, { permits: 3, limit: 5 });
-    assert(three.isValid());
+    await using threePermits = await client.acquire(gpu, { permits: 3, limit: 5 });
+    assert(threePermits.isValid());
     assert.equal(await client.tryAcquire(gpu, { permits: 3, limit: 5 }), null);
-    await using two = await client.acquire(gpu, { permits: 2 });
-    assert(two.isValid());
+    await using twoPermits = await client.acquire(gpu, { permits: 2 });
+    assert(twoPermits.isValid());
     await assert.rejects(client.acquire(gpu, { permits: 1, limit: 6 }), LimitMismatchError);
   }
   const names = ["a", "b", "c"].map((one) => `${t.name}-${one}`);
@@ -120,7 +127,7 @@ bothWays("readers share, permits add up, several locks are all or none", async (
     await using held = await client.acquire(b);
     assert(held.isValid());
     assert.equal(await client.tryAcquireAll(names), null);
-    await (await free(client, a)).release();
+    await (await acquireFree(client, a)).release();
   }
   await using all = await client.acquireAll(names);
   assert.deepEqual(
@@ -133,8 +140,8 @@ bothWays("readers share, permits add up, several locks are all or none", async (
   }
 });
 
-bothWays("a lease is entered again, and each entry gives back its own", async (t, site) => {
-  const client = site.client();
+testBothBrokers("a lock is re-entered, and each entry is released separately", async (t, fixture) => {
+  const client = fixture.client();
   const outer = await client.acquire(t.name);
   const inner = await client.acquire(t.name, { under: outer });
   const added = await client.acquire(`${t.name}-added`, { under: outer });
@@ -145,37 +152,37 @@ bothWays("a lease is entered again, and each entry gives back its own", async (t
   assert.equal(await client.tryAcquire(t.name), null);
   await inner.release();
   await added.release();
-  await takes(client, t.name);
+  await acquireAndRelease(client, t.name);
   await assert.rejects(client.acquire(t.name, { under: outer }), LeaseLostError);
 });
 
-bothWays("an aborted call leaves the line", async (t, site) => {
-  const client = site.client();
+testBothBrokers("an aborted acquire leaves the queue", async (t, fixture) => {
+  const client = fixture.client();
   const lease = await client.acquire(t.name);
   const controller = new AbortController();
-  const waits = client.acquire(t.name, { signal: controller.signal });
-  await inLine(client, t.name, 1);
+  const pendingAcquire = client.acquire(t.name, { signal: controller.signal });
+  await waitForQueueLength(client, t.name, 1);
   controller.abort();
-  await assert.rejects(waits, { name: "AbortError" });
-  await inLine(client, t.name, 0);
+  await assert.rejects(pendingAcquire, { name: "AbortError" });
+  await waitForQueueLength(client, t.name, 0);
   await assert.rejects(client.acquire(t.name, { signal: AbortSignal.abort("why") }), (why) => why === "why");
   await lease.release();
-  await takes(client, t.name);
+  await acquireAndRelease(client, t.name);
 });
 
-bothWays("an error of onQueue gives the call up", async (t, site) => {
-  const client = site.client();
+testBothBrokers("an error of onQueue cancels the acquire", async (t, fixture) => {
+  const client = fixture.client();
   const lease = await client.acquire(t.name);
   const onQueue = () => {
     throw new RangeError("too far");
   };
   await assert.rejects(client.acquire(t.name, { onQueue }), RangeError);
-  await inLine(client, t.name, 0);
+  await waitForQueueLength(client, t.name, 0);
   await lease.release();
 });
 
-bothWays("work is done under a lock", async (t, site) => {
-  const client = site.client();
+testBothBrokers("using and locked run functions while the lock is held", async (t, fixture) => {
+  const client = fixture.client();
   const result = await client.using(t.name, async (lease, signal) => {
     assert.equal(await client.tryAcquire(t.name), null);
     assert.equal(assertHeld(t.name), lease);
@@ -194,22 +201,22 @@ bothWays("work is done under a lock", async (t, site) => {
     (factor: number) => factor * assertHeld(`${t.name}-${String(factor)}`).locks.length * 2,
   );
   assert.equal(await double(3), 6);
-  await takes(client, t.name);
+  await acquireAndRelease(client, t.name);
 });
 
-bothWays("a lock is tried several times", async (t, site) => {
-  const client = site.client();
+testBothBrokers("tryAcquire repeats its attempt", async (t, fixture) => {
+  const client = fixture.client();
   const lease = await client.acquire(t.name);
-  const tries = client.tryAcquire(t.name, { attempts: 100, everyMs: 20 });
+  const pendingAttempts = client.tryAcquire(t.name, { attempts: 100, everyMs: 20 });
   assert.equal(await client.tryAcquire(t.name, { attempts: 2, everyMs: 1 }), null);
   await lease.release();
-  const taken = await tries;
-  assert(taken !== null);
-  await taken.release();
+  const nextLease = await pendingAttempts;
+  assert(nextLease !== null);
+  await nextLease.release();
 });
 
-bothWays("one leads, and others see who", async (t, site) => {
-  const [one, other] = [site.client({ owner: "one" }), site.client({ owner: "other" })];
+testBothBrokers("one candidate leads, and observers see the leader", async (t, fixture) => {
+  const [one, other] = [fixture.client({ owner: "one" }), fixture.client({ owner: "other" })];
   const observer = other.elect(t.name).observe()[Symbol.asyncIterator]();
   assert.equal((await observer.next()).value, null);
   const lease = await one.elect(t.name, { reason: "to lead" }).campaign();
@@ -220,30 +227,30 @@ bothWays("one leads, and others see who", async (t, site) => {
   const second = await next;
   assert.equal((await observer.next()).value?.leaseId, second.leaseId);
   await second.release();
-  const gaveUp = one.elect(t.name).observe({ signal: AbortSignal.abort() });
-  await assert.rejects(gaveUp.next(), { name: "AbortError" });
+  const cancelledObserver = one.elect(t.name).observe({ signal: AbortSignal.abort() });
+  await assert.rejects(cancelledObserver.next(), { name: "AbortError" });
 });
 
-bothWays("a shutdown gives everything back and ends calls", async (t, site) => {
-  const [one, other] = [site.client(), site.client()];
+testBothBrokers("a shutdown releases all leases and fails pending calls", async (t, fixture) => {
+  const [one, other] = [fixture.client(), fixture.client()];
   const lease = await one.acquire(t.name);
   const held = await other.acquire(`${t.name}-held`);
-  const waits = one.acquire(`${t.name}-held`);
-  await inLine(other, `${t.name}-held`, 1);
+  const pendingAcquire = one.acquire(`${t.name}-held`);
+  await waitForQueueLength(other, `${t.name}-held`, 1);
   const lost: unknown[] = [];
   lease.signal.addEventListener("abort", () => lost.push(lease.lostReason));
-  await Promise.all([one.shutdown(), one.shutdown(), assert.rejects(waits, ClosedError)]);
+  await Promise.all([one.shutdown(), one.shutdown(), assert.rejects(pendingAcquire, ClosedError)]);
   assert.deepEqual([lost, lease.isValid()], [["Closed"], false]);
   await assert.rejects(lease.release(), LeaseLostError);
   await assert.rejects(one.acquire(t.name), ClosedError);
   await assert.rejects(one.get(t.name), ClosedError);
-  await takes(other, t.name, 500);
-  await inLine(other, `${t.name}-held`, 0);
+  await acquireAndRelease(other, t.name, 500);
+  await waitForQueueLength(other, `${t.name}-held`, 0);
   await held.release();
 });
 
-bothWays("what cannot be asked fails at once", async (t, site) => {
-  const client = site.client();
+testBothBrokers("an invalid acquire fails without a request", async (t, fixture) => {
+  const client = fixture.client();
   await assert.rejects(client.acquireAll([]), InvalidError);
   await assert.rejects(client.acquire({ name: t.name, shared: true, permits: 1 }), InvalidError);
   await assert.rejects(client.acquire(t.name, { limit: 3 }), InvalidError);
@@ -251,10 +258,10 @@ bothWays("what cannot be asked fails at once", async (t, site) => {
   await assert.rejects(client.acquire(t.name, { waitMs: NaN }), RangeError);
   await assert.rejects(client.acquire(undefined as unknown as string), TypeError);
   await assert.rejects(client.acquire(t.name, { labels: { team: 1 as unknown as string } }), TypeError);
-  await takes(client, t.name);
+  await acquireAndRelease(client, t.name);
 });
 
-test("what the broker refuses harms nothing else", async (t) => {
+test("a rejected acquire does not affect other leases", async (t) => {
   const client = clientOf(t, (await sharedBroker()).url);
   await using lease = await client.acquire(t.name);
   for (const name of ["", "a\nb", "x".repeat(513)]) {
@@ -266,12 +273,12 @@ test("what the broker refuses harms nothing else", async (t) => {
   assert(lease.isValid());
 });
 
-test("what is shown of a lease has no secret", async (t) => {
+test("the text of a lease contains no secret", async (t) => {
   const client = clientOf(t, (await sharedBroker()).url, { bearerToken: "canary" });
   await using lease = await client.acquire(t.name);
-  const shown = [inspect(lease, { depth: 9, showHidden: true }), JSON.stringify(lease), inspect(client)];
-  for (const text of shown) {
-    assert.doesNotMatch(text, /canary|[0-9a-f]{8}-[0-9a-f]{4}-4/, "a token or a request id");
+  const texts = [inspect(lease, { depth: 9, showHidden: true }), JSON.stringify(lease), inspect(client)];
+  for (const text of texts) {
+    assert.doesNotMatch(text, /canary|[0-9a-f]{8}-[0-9a-f]{4}-4/, "the text contains a lease token or a request id");
   }
   assert.match(inspect(lease), new RegExp(lease.leaseId));
   assert.deepEqual(Object.keys(lease), ["leaseId", "locks"]);

@@ -1,4 +1,4 @@
-// How brokers are reached and convinced.
+// Tests of settings, connections and credentials.
 
 import assert from "node:assert/strict";
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
@@ -20,11 +20,11 @@ import {
   UnreachableError,
 } from "@leasehold/client";
 
+import { acquireAndRelease, clientOf, sharedBroker, startServer, waitUntil } from "./fixtures.js";
 import { freePort, Program } from "./processes.js";
 import { Proxy } from "./proxy.js";
-import { clientOf, freeServer, sharedBroker, takes, until } from "./site.js";
 
-test("settings that are none are told at once", () => {
+test("invalid settings are rejected by the constructor", () => {
   const url = "http://127.0.0.1:7070";
   assert.throws(() => new Client(" , "), NoEndpointError);
   assert.throws(() => new Client([]), NoEndpointError);
@@ -42,7 +42,7 @@ test("settings that are none are told at once", () => {
   assert.throws(() => new Client(url, { bearerTokenFile: "/nowhere" }), InvalidCredentialError);
 });
 
-test("a token goes unencrypted to other machines only if that is allowed", (t) => {
+test("a token is sent unencrypted to other machines only if that is allowed", (t) => {
   const dir = mkdtempSync(join(tmpdir(), "leasehold-"));
   t.after(() => {
     rmSync(dir, { recursive: true });
@@ -79,27 +79,27 @@ test("a token goes unencrypted to other machines only if that is allowed", (t) =
   }
 });
 
-test("endpoints are tried in their order, and the error names them", async (t) => {
-  const nowhere = `http://127.0.0.1:${String(await freePort())}`;
-  await assert.rejects(clientOf(t, nowhere).connect(), (error) => {
-    return error instanceof UnreachableError && error.message.includes(nowhere);
+test("endpoints are tried in order, and the error names them", async (t) => {
+  const unreachableUrl = `http://127.0.0.1:${String(await freePort())}`;
+  await assert.rejects(clientOf(t, unreachableUrl).connect(), (error) => {
+    return error instanceof UnreachableError && error.message.includes(unreachableUrl);
   });
-  const client = await clientOf(t, `${nowhere}, ${(await sharedBroker()).url}`).connect();
-  await takes(client, t.name);
+  const client = await clientOf(t, `${unreachableUrl}, ${(await sharedBroker()).url}`).connect();
+  await acquireAndRelease(client, t.name);
 });
 
-test("a look without a broker says so", async (t) => {
-  const nowhere = `http://127.0.0.1:${String(await freePort())}`;
-  await assert.rejects(clientOf(t, nowhere).get("a"), UnavailableError);
+test("get fails with UnavailableError without a broker", async (t) => {
+  const unreachableUrl = `http://127.0.0.1:${String(await freePort())}`;
+  await assert.rejects(clientOf(t, unreachableUrl).get("a"), UnavailableError);
 });
 
-test("a client that was not used is ended at once", async () => {
+test("an unused client shuts down at once", async () => {
   const client = new Client("http://127.0.0.1:1");
   await client.shutdown();
   await assert.rejects(client.acquire("a"), { code: "Closed" });
 });
 
-test("the file of a token is read again for each connection", async (t) => {
+test("the token file is read again for each connection", async (t) => {
   const dir = mkdtempSync(join(tmpdir(), "leasehold-token-"));
   t.after(() => {
     rmSync(dir, { recursive: true });
@@ -110,22 +110,22 @@ test("the file of a token is read again for each connection", async (t) => {
     renameSync(`${file}.new`, file);
   };
   write("first");
-  // It notes the credential, and refuses every call.
-  const seen: unknown[] = [];
+  // The server records the credential, and rejects every call.
+  const credentials: unknown[] = [];
   const server = createServer();
   server.on("stream", (stream, headers) => {
-    seen.push(headers.authorization);
+    credentials.push(headers.authorization);
     write("second");
-    const refused = { ":status": 200, "content-type": "application/grpc", "grpc-status": "14" };
-    stream.respond(refused, { endStream: true });
+    const responseHeaders = { ":status": 200, "content-type": "application/grpc", "grpc-status": "14" };
+    stream.respond(responseHeaders, { endStream: true });
   });
-  const client = clientOf(t, await freeServer(t, server), { bearerTokenFile: file });
+  const client = clientOf(t, await startServer(t, server), { bearerTokenFile: file });
   await assert.rejects(client.connect(), UnreachableError);
   await assert.rejects(client.connect(), UnreachableError);
-  assert.deepEqual(seen.slice(0, 2), ["Bearer first", "Bearer second"]);
+  assert.deepEqual(credentials.slice(0, 2), ["Bearer first", "Bearer second"]);
 });
 
-test("another token of the file is shown to the broker", async (t) => {
+test("a changed token in the token file is sent to the broker", async (t) => {
   const dir = mkdtempSync(join(tmpdir(), "leasehold-token-"));
   t.after(() => {
     rmSync(dir, { recursive: true });
@@ -136,21 +136,21 @@ test("another token of the file is shown to the broker", async (t) => {
   const client = clientOf(t, proxy.url, { bearerTokenFile: file });
   const lease = await client.acquire(t.name);
   writeFileSync(file, "second\n");
-  await until(() => Promise.resolve(proxy.sent.includes("Bearer second")));
+  await waitUntil(() => Promise.resolve(proxy.sentText.includes("Bearer second")));
   lease.check();
 });
 
-test("a credential that nobody accepts is told at once", async (t) => {
+test("a credential that no broker accepts fails calls at once", async (t) => {
   const server = createServer();
   server.on("stream", (stream) => {
     stream.respond({ ":status": 200, "content-type": "application/grpc", "grpc-status": "16" }, { endStream: true });
   });
-  const client = clientOf(t, await freeServer(t, server), { bearerToken: "unknown" });
+  const client = clientOf(t, await startServer(t, server), { bearerToken: "unknown" });
   await assert.rejects(client.connect(), CredentialRefusedError);
   await assert.rejects(client.acquire("a", { waitMs: 60_000 }), UnauthenticatedError);
 });
 
-test("nothing but the thread loads gRPC", async (t) => {
+test("only the worker thread loads gRPC", async (t) => {
   const code = `
     import "@leasehold/client";
     import { createRequire } from "node:module";
@@ -159,5 +159,5 @@ test("nothing but the thread loads gRPC", async (t) => {
   `;
   const program = new Program([process.execPath, "--input-type=module", "-e", code]);
   t.after(() => program.kill());
-  assert.equal(await program.line(/^loaded/), "loaded false");
+  assert.equal(await program.waitForLine(/^loaded/), "loaded false");
 });

@@ -1,4 +1,4 @@
-// What the fake adds for tests of code that uses locks.
+// Tests of the functions that only the fake broker offers: losing a lock and rejecting a call.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,11 +6,11 @@ import { test } from "node:test";
 import { LeaseLostError, StoreRecoveringError } from "@leasehold/client";
 import { FakeBroker } from "@leasehold/client/testing";
 
-test("a lock is taken away, and the next in line has it", async () => {
+test("a revoked lock is granted to the next waiter", async () => {
   const fake = new FakeBroker();
   const [one, other] = [fake.client("one"), fake.client("other")];
-  const told: unknown[] = [];
-  const lease = await one.acquire("a", { onLost: (lost) => told.push(lost.lostReason) });
+  const reportedReasons: unknown[] = [];
+  const lease = await one.acquire("a", { onLost: (lostLease) => reportedReasons.push(lostLease.lostReason) });
   const inner = await one.acquire("a", { under: lease });
   const next = other.acquire("a");
   assert.deepEqual([fake.holderCount("a"), fake.queueLength("a")], [1, 1]);
@@ -20,14 +20,14 @@ test("a lock is taken away, and the next in line has it", async () => {
     lease.check();
   }, /revoked: by hand/);
   assert((await next).fencingToken > lease.fencingToken);
-  assert.deepEqual(told, ["Revoked"]);
+  assert.deepEqual(reportedReasons, ["Revoked"]);
   await assert.rejects(lease.release(), LeaseLostError);
   await assert.rejects(one.acquire("b", { under: lease }), LeaseLostError);
   assert.equal(fake.holderCount("a"), 1);
   assert.equal(fake.lose("nobody has it"), 0);
 });
 
-test("a call is answered with an error, once", async () => {
+test("refuse rejects the next acquire only", async () => {
   const fake = new FakeBroker();
   const client = await fake.client().connect();
   fake.refuse("a", new StoreRecoveringError("try again", { retryAfterMs: 50 }));
@@ -35,7 +35,7 @@ test("a call is answered with an error, once", async () => {
   await (await client.acquire("a")).release();
 });
 
-test("work is told of a loss", async () => {
+test("the signal of using is aborted when the lock is lost", async () => {
   const fake = new FakeBroker();
   const work = fake.client().using("a", (_, signal) => {
     fake.lose("a");

@@ -1,4 +1,4 @@
-// Every way in which a lock is lost, and what its holder and its callers hear.
+// Tests of lost locks and failed calls: the reasons that the holder and the callers receive.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,45 +6,45 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { LeaseLostError, StoreRecoveringError, UnavailableError, WaitTimeoutError } from "@leasehold/client";
 
+import { acquireAndRelease, clientOf, waitForLoss, waitForQueueLength } from "./fixtures.js";
 import { Broker, Redis } from "./processes.js";
 import { Proxy } from "./proxy.js";
-import { clientOf, inLine, lossOf, takes } from "./site.js";
 
 const TTL_MS = 2_000;
-/** How late a loss is told that nobody asks for. */
-const TICKS_MS = 250;
+/** Maximum delay of the report of a loss, without a check by the program. */
+const REPORT_DELAY_MS = 250;
 
-test("a holder without a broker stops trusting by itself, for good, and is told once", async (t) => {
+test("without a broker a lease expires for good, and is reported lost once", async (t) => {
   const broker = await Broker.start(t);
   const client = clientOf(t, broker.url);
-  let told = 0;
-  const lease = await client.acquire("a", { ttlMs: TTL_MS, onLost: () => (told += 1) });
+  let notified = 0;
+  const lease = await client.acquire("a", { ttlMs: TTL_MS, onLost: () => (notified += 1) });
   await sleep(TTL_MS);
-  assert(lease.isValid(), "heartbeats keep it");
-  const lost = lossOf(lease);
+  assert(lease.isValid(), "heartbeats did not renew the lease");
+  const lost = waitForLoss(lease);
   const killedAt = performance.now();
   await broker.kill();
-  assert(lease.isValid(), "its time is not over yet");
+  assert(lease.isValid(), "the lease expired too early");
   assert.equal(await lost, "Expired");
-  assert(performance.now() - killedAt <= TTL_MS - 500 + TICKS_MS);
+  assert(performance.now() - killedAt <= TTL_MS - 500 + REPORT_DELAY_MS);
   assert(lease.signal.reason instanceof LeaseLostError && lease.remainingMs() === 0);
   await assert.rejects(lease.release(), (error) => error === lease.signal.reason);
   await broker.restart();
-  await takes(client, "a");
-  assert(!lease.isValid(), "nothing is taken again silently");
-  assert.equal(told, 1);
+  await acquireAndRelease(client, "a");
+  assert(!lease.isValid(), "the lock was acquired again silently");
+  assert.equal(notified, 1);
 });
 
-test("a loss that a program finds without its event loop is told once, and is the same to all", async (t) => {
+test("a loss that is detected without the event loop is reported once, with one error", async (t) => {
   const broker = await Broker.start(t);
   const client = clientOf(t, broker.url);
-  const told: unknown[] = [];
-  const lease = await client.acquire("a", { ttlMs: TTL_MS, onLost: (lost) => told.push(lost.lostReason) });
+  const notified: unknown[] = [];
+  const lease = await client.acquire("a", { ttlMs: TTL_MS, onLost: (lost) => notified.push(lost.lostReason) });
   await broker.kill();
-  const begun = performance.now();
+  const startedAt = performance.now();
   while (lease.isValid());
-  const took = performance.now() - begun;
-  assert(took <= TTL_MS - 500 + TICKS_MS, String(took));
+  const elapsedMs = performance.now() - startedAt;
+  assert(elapsedMs <= TTL_MS - 500 + REPORT_DELAY_MS, String(elapsedMs));
   assert.deepEqual([lease.signal.aborted, lease.remainingMs()], [true, 0]);
   assert.throws(
     () => {
@@ -52,17 +52,17 @@ test("a loss that a program finds without its event loop is told once, and is th
     },
     (error) => error === lease.signal.reason,
   );
-  // The thread says so, too.
-  await sleep(TICKS_MS);
-  assert.deepEqual(told, ["Expired"]);
+  // The worker thread also reports the loss.
+  await sleep(REPORT_DELAY_MS);
+  assert.deepEqual(notified, ["Expired"]);
 });
 
-test("a store that loses a lock is told of", async (t) => {
+test("a lease that the store lost is reported", async (t) => {
   const redis = await Redis.start(t);
   const client = clientOf(t, (await Broker.start(t, redis.url)).url);
   const lease = await client.acquire("a");
   await redis.command("FLUSHALL");
-  assert.equal(await lossOf(lease), "StoreLost");
+  assert.equal(await waitForLoss(lease), "StoreLost");
   await assert.rejects(lease.release(), { code: "LeaseLost" });
   await assert.rejects(client.acquire("b", { waitMs: 0 }), (error) => {
     return error instanceof StoreRecoveringError && Number(error.retryAfterMs) > 0;
@@ -73,12 +73,12 @@ test("a lock is held no longer than maxHoldMs", async (t) => {
   const client = clientOf(t, (await Broker.start(t)).url);
   const lease = await client.acquire("a", { ttlMs: TTL_MS, maxHoldMs: TTL_MS });
   const grantedAt = performance.now();
-  // The client's own clock may be first.
-  assert(["MaxHold", "Expired"].includes(String(await lossOf(lease))));
-  assert(performance.now() - grantedAt <= TTL_MS + TICKS_MS);
+  // The client's own clock may end the validity first.
+  assert(["MaxHold", "Expired"].includes(String(await waitForLoss(lease))));
+  assert(performance.now() - grantedAt <= TTL_MS + REPORT_DELAY_MS);
 });
 
-test("work is told of a loss by its signal, and using says so", async (t) => {
+test("a loss aborts the signal of the work, and using rejects", async (t) => {
   const broker = await Broker.start(t);
   const client = clientOf(t, broker.url);
   const work = client.using("a", { ttlMs: TTL_MS }, async (_, signal) => {
@@ -87,28 +87,28 @@ test("work is told of a loss by its signal, and using says so", async (t) => {
   });
   await assert.rejects(work, (error) => error instanceof LeaseLostError && error.cause instanceof Error);
   await broker.restart();
-  const deaf = client.using("b", { ttlMs: TTL_MS }, async (lease) => {
+  const ignoringWork = client.using("b", { ttlMs: TTL_MS }, async (lease) => {
     await broker.kill();
-    await lossOf(lease);
+    await waitForLoss(lease);
     return "done";
   });
-  await assert.rejects(deaf, LeaseLostError);
+  await assert.rejects(ignoringWork, LeaseLostError);
 });
 
-test("a call that nobody answers says so", async (t) => {
+test("an acquire without a response fails with UnavailableError", async (t) => {
   const broker = await Broker.start(t);
   const client = clientOf(t, broker.url);
   await client.connect();
   await broker.kill();
-  const begun = performance.now();
+  const startedAt = performance.now();
   await assert.rejects(client.tryAcquire("a"), (error) => {
     return error instanceof UnavailableError && error.message.includes(broker.addr);
   });
-  const took = performance.now() - begun;
-  assert(took >= 4_990 && took < 8_000, String(took));
+  const elapsedMs = performance.now() - startedAt;
+  assert(elapsedMs >= 4_990 && elapsedMs < 8_000, String(elapsedMs));
 });
 
-test("a wait that is repeated late has timed out", async (t) => {
+test("a wait that is repeated after its end has timed out", async (t) => {
   const broker = await Broker.start(t);
   const proxy = await Proxy.start(t, broker.addr);
   const [client, other] = [clientOf(t, proxy.url), clientOf(t, broker.url)];
@@ -116,10 +116,10 @@ test("a wait that is repeated late has timed out", async (t) => {
   const call = assert.rejects(client.acquire("a", { waitMs: 1_000 }), (error) => {
     return error instanceof WaitTimeoutError && error.holders[0]?.leaseId === lease.leaseId;
   });
-  await inLine(other, "a", 1);
-  proxy.refuses = true;
-  proxy.cut();
+  await waitForQueueLength(other, "a", 1);
+  proxy.rejectsConnections = true;
+  proxy.resetConnections();
   await sleep(1_500);
-  proxy.refuses = false;
+  proxy.rejectsConnections = false;
   await call;
 });

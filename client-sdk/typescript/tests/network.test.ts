@@ -1,66 +1,69 @@
-// Networks that swallow, hold up and cut what is said between a client and its broker.
+// Tests of network faults between a client and its broker: dropped and delayed packets, broken connections.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { UnavailableError } from "@leasehold/client";
 
+import { clientOf, waitForLoss, waitForQueueLength, waitUntil } from "./fixtures.js";
 import { Broker } from "./processes.js";
-import type { Way } from "./proxy.js";
+import type { Direction } from "./proxy.js";
 import { Proxy } from "./proxy.js";
-import { clientOf, inLine, lossOf, until } from "./site.js";
 
 const TTL_MS = 2_000;
 
-test("packets that are swallowed end trust before anybody else is granted the lock", async (t) => {
+test("with dropped packets the validity ends before another caller is granted the lock", async (t) => {
   const broker = await Broker.start(t);
   const other = clientOf(t, broker.url);
-  const swallow = async (way: Way) => {
+  const dropPackets = async (direction: Direction) => {
     const proxy = await Proxy.start(t, broker.addr);
-    const lease = await clientOf(t, proxy.url).acquire(way, { ttlMs: TTL_MS });
-    const next = other.acquire(way);
-    await inLine(other, way, 1);
-    proxy.swallow(way);
-    const lost = lossOf(lease).then(() => performance.now());
+    const lease = await clientOf(t, proxy.url).acquire(direction, { ttlMs: TTL_MS });
+    const next = other.acquire(direction);
+    await waitForQueueLength(other, direction, 1);
+    proxy.drop(direction);
+    const lostAt = waitForLoss(lease).then(() => performance.now());
     const granted = await next;
-    assert((await lost) < performance.now() && proxy.lost > 0);
+    assert((await lostAt) < performance.now() && proxy.droppedBytes > 0);
     assert(!lease.isValid() && granted.fencingToken > lease.fencingToken);
   };
-  await Promise.all((["toClient", "toBroker"] as const).map(swallow));
+  await Promise.all((["toClient", "toBroker"] as const).map(dropPackets));
 });
 
-test("validity counts from the sending, however late it is confirmed", async (t) => {
+test("the validity starts at the sending, however late it is confirmed", async (t) => {
   const proxy = await Proxy.start(t, (await Broker.start(t)).addr);
   const client = clientOf(t, proxy.url);
   await client.connect();
-  const delay = 700;
-  proxy.delayMs = delay;
-  const sent = performance.now();
+  const delayMs = 700;
+  proxy.delayMs = delayMs;
+  const sentAt = performance.now();
   const lease = await client.acquire("a", { ttlMs: TTL_MS });
-  const late = performance.now() - sent;
-  assert(late >= delay, "it was not late");
-  // The clock shows hundredths of a second, and is read on the safe side of each. Only the delay is known to lie
-  // between the sending and the confirmation.
-  assert(lease.remainingMs() <= TTL_MS - 500 - delay + 30, `${String(lease.remainingMs())} left, ${String(late)} late`);
+  const elapsedMs = performance.now() - sentAt;
+  assert(elapsedMs >= delayMs, "the grant was not late");
+  // The clock has a resolution of 10 ms and is rounded to the safe side. Only the delay is known to lie between the
+  // sending and the confirmation.
+  assert(
+    lease.remainingMs() <= TTL_MS - 500 - delayMs + 30,
+    `${String(lease.remainingMs())} left, ${String(elapsedMs)} late`,
+  );
 });
 
-test("a grant that comes too late to rely on is handed out with the next heartbeat", async (t) => {
+test("a late grant is delivered after the next confirmed heartbeat", async (t) => {
   const broker = await Broker.start(t);
   const proxy = await Proxy.start(t, broker.addr);
   const [client, other] = [clientOf(t, proxy.url), clientOf(t, broker.url)];
   await Promise.all([client.connect(), other.connect()]);
   proxy.delayMs = 1_200;
-  const asked = performance.now();
+  const requestedAt = performance.now();
   const call = client.acquire("a", { ttlMs: TTL_MS });
-  await until(async () => (await other.get("a")) !== null);
-  // What is said from here on comes right behind the grant.
+  await waitUntil(async () => (await other.get("a")) !== null);
+  // Later messages of the broker arrive directly after the grant.
   proxy.delayMs = 0;
   const lease = await call;
-  assert(performance.now() - asked >= 1_150, "it was not late");
+  assert(performance.now() - requestedAt >= 1_150, "the grant was not late");
   assert(lease.remainingMs() > TTL_MS / 2 - 500, `${String(lease.remainingMs())} left`);
 });
 
-test("a grant that nobody can rely on is none", async (t) => {
+test("a grant that arrives after its validity is rejected", async (t) => {
   const proxy = await Proxy.start(t, (await Broker.start(t)).addr);
   const client = clientOf(t, proxy.url);
   await client.connect();
@@ -68,33 +71,33 @@ test("a grant that nobody can rely on is none", async (t) => {
   await assert.rejects(client.acquire("a", { ttlMs: TTL_MS }), UnavailableError);
 });
 
-test("leases and waits share one connection, and have another past a thousand", async (t) => {
+test("leases share one connection, and use another one past a thousand", async (t) => {
   const broker = await Broker.start(t);
   const proxy = await Proxy.start(t, broker.addr);
   const client = clientOf(t, proxy.url);
   const names = Array.from({ length: 1_000 }, (_, lock) => `lock-${String(lock)}`);
   const leases = await Promise.all(names.map((name) => client.acquire(name, { ttlMs: 20_000 })));
-  assert.equal(proxy.opened, 1);
+  assert.equal(proxy.connectionCount, 1);
   await using more = await client.acquire("one more");
-  assert.equal(proxy.opened, 2);
+  assert.equal(proxy.connectionCount, 2);
   assert(more.isValid() && leases.every((lease) => lease.isValid()));
   await Promise.all(leases.map((lease) => lease.release()));
 });
 
-test("a dead connection is noticed while nothing but a wait is on it", async (t) => {
+test("a dead connection is detected while only an acquire is pending", async (t) => {
   const broker = await Broker.start(t);
   const proxy = await Proxy.start(t, broker.addr);
   const [client, other] = [clientOf(t, proxy.url), clientOf(t, broker.url)];
   const held = await other.acquire("a");
-  const waits = client.acquire("a");
-  await inLine(other, "a", 1);
-  const { opened } = proxy;
-  proxy.swallow("toBroker", "toClient");
-  const begun = performance.now();
-  await proxy.until(() => proxy.opened > opened);
-  assert(performance.now() - begun < 5_000, "before the place in line is given up");
-  proxy.swallow();
-  proxy.cut();
+  const pendingAcquire = client.acquire("a");
+  await waitForQueueLength(other, "a", 1);
+  const { connectionCount } = proxy;
+  proxy.drop("toBroker", "toClient");
+  const startedAt = performance.now();
+  await proxy.waitUntil(() => proxy.connectionCount > connectionCount);
+  assert(performance.now() - startedAt < 5_000, "the detection took longer than the broker keeps the queue position");
+  proxy.drop();
+  proxy.resetConnections();
   await held.release();
-  await (await waits).release();
+  await (await pendingAcquire).release();
 });

@@ -1,4 +1,4 @@
-// Brokers and stores that die, stop or drain, and cost no lock.
+// Tests of brokers and stores that are killed, paused or drained, without the loss of a lock.
 
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
@@ -7,14 +7,14 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { StoreFullError } from "@leasehold/client";
 
+import { acquireAndRelease, acquireFree, clientOf, waitForQueueLength, waitUntil } from "./fixtures.js";
 import { Broker, Redis } from "./processes.js";
 import { Proxy } from "./proxy.js";
-import { clientOf, free, inLine, takes, until } from "./site.js";
 
 const TTL_MS = 2_000;
-/** When the store gives the lock to somebody else. */
+/** Time after which the lease expires in the store, so that another caller can acquire the lock. */
 const EXPIRY_MS = TTL_MS * 1.2 + 250;
-/** Where another broker is to be found in time, on a busy machine, too. */
+/** TTL that allows a failover in time even on a busy machine. */
 const LONG_TTL_MS = 5_000;
 const LONG_EXPIRY_MS = LONG_TTL_MS * 1.2 + 250;
 
@@ -24,7 +24,7 @@ async function twoBrokers(t: TestContext): Promise<[Broker, Broker, string[]]> {
   return [one, two, [one.url, two.url]];
 }
 
-test("a killed broker costs no lease", async (t) => {
+test("a killed broker does not cause the loss of a lease", async (t) => {
   const [one, , urls] = await twoBrokers(t);
   const client = clientOf(t, urls);
   const lease = await client.acquire("a", { ttlMs: LONG_TTL_MS });
@@ -34,11 +34,11 @@ test("a killed broker costs no lease", async (t) => {
   assert(lease.isValid() && inner.isValid());
   await inner.release();
   await lease.release();
-  const taken = await free(client, "a");
-  assert(taken.fencingToken > lease.fencingToken);
+  const nextLease = await acquireFree(client, "a");
+  assert(nextLease.fencingToken > lease.fencingToken);
 });
 
-test("a broker that stands still is left", async (t) => {
+test("the client fails over from a stalled broker", async (t) => {
   const [one, , urls] = await twoBrokers(t);
   const client = clientOf(t, urls);
   const lease = await client.acquire("a", { ttlMs: LONG_TTL_MS });
@@ -46,49 +46,49 @@ test("a broker that stands still is left", async (t) => {
   await sleep(LONG_EXPIRY_MS + 500);
   assert(lease.isValid(), String(lease.lostReason));
   await lease.release();
-  await takes(client, "a");
+  await acquireAndRelease(client, "a");
   one.program.resume();
 });
 
-test("a drain moves leases and waits", async (t) => {
+test("leases and pending acquires move from a draining broker", async (t) => {
   const [one, two, urls] = await twoBrokers(t);
   const [client, observer] = [clientOf(t, urls), clientOf(t, two.url)];
   const lease = await client.acquire("a", { ttlMs: TTL_MS });
-  const waits = client.acquire("a", { ttlMs: TTL_MS });
-  await inLine(observer, "a", 1);
+  const pendingAcquire = client.acquire("a", { ttlMs: TTL_MS });
+  await waitForQueueLength(observer, "a", 1);
   one.program.signal("SIGTERM");
-  assert.equal(await one.program.ended(), 0);
+  assert.equal(await one.program.waitForExit(), 0);
   await sleep(EXPIRY_MS);
   assert(lease.isValid());
-  await inLine(observer, "a", 1);
+  await waitForQueueLength(observer, "a", 1);
   await lease.release();
-  const next = await waits;
+  const next = await pendingAcquire;
   assert(next.fencingToken > lease.fencingToken);
 });
 
-test("a wait keeps its place when its broker dies", async (t) => {
+test("a waiter keeps its queue position when its broker is killed", async (t) => {
   const [one, two, urls] = await twoBrokers(t);
   const [client, other] = [clientOf(t, urls), clientOf(t, two.url)];
   const lease = await other.acquire("a");
   const first = client.acquire("a");
-  await inLine(other, "a", 1);
-  let hasPassed = false;
-  const second = other.acquire("a").then((passed) => {
-    hasPassed = true;
-    return passed;
+  await waitForQueueLength(other, "a", 1);
+  let hasOvertaken = false;
+  const second = other.acquire("a").then((lease) => {
+    hasOvertaken = true;
+    return lease;
   });
-  await inLine(other, "a", 2);
+  await waitForQueueLength(other, "a", 2);
   await one.kill();
-  // The place of the wait is its own again once its call is repeated.
-  await takes(client, "b");
+  // The other acquire shows that the client has moved to the second broker, where it has repeated the waiting call.
+  await acquireAndRelease(client, "b");
   await lease.release();
-  const leads = await first;
-  assert(!hasPassed, "nobody passes it");
-  await leads.release();
+  const firstLease = await first;
+  assert(!hasOvertaken, "a later waiter was granted first");
+  await firstLease.release();
   await (await second).release();
 });
 
-test("a release without an answer is repeated elsewhere", async (t) => {
+test("a release without a response is repeated at another broker", async (t) => {
   const [one, , urls] = await twoBrokers(t);
   const client = clientOf(t, urls);
   const lease = await client.acquire("a");
@@ -96,46 +96,46 @@ test("a release without an answer is repeated elsewhere", async (t) => {
   const released = lease.release();
   await one.kill();
   await released;
-  await free(client, "a");
+  await acquireFree(client, "a");
 });
 
-test("a part whose release has no answer is released elsewhere", async (t) => {
+test("a partial release without a response is repeated at another broker", async (t) => {
   const [one, two] = await twoBrokers(t);
   const proxy = await Proxy.start(t, one.addr);
   const client = clientOf(t, [proxy.url, two.url]);
   const lease = await client.acquire("a", { ttlMs: TTL_MS });
   const added = await client.acquire("b", { under: lease });
-  proxy.swallow("toClient");
+  proxy.drop("toClient");
   const released = added.release();
-  const { lost } = proxy;
-  await proxy.until(() => proxy.lost > lost);
-  proxy.refuses = true;
-  proxy.cut();
+  const { droppedBytes } = proxy;
+  await proxy.waitUntil(() => proxy.droppedBytes > droppedBytes);
+  proxy.rejectsConnections = true;
+  proxy.resetConnections();
   await released;
   await sleep(EXPIRY_MS);
   assert(lease.isValid(), String(lease.lostReason));
-  await takes(client, "b");
+  await acquireAndRelease(client, "b");
   await lease.release();
-  await takes(client, "a");
+  await acquireAndRelease(client, "a");
 });
 
-test("an acquire without an answer is the same when it is repeated", async (t) => {
+test("a repeated acquire without a response returns the same grant", async (t) => {
   const [one, two] = await twoBrokers(t);
   const proxy = await Proxy.start(t, one.addr);
   const [client, observer] = [clientOf(t, [proxy.url, two.url]), clientOf(t, two.url)];
   await client.connect();
-  proxy.swallow("toClient");
+  proxy.drop("toClient");
   const call = client.acquire("a");
-  await until(async () => (await observer.get("a")) !== null);
+  await waitUntil(async () => (await observer.get("a")) !== null);
   const state = await observer.get("a");
-  proxy.refuses = true;
-  proxy.cut();
+  proxy.rejectsConnections = true;
+  proxy.resetConnections();
   const lease = await call;
-  assert.equal(lease.leaseId, state?.holders[0]?.leaseId, "the grant that was not heard of");
+  assert.equal(lease.leaseId, state?.holders[0]?.leaseId, "not the grant whose response was dropped");
   assert.equal(lease.fencingToken, state?.lastFencingToken);
 });
 
-test("a store that cannot be reached is waited for", async (t) => {
+test("an acquire waits for an unreachable store", async (t) => {
   const redis = await Redis.start(t);
   const client = clientOf(t, (await Broker.start(t, redis.url)).url);
   const lease = await client.acquire("a", { ttlMs: 10_000 });
@@ -152,7 +152,7 @@ test("a store that cannot be reached is waited for", async (t) => {
   assert(lease.isValid());
 });
 
-test("a store without memory is told of and keeps leases alive", async (t) => {
+test("a store without memory rejects acquires and renews leases", async (t) => {
   const redis = await Redis.start(t);
   const client = clientOf(t, (await Broker.start(t, redis.url)).url);
   const lease = await client.acquire("a", { ttlMs: TTL_MS });

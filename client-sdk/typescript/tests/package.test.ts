@@ -1,4 +1,4 @@
-// What users get: the package as it is packed, the README's programs, the example.
+// Tests of the published parts: the packed package, the programs of the README, the example.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -8,11 +8,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 
+import { clientOf, sharedBroker, startServer } from "./fixtures.js";
 import { HOME, nodeProgram, Program } from "./processes.js";
-import { clientOf, freeServer, sharedBroker } from "./site.js";
 
-/** Names that the programs of the README leave open. */
-const OPEN = `
+/** Definitions of the names that the programs of the README use without defining them. */
+const DEFINITIONS = `
 const rows = ["a", "b"];
 const url = process.argv[2] ?? "";
 async function write(row: string, how: { fencingToken: number; signal: AbortSignal }): Promise<void> {
@@ -22,23 +22,23 @@ async function write(row: string, how: { fencingToken: number; signal: AbortSign
 export { rows, url, write };
 `;
 
-test("the programs of the README are correct, and run", async (t) => {
+test("the programs of the README compile and run", async (t) => {
   const { url } = await sharedBroker();
-  const shop = await freeServer(
+  const shop = await startServer(
     t,
     createServer((_, response) => response.end("42")),
   );
   const text = readFileSync(join(HOME, "README.md"), "utf8");
   const programs = [...text.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, code = ""]) => code);
   assert.equal(programs.length, 3);
-  // Inside the package: its own name is found from there.
+  // The folder is inside the package, so that imports of the package's own name resolve.
   const dir = mkdtempSync(join(HOME, "build", "readme-"));
   t.after(() => {
     rmSync(dir, { recursive: true });
   });
   const names = programs.map((code, number) => {
     const name = `program${String(number)}`;
-    writeFileSync(join(dir, `${name}.ts`), OPEN + code.replace("http://127.0.0.1:7070", url));
+    writeFileSync(join(dir, `${name}.ts`), DEFINITIONS + code.replace("http://127.0.0.1:7070", url));
     return name;
   });
   const options = { noUnusedLocals: false, incremental: false };
@@ -47,25 +47,27 @@ test("the programs of the README are correct, and run", async (t) => {
   execFileSync(process.execPath, [join(HOME, "node_modules/typescript/bin/tsc"), "-p", dir], { stdio: "inherit" });
   for (const name of names) {
     const program = new Program([process.execPath, join(dir, `${name}.js`), shop]);
-    assert.equal(await program.ended(), 0, name);
+    assert.equal(await program.waitForExit(), 0, name);
   }
-  assert.equal(await clientOf(t, url).get("orders/42"), null, "it was given back");
+  assert.equal(await clientOf(t, url).get("orders/42"), null, "the lock was not released");
 });
 
 test("the example runs", async (t) => {
   const program = nodeProgram(t, "examples/nightly.js", (await sharedBroker()).url);
-  await program.line(/^done: 3 orders$/);
-  assert.equal(await program.ended(), 0);
+  await program.waitForLine(/^done: 3 orders$/);
+  assert.equal(await program.waitForExit(), 0);
 });
 
-test("the package that is packed is complete, and works", async (t) => {
+test("the packed package is complete and works", async (t) => {
   const dir = mkdtempSync(join(tmpdir(), "leasehold-package-"));
   t.after(() => {
     rmSync(dir, { recursive: true });
   });
   const npm = ["pack", "--json", "--pack-destination", dir];
-  const said = execFileSync("npm", npm, { cwd: HOME, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
-  const packed = Object.values(JSON.parse(said) as Record<string, { filename: string; files: { path: string }[] }>)[0];
+  const output = execFileSync("npm", npm, { cwd: HOME, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+  const packed = Object.values(
+    JSON.parse(output) as Record<string, { filename: string; files: { path: string }[] }>,
+  )[0];
   const files = packed?.files.map((file) => file.path) ?? [];
   for (const needed of [
     "LICENSE",
@@ -96,6 +98,6 @@ test("the package that is packed is complete, and works", async (t) => {
   const source = code.replaceAll("await using", "const");
   writeFileSync(join(dir, "program.mjs"), source);
   const program = new Program([process.execPath, join(dir, "program.mjs"), (await sharedBroker()).url]);
-  assert.equal(await program.line(/^held/), "held true");
-  assert.equal(await program.ended(), 0);
+  assert.equal(await program.waitForLine(/^held/), "held true");
+  assert.equal(await program.waitForExit(), 0);
 });

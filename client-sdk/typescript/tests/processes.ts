@@ -1,4 +1,4 @@
-// Real brokers, a real Redis and other programs, as processes that the test ends itself.
+// Brokers, Redis servers and other programs as child processes of a test.
 
 import assert from "node:assert/strict";
 import type { ChildProcessByStdio } from "node:child_process";
@@ -13,16 +13,16 @@ import type { Readable, Writable } from "node:stream";
 import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 
-/** The folder of this package. */
+/** Folder of this package. */
 export const HOME = fileURLToPath(new URL("../..", import.meta.url));
-const START_LIMIT_MS = 20_000;
+const START_TIMEOUT_MS = 20_000;
 /**
- * An empty store of another kind may have lost leases, so the broker would grant nothing at first. A broker that does
- * not wait for its store ends if the store does not answer in time, as it may on a busy machine.
+ * Options of a broker on Redis. An empty Redis server may have lost leases, so the broker would grant nothing at first.
+ * Without `--wait-for-store` the broker exits if the store does not answer in time, as it may on a busy machine.
  */
-const PATIENT = ["--trust-empty-store", "--wait-for-store"];
+const REDIS_STORE_OPTIONS = ["--trust-empty-store", "--wait-for-store"];
 
-/** A port that nobody listens on. */
+/** Returns an unused port. */
 export async function freePort(): Promise<number> {
   const server = createServer().listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -39,26 +39,26 @@ function serverBinary(): string {
   return path;
 }
 
-/** One process, whose lines of output can be awaited. */
+/** A child process whose lines of output can be awaited. */
 export class Program {
   readonly lines: string[] = [];
   private readonly child: ChildProcessByStdio<Writable, Readable, null>;
-  private readonly ending: Promise<number | null>;
-  private heard: (() => void)[] = [];
+  private readonly exitCode: Promise<number | null>;
+  private lineListeners: (() => void)[] = [];
 
   constructor(command: readonly string[], environment: Record<string, string> = {}) {
-    // It ignores no signal, though whoever runs the tests may.
+    // The child process has default signal handling, even if the parent of the test ignores signals.
     this.child = spawn("env", ["--default-signal", ...command], {
       stdio: ["pipe", "pipe", "ignore"],
       env: { ...process.env, ...environment },
     });
-    this.ending = once(this.child, "close").then(([code]) => code as number | null);
-    void this.ending.then(() => {
-      this.tell();
+    this.exitCode = once(this.child, "close").then(([code]) => code as number | null);
+    void this.exitCode.then(() => {
+      this.notifyListeners();
     });
     createInterface({ input: this.child.stdout }).on("line", (line) => {
       this.lines.push(line);
-      this.tell();
+      this.notifyListeners();
     });
   }
 
@@ -67,30 +67,30 @@ export class Program {
     return this.child.pid;
   }
 
-  /** Waits for a line with the pattern. */
-  async line(pattern: RegExp): Promise<string> {
-    const late = AbortSignal.timeout(START_LIMIT_MS);
+  /** Waits for a line that matches the pattern. */
+  async waitForLine(pattern: RegExp): Promise<string> {
+    const timeout = AbortSignal.timeout(START_TIMEOUT_MS);
     for (;;) {
-      const found = this.lines.find((line) => pattern.test(line));
-      if (found !== undefined) {
-        return found;
+      const match = this.lines.find((line) => pattern.test(line));
+      if (match !== undefined) {
+        return match;
       }
-      assert(this.child.exitCode === null && !late.aborted, `no ${String(pattern)} in ${this.lines.join("\n")}`);
+      assert(this.child.exitCode === null && !timeout.aborted, `no ${String(pattern)} in ${this.lines.join("\n")}`);
       await new Promise<void>((resolve) => {
-        this.heard.push(resolve);
-        late.addEventListener("abort", () => {
+        this.lineListeners.push(resolve);
+        timeout.addEventListener("abort", () => {
           resolve();
         });
       });
     }
   }
 
-  say(line: string): void {
+  writeLine(line: string): void {
     this.child.stdin.write(`${line}\n`);
   }
 
-  /** Ends its input. */
-  close(): void {
+  /** Closes the standard input of the process. */
+  closeInput(): void {
     this.child.stdin.end();
   }
 
@@ -98,7 +98,7 @@ export class Program {
     process.kill(this.pid, name);
   }
 
-  /** Stops it; returns once it stands still. */
+  /** Sends SIGSTOP, and returns once the process has stopped. */
   pause(): void {
     this.signal("SIGSTOP");
     while (this.state() !== "T");
@@ -108,16 +108,16 @@ export class Program {
     this.signal("SIGCONT");
   }
 
-  /** Waits for its end; its exit code. */
-  ended(): Promise<number | null> {
-    return this.ending;
+  /** Waits for the end of the process, and returns its exit code. */
+  waitForExit(): Promise<number | null> {
+    return this.exitCode;
   }
 
   async kill(): Promise<void> {
     if (this.child.exitCode === null && this.child.signalCode === null) {
       this.signal("SIGKILL");
     }
-    await this.ending;
+    await this.exitCode;
   }
 
   private state(): string {
@@ -125,23 +125,23 @@ export class Program {
     return stat.slice(stat.lastIndexOf(")") + 2)[0] ?? "";
   }
 
-  private tell(): void {
-    const { heard } = this;
-    this.heard = [];
-    for (const resolve of heard) {
+  private notifyListeners(): void {
+    const { lineListeners } = this;
+    this.lineListeners = [];
+    for (const resolve of lineListeners) {
       resolve();
     }
   }
 }
 
-/** A program of Node's, in this test or as a file. */
-export function nodeProgram(t: TestContext, file: string, ...words: string[]): Program {
-  const program = new Program([process.execPath, join(HOME, "build", file), ...words]);
+/** Starts a compiled script of this package with Node. The process ends with the test. */
+export function nodeProgram(t: TestContext, file: string, ...args: string[]): Program {
+  const program = new Program([process.execPath, join(HOME, "build", file), ...args]);
   t.after(() => program.kill());
   return program;
 }
 
-/** One broker on a store; on the same port when it is started again. */
+/** A broker on a store. A restart uses the same port. */
 export class Broker {
   private constructor(
     private readonly store: string,
@@ -149,17 +149,17 @@ export class Broker {
     public program: Program,
   ) {}
 
-  /** Starts one that ends with the test. */
+  /** Starts a broker that ends with the test. */
   static async start(t: TestContext, store = "memory"): Promise<Broker> {
-    const broker = await Broker.free(store);
+    const broker = await Broker.spawn(store);
     t.after(() => broker.kill());
     return broker;
   }
 
-  /** Starts one that somebody else ends. */
-  static async free(store = "memory"): Promise<Broker> {
+  /** Starts a broker that the caller must kill. */
+  static async spawn(store = "memory"): Promise<Broker> {
     const port = await freePort();
-    return new Broker(store, port, await begin(store, port));
+    return new Broker(store, port, await startBroker(store, port));
   }
 
   get addr(): string {
@@ -174,22 +174,22 @@ export class Broker {
     return this.program.kill();
   }
 
-  /** Starts it again after its end. */
+  /** Kills the broker if it runs, and starts it again. */
   async restart(): Promise<void> {
     await this.kill();
-    this.program = await begin(this.store, this.port);
+    this.program = await startBroker(this.store, this.port);
   }
 }
 
-async function begin(store: string, port: number): Promise<Program> {
-  const how = store === "memory" ? ["dev"] : ["serve", "--store", store, ...PATIENT];
-  const where = ["--listen", `127.0.0.1:${String(port)}`, "--admin-listen", "127.0.0.1:0", "--log", "off"];
-  const program = new Program([serverBinary(), ...how, ...where]);
-  await program.line(/^listening on /);
+async function startBroker(store: string, port: number): Promise<Program> {
+  const command = store === "memory" ? ["dev"] : ["serve", "--store", store, ...REDIS_STORE_OPTIONS];
+  const options = ["--listen", `127.0.0.1:${String(port)}`, "--admin-listen", "127.0.0.1:0", "--log", "off"];
+  const program = new Program([serverBinary(), ...command, ...options]);
+  await program.waitForLine(/^listening on /);
   return program;
 }
 
-/** One redis-server without persistence, on a port and in a folder of its own. */
+/** A redis-server without persistence, with its own port and folder. */
 export class Redis {
   private constructor(
     readonly port: number,
@@ -197,36 +197,36 @@ export class Redis {
     readonly program: Program,
   ) {}
 
-  /** Starts one that ends with the test. */
+  /** Starts a server that ends with the test. */
   static async start(t: TestContext): Promise<Redis> {
-    const redis = await Redis.free();
+    const redis = await Redis.spawn();
     t.after(() => redis.kill());
     return redis;
   }
 
-  /** Starts one that somebody else ends. */
-  static async free(): Promise<Redis> {
+  /** Starts a server that the caller must kill. */
+  static async spawn(): Promise<Redis> {
     const port = await freePort();
     const dir = mkdtempSync(join(tmpdir(), "leasehold-redis-"));
-    const where = ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", dir];
-    const program = new Program([process.env["STORE_SERVER"] ?? "redis-server", ...where]);
-    await program.line(/Ready to accept connections/);
+    const options = ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", dir];
+    const program = new Program([process.env["STORE_SERVER"] ?? "redis-server", ...options]);
+    await program.waitForLine(/Ready to accept connections/);
     return new Redis(port, dir, program);
   }
 
-  /** As a broker's store. */
+  /** URL of the server as the store of a broker. */
   get url(): string {
     return `redis://127.0.0.1:${String(this.port)}/0`;
   }
 
-  /** Runs a command by hand. */
-  async command(...words: string[]): Promise<string> {
+  /** Sends a command to the server, and returns its raw reply. */
+  async command(...args: string[]): Promise<string> {
     const socket = connect(this.port, "127.0.0.1");
-    const parts = words.map((word) => `$${String(word.length)}\r\n${word}\r\n`);
-    socket.write(`*${String(words.length)}\r\n${parts.join("")}`);
-    const [answer] = (await once(socket, "data")) as [Buffer];
+    const bulkStrings = args.map((arg) => `$${String(arg.length)}\r\n${arg}\r\n`);
+    socket.write(`*${String(args.length)}\r\n${bulkStrings.join("")}`);
+    const [reply] = (await once(socket, "data")) as [Buffer];
     socket.destroy();
-    return answer.toString();
+    return reply.toString();
   }
 
   async kill(): Promise<void> {

@@ -1,4 +1,4 @@
-// A TCP proxy before a broker: it cuts, swallows, delays and refuses.
+// A TCP proxy in front of a broker that breaks and rejects connections, and drops and delays packets.
 
 import { EventEmitter, once } from "node:events";
 import type { Socket } from "node:net";
@@ -6,114 +6,114 @@ import { connect, createServer } from "node:net";
 import type { TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { freeServer } from "./site.js";
+import { startServer } from "./fixtures.js";
 
-/** Which packets are meant. */
-export type Way = "toBroker" | "toClient";
+/** Direction of packets. */
+export type Direction = "toBroker" | "toClient";
 
-/** Serves until the test ends. */
+/** A proxy that runs until the test ends. */
 export class Proxy {
-  /** As an endpoint. */
+  /** Endpoint of the proxy. */
   url = "";
-  /** How many connections were opened. */
-  opened = 0;
-  /** What clients have said. */
-  sent = "";
-  /** How many bytes were swallowed. */
-  lost = 0;
-  /** Closes new connections at once. */
-  refuses = false;
-  /** Keeps what the broker says for so long. */
+  /** Number of connections that were opened. */
+  connectionCount = 0;
+  /** Bytes that clients have sent, as Latin-1 text. */
+  sentText = "";
+  /** Number of dropped bytes. */
+  droppedBytes = 0;
+  /** True to reset new connections at once. */
+  rejectsConnections = false;
+  /** Delay of packets from the broker, in milliseconds. */
   delayMs = 0;
-  private holdsBack = false;
-  private swallowed: readonly Way[] = [];
-  private readonly open = new Set<Socket>();
+  private isHeld = false;
+  private droppedDirections: readonly Direction[] = [];
+  private readonly sockets = new Set<Socket>();
   private readonly changed = new EventEmitter();
 
-  private constructor(private readonly broker: string) {}
+  private constructor(private readonly brokerAddress: string) {}
 
-  static async start(t: TestContext, broker: string): Promise<Proxy> {
+  static async start(t: TestContext, brokerAddress: string): Promise<Proxy> {
     const server = createServer();
-    const proxy = new Proxy(broker);
+    const proxy = new Proxy(brokerAddress);
     server.on("connection", (socket) => {
       proxy.serve(socket);
     });
-    proxy.url = await freeServer(t, server);
+    proxy.url = await startServer(t, server);
     t.after(() => {
-      proxy.cut();
+      proxy.resetConnections();
     });
     return proxy;
   }
 
-  /** Loses what is sent these ways, while connections stay open. */
-  swallow(...ways: Way[]): void {
-    this.swallowed = ways;
+  /** Drops packets in these directions, while connections stay open. */
+  drop(...directions: Direction[]): void {
+    this.droppedDirections = directions;
   }
 
-  /** Keeps what the broker says until it is called with `false`. */
-  holdBack(holdsBack: boolean): void {
-    this.holdsBack = holdsBack;
+  /** Holds packets from the broker until a call with `false`. */
+  setHeld(isHeld: boolean): void {
+    this.isHeld = isHeld;
     this.changed.emit("changed");
   }
 
-  /** Breaks every connection. */
-  cut(): void {
-    for (const socket of this.open) {
+  /** Resets every connection. */
+  resetConnections(): void {
+    for (const socket of this.sockets) {
       socket.resetAndDestroy();
     }
-    this.open.clear();
+    this.sockets.clear();
   }
 
-  /** Waits until something has happened here. */
-  async until(condition: () => boolean): Promise<void> {
+  /** Waits until the condition is true, and checks it after each change of the proxy. */
+  async waitUntil(condition: () => boolean): Promise<void> {
     while (!condition()) {
       await once(this.changed, "changed");
     }
   }
 
-  private serve(near: Socket): void {
-    this.opened += 1;
+  private serve(clientSocket: Socket): void {
+    this.connectionCount += 1;
     this.changed.emit("changed");
-    if (this.refuses) {
-      near.on("error", () => undefined);
-      near.resetAndDestroy();
+    if (this.rejectsConnections) {
+      clientSocket.on("error", () => undefined);
+      clientSocket.resetAndDestroy();
       return;
     }
-    const [host, port] = this.broker.split(":");
-    const far = connect(Number(port), host);
-    this.pump(near, far, "toBroker");
-    this.pump(far, near, "toClient");
+    const [host, port] = this.brokerAddress.split(":");
+    const brokerSocket = connect(Number(port), host);
+    this.pump(clientSocket, brokerSocket, "toBroker");
+    this.pump(brokerSocket, clientSocket, "toClient");
   }
 
-  private pump(from: Socket, to: Socket, way: Way): void {
+  private pump(from: Socket, to: Socket, direction: Direction): void {
     from.setNoDelay(true);
-    this.open.add(from);
-    // What comes later never passes what is held up.
-    let passed = Promise.resolve();
+    this.sockets.add(from);
+    // The chain of promises keeps the order of delayed packets.
+    let previousWrite = Promise.resolve();
     from.on("data", (data) => {
-      if (way === "toBroker") {
-        this.sent += data.toString("latin1");
+      if (direction === "toBroker") {
+        this.sentText += data.toString("latin1");
       }
-      if (this.swallowed.includes(way)) {
-        this.lost += data.length;
+      if (this.droppedDirections.includes(direction)) {
+        this.droppedBytes += data.length;
         this.changed.emit("changed");
         return;
       }
-      const at = performance.now() + (way === "toClient" ? this.delayMs : 0);
-      passed = passed.then(async () => {
-        const late = at - performance.now();
-        if (late > 0) {
-          await sleep(late);
+      const writeAt = performance.now() + (direction === "toClient" ? this.delayMs : 0);
+      previousWrite = previousWrite.then(async () => {
+        const remainingMs = writeAt - performance.now();
+        if (remainingMs > 0) {
+          await sleep(remainingMs);
         }
-        if (way === "toClient") {
-          await this.until(() => !this.holdsBack);
+        if (direction === "toClient") {
+          await this.waitUntil(() => !this.isHeld);
         }
         to.write(data);
       });
     });
     from.on("error", () => undefined);
     from.on("close", () => {
-      this.open.delete(from);
+      this.sockets.delete(from);
       to.destroy();
     });
   }

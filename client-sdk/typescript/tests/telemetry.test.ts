@@ -1,4 +1,4 @@
-// What the client tells of itself by OpenTelemetry.
+// Tests of spans, trace context and metrics.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -14,11 +14,11 @@ import {
 } from "@opentelemetry/sdk-metrics";
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from "@opentelemetry/sdk-trace-base";
 
+import { clientOf, waitForQueueLength } from "./fixtures.js";
 import { Broker } from "./processes.js";
 import { Proxy } from "./proxy.js";
-import { clientOf, inLine } from "./site.js";
 
-test("calls are spans, the broker hears of them, and times are measured", async (t) => {
+test("calls are recorded as spans and metrics, and the broker receives their trace context", async (t) => {
   const spans = new InMemorySpanExporter();
   trace.setGlobalTracerProvider(new BasicTracerProvider({ spanProcessors: [new SimpleSpanProcessor(spans)] }));
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
@@ -38,23 +38,23 @@ test("calls are spans, the broker hears of them, and times are measured", async 
   });
   assert.equal(await client.tryAcquire("a"), null);
   const next = client.acquire("a");
-  await inLine(client, "a", 1);
+  await waitForQueueLength(client, "a", 1);
   await lease.release();
   await (await next).release();
 
-  const found = spans.getFinishedSpans().filter((span) => span.name === "lock.acquire");
-  const outcomes = found.map((span) => span.attributes["outcome"]);
+  const acquireSpans = spans.getFinishedSpans().filter((span) => span.name === "lock.acquire");
+  const outcomes = acquireSpans.map((span) => span.attributes["outcome"]);
   assert.deepEqual(outcomes, ["granted", "held", "granted"]);
-  assert.equal(found[0]?.spanContext().traceId, traceId);
+  assert.equal(acquireSpans[0]?.spanContext().traceId, traceId);
   assert.deepEqual(
-    found[2]?.events.map((event) => event.name),
+    acquireSpans[2]?.events.map((event) => event.name),
     ["queued", "granted"],
   );
-  assert(proxy.sent.includes(`00-${traceId}-`), "the broker is told of the trace");
+  assert(proxy.sentText.includes(`00-${traceId}-`), "the trace context was not sent to the broker");
   await reader.forceFlush();
-  const names = exporter.getMetrics().flatMap((one) => one.scopeMetrics.flatMap((scope) => scope.metrics));
-  const counted = names.map((metric) => [metric.descriptor.name, metric.dataPoints.length]);
-  assert.deepEqual(Object.fromEntries(counted), {
+  const metricData = exporter.getMetrics().flatMap((one) => one.scopeMetrics.flatMap((scope) => scope.metrics));
+  const dataPointCounts = metricData.map((metric) => [metric.descriptor.name, metric.dataPoints.length]);
+  assert.deepEqual(Object.fromEntries(dataPointCounts), {
     "leasehold.client.wait.duration": 2,
     "leasehold.client.hold.duration": 1,
   });

@@ -1,51 +1,51 @@
-// A broker in memory, for tests of code that uses locks: the same clients and leases, without a network.
+// A fake broker in memory, for tests of code that uses locks: the same clients and leases, without a network.
 
-import type { Backend, Caller } from "../backend.js";
+import type { AcquireCallbacks, Backend } from "../backend.js";
 import { Client } from "../client.js";
 import type { Clock } from "../clock.js";
-import { clockOf, shareClock } from "../clock.js";
+import { clockOf, createSharedClock } from "../clock.js";
 import type { AcquireError, LostReason } from "../errors.js";
-import type { Grip } from "../grip.js";
-import type { Ask, Entry, LockState } from "../order.js";
+import type { LeaseHandle } from "../lease-handle.js";
+import type { AcquireCommand, AcquireScope, LockState } from "../messages.js";
 import type { LockLike, LockName } from "../target.js";
 import { lockOf } from "../target.js";
 import { Locks } from "./locks.js";
 
 /** A broker in memory whose locks are all free. */
 export class FakeBroker {
-  readonly #clock = clockOf(shareClock());
+  readonly #clock = clockOf(createSharedClock());
   readonly #locks = new Locks(this.#clock);
 
-  /** A client of it. */
+  /** Returns a client of this broker. */
   client(owner = "test"): Client {
     return new Client("http://fake", { owner }, new FakeBackend(this.#locks, this.#clock));
   }
 
   /**
-   * Takes a lock away from everybody who holds it; how many leases are over with all their locks. The next in line
-   * gets it at once.
+   * Ends all leases that hold this lock, with all their locks, and returns their number. The next waiter acquires the
+   * lock at once.
    */
   lose(lock: LockLike, reason: LostReason = "StoreLost", message = ""): number {
     return this.#locks.lose(lockOf(lock), { reason, message });
   }
 
-  /** Answers the next call for this lock with an error, as a broker in trouble does. */
+  /** Rejects the next acquire of this lock with an error. */
   refuse(lock: LockLike, error: AcquireError): void {
-    this.#locks.refuseNext(lockOf(lock), error);
+    this.#locks.rejectNext(lockOf(lock), error);
   }
 
-  /** How many hold a lock. */
+  /** Returns the number of holders of a lock. */
   holderCount(lock: LockLike): number {
     return this.#locks.holders(lockOf(lock)).length;
   }
 
-  /** How many calls wait for a lock. */
+  /** Returns the number of calls that wait for a lock. */
   queueLength(lock: LockLike): number {
     return this.#locks.queueLength(lockOf(lock));
   }
 }
 
-/** One client's way to a fake broker. */
+/** Backend of one client of a fake broker. */
 class FakeBackend implements Backend {
   constructor(
     private readonly locks: Locks,
@@ -57,24 +57,24 @@ class FakeBackend implements Backend {
   };
 
   async connect(): Promise<void> {
-    // It answers.
+    // A fake broker is always connected.
   }
 
-  acquire(ask: Ask, caller: Caller): void {
-    this.locks.acquire(this, ask, caller);
+  acquire(command: AcquireCommand, callbacks: AcquireCallbacks): void {
+    this.locks.acquire(this, command, callbacks);
   }
 
   cancel(requestId: string): void {
     this.locks.cancel(requestId);
   }
 
-  release(grip: Grip, entry: Entry): Promise<void> {
-    this.locks.release(grip, entry);
+  release(handle: LeaseHandle, scope: AcquireScope): Promise<void> {
+    this.locks.release(handle, scope);
     return Promise.resolve();
   }
 
-  look(lock: LockName): Promise<LockState | null> {
-    return Promise.resolve().then(() => this.locks.look(this, lock));
+  getLockState(lock: LockName): Promise<LockState | null> {
+    return Promise.resolve().then(() => this.locks.getState(this, lock));
   }
 
   close(): Promise<void> {

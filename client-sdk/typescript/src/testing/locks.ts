@@ -1,8 +1,8 @@
-// The locks of a fake broker: who holds them, and who waits in which order.
+// Locks of a fake broker: holders, queue, grants and losses.
 
 import { randomUUID } from "node:crypto";
 
-import type { Backend, Caller } from "../backend.js";
+import type { AcquireCallbacks, Backend } from "../backend.js";
 import type { Clock } from "../clock.js";
 import type { AcquireError, LeaseholdError, Loss } from "../errors.js";
 import {
@@ -13,309 +13,327 @@ import {
   UpgradeDeniedError,
   WaitTimeoutError,
 } from "../errors.js";
-import { Grip } from "../grip.js";
-import type { Ask, Entry, Holder, LockState, Token } from "../order.js";
+import { LeaseHandle } from "../lease-handle.js";
+import type { AcquireCommand, AcquireScope, Holder, LockGrant, LockState } from "../messages.js";
 import type { LockName, Target } from "../target.js";
-import { isSameLock, lockOf, shownLock } from "../target.js";
-import { Trust } from "../trust.js";
+import { formatLock, isSameLock, lockOf } from "../target.js";
+import { LeaseValidity } from "../validity.js";
 
-/** All of a lock: an exclusive holder takes it, a shared one takes 1 of it. */
-const WHOLE = 2 ** 30;
+/** Limit of a lock without permits: an exclusive holder weighs as much as the limit, a shared holder 1. */
+const EXCLUSIVE_WEIGHT = 2 ** 30;
 const TTL_DEFAULT_MS = 10_000;
-const FOREVER = Number.MAX_SAFE_INTEGER / 2;
+const VALID_FOREVER_MS = Number.MAX_SAFE_INTEGER / 2;
 const HOLDERS_MAX = 5;
-const MISMATCH = "another limit or mode is in use on this lock, or it has not so many permits";
-const UPGRADE = "the lease shares the lock, and cannot have it alone";
+const MISMATCH_MESSAGE = "another limit or mode is in use on this lock, or the request exceeds its permits";
+const UPGRADE_MESSAGE = "the lease holds the lock in a weaker mode and cannot upgrade it";
 
-/** A lock in the hands of a lease. */
+/** The hold of a lease on a lock. */
 interface Hold {
   leaseId: string;
   limit: number;
   holder: Holder;
-  /** One for each entry, with what it weighs. */
+  /** Weights of the entries, by request id. */
   entries: Map<string, number>;
 }
 
 interface Waiter {
   client: Backend;
-  ask: Ask;
-  caller: Caller;
+  command: AcquireCommand;
+  callbacks: AcquireCallbacks;
   locks: LockName[];
   timer: NodeJS.Timeout | undefined;
-  told: string;
+  notified: string;
 }
 
-/** A lease, its trust, and what each acquire has of it. */
+/** A lease with its validity and the handles of its acquires. */
 interface FakeLease {
   client: Backend;
-  trust: Trust;
-  grips: Grip[];
+  validity: LeaseValidity;
+  handles: LeaseHandle[];
 }
 
-/** What a target takes of its lock, and how much that has; 0: as much as is in use. */
+/** Returns the weight that a target requests, and the limit of its lock; a limit of 0 means the limit in use. */
 function weightOf(target: Target): [weight: number, limit: number] {
   if (target.permits !== undefined) {
     return [Math.max(target.permits, 1), target.limit ?? 0];
   }
-  return target.shared === true ? [1, WHOLE] : [WHOLE, WHOLE];
+  return target.shared === true ? [1, EXCLUSIVE_WEIGHT] : [EXCLUSIVE_WEIGHT, EXCLUSIVE_WEIGHT];
 }
 
-/** As much as its strongest entry. */
-function held(hold: Hold): number {
+/** Returns the weight of a hold, which is the largest weight of its entries. */
+function holdWeight(hold: Hold): number {
   return Math.max(...hold.entries.values());
 }
 
-/** All locks of a fake broker. */
+/** State of all locks of a fake broker. */
 export class Locks {
   private readonly holds = new Map<string, Hold[]>();
   private readonly leases = new Map<string, FakeLease>();
-  private line: Waiter[] = [];
+  private queue: Waiter[] = [];
   private lastToken = 0;
-  private readonly refusals = new Map<string, LeaseholdError[]>();
-  private readonly closed = new Set<Backend>();
+  private readonly nextErrors = new Map<string, LeaseholdError[]>();
+  private readonly closedClients = new Set<Backend>();
 
   constructor(private readonly clock: Clock) {}
 
-  /** Takes locks, at once or in its turn. */
-  acquire(client: Backend, ask: Ask, caller: Caller): void {
-    const error = this.never(client, ask);
+  /** Acquires locks, at once or after waiting in the queue. */
+  acquire(client: Backend, command: AcquireCommand, callbacks: AcquireCallbacks): void {
+    const error = this.finalError(client, command);
     if (error !== null) {
-      caller.failed(error);
+      callbacks.onFailed(error);
       return;
     }
-    const waiter: Waiter = { client, ask, caller, locks: ask.call.targets.map(lockOf), timer: undefined, told: "" };
-    this.line.push(waiter);
-    this.settle();
-    if (!this.line.includes(waiter)) {
+    const waiter: Waiter = {
+      client,
+      command,
+      callbacks,
+      locks: command.params.targets.map(lockOf),
+      timer: undefined,
+      notified: "",
+    };
+    this.queue.push(waiter);
+    this.processQueue();
+    if (!this.queue.includes(waiter)) {
       return;
     }
-    if (ask.waitMs > 0) {
+    if (command.waitMs > 0) {
       waiter.timer = setTimeout(() => {
-        this.refuse(waiter);
-      }, ask.waitMs);
+        this.reject(waiter);
+      }, command.waitMs);
     } else {
-      this.refuse(waiter);
+      this.reject(waiter);
     }
   }
 
-  /** The next call for this lock gets this answer. */
-  refuseNext(lock: LockName, error: AcquireError): void {
-    const key = shownLock(lock);
-    this.refusals.set(key, [...(this.refusals.get(key) ?? []), error]);
+  /** Rejects the next call for this lock with this error. */
+  rejectNext(lock: LockName, error: AcquireError): void {
+    const key = formatLock(lock);
+    this.nextErrors.set(key, [...(this.nextErrors.get(key) ?? []), error]);
   }
 
-  /** The caller is gone. */
+  /** Removes a call from the queue. */
   cancel(requestId: string): void {
-    const waiter = this.line.find(({ ask }) => ask.call.requestId === requestId);
+    const waiter = this.queue.find(({ command }) => command.params.requestId === requestId);
     if (waiter !== undefined) {
-      this.leave(waiter);
-      this.settle();
+      this.removeWaiter(waiter);
+      this.processQueue();
     }
   }
 
-  /** Gives back what one acquire has got. */
-  release(grip: Grip, entry: Entry): void {
-    for (const lock of entry.locks) {
-      const holds = this.of(lock);
-      holds.find((hold) => hold.leaseId === grip.leaseId)?.entries.delete(entry.requestId);
+  /** Releases the locks of one acquire. */
+  release(handle: LeaseHandle, scope: AcquireScope): void {
+    for (const lock of scope.locks) {
+      const holds = this.holdsOf(lock);
+      holds.find((hold) => hold.leaseId === handle.leaseId)?.entries.delete(scope.requestId);
       this.holds.set(
-        shownLock(lock),
+        formatLock(lock),
         holds.filter((hold) => hold.entries.size > 0),
       );
     }
-    const isHeld = [...this.holds.values()].flat().some((hold) => hold.leaseId === grip.leaseId);
+    const isHeld = [...this.holds.values()].flat().some((hold) => hold.leaseId === handle.leaseId);
     if (!isHeld) {
-      this.leases.get(grip.leaseId)?.trust.end("Released");
-      this.leases.delete(grip.leaseId);
+      this.leases.get(handle.leaseId)?.validity.end("Released");
+      this.leases.delete(handle.leaseId);
     }
-    this.settle();
+    this.processQueue();
   }
 
-  /** Takes a lock away from everybody who holds it; how many leases are over. */
+  /** Ends all leases that hold a lock, and returns their number. */
   lose(lock: LockName, loss: Loss): number {
-    const gone = this.of(lock).map((hold) => hold.leaseId);
-    this.end(gone, loss);
-    return gone.length;
+    const leaseIds = this.holdsOf(lock).map((hold) => hold.leaseId);
+    this.end(leaseIds, loss);
+    return leaseIds.length;
   }
 
-  /** A client is shut down: what it holds is free, and its calls are over. */
+  /** Shuts a client down: its leases end, and its calls fail. */
   close(client: Backend): void {
-    this.closed.add(client);
-    for (const waiter of this.line.filter((one) => one.client === client)) {
-      this.leave(waiter);
-      waiter.caller.failed(new ClosedError());
+    this.closedClients.add(client);
+    for (const waiter of this.queue.filter((other) => other.client === client)) {
+      this.removeWaiter(waiter);
+      waiter.callbacks.onFailed(new ClosedError());
     }
-    const own = [...this.leases].filter(([, lease]) => lease.client === client).map(([leaseId]) => leaseId);
-    this.end(own, { reason: "Closed", message: "" });
+    const leaseIds = [...this.leases].filter(([, lease]) => lease.client === client).map(([leaseId]) => leaseId);
+    this.end(leaseIds, { reason: "Closed", message: "" });
   }
 
-  /** Who holds a lock. */
+  /** Returns the holders of a lock. */
   holders(lock: LockName): Holder[] {
-    return this.of(lock).map((hold) => hold.holder);
+    return this.holdsOf(lock).map((hold) => hold.holder);
   }
 
-  /** How many calls wait for a lock. */
+  /** Returns the number of calls that wait for a lock. */
   queueLength(lock: LockName): number {
-    return this.line.filter(({ locks }) => locks.some((one) => isSameLock(one, lock))).length;
+    return this.queue.filter(({ locks }) => locks.some((other) => isSameLock(other, lock))).length;
   }
 
-  /** What a client sees of a lock. */
-  look(client: Backend, lock: LockName): LockState | null {
-    if (this.closed.has(client)) {
+  /** Returns the state of a lock, or null if it has neither holders nor waiters. */
+  getState(client: Backend, lock: LockName): LockState | null {
+    if (this.closedClients.has(client)) {
       throw new ClosedError();
     }
     const [holders, queueLength] = [this.holders(lock), this.queueLength(lock)];
     if (holders.length === 0 && queueLength === 0) {
       return null;
     }
-    const tokens = holders.map((one) => one.fencingToken);
-    return { holders, queueLength, lastFencingToken: tokens.length === 0 ? this.lastToken : Math.max(...tokens) };
+    const fencingTokens = holders.map((other) => other.fencingToken);
+    return {
+      holders,
+      queueLength,
+      lastFencingToken: fencingTokens.length === 0 ? this.lastToken : Math.max(...fencingTokens),
+    };
   }
 
-  private of(lock: LockName): Hold[] {
-    return this.holds.get(shownLock(lock)) ?? [];
+  private holdsOf(lock: LockName): Hold[] {
+    return this.holds.get(formatLock(lock)) ?? [];
   }
 
-  /** Why a call can never be granted. */
-  private never(client: Backend, ask: Ask): LeaseholdError | null {
-    if (this.closed.has(client)) {
+  /** Returns the error of a call that can never be granted, or null. */
+  private finalError(client: Backend, command: AcquireCommand): LeaseholdError | null {
+    if (this.closedClients.has(client)) {
       return new ClosedError();
     }
-    if (ask.under !== undefined && !this.leases.has(ask.under)) {
+    if (command.under !== undefined && !this.leases.has(command.under)) {
       return new LeaseLostError({ reason: "Released", message: "" });
     }
-    for (const target of ask.call.targets) {
-      const refusal = this.refusals.get(shownLock(lockOf(target)))?.shift();
-      if (refusal !== undefined) {
-        return refusal;
+    for (const target of command.params.targets) {
+      const nextError = this.nextErrors.get(formatLock(lockOf(target)))?.shift();
+      if (nextError !== undefined) {
+        return nextError;
       }
-      const holds = this.of(lockOf(target));
+      const holds = this.holdsOf(lockOf(target));
       const inUse = holds[0]?.limit;
-      const [weight, asked] = weightOf(target);
-      const limit = asked === 0 ? (inUse ?? 1) : asked;
+      const [weight, requestedLimit] = weightOf(target);
+      const limit = requestedLimit === 0 ? (inUse ?? 1) : requestedLimit;
       if ((inUse !== undefined && inUse !== limit) || weight > limit) {
-        return new LimitMismatchError(MISMATCH);
+        return new LimitMismatchError(MISMATCH_MESSAGE);
       }
-      const own = holds.find((hold) => hold.leaseId === ask.under);
-      if (own !== undefined && held(own) < weight) {
-        return new UpgradeDeniedError(UPGRADE);
+      const currentHold = holds.find((hold) => hold.leaseId === command.under);
+      if (currentHold !== undefined && holdWeight(currentHold) < weight) {
+        return new UpgradeDeniedError(UPGRADE_MESSAGE);
       }
     }
     return null;
   }
 
-  private leave(waiter: Waiter): void {
+  private removeWaiter(waiter: Waiter): void {
     clearTimeout(waiter.timer);
-    this.line = this.line.filter((one) => one !== waiter);
+    this.queue = this.queue.filter((other) => other !== waiter);
   }
 
-  private end(gone: string[], loss: Loss): void {
+  private end(leaseIds: string[], loss: Loss): void {
     for (const [lock, holds] of this.holds) {
       this.holds.set(
         lock,
-        holds.filter((hold) => !gone.includes(hold.leaseId)),
+        holds.filter((hold) => !leaseIds.includes(hold.leaseId)),
       );
     }
-    const over = gone.map((leaseId) => this.leases.get(leaseId));
-    for (const leaseId of gone) {
+    const endedLeases = leaseIds.map((leaseId) => this.leases.get(leaseId));
+    for (const leaseId of leaseIds) {
       this.leases.delete(leaseId);
     }
-    for (const lease of over) {
-      lease?.trust.end(loss.reason);
-      for (const grip of lease?.grips ?? []) {
-        grip.end(loss);
+    for (const lease of endedLeases) {
+      lease?.validity.end(loss.reason);
+      for (const handle of lease?.handles ?? []) {
+        handle.recordLoss(loss);
       }
     }
-    this.settle();
+    this.processQueue();
   }
 
-  private refuse(waiter: Waiter): void {
-    this.leave(waiter);
+  private reject(waiter: Waiter): void {
+    this.removeWaiter(waiter);
     const holders = waiter.locks.flatMap((lock) => this.holders(lock)).slice(0, HOLDERS_MAX);
     const queueLength = Math.max(...waiter.locks.map((lock) => this.queueLength(lock)));
-    const message = `${waiter.locks.map(shownLock).join(", ")} is held`;
-    const made = waiter.ask.waitMs > 0 ? WaitTimeoutError : HeldError;
-    waiter.caller.failed(new made(message, { holders, queueLength }));
-    this.settle();
+    const message = `${waiter.locks.map(formatLock).join(", ")} is held`;
+    const errorClass = waiter.command.waitMs > 0 ? WaitTimeoutError : HeldError;
+    waiter.callbacks.onFailed(new errorClass(message, { holders, queueLength }));
+    this.processQueue();
   }
 
-  /** Grants what can be granted, in the order of the line. */
-  private settle(): void {
-    const wanted: LockName[] = [];
-    for (const waiter of [...this.line]) {
-      const { under } = waiter.ask;
+  /** Grants all calls that can be granted, in the order of the queue, and sends queue positions to the others. */
+  private processQueue(): void {
+    const blockedLocks: LockName[] = [];
+    for (const waiter of [...this.queue]) {
+      const { under } = waiter.command;
       if (under !== undefined && !this.leases.has(under)) {
-        this.leave(waiter);
-        waiter.caller.failed(new LeaseLostError({ reason: "Released", message: "" }));
-      } else if (!wanted.some((lock) => waiter.locks.some((one) => isSameLock(one, lock))) && this.fits(waiter)) {
-        this.leave(waiter);
+        this.removeWaiter(waiter);
+        waiter.callbacks.onFailed(new LeaseLostError({ reason: "Released", message: "" }));
+      } else if (
+        !blockedLocks.some((lock) => waiter.locks.some((other) => isSameLock(other, lock))) &&
+        this.hasCapacity(waiter)
+      ) {
+        this.removeWaiter(waiter);
         this.grant(waiter);
       } else {
-        wanted.push(...waiter.locks);
+        blockedLocks.push(...waiter.locks);
       }
     }
-    for (const waiter of [...this.line]) {
-      this.tellPlace(waiter);
+    for (const waiter of [...this.queue]) {
+      this.notifyPosition(waiter);
     }
   }
 
-  private fits(waiter: Waiter): boolean {
-    return waiter.ask.call.targets.every((target) => {
-      const holds = this.of(lockOf(target));
-      if (holds.some((hold) => hold.leaseId === waiter.ask.under)) {
+  private hasCapacity(waiter: Waiter): boolean {
+    return waiter.command.params.targets.every((target) => {
+      const holds = this.holdsOf(lockOf(target));
+      if (holds.some((hold) => hold.leaseId === waiter.command.under)) {
         return true;
       }
-      const [weight, asked] = weightOf(target);
-      const limit = holds[0]?.limit ?? (asked === 0 ? 1 : asked);
-      return holds.reduce((sum, hold) => sum + held(hold), weight) <= limit;
+      const [weight, requestedLimit] = weightOf(target);
+      const limit = holds[0]?.limit ?? (requestedLimit === 0 ? 1 : requestedLimit);
+      return holds.reduce((sum, hold) => sum + holdWeight(hold), weight) <= limit;
     });
   }
 
-  private grant({ client, ask, caller }: Waiter): void {
-    const leaseId = ask.under ?? randomUUID();
-    const ttlMs = ask.call.ttlMs ?? TTL_DEFAULT_MS;
+  private grant({ client, command, callbacks }: Waiter): void {
+    const leaseId = command.under ?? randomUUID();
+    const ttlMs = command.params.ttlMs ?? TTL_DEFAULT_MS;
     let lease = this.leases.get(leaseId);
     if (lease === undefined) {
-      lease = { client, trust: Trust.begin(FOREVER, ttlMs, this.clock), grips: [] };
+      lease = { client, validity: LeaseValidity.start(VALID_FOREVER_MS, ttlMs, this.clock), handles: [] };
       this.leases.set(leaseId, lease);
     }
-    const tokens = ask.call.targets.map((target) => this.enter(leaseId, target, ask, ttlMs));
-    const grip = new Grip({ leaseId, tokens, ttlMs }, ask.call.requestId, lease.trust, client);
-    lease.grips.push(grip);
-    caller.granted(grip);
+    const grants = command.params.targets.map((target) => this.addEntry(leaseId, target, command, ttlMs));
+    const handle = new LeaseHandle({ leaseId, grants, ttlMs }, command.params.requestId, lease.validity, client);
+    lease.handles.push(handle);
+    callbacks.onGranted(handle);
   }
 
-  private enter(leaseId: string, target: Target, ask: Ask, ttlMs: number): Token {
-    const [weight, asked] = weightOf(target);
+  private addEntry(leaseId: string, target: Target, command: AcquireCommand, ttlMs: number): LockGrant {
+    const [weight, requestedLimit] = weightOf(target);
     const lock = lockOf(target);
-    const holds = this.of(lock);
-    const own = holds.find((hold) => hold.leaseId === leaseId);
-    if (own !== undefined) {
-      own.entries.set(ask.call.requestId, weight);
-      return { lock, fencingToken: own.holder.fencingToken };
+    const holds = this.holdsOf(lock);
+    const currentHold = holds.find((hold) => hold.leaseId === leaseId);
+    if (currentHold !== undefined) {
+      currentHold.entries.set(command.params.requestId, weight);
+      return { lock, fencingToken: currentHold.holder.fencingToken };
     }
     this.lastToken += 1;
     const fencingToken = this.lastToken;
-    const { id: owner, reason } = ask.call.owner;
+    const { id: owner, reason } = command.params.owner;
     const holder = { leaseId, owner, reason, fencingToken, since: new Date(), remainingMs: ttlMs };
-    const limit = holds[0]?.limit ?? (asked === 0 ? 1 : asked);
-    const hold = { leaseId, limit, holder, entries: new Map([[ask.call.requestId, weight]]) };
-    this.holds.set(shownLock(lock), [...holds, hold]);
+    const limit = holds[0]?.limit ?? (requestedLimit === 0 ? 1 : requestedLimit);
+    const hold = { leaseId, limit, holder, entries: new Map([[command.params.requestId, weight]]) };
+    this.holds.set(formatLock(lock), [...holds, hold]);
     return { lock, fencingToken };
   }
 
-  private tellPlace(waiter: Waiter): void {
+  private notifyPosition(waiter: Waiter): void {
     const [lock] = waiter.locks;
     if (lock === undefined) {
       return;
     }
-    const before = this.line.slice(0, this.line.indexOf(waiter));
-    const position = 1 + before.filter(({ locks }) => locks.some((one) => isSameLock(one, lock))).length;
-    const place = { position, queueLength: this.queueLength(lock), holders: this.holders(lock).slice(0, HOLDERS_MAX) };
-    const told = JSON.stringify(place);
-    if (told !== waiter.told) {
-      waiter.told = told;
-      waiter.caller.place(place);
+    const before = this.queue.slice(0, this.queue.indexOf(waiter));
+    const position = 1 + before.filter(({ locks }) => locks.some((other) => isSameLock(other, lock))).length;
+    const queuePosition = {
+      position,
+      queueLength: this.queueLength(lock),
+      holders: this.holders(lock).slice(0, HOLDERS_MAX),
+    };
+    const notified = JSON.stringify(queuePosition);
+    if (notified !== waiter.notified) {
+      waiter.notified = notified;
+      waiter.callbacks.onPosition(queuePosition);
     }
   }
 }

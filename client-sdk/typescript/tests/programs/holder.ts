@@ -1,10 +1,10 @@
-// Takes a lock and does what it is told, a word a line: holder URL LOCK TTL_MS [END].
+// Acquires a lock and executes commands, one word per line: holder URL LOCK TTL_MS [END].
 
 import { createInterface } from "node:readline";
 
 import { Client } from "@leasehold/client";
 
-const [url = "", lock = "", ttlMs = "", end = "stay"] = process.argv.slice(2);
+const [url = "", lock = "", ttlMs = "", end = "wait"] = process.argv.slice(2);
 const client = new Client(url, {
   warn: (message) => {
     console.log(`warned ${message}`);
@@ -12,15 +12,15 @@ const client = new Client(url, {
 });
 const lease = await client.acquire(lock, { ttlMs: Number(ttlMs) });
 lease.signal.addEventListener("abort", () => {
-  console.log(`told ${String(lease.lostReason)}`);
+  console.log(`lost ${String(lease.lostReason)}`);
 });
 console.log(`held ${String(lease.fencingToken)}`);
 
-if (end === "stay") {
-  createInterface({ input: process.stdin }).on("line", (word) => {
-    if (word === "ask") {
+if (end === "wait") {
+  createInterface({ input: process.stdin }).on("line", (command) => {
+    if (command === "check") {
       console.log(`valid ${String(lease.isValid())} ${String(lease.signal.aborted)}`);
-    } else if (word === "block") {
+    } else if (command === "block") {
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3 * Number(ttlMs));
       console.log(`blocked ${String(lease.isValid())}`);
     }

@@ -1,4 +1,4 @@
-// Holds a lock, uses up its file descriptors, and tells how long the lock is valid then: starved URL LOCK TTL_MS.
+// Holds a lock, exhausts its file descriptors, and prints whether the lock stays valid: starved URL LOCK TTL_MS.
 
 import { openSync } from "node:fs";
 
@@ -15,7 +15,7 @@ try {
   console.log(`starved ${String(lease.isValid())}`);
 }
 lease.signal.addEventListener("abort", () => {
-  console.log(`told ${String(lease.lostReason)} ${String(lease.isValid())}`);
+  console.log(`lost ${String(lease.lostReason)} ${String(lease.isValid())}`);
   process.exit();
 });
 setInterval(

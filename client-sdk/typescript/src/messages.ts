@@ -1,0 +1,157 @@
+// Messages between the program and the worker thread that renews its leases. All of them are plain data.
+
+import type { SharedClock } from "./clock.js";
+import type { Loss } from "./errors.js";
+import type { LockName, Target } from "./target.js";
+
+/** A holder of a lock, as other callers may see it. A hint that may be stale. */
+export interface Holder {
+  /** Public identifier of the lease. */
+  readonly leaseId: string;
+  /** Name of the process that holds the lock. */
+  readonly owner: string;
+  /** Reason for which the process acquired the lock. */
+  readonly reason: string;
+  /** Fencing token of the grant. */
+  readonly fencingToken: number;
+  /** Time of the grant by the broker's clock. */
+  readonly since: Date | undefined;
+  /** Time until the lease expires, in milliseconds. */
+  readonly remainingMs: number;
+}
+
+/** Position in the queue of a lock. A hint, which the broker updates at most once a second. */
+export interface QueuePosition {
+  /** Position counted from 1, which is the next waiter. */
+  readonly position: number;
+  /** Number of all waiters. */
+  readonly queueLength: number;
+  /** Some holders of the lock; at most 5. */
+  readonly holders: readonly Holder[];
+}
+
+/** State of a lock when the broker read it. */
+export interface LockState {
+  /** Holders of the lock; at most 100. */
+  readonly holders: readonly Holder[];
+  /** Number of waiters. */
+  readonly queueLength: number;
+  /** Fencing token of the latest grant. */
+  readonly lastFencingToken: number;
+}
+
+/** Description of a caller for operators and other callers. */
+export interface Owner {
+  id: string;
+  reason: string;
+  labels: Record<string, string>;
+}
+
+/** Parameters of an acquire, which are equal in all attempts. */
+export interface AcquireParams {
+  targets: readonly Target[];
+  owner: Owner;
+  /** Secret: a client that has the request id can repeat the call, and so attach the lease. */
+  requestId: string;
+  ttlMs?: number | undefined;
+  maxHoldMs?: number | undefined;
+  lockDelayMs?: number | undefined;
+  disconnectGraceMs?: number | undefined;
+  /** Trace context of the caller; empty if there is none. */
+  traceparent: string;
+}
+
+/** An acquire as the program sends it to the worker thread. */
+export interface AcquireCommand {
+  params: AcquireParams;
+  /** Time to wait in the queue. */
+  waitMs: number;
+  /** Id of the lease to which the locks are added. */
+  under?: string | undefined;
+}
+
+/** Locks of a lease that one acquire was granted. */
+export interface AcquireScope {
+  requestId: string;
+  locks: LockName[];
+}
+
+/** A granted lock and its fencing token. */
+export interface LockGrant {
+  readonly lock: LockName;
+  readonly fencingToken: number;
+}
+
+/** Result of a granted acquire. */
+export interface GrantedLease {
+  leaseId: string;
+  grants: LockGrant[];
+  /** Shared memory of the validity of the lease; see `LeaseValidity`. */
+  validity: SharedArrayBuffer;
+  ttlMs: number;
+}
+
+/** TLS settings, as PEM texts. */
+export interface TlsSettings {
+  ca?: string | undefined;
+  cert?: string | undefined;
+  key?: string | undefined;
+  serverName?: string | undefined;
+}
+
+/** Address of a broker, or of several brokers behind one name. */
+export interface Endpoint {
+  name: string;
+  address: string;
+  isTls: boolean;
+}
+
+/** Endpoints of the brokers, with TLS settings and credentials. */
+export interface ConnectionSettings {
+  endpoints: Endpoint[];
+  tls: TlsSettings;
+  bearerToken?: string | undefined;
+  /** File that contains the token. Read for each connection and call, and every second while a stream is open. */
+  bearerTokenFile?: string | undefined;
+}
+
+/** Start parameters of the worker thread. */
+export interface WorkerSettings {
+  connectionSettings: ConnectionSettings;
+  clock: SharedClock;
+}
+
+/** An error as plain data, which is sent between threads. */
+export interface Failure {
+  code: string;
+  message: string;
+  holders: readonly Holder[];
+  queueLength: number;
+  retryAfterMs?: number | undefined;
+  loss?: Loss | undefined;
+}
+
+/** A command to the worker thread. Commands with an id are answered. */
+export type Command =
+  | { kind: "connect"; id: number }
+  | { kind: "acquire"; id: number; acquire: AcquireCommand }
+  | { kind: "cancel"; requestId: string }
+  | { kind: "release"; id: number; leaseId: string; scope: AcquireScope }
+  | { kind: "getLockState"; id: number; lock: LockName }
+  /** Closes all streams. Afterwards the thread sets `done` to 1 and wakes the threads that wait on `done`. */
+  | { kind: "close"; id: number; timeoutMs: number; closedFlag: SharedArrayBuffer };
+
+/** The response of the worker thread to a command. */
+export type CommandResponse =
+  | { kind: "done" }
+  | { kind: "granted"; lease: GrantedLease }
+  | { kind: "lockState"; state: LockState | null }
+  | { kind: "failed"; failure: Failure };
+
+/** A message from the worker thread. */
+export type WorkerMessage =
+  | { kind: "response"; id: number; response: CommandResponse }
+  | { kind: "position"; id: number; position: QueuePosition }
+  | { kind: "lost"; leaseId: string; loss: Loss }
+  /** An exception in the worker thread. */
+  | { kind: "error"; text: string };
