@@ -1,4 +1,4 @@
-# Commands of the project. `make` alone lists them.
+# Commands of the project. `make` without a target lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -6,12 +6,12 @@ SHELL := /bin/bash
 export LEASEHOLD_CACHE ?= $(HOME)/.cache/leasehold
 BUF         = "$$(scripts/setup.sh buf)/buf"
 CARGO_DENY := $(LEASEHOLD_CACHE)/cargo-deny-0.20.2/bin/cargo-deny
-# Where the tools of the Python client are; asked when a command needs it.
+# Folder of the tools of the Python client, determined when a command needs it.
 PYTHON_BIN  = "$$(scripts/setup.sh python)/bin"
-# Clients that bring a setup.sh, build.sh, check.sh and test.sh of their own.
+# Clients with their own setup.sh, build.sh, check.sh and test.sh.
 CLIENTS    := go java typescript
 
-# How much of the counts and durations the tests run: 1 is all, as in `make soak`.
+# Scale of the counts and durations of the tests; 1 is the full scale, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
 .PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz check fix bench
@@ -19,7 +19,7 @@ export LEASEHOLD_TEST_SCALE ?= 0.1
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what tests and checks need (as root on Debian), or say how
+setup: ## Install what tests and checks need (as root on Debian), or print how to
 	@scripts/setup.sh
 
 dev: ## Run the broker on the embedded store; needs only cargo
@@ -31,15 +31,15 @@ test: ## Run all tests, with counts scaled by LEASEHOLD_TEST_SCALE (0.1)
 	scripts/preflight.sh crates leasehold-server leasehold-cli leasehold-tests
 	scripts/run_tests.py
 
-# What an edit changes is compiled incrementally, which the profile does not do for a first build.
+# Changes are compiled incrementally, which the profile disables for the first build.
 quick: export CARGO_INCREMENTAL = 1
-quick: ## Check the form, lint what has changed, run unit tests and the semantics of locks (memory, one Redis)
+quick: ## Check formatting, lint changed crates, run unit tests and lock conformance tests (memory, one Redis)
 	cargo fmt --all --check
 	changed="$$(scripts/changed_crates.sh)"; [[ -z "$$changed" ]] || cargo clippy --locked --all-targets $$changed -- -D warnings
 	cargo test --locked --profile quickstart --lib --bins
 	cargo test --locked --profile quickstart -p leasehold-tests --test conformance -- stores::memory stores::redis
 
-# LEASEHOLD_SERVER names a broker that is built already.
+# LEASEHOLD_SERVER names an existing broker binary to use instead of building one.
 test-python: setup ## Check and test the Python client alone
 	client-sdk/python/check.sh $(PYTHON_BIN)
 	[[ -n "$${LEASEHOLD_SERVER:-}" ]] || cargo build -p leasehold-server --bins
@@ -57,7 +57,7 @@ test-chart: setup ## Check and test the Helm chart alone
 	deploy/helm/check.sh $(PYTHON_BIN)
 	scripts/run_tests.py operations::loads::chart_upgrade operations::waits::liveness chart
 
-test-image: setup ## Build the container image without a daemon, look into it, and run it
+test-image: setup ## Build the container image without a daemon, inspect it, and run it
 	deploy/docker/test.sh
 
 test-cli: setup ## Run the tests of the command line alone
@@ -67,11 +67,11 @@ soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
 
-soak-fuzz: ## Fuzz each kind of input for an hour of CPU time; goes on where it was interrupted
+soak-fuzz: ## Fuzz each kind of input for an hour of CPU time; continues after an interruption
 	scripts/fuzz.py --soak
 
-# The crates that cargo-deny has downloaded for the first check are there for the second one, which has no network.
-check: setup ## Formatting, lints, dependencies (advisories where ADVISORY_DB names a clone), docs, API
+# The first check of cargo-deny downloads the crates that the second one, which works offline, needs.
+check: setup ## Check formatting, lints, dependencies (and advisories if ADVISORY_DB names a clone), docs and API
 	scripts/setup.sh check
 	python3 -m unittest discover --start-directory scripts/tests
 	cargo fmt --all --check
@@ -79,6 +79,7 @@ check: setup ## Formatting, lints, dependencies (advisories where ADVISORY_DB na
 	$(CARGO_DENY) --locked --workspace check bans licenses sources
 	[[ -z "$${ADVISORY_DB:-}" ]] || scripts/check_advisories.sh $(CARGO_DENY) "$$ADVISORY_DB"
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	git ls-files '*.md' | xargs $(PYTHON_BIN)/mdformat --check
 	proto/check.sh
 	$(BUF) lint proto
 	$(BUF) breaking proto --against proto/released.binpb
@@ -86,13 +87,14 @@ check: setup ## Formatting, lints, dependencies (advisories where ADVISORY_DB na
 	client-sdk/python/check.sh $(PYTHON_BIN)
 	for client in $(CLIENTS); do client-sdk/$$client/check.sh; done
 
-fix: setup ## Repair what formatting and lints can repair by themselves
+fix: setup ## Apply the formatters and the automatic fixes of lints
 	cargo clippy --fix --allow-dirty --allow-staged --workspace --all-targets
 	cargo fmt --all
+	git ls-files '*.md' | xargs $(PYTHON_BIN)/mdformat
 	deploy/helm/check.sh $(PYTHON_BIN) --fix
 	client-sdk/python/check.sh $(PYTHON_BIN) --fix
 	for client in $(CLIENTS); do client-sdk/$$client/check.sh --fix; done
 
-bench: setup ## Measure the broker beside its limits and other systems; prints tables
+bench: setup ## Benchmark the broker against its limits and other systems; prints tables
 	cargo build --profile dist --workspace --bins
 	cargo bench --profile dist --workspace --bench broker

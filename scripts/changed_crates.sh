@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints `--package NAME` for each crate that has changed since the branch left main, committed or not.
+# Prints `--package NAME` for each crate that has changed since the branch left main, including uncommitted changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -33,14 +33,14 @@ def junit_name(case: ElementTree.Element) -> str:
 
 
 def read_junit(path: Path) -> list[tuple[str, bool]]:
-    """Returns the tests of a report with whether they passed; skipped ones are left out."""
+    """Returns the names of the tests of a report, and true for those that passed. Omits skipped tests."""
     results: list[tuple[str, bool]] = []
     for case in ElementTree.parse(path).iter("testcase"):
         if case.find("skipped") is not None:
             continue
         name = junit_name(case)
         passed = all(case.find(kind) is None for kind in FAILURES)
-        # pytest reports a test again if it fails once more while it cleans up.
+        # pytest reports a test a second time if its cleanup fails, too.
         if "::" in name and results and results[-1][0] == name:
             passed = results.pop()[1] and passed
         results.append((name, passed))
@@ -48,14 +48,14 @@ def read_junit(path: Path) -> list[tuple[str, bool]]:
 
 
 def read_go(path: Path) -> list[tuple[str, bool]]:
-    """Returns the tests without subtests, those that failed by themselves, and the packages that did not build or ended
-    early, with whether they passed."""
+    """Returns names, and true for those that passed: of tests without subtests, of tests that failed outside their
+    subtests, and of packages that did not build or ended early."""
     outcomes: dict[tuple[str, str], str] = {}
     for line in path.read_text().splitlines():
         try:
             event = json.loads(line)
         except ValueError:
-            continue  # What a program wrote past the test runner.
+            continue  # Output of a program that bypassed the test runner.
         if event.get("Action") in ("run", "pass", "fail", "skip") and "Package" in event:
             outcomes[event["Package"], event.get("Test", "")] = event["Action"]
 

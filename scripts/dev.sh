@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the broker on the embedded store (make dev). Before that it builds the broker and the command line, in one call of
-# cargo: two would compile what they share twice, with different features.
+# Runs the broker on the embedded store (make dev). Before that it builds the broker and the command line in one call of
+# cargo, because two calls would compile their common dependencies twice, with different features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly TARGET="${CARGO_TARGET_DIR:-target}"
 readonly PROGRAMS="$TARGET/quickstart"
-# Its time is that of the last build.
+# The modification time of this file is the time of the last build.
 readonly BUILT="$PROGRAMS/.built"
 readonly SOURCES=(Cargo.toml Cargo.lock rust-toolchain.toml proto server client-sdk/rust client-sdk/cli)
 

@@ -38,14 +38,14 @@ PACKAGES = ["leasehold-fuzz", "leasehold-cli", "leasehold", "leasehold-proto", "
 
 @dataclass
 class Outcome:
-    """What one run of a target has done."""
+    """The result of one run of a target."""
     failure: str
     inputs: int
     cpu_seconds: float
 
 
 def output_of(*command: str) -> str:
-    """Returns what a command prints."""
+    """Returns the output of a command."""
     return subprocess.check_output(command, cwd=ROOT, text=True)
 
 
@@ -74,7 +74,7 @@ def fuzz(program: Path, corpora: list[Path], seconds: int) -> Outcome:
     options = [f"-max_total_time={seconds}", f"-timeout={INPUT_SECONDS}", f"-rss_limit_mb={INPUT_MB}"]
     options += ["-max_len=4096", "-print_final_stats=1", f"-artifact_prefix={artifacts}/"]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
-        # Tests that run beside it come first.
+        # Runs with low priority, so that concurrent tests are preferred.
         process = subprocess.Popen(["nice", program, *options, *corpora], cwd=WORK, stdin=subprocess.DEVNULL,
                                    stdout=output, stderr=subprocess.STDOUT)
         RUNNING.add(process)
@@ -91,7 +91,7 @@ def fuzz(program: Path, corpora: list[Path], seconds: int) -> Outcome:
 
 
 def explain(program: Path, text: str) -> str:
-    """Returns the panic, or what libFuzzer objects to, with the input and the command that repeats it."""
+    """Returns the panic or the error of libFuzzer, with the input and the command that repeats the run."""
     why = re.search(r"panicked at (.*\n.*)", text) or re.search(r"ERROR: libFuzzer: (.*)", text)
     found = re.search(r"Test unit written to (\S+)(?:\nBase64: (\S+))?", text)
     if not (why and found):
@@ -100,7 +100,7 @@ def explain(program: Path, text: str) -> str:
 
 
 def code_key() -> str:
-    """Returns a digest of what the targets are built of, with what is not committed."""
+    """Returns a digest of the sources of the targets, including uncommitted changes."""
     code = output_of("git", "ls-tree", "HEAD", *CODE) + output_of("git", "diff", "HEAD", "--", *CODE)
     return hashlib.sha256(code.encode()).hexdigest()[:16]
 
@@ -113,7 +113,7 @@ class Soak:
         self.seconds = known.get(self.key, {})
 
     def add(self, name: str, outcome: Outcome) -> None:
-        """Notes a part that a target has run."""
+        """Records the CPU time of a run, and prints the progress of its target."""
         with self.lock:
             self.seconds[name] = self.seconds.get(name, 0) + outcome.cpu_seconds
             PROGRESS.write_text(json.dumps({self.key: self.seconds}))
@@ -121,7 +121,7 @@ class Soak:
             print(f"{name}: {done:.0f} of {SOAK_CPU_SECONDS / 60:.0f} min, {outcome.inputs} runs, kept {kept}", flush=True)
 
     def run(self, program: Path) -> str:
-        """Runs a target until its hour is over, and returns its failure."""
+        """Runs a target until it has used an hour of CPU time or failed. Returns the failure, or an empty string."""
         name = program.name
         while self.seconds.get(name, 0) < SOAK_CPU_SECONDS:
             outcome = fuzz(program, [FOUND / name, SEEDS / name], SLICE_SECONDS)
@@ -132,7 +132,7 @@ class Soak:
 
 
 def run_once(program: Path, seconds: int) -> str:
-    """Runs a target without keeping what it finds, and returns its failure."""
+    """Runs a target without keeping new inputs. Returns the failure, or an empty string."""
     with tempfile.TemporaryDirectory() as found:
         outcome = fuzz(program, [Path(found), SEEDS / program.name], seconds)
     print(f"{program.name}: {outcome.inputs} runs", flush=True)
@@ -140,7 +140,7 @@ def run_once(program: Path, seconds: int) -> str:
 
 
 def minimize(program: Path) -> None:
-    """Adds what was found and reaches new code to the corpus in the tree."""
+    """Adds those found inputs that reach new code to the corpus in fuzz/corpus."""
     corpora = [SEEDS / program.name, FOUND / program.name]
     for folder in corpora:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,14 +148,14 @@ def minimize(program: Path) -> None:
 
 
 def end(number: int, _frame: object) -> None:
-    """Ends the targets, and this process by the signal's exit code."""
+    """Kills the running targets, and exits with the exit code of the signal."""
     for process in RUNNING:
         os.kill(process.pid, signal.SIGKILL)
     os._exit(128 + number)
 
 
 def main() -> int:
-    """Builds and runs what the arguments name."""
+    """Builds and runs the targets that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)} [default: all]")
     parser.add_argument("--seconds", type=int, default=GATE_SECONDS, help="how long each target runs [default: 10]")

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Checks one thing that a command needs before it starts:
+# Checks one precondition of a command:
 #   preflight.sh tool NAME [PACKAGE]         a program on the PATH; PACKAGE is its Debian package, if named otherwise
-#   preflight.sh disk PATH GB [VARIABLE]     free space for PATH, which may not exist yet; VARIABLE moves it elsewhere
-#   preflight.sh port NUMBER                 nothing listens on that port of this machine
-#   preflight.sh crates PACKAGE...           the crates that packages are built from; downloads what is missing
+#   preflight.sh disk PATH GB [VARIABLE]     free space for PATH, which need not exist; VARIABLE names another folder
+#   preflight.sh port NUMBER                 no process listens on that port of this machine
+#   preflight.sh crates PACKAGE...           the crates that packages are built from; downloads missing ones
 #   preflight.sh cache-owner PATH            PATH, if it exists, belongs to the current user
-# If the check fails, it prints one sentence and the line that fixes the problem, and exits 2.
+# If the check fails, the script prints one sentence and the line that fixes the problem, and exits 2.
 set -euo pipefail
 
-# Fails with a sentence and the line to paste.
+# Prints a sentence and the line to paste, and exits 2.
 refuse() {
     printf '%s\n  %s\n' "$1" "$2" >&2
     exit 2
@@ -57,7 +57,7 @@ check_port() {
     refuse "port $port is in use; find the process with:" "sudo lsof -nP -iTCP:$port -sTCP:LISTEN"
 }
 
-# Cargo itself asks, so that its mirrors and proxies count.
+# The check calls cargo, so that its configured mirrors and proxies are used.
 check_crates() {
     local packages=() name errors
     for name in "$@"; do packages+=(--package "$name"); done

@@ -1,9 +1,9 @@
-# Installs what a setup.sh finds missing. To be sourced: the script adds to `packages` (Debian's names), calls `add_step`
-# and `add_folder`, and then `provide`, which installs the packages as root on Debian, and elsewhere prints one line to
-# paste and exits 2; the steps follow in order, as any user. It never calls sudo.
+# Installs what a setup.sh finds missing. A setup.sh sources this file, adds Debian packages to `packages`, calls
+# `add_step` and `add_folder`, and then `provide`. `provide` installs the packages as root on Debian; on other systems
+# it prints one line to paste and exits 2. Then it runs the steps in order, as any user. It never calls sudo.
 #
-# Several checkouts may share the cache: the steps run under a lock on it, and a step whose result another setup has made
-# in the meantime is left out.
+# Several checkouts may share the cache. The steps run under a lock on the cache, and a step is skipped if another setup
+# has created its result in the meantime.
 packages=()
 step_results=()
 step_commands=()
@@ -13,7 +13,7 @@ PREFLIGHT="$(dirname "${BASH_SOURCE[0]}")/preflight.sh"
 readonly PREFLIGHT
 readonly CACHE_GB=3
 
-# Adds a step unless its result is there: the file that the command creates when everything else is done, and the command.
+# Adds a step unless its result exists. $1: the file that the command creates last; $2: the command.
 add_step() {
     if [[ ! -e "$1" ]]; then
         step_results+=("$1")
@@ -21,8 +21,9 @@ add_step() {
     fi
 }
 
-# Adds a step that makes a folder: the folder, a file in it, and the command, which fills the folder $NEW. An interrupted
-# or failed command leaves no incomplete folder. For contents that may be moved, which virtual environments may not.
+# Adds a step that creates a folder. $1: the folder; $2: a file in it; $3: the command, which fills the folder $NEW. An
+# interrupted or failed command leaves no incomplete folder. The contents must be movable, which virtual environments
+# are not.
 add_folder() {
     add_step "$1/$2" "NEW='$1.new'; rm -rf '$1.new' '$1'; mkdir -p '$1.new'; $3; mv '$1.new' '$1'"
 }
@@ -42,7 +43,7 @@ brew_name() {
     esac
 }
 
-# Fails unless this user and machine can install packages the way provide does.
+# Fails unless this user can install packages on this machine in the way that provide does.
 check_packages() {
     if [[ $EUID -eq 0 && -f /etc/debian_version ]]; then
         return
@@ -59,7 +60,8 @@ check_packages() {
     exit 2
 }
 
-# Fails unless the cache can take what is missing. Results elsewhere, as node_modules, need no cache that can be written.
+# Fails unless the cache has an owner and space that permit the steps. Results outside of the cache, as node_modules,
+# need no writable cache.
 check_cache() {
     local result
     for result in "${step_results[@]}"; do
@@ -110,7 +112,7 @@ provide() {
         echo "Waiting for another setup that uses $CACHE" >&2
         flock "$lock"
     fi
-    # What a package starts, or a step leaves behind, must not keep the lock.
+    # Processes that a package or a step starts must not inherit the lock.
     if ((${#packages[@]} > 0)); then (exec {lock}<&-; install_packages); fi
     run_steps
     exec {lock}<&-

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Repeats one Rust test, or all of them, and prints how often each passed and failed and what the slowest run took.
-# An interrupted call goes on where it stopped when it is repeated on the same code, with a larger number as well.
+# Repeats one Rust test, or all of them, and prints the numbers of passed and failed runs and the duration of the
+# slowest one. After an interruption, a repeated call on the same code continues, also with a larger number of runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ fail() {
 readonly TEST=$1 TIMES=$2 BUSY=${3:-}
 [[ "$TEST" == all ]] && NAMES=(--rust ${BUSY:+--busy}) || NAMES=(--exact "$TEST")
 
-# Results count for this code only, for what is not committed, too.
+# Results are valid for this code only, including uncommitted changes.
 KEY=$({
     git rev-parse HEAD
     git diff HEAD
@@ -41,7 +41,7 @@ trap end_started EXIT
 trap 'exit 130' INT TERM
 if [[ "$BUSY" ]]; then
     for _ in 1 2; do
-        # It ends with this script, even if that is killed.
+        # The loop ends with this script, even if the script is killed.
         (while kill -0 $$; do :; done) 2>/dev/null &
         LOOPS+=($!)
     done
@@ -54,8 +54,8 @@ for ((run = 1; run <= TIMES; run++)); do
     fi
     rm -f "$results"
     code=0
-    # In the background, so that a signal to this script ends the run, too. Bash would let it ignore Ctrl-C, and the
-    # programs that it tests would inherit that.
+    # The run is in the background, so that a signal to this script also ends the run. Bash lets background processes
+    # ignore Ctrl-C, and the programs under test would inherit that, so the signal is restored.
     env --default-signal=INT scripts/run_tests.py --results "$results" "${NAMES[@]}" \
         >"$STATE/run-$run.log" 2>&1 </dev/null &
     RUNNER=($!)

@@ -24,11 +24,11 @@ from cpu_pressure import CpuPressure
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
-TIMES, RESULTS = TARGET / "test-times.json", TARGET / "test-results.jsonl"  # of all runs, and of the last
+TIMES, RESULTS = TARGET / "test-times.json", TARGET / "test-results.jsonl"  # of all runs, and of the last run
 SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
-# What a job takes of the places, what it adds to the pressure at first, and its seconds if not known.
+# For each need: the slots that a job occupies, its expected CPU pressure, and its seconds if they are not recorded.
 NEEDS = {"waits": (1, 0.2, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
-PLACES, PRESSURE, BUSY_PLACES = 16, 0.75, 6  # a free place is taken at less pressure; beside busy loops, at any
+PLACES, PRESSURE, BUSY_PLACES = 16, 0.75, 6  # jobs start below this pressure; beside busy loops, at any pressure
 TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 240 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc", "fuzz": "scripts/fuzz.py"}
 PARTS |= {client: f"client-sdk/{client}/test.sh" for client in ["python", "go", "java", "typescript"]}
@@ -37,7 +37,7 @@ CLOSING = re.compile(r"^(?:test result: .*?)?(\d+) passed[,;] (\d+) failed", re.
 
 @dataclass
 class Job:
-    """A process whose exit code, or for a part whose closing line, says what passed and failed."""
+    """A process whose exit code reports success or failure. The closing line of a part reports the numbers of both."""
     name: str
     command: list[str]
     need: str
@@ -45,7 +45,7 @@ class Job:
     limit: float = TEST_LIMIT
 
     def start(self) -> None:
-        """Starts the process in a process group of its own."""
+        """Starts the process in a new process group."""
         self.began, self.output = time.monotonic(), tempfile.TemporaryFile("w+", errors="replace")
         pipes = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT}
         self.process = subprocess.Popen(self.command, cwd=ROOT, start_new_session=True, **pipes)
@@ -57,12 +57,12 @@ class Run:
         self.passed, self.failures, self.ended, self.began = 0, [], [], time.monotonic()
 
     def fail(self, name: str, why: str, repeat: str) -> None:
-        """Notes a failure and the command that repeats it."""
+        """Records a failure and the command that repeats it."""
         self.failures.append(f"FAILED {name}: {why}\n  again: {repeat}")
         print(f"FAILED {name}: {why}", flush=True)
 
     def end(self, job: Job, code: int, cpu: float) -> None:
-        """Judges a job that has ended, and prints its output if it has failed."""
+        """Records the results of a job that has ended, and prints its output if it failed."""
         job.output.seek(0)
         seconds, text = time.monotonic() - job.began, re.sub(r"\x1b\[[0-9;]*m", "", job.output.read())  # no colours
         why = "" if code == 0 else f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
@@ -79,7 +79,7 @@ class Run:
         self.ended.append({"name": job.name, "ok": not failed, "seconds": round(seconds, 2), "cpu": round(cpu, 2)})
 
     def prepare(self, command: list[str]) -> str:
-        """Runs a command that prepares, and returns its output. If it fails, that is a failure among the others."""
+        """Runs a command of the preparation and returns its output. Records a failure if the command fails."""
         done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             self.fail(shlex.join(command), f"exit code {done.returncode}", shlex.join(command))
@@ -113,7 +113,10 @@ def rust_tests(run: Run, profile: list[str]) -> list[Job]:
 
 
 def run_jobs(run: Run, jobs: list[Job], until: float, is_busy: bool = False) -> None:
-    """Runs the jobs, as many side by side as the machine can take; the longest first, and those that run alone last."""
+    """Runs the jobs concurrently within the limits of slots and CPU pressure.
+
+    The longest jobs start first, and those that run alone last.
+    """
     known = json.loads(TIMES.read_text()) if TIMES.is_file() else {}
     jobs = sorted(jobs, key=lambda job: (job.need == "alone", -known.get(job.name, NEEDS[job.need][2])))
     running, total, told, pressure = [], len(jobs), time.monotonic(), CpuPressure()
@@ -148,7 +151,7 @@ def run_jobs(run: Run, jobs: list[Job], until: float, is_busy: bool = False) -> 
 
 
 def share_stores(program: Path) -> subprocess.Popen:
-    """Starts the stores that test processes share. They end when their input is closed, or with this process."""
+    """Starts the stores that test processes share. The stores end when their stdin is closed, or with this process."""
     stores = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for line in iter(stores.stdout.readline, "ready\n"):
         name, separator, value = line.strip().partition("=")
@@ -157,7 +160,7 @@ def share_stores(program: Path) -> subprocess.Popen:
 
 
 def main() -> int:
-    """Builds and runs what the arguments name."""
+    """Builds everything and runs the tests that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a part, or something in the names of Rust tests")
     options = {"exact": "names are whole names of Rust tests", "rust": "leave the parts out"}
@@ -167,8 +170,8 @@ def main() -> int:
         parser.add_argument(f"--{option}", action="store_true", help=effect)
     parser.add_argument("--results", type=Path, default=RESULTS, help="where a JSON line for each test is written")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the jobs end, too
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)  # for crowds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # running jobs are killed, too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)  # for tests with many connections
     run, profile = Run(), ["--release"] if args.release else []
     built = TARGET / ("release" if args.release else "debug")
     os.environ["LEASEHOLD_SERVER"] = str(built / "leasehold-server")

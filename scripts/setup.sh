@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes sure that what tests need is there: cargo, Redis, Python with the tools of its client, what the other clients and
-# the chart need (their own setup.sh), promtool, grpcurl, and a browser with its driver. Packages that are missing are
-# installed as root on Debian, elsewhere it prints one line to paste and exits 2; the rest goes into the cache, as any
-# user. It never calls sudo. With an argument it does one thing instead:
+# Installs what tests need: cargo, Redis, Python with the tools of its client, the requirements of the other clients and
+# the chart (by their own setup.sh), promtool, grpcurl, and a browser with its driver. Missing packages are installed as
+# root on Debian; on other systems the script prints one line to paste and exits 2. Everything else is installed into
+# the cache, as any user. The script never calls sudo. With an argument it does one thing instead:
 #   check                            installs what only `make check` needs
 #   fuzz                             installs what only `make soak-fuzz` needs
 #   python, buf, grpcurl, playwright, cargo-fuzz
-#                                    prints in which folder that is, and installs nothing
-#   chromium                         prints where the browser is
+#                                    prints the folder of the tool, and installs nothing
+#   chromium                         prints the path of the browser
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/provide.sh
@@ -21,15 +21,16 @@ readonly CARGO_FUZZ_DIR="$CACHE/cargo-fuzz-$CARGO_FUZZ_VERSION"
 readonly GRPCURL_DIR="$CACHE/grpcurl-$GRPCURL_VERSION"
 readonly PLAYWRIGHT_DIR="$CACHE/playwright-$PLAYWRIGHT_VERSION"
 readonly PLAYWRIGHT="$PLAYWRIGHT_DIR/node_modules/playwright-core/package.json"
-# Debian's smallest one, or whichever there is.
+# Debian's smallest Chromium, or any other that is installed.
 CHROMIUM="$(command -v chromium-headless-shell || command -v chromium || true)"
 readonly CHROMIUM
 readonly PYTHON_TOOLS=client-sdk/python/requirements-dev.txt
-# A change of the requirements is another folder.
+# The name of the folder depends on the requirements.
 PYTHON_DIR="$CACHE/python-$(cksum <"$PYTHON_TOOLS" | cut -d' ' -f1)"
 readonly PYTHON_DIR
 
-# Prints where something is, if it is there: what, the file that shows it, its folder.
+# Prints the folder of a tool, or fails if the tool is missing. $1: its name; $2: the file that proves that it is
+# installed; $3: its folder.
 tell() {
     if [[ ! -e "$2" ]]; then
         echo "$1 is missing. Run: make setup" >&2
@@ -42,7 +43,7 @@ tell() {
 case "${1:-}" in
 python) tell "What the Python client's tests need" "$PYTHON_DIR/complete" "$PYTHON_DIR" ;;
 buf)
-    # The program itself: its launcher in .bin needs Node on the PATH.
+    # The binary itself, because its launcher in .bin needs Node on the PATH.
     buf=(client-sdk/typescript/node_modules/@bufbuild/buf-*/bin)
     tell buf "${buf[0]}/buf" "$PWD/${buf[0]}"
     ;;
@@ -53,8 +54,8 @@ grpcurl) tell grpcurl "$GRPCURL_DIR/bin/grpcurl" "$GRPCURL_DIR/bin" ;;
 esac
 
 scripts/preflight.sh tool cargo
-# Installs a program of cargo into a folder of the cache: the folder, its name, its version. It is not built in the target
-# folder of the project, which may be kept.
+# Installs a program of cargo into a folder of the cache. $1: the folder; $2: the program; $3: its version. It is not
+# built in the target folder of the project, because that folder may be kept between runs.
 install_program() {
     add_folder "$1" "bin/$2" "CARGO_TARGET_DIR=\"\$NEW/target\" \
 cargo install --locked --root \"\$NEW\" --version $3 $2; rm -rf \"\$NEW/target\""
@@ -66,14 +67,14 @@ check) install_program "$CARGO_DENY_DIR" cargo-deny "$CARGO_DENY_VERSION"; exit 
 fuzz) install_program "$CARGO_FUZZ_DIR" cargo-fuzz "$CARGO_FUZZ_VERSION"; exit 0 ;;
 esac
 
-# Sentinel and Cluster are the same program. Tests on another one name it.
+# redis-server also runs Sentinel and Cluster. STORE_SERVER names another server to test.
 if [[ -z "${STORE_SERVER:-}" ]]; then
     command -v redis-server >/dev/null || packages+=(redis-server)
 elif ! command -v "$STORE_SERVER" >/dev/null; then
     echo "STORE_SERVER is $STORE_SERVER, which is not there. Install it, or unset STORE_SERVER." >&2
     exit 2
 fi
-# promtool, for the alerts.
+# promtool checks the alert rules.
 command -v promtool >/dev/null || packages+=(prometheus)
 [[ -n "$CHROMIUM" ]] || packages+=(chromium-headless-shell)
 if [[ ! -e "$PLAYWRIGHT" ]]; then

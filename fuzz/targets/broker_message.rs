@@ -1,4 +1,4 @@
-//! Messages that brokers publish to each other.
+//! Fuzzes the parser of messages that brokers publish to each other.
 #![no_main]
 
 use leasehold_server::fuzzing::broker_message;

@@ -1,4 +1,5 @@
-//! Names in certificates: the input is the extension for subject alternative names, and a certificate.
+//! Fuzzes the parser of names in certificates. The input is tried as the extension for subject
+//! alternative names, and as a certificate.
 #![no_main]
 
 use std::sync::LazyLock;

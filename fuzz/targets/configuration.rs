@@ -1,4 +1,4 @@
-//! The configuration file and the environment.
+//! Fuzzes the parser of the configuration file and the environment.
 #![no_main]
 
 use leasehold_server::fuzzing::configuration;

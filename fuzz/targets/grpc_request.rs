@@ -1,4 +1,4 @@
-//! Messages and headers of clients.
+//! Fuzzes the decoding of messages and headers of clients.
 #![no_main]
 
 use leasehold_server::fuzzing::grpc_request;

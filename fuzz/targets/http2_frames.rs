@@ -1,4 +1,4 @@
-//! Frames of a connection, as the broker observes them.
+//! Fuzzes the frame monitor of connections.
 #![no_main]
 
 use leasehold_server::fuzzing::http2_frames;

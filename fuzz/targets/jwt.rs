@@ -1,11 +1,12 @@
-//! Bearer tokens and key sets: the lines of the input are a header, claims, and a key set, as JSON.
+//! Fuzzes the verification of bearer tokens and key sets. The lines of the input are a header,
+//! claims and a key set, as JSON.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
 
 use data_encoding::BASE64URL_NOPAD;
 use leasehold_server::{
-    access::{Gate, Jwt, Policy, Rules, Shown, Tokens},
+    access::{AccessControl, AccessRules, Jwt, Policy, PresentedCredentials, Tokens},
     metrics::Metrics,
 };
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +16,7 @@ use tokio::sync::watch;
 
 const ISSUER: &str = "issuer";
 const AUDIENCE: &str = "leasehold";
-/// The keys of RFC 8032, section 7.1, test 1.
+/// Keys of RFC 8032, section 7.1, test 1.
 const KEY_SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a",
     "x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 const PRIVATE_KEY: &[u8; 32] = b"\x9d\x61\xb1\x9d\xef\xfd\x5a\x60\xba\x84\x4a\xf4\x92\xec\x2c\xc4\
@@ -23,7 +24,8 @@ const PRIVATE_KEY: &[u8; 32] = b"\x9d\x61\xb1\x9d\xef\xfd\x5a\x60\xba\x84\x4a\xf
 
 static KEY: LazyLock<Ed25519KeyPair> =
     LazyLock::new(|| Ed25519KeyPair::from_seed_unchecked(PRIVATE_KEY).expect("a key"));
-static GATE: LazyLock<Gate> = LazyLock::new(|| gate(KEY_SET).expect("a key set"));
+static ACCESS_CONTROL: LazyLock<AccessControl> =
+    LazyLock::new(|| access_control(KEY_SET).expect("a key set"));
 
 fuzz_target!(|input: &str| {
     let mut lines = input.lines();
@@ -33,44 +35,44 @@ fuzz_target!(|input: &str| {
     let signed = format!("{head}.{body}");
     let signature = BASE64URL_NOPAD.encode(KEY.sign(signed.as_bytes()).as_ref());
     let token = format!("{signed}.{signature}");
-    if is_accepted(&GATE, &token) {
+    if is_accepted(&ACCESS_CONTROL, &token) {
         for (json, name, expected) in [(header, "alg", "EdDSA"), (claims, "iss", ISSUER)] {
-            // A claim that the broker does not know may be a number that is no `Value`, such as 1e1000.
+            // A claim that the broker ignores may be a number that is no `Value`, such as 1e1000.
             if let Ok(fields) = serde_json::from_str::<Value>(json) {
                 assert_eq!(fields[name], expected);
             }
         }
     }
     assert!(
-        !is_accepted(&GATE, &format!("{signed}.")),
+        !is_accepted(&ACCESS_CONTROL, &format!("{signed}.")),
         "without a signature"
     );
-    is_accepted(&GATE, header);
-    if let Ok(gate) = gate(key_set) {
-        is_accepted(&gate, &token);
+    is_accepted(&ACCESS_CONTROL, header);
+    if let Ok(access_control) = access_control(key_set) {
+        is_accepted(&access_control, &token);
     }
 });
 
-fn gate(key_set: &str) -> Result<Gate, String> {
-    let rules = Rules {
-        asks: true,
+fn access_control(key_set: &str) -> Result<AccessControl, String> {
+    let rules = AccessRules {
+        requires_authentication: true,
         tokens: Tokens::default(),
         jwt: Some(Jwt::new(key_set, ISSUER, AUDIENCE)?),
-        policy: Policy::open(),
+        policy: Policy::allow_all(),
     };
     let (_, rules) = watch::channel(Arc::new(rules));
-    Ok(Gate::new(rules, Metrics::off()))
+    Ok(AccessControl::new(rules, Metrics::off()))
 }
 
-fn is_accepted(gate: &Gate, token: &str) -> bool {
-    let caller = gate.caller(Shown {
+fn is_accepted(access_control: &AccessControl, token: &str) -> bool {
+    let caller = access_control.authenticate(PresentedCredentials {
         address: None,
         certificate: None,
         bearer: Some(token),
     });
     let Ok(caller) = caller else { return false };
     assert!(caller.name.starts_with("jwt:"));
-    assert!(gate.knows(&caller));
+    assert!(access_control.is_still_valid(&caller));
     caller.deadline();
     true
 }

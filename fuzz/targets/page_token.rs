@@ -1,4 +1,4 @@
-//! Tokens by which lists go on.
+//! Fuzzes the parser of page tokens of lists.
 #![no_main]
 
 use leasehold_server::fuzzing::page_token;

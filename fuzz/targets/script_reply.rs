@@ -1,4 +1,4 @@
-//! Replies of Redis: of scripts, and those about the server.
+//! Fuzzes the parser of Redis replies: of scripts, and about the server.
 #![no_main]
 
 use leasehold_server::fuzzing::script_reply;

@@ -1,4 +1,4 @@
-"""Tests of scripts/changed_crates.sh in a repository of its own."""
+"""Tests of scripts/changed_crates.sh in a temporary repository."""
 
 import shutil
 import subprocess
@@ -26,17 +26,17 @@ class ChangedCrates(unittest.TestCase):
         self.commit()
 
     def git(self, *arguments: str) -> None:
-        """Runs git as somebody."""
+        """Runs git with the identity of a test user."""
         identity = ["-c", "user.name=Tests", "-c", "user.email=tests@example.com"]
         subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True)
 
     def commit(self) -> None:
-        """Commits everything."""
+        """Commits all changes."""
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message=all")
 
     def changed(self) -> list[str]:
-        """Returns what the script prints."""
+        """Returns the output lines of the script."""
         command = [self.root / "scripts/changed_crates.sh"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 

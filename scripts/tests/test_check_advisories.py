@@ -1,4 +1,4 @@
-"""Tests of scripts/check_advisories.sh: cargo-deny is called without a network, with the database that was named."""
+"""Tests of scripts/check_advisories.sh, which calls cargo-deny offline with the given database."""
 
 import subprocess
 import tempfile
@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[1] / "check_advisories.sh"
-# Prints its arguments and what is in the database that cargo-deny would open.
+# A program in place of cargo-deny, which prints its arguments and the content of the database that cargo-deny opens.
 FAKE = """#!/usr/bin/env bash
 echo "called with: $*"
 ls "$ADVISORY_DATABASES/advisory-db-3157b0e258782691/crates"

@@ -1,4 +1,4 @@
-"""Tests of scripts/count_tests.py on what the test runners of the clients write."""
+"""Tests of scripts/count_tests.py with reports as the test runners of the clients write them."""
 
 import json
 import subprocess

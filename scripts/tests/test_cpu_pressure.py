@@ -1,4 +1,4 @@
-"""Tests of cpu_pressure.py with a file in the place of the kernel's."""
+"""Tests of cpu_pressure.py with a file in place of that of the kernel."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from cpu_pressure import CpuPressure
 
 
 class CpuPressureTests(unittest.TestCase):
-    """What the average is after some time under load, and without counts of the kernel."""
+    """Tests of the average under load, and without counts of the kernel."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -18,14 +18,14 @@ class CpuPressureTests(unittest.TestCase):
         self.file, self.now, self.waited = Path(folder.name) / "cpu", 50.0, 7.0
 
     def passes(self, pressure, seconds, share):
-        """Time passes, and threads wait in this part of it."""
+        """Advances the clock by `seconds`, in steps in which threads wait for this share of the time."""
         for _ in range(round(seconds / 0.02)):
             self.now, self.waited = self.now + 0.02, self.waited + 0.02 * share
             self.count()
             pressure.measure()
 
     def count(self):
-        """Writes what the kernel has counted."""
+        """Writes the file of the kernel with the current count."""
         line = f"some avg10=1.00 avg60=2.00 avg300=3.00 total={self.waited * 1e6:.0f}\n"
         self.file.write_text(line + line.replace("some", "full"))
 

@@ -1,4 +1,4 @@
-"""Tests of scripts/preflight.sh: each check passes, or names the problem and its fix."""
+"""Tests of scripts/preflight.sh, whose checks pass, or report the problem and its fix."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ class Preflight(unittest.TestCase):
         self.passes("port", port)
 
     def test_crates(self) -> None:
-        # On a fresh machine nothing has downloaded them yet.
+        # Downloads the crates, which are missing on a new machine.
         subprocess.run(["cargo", "fetch", "--locked", "--quiet"], cwd=SCRIPT.parent, check=True)
         self.passes("crates", "leasehold-server", **CLOSED_PROXY)
         with tempfile.TemporaryDirectory() as empty:

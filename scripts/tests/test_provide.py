@@ -1,4 +1,4 @@
-"""Tests of scripts/provide.sh: what several setups that share a cache do."""
+"""Tests of scripts/provide.sh with several setups that share a cache."""
 
 import os
 import shutil
@@ -32,19 +32,19 @@ class Provide(unittest.TestCase):
         return setup
 
     def end(self, setup: subprocess.Popen) -> None:
-        """Ends a setup that waits, with its children."""
+        """Kills a running setup with its children."""
         if setup.poll() is None:
             os.killpg(setup.pid, signal.SIGKILL)
             setup.communicate()
 
     def run_setup(self, script: str) -> tuple[int, str]:
-        """Returns the exit code and what was printed."""
+        """Returns the exit code and the output."""
         setup = self.start(script)
         output = "".join(setup.communicate(timeout=TIMEOUT_S))
         return setup.returncode, output
 
     def test_a_step_of_two_setups_at_a_time_runs_once(self) -> None:
-        # The first one goes on when the test has seen the second one wait.
+        # The first setup continues after the test has read that the second one waits.
         self.cache.mkdir()
         os.mkfifo(self.cache / "go")
         folder = """add_folder "$CACHE/tool" bin/tool 'echo ran; read -r line <"$CACHE/go"; mkdir "$NEW/bin"; touch "$NEW/bin/tool"'"""

@@ -1,4 +1,4 @@
-"""Tests of repeat.sh with a small program in the place of the test runner."""
+"""Tests of repeat.sh with a small program in place of the test runner."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 
 REPEAT = Path(__file__).resolve().parents[1] / "repeat.sh"
 
-# Notes each call. What a call does stands in the file `plan`, a line for each call; the last line goes on.
+# Records each call. The file `plan` has a line for each call with its action; the last line applies to all later calls.
 RUNNER = """#!/usr/bin/env python3
 import json, sys, time
 from pathlib import Path
@@ -36,7 +36,7 @@ sys.exit(todo in ("fail", "no test"))
 
 
 class RepeatTests(unittest.TestCase):
-    """What repeat.sh counts, where it goes on, and what it leaves running."""
+    """Tests of the counts of repeat.sh, of interrupted calls, and of the processes that it starts."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -52,17 +52,17 @@ class RepeatTests(unittest.TestCase):
         self.commit()
 
     def git(self, *args):
-        """Runs git as somebody."""
+        """Runs git with the identity of a test user."""
         who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
         subprocess.run(["git", *who, *args], cwd=self.root, check=True)
 
     def commit(self):
-        """Commits what there is, or nothing."""
+        """Commits all changes, or creates an empty commit."""
         self.git("add", ".")
         self.git("commit", "--quiet", "--allow-empty", "--message", "some change")
 
     def start(self, *args, plan):
-        """Starts repeat.sh in a process group of its own."""
+        """Starts repeat.sh in a new process group."""
         (self.root / "plan").write_text(plan)
         command = [self.root / "scripts/repeat.sh", *args]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -73,17 +73,17 @@ class RepeatTests(unittest.TestCase):
         return process
 
     def repeat(self, *args, plan="pass"):
-        """Returns the exit code and the words of each line that was printed."""
+        """Runs repeat.sh, and returns its exit code and the words of each line of its output."""
         process = self.start(*args, plan=plan)
         printed, _ = process.communicate(timeout=60)
         return process.returncode, [line.split() for line in printed.splitlines()]
 
     def calls(self):
-        """The arguments of each call of the runner."""
+        """Returns the arguments of each call of the runner."""
         return (self.root / "calls").read_text().splitlines()
 
     def wait_for_calls(self, count):
-        """Returns when the runner has been called so often."""
+        """Waits until the runner has been called `count` times."""
         until = time.monotonic() + 30
         while not (self.root / "calls").is_file() or len(self.calls()) < count:
             self.assertLess(time.monotonic(), until, "the runner is called")

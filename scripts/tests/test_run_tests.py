@@ -1,4 +1,4 @@
-"""Tests of run_tests.py with small programs in the place of tests."""
+"""Tests of run_tests.py with small programs in place of tests."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from run_tests import Job, Run
 
 
 class RunTests(unittest.TestCase):
-    """What a run does with jobs that pass, fail, hang and exclude each other."""
+    """Tests of runs whose jobs pass, fail, hang and exclude each other."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -27,15 +27,15 @@ class RunTests(unittest.TestCase):
         self.results = Path(self.folder.name) / "results"
 
     def job(self, name, script, need="light", **options):
-        """A job that runs a line of shell."""
+        """Creates a job that runs a line of shell."""
         return Job(name, ["bash", "-c", script], need, f"again {name}", **options)
 
     def traced(self, name, need):
-        """A job that writes when it begins and ends."""
+        """Creates a job that records its start and its end in the trail."""
         return self.job(name, f"echo +{name} >>{self.trail}; sleep 0.2; echo -{name} >>{self.trail}", need)
 
     def run_all(self, jobs, until=60.0):
-        """Runs jobs, and returns the exit code and the lines that were printed."""
+        """Runs jobs, and returns the exit code and the lines of the output."""
         run = Run()
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             run_tests.run_jobs(run, jobs, time.monotonic() + until)
@@ -100,7 +100,7 @@ class RunTests(unittest.TestCase):
         self.assertEqual((code, lines[-1]), (1, "0 passed, 3 failed"))
 
     def together(self, needs, pressure):
-        """Runs a job for each need, and returns the needs of the running jobs after each start and end."""
+        """Runs a job for each need, and returns the needs of the running jobs after each start and each end."""
         before, run_tests.PRESSURE = run_tests.PRESSURE, pressure
         try:
             self.run_all([self.traced(f"{need}{number}", need) for number, need in enumerate(needs)])

@@ -1,23 +1,25 @@
-//! Who calls, and what they may do to which locks.
+//! Authentication of callers and authorization of their requests.
 
+mod access_control;
 mod certificate;
 mod denials;
-mod gate;
 mod jwt;
 mod key_set;
 mod pattern;
 mod policy;
+mod rules_source;
 mod signatures;
-mod source;
 mod tokens;
 
 pub use self::{
-    certificate::{Certificate, Unnamed},
-    denials::{Denials, Denied},
-    gate::{Caller, Gate, Rules, Shown, Unknown, Withdrawn},
+    access_control::{
+        AccessControl, AccessRules, AuthError, Caller, PresentedCredentials, WithdrawalReason,
+    },
+    certificate::{Certificate, CertificateNameError},
+    denials::{Denial, DenialLog},
     jwt::Jwt,
     key_set::KeySetUrl,
     policy::{Policy, Verb},
-    source::{Follower, JwtSource, KeySet, Source},
+    rules_source::{JwtSource, KeySet, RulesReloader, RulesSource},
     tokens::Tokens,
 };

@@ -1,12 +1,13 @@
-//! The addresses by which limits and rates count clients.
+//! Address blocks by which connection limits and rate limits count clients.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An IPv4 address, or the /64 network of an IPv6 address: a host may use each address of its /64.
+/// An IPv4 address, or the /64 network of an IPv6 address, because a host can use each address of
+/// its /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct AddressBlock(IpAddr);
 
-/// The bits of an IPv6 address that name its network.
+/// Mask of the bits that identify the network of an IPv6 address.
 const NETWORK: u128 = u128::MAX << 64;
 
 impl From<IpAddr> for AddressBlock {

@@ -1,18 +1,18 @@
-//! What the broker does for a call: acquire (now, or in line), renew, release, look.
+//! Operations of the broker: acquire (at once or from the queue), renew, release, inspect, drain.
 
-mod about;
-mod call;
-mod counted;
-mod ends;
+mod accessors;
+mod acquire_call;
+mod acquire_lock;
+mod expiry_sweeper;
 mod heartbeats;
+mod instrumentation;
 mod lease;
-mod line;
-mod run_out;
-mod standing;
-pub mod stream;
-pub mod traced;
-mod turn;
-mod undo;
+mod lease_ends;
+pub mod lease_stream;
+mod queue_poller;
+mod queue_position;
+mod rollback;
+pub mod spans;
 pub mod watch;
 
 use std::{
@@ -31,220 +31,231 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::error;
 
-pub use self::lease::GivenBack;
+pub use self::lease::ReleaseResult;
 use self::{
-    call::{Answer, Answered, Call, Offer},
-    ends::Ends,
+    acquire_call::{AcquireResult, AcquireTask, ResultReceiver, UndeliveredLease},
     heartbeats::Heartbeats,
-    stream::{StreamAge, Tell},
-    undo::Undo,
-    watch::Watchers,
+    lease_ends::LeaseEndRecorder,
+    lease_stream::{EventSink, StreamAge},
+    rollback::RollbackQueue,
+    watch::WatchHub,
 };
 use crate::{
-    history::History,
     lock::{
-        AcquireCall, Attachment, Failed, FencingToken, Filter, Holder, LOCKS_MAX, Lease, LeaseId,
-        LeaseToken, LockError, LockKey, LockState, Revoke, WHOLE, expiry_ms,
+        AcquireCall, Attachment, EXCLUSIVE_WEIGHT, FencingToken, Filter, Holder, LOCKS_MAX, Lease,
+        LeaseId, LeaseToken, LockError, LockFailure, LockKey, LockState, RevokeCommand, expiry_ms,
     },
     metrics::Metrics,
-    quotas::{Place, Quotas},
+    quotas::{QuotaPermit, Quotas},
+    recent_events::RecentEvents,
     store::{Checked, Cursor, Event, LimitSet, Listed, Revoked, Store, StoreError},
-    streams::Streams,
-    trace::{Traced, Tracing},
-    waiters::{Signal, Waiters},
+    stream_registry::StreamRegistry,
+    trace::{Span, Tracing},
+    waiters::{Signal, WaiterRegistry},
 };
 
-const TURNS: usize = 256;
-const TOUCHES: usize = 64;
-/// What takes longer waits for a store, or for one part of it, that does not answer.
-const TURN_MAX: Duration = Duration::from_millis(50);
+const RENEWALS_IN_FLIGHT_MAX: usize = 256;
+const TOUCHES_IN_FLIGHT_MAX: usize = 64;
+/// Time after which a command releases its permit. A slower command waits for a store, or for a
+/// shard of the store, that does not respond.
+const PERMIT_HOLD_MAX: Duration = Duration::from_millis(50);
 
-/// The stream that a call came on.
-struct OnStream {
+/// Context of a call that arrived on a lease stream.
+struct StreamCallContext {
     call_id: i64,
     attachment: Attachment,
-    /// Of its client.
+    /// Heartbeats of the client of the stream.
     heartbeats: Arc<Heartbeats>,
-    tell: Tell,
-    /// The client gives the wait up.
-    give_up: CancellationToken,
-    traced: Traced,
+    events: EventSink,
+    /// Cancelled when the client cancels the call.
+    cancellation: CancellationToken,
+    span: Span,
 }
 
-/// The use cases. Cheap to clone.
+/// The lock broker, which executes the operations of the API. Cheap to clone.
 #[derive(Clone)]
 pub struct Broker {
     store: Arc<dyn Store>,
-    waiters: Arc<Waiters>,
-    streams: Arc<Streams>,
-    watchers: Arc<Watchers>,
-    undo: Undo,
+    waiters: Arc<WaiterRegistry>,
+    streams: Arc<StreamRegistry>,
+    watch_hub: Arc<WatchHub>,
+    rollback: RollbackQueue,
     quotas: Quotas,
-    history: Arc<History>,
-    ends: Arc<Ends>,
+    history: Arc<RecentEvents>,
+    lease_ends: Arc<LeaseEndRecorder>,
     metrics: Metrics,
-    /// Renewals and attachments at the store at the same time: those of thousands of leases that become
-    /// due, or come, together must neither hold up a call nor wait there until they are late.
-    turns: Arc<Semaphore>,
-    /// Touches of locks at the store at the same time: after a fail-over all lines are touched together.
-    touches: Arc<Semaphore>,
+    /// Permits for concurrent renewals and attachments. Thousands of leases that become due or are
+    /// attached at once must neither delay other calls nor wait in the store until they are late.
+    renewal_permits: Arc<Semaphore>,
+    /// Permits for concurrent touches of locks: after a failover all queues are touched at once.
+    touch_permits: Arc<Semaphore>,
     stream_age: StreamAge,
-    /// Over how long the clients of a drain are spread; unset before.
-    drained_within: Arc<OnceLock<Duration>>,
+    /// Period over which a drain spreads the reconnects of its clients; unset before a drain.
+    drain_timeout: Arc<OnceLock<Duration>>,
     tasks: TaskTracker,
     draining: CancellationToken,
 }
 
 impl Broker {
-    /// A broker on `store`. Its tasks end with [`Broker::drain`] and are awaited by
-    /// [`Broker::idle`].
+    /// Creates a broker on `store`. Its tasks end after [`Broker::drain`];
+    /// [`Broker::wait_until_idle`] waits for them.
     pub fn new(store: Arc<dyn Store>, quotas: Quotas, stream_age: StreamAge) -> Self {
         let (metrics, tracing) = (Metrics::off(), Tracing::default());
-        Self::observed(store, quotas, stream_age, metrics, &tracing)
+        Self::with_telemetry(store, quotas, stream_age, metrics, &tracing)
     }
 
-    /// The same, counted and traced.
-    pub fn observed(
+    /// Creates a broker with metrics and tracing.
+    pub fn with_telemetry(
         store: Arc<dyn Store>,
         quotas: Quotas,
         stream_age: StreamAge,
         metrics: Metrics,
         tracing: &Tracing,
     ) -> Self {
-        let store = metrics.measured(store);
-        let history = Arc::<History>::default();
+        let store = metrics.instrument(store);
+        let history = Arc::<RecentEvents>::default();
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
         let broker = Self {
-            undo: Undo::start(Arc::clone(&store), &tasks, draining.clone()),
+            rollback: RollbackQueue::start(Arc::clone(&store), &tasks, draining.clone()),
             store,
             quotas,
             waiters: Arc::default(),
             streams: Arc::default(),
-            watchers: Arc::default(),
-            ends: Arc::new(Ends::new(
+            watch_hub: Arc::default(),
+            lease_ends: Arc::new(LeaseEndRecorder::new(
                 Arc::clone(&history),
                 metrics.clone(),
                 tracing.clone(),
             )),
             history,
             metrics,
-            turns: Arc::new(Semaphore::new(TURNS)),
-            touches: Arc::new(Semaphore::new(TOUCHES)),
+            renewal_permits: Arc::new(Semaphore::new(RENEWALS_IN_FLIGHT_MAX)),
+            touch_permits: Arc::new(Semaphore::new(TOUCHES_IN_FLIGHT_MAX)),
             stream_age,
-            drained_within: Arc::default(),
+            drain_timeout: Arc::default(),
             tasks,
             draining,
         };
-        let ears = Ears {
+        let dispatcher = StoreEventDispatcher {
             waiters: Arc::clone(&broker.waiters),
             streams: Arc::clone(&broker.streams),
-            watchers: Arc::clone(&broker.watchers),
-            ends: Arc::clone(&broker.ends),
+            watch_hub: Arc::clone(&broker.watch_hub),
+            lease_ends: Arc::clone(&broker.lease_ends),
             metrics: broker.metrics.clone(),
         };
-        let listener = Arc::new(move |event| ears.pass_on(event));
+        let listener = Arc::new(move |event| dispatcher.dispatch(event));
         broker.store.listen(listener);
-        broker.tasks.spawn(broker.clone().look_after_run_out());
+        broker.tasks.spawn(broker.clone().sweep_expired_leases());
         broker
     }
 
-    /// A broker with quotas that nobody reaches, and with streams that do not grow old in a test.
+    /// Creates a broker with quotas and stream ages that no test reaches.
     #[cfg(test)]
-    pub(crate) fn alone(store: Arc<dyn Store>) -> Self {
-        let [most, grace] = [Duration::from_secs(86_400); 2];
-        Self::new(store, Quotas::ample(), StreamAge { most, grace })
+    pub(crate) fn unlimited(store: Arc<dyn Store>) -> Self {
+        let [max_age, grace] = [Duration::from_secs(86_400); 2];
+        Self::new(store, Quotas::unlimited(), StreamAge { max_age, grace })
     }
 
-    /// Takes the locks of the call for `caller`, all or none, waiting in line at most `call.wait_ms`.
+    /// Acquires all locks of the call for `caller`, or none, waiting in the queues for at most
+    /// `call.wait_ms`.
     ///
     /// # Cancel safety
-    /// The call goes on in a task of its own. Dropping this future gives up the wait: the place in
-    /// line, or a lock that nobody took delivery of, is given back a moment later, unless the same
-    /// call has come again by then.
-    pub async fn acquire(&self, caller: &Arc<str>, call: AcquireCall) -> Result<Lease, Failed> {
-        let delivery = self.offer(caller, call).await?;
+    /// The call continues in a task of its own. Dropping this future cancels the wait: the queue
+    /// position, or a grant that was not delivered, is rolled back after a grace period, unless the
+    /// call has been repeated by then.
+    pub async fn acquire(
+        &self,
+        caller: &Arc<str>,
+        call: AcquireCall,
+    ) -> Result<Lease, LockFailure> {
+        let delivery = self.acquire_undelivered(caller, call).await?;
         let lease = delivery.lease().clone();
-        delivery.done();
+        delivery.confirm();
         Ok(lease)
     }
 
-    /// The same, for a caller that may be gone before it has heard of its lease.
-    pub async fn offer(&self, caller: &Arc<str>, call: AcquireCall) -> Result<Delivery, Failed> {
-        let first = call.first().clone();
-        let (run, answer) = self.begin(caller, call, None);
-        self.tasks.spawn(run);
+    /// Acquires like [`Broker::acquire`], for a caller that may disconnect before the lease is
+    /// delivered.
+    pub async fn acquire_undelivered(
+        &self,
+        caller: &Arc<str>,
+        call: AcquireCall,
+    ) -> Result<Delivery, LockFailure> {
+        let lock = call.first().clone();
+        let (task, receiver) = self.start_acquire(caller, call, None);
+        self.tasks.spawn(task);
         Ok(Delivery {
-            offer: ended(&first, answer.await)?,
+            lease: result_or_internal(&lock, receiver.await)?,
             broker: self.clone(),
         })
     }
 
-    /// A call, to be run to its end by whoever takes it, and its answer. The call goes on, and undoes
-    /// what it did, when nobody waits for the answer any more.
-    fn begin(
+    /// Returns a future that runs the call to completion, and the receiver of its result. If the
+    /// receiver is dropped, the call continues and rolls back what it has acquired.
+    fn start_acquire(
         &self,
         caller: &Arc<str>,
         mut call: AcquireCall,
-        on: Option<OnStream>,
-    ) -> (impl Future<Output = ()> + Send + use<>, Answer) {
-        let (reply, answer) = oneshot::channel();
+        stream: Option<StreamCallContext>,
+    ) -> (impl Future<Output = ()> + Send + use<>, ResultReceiver) {
+        let (sender, receiver) = oneshot::channel();
         let (broker, caller) = (self.clone(), Arc::clone(caller));
-        let timed = self.metrics.begin(&call);
-        let traced = on.as_ref().map(|on| on.traced.clone());
-        let traced = traced.unwrap_or_else(Traced::current);
-        traced::asked(&traced, &call);
-        call.owner.trace = traced.parent();
-        let run = async move {
+        let timer = self.metrics.start_acquire(&call);
+        let span = stream.as_ref().map(|stream| stream.span.clone());
+        let span = span.unwrap_or_else(Span::current);
+        spans::record_request(&span, &call);
+        call.owner.trace = span.parent();
+        let task = async move {
             match broker.admit(&caller, &call).await {
-                Ok((lease, places)) => {
-                    let call = Call::new(broker, call, lease, (on, timed));
-                    call.run(places, reply).await;
+                Ok((lease, permits)) => {
+                    let call = AcquireTask::new(broker, call, lease, (stream, timer));
+                    call.run(permits, sender).await;
                 }
-                Err(failed) => {
-                    timed.failed(&failed.error);
-                    // A caller that is gone needs no answer.
-                    drop(reply.send(Err(failed)));
+                Err(failure) => {
+                    timer.failed(&failure.error);
+                    // The receiver is gone if the caller has disconnected.
+                    drop(sender.send(Err(failure)));
                 }
             }
         };
-        (traced.run(run), answer)
+        (span.run(task), receiver)
     }
 
-    /// The lease that the call makes or adds to, and a place for each of its locks, unless it is
-    /// hopeless or too much.
+    /// Returns the lease that the call creates or extends, and a quota permit for each of its
+    /// locks. Rejects calls during a drain, beyond a quota, or for a lease with too many locks.
     async fn admit(
         &self,
         caller: &Arc<str>,
         call: &AcquireCall,
-    ) -> Result<((LeaseId, LeaseToken), Vec<Place>), Failed> {
+    ) -> Result<((LeaseId, LeaseToken), Vec<QuotaPermit>), LockFailure> {
         if self.is_draining() {
-            return Err(LockError::Draining.at(call.first()));
+            return Err(LockError::Draining.for_lock(call.first()));
         }
-        let places = self.quotas.admit(caller, call);
-        let places = places.inspect_err(|error| self.metrics.over_quota(error));
-        let places = places.map_err(|error| error.at(call.first()))?;
-        Ok((self.lease_of(caller, call).await?, places))
+        let permits = self.quotas.admit(caller, call);
+        let permits = permits.inspect_err(|error| self.metrics.over_quota(error));
+        let permits = permits.map_err(|error| error.for_lock(call.first()))?;
+        Ok((self.create_or_extend_lease(caller, call).await?, permits))
     }
 
-    async fn lease_of(
+    async fn create_or_extend_lease(
         &self,
         caller: &str,
         call: &AcquireCall,
-    ) -> Result<(LeaseId, LeaseToken), Failed> {
-        let first = call.first();
+    ) -> Result<(LeaseId, LeaseToken), LockFailure> {
+        let lock = call.first();
         let Some(lease) = &call.under else {
             let token = self.new_token(caller, call).await;
-            let token = token.map_err(|error| error.at(first))?;
+            let token = token.map_err(|error| error.for_lock(lock))?;
             return Ok((token.lease_id(caller), token));
         };
-        if lease.locks.len() >= LOCKS_MAX && lease.locks.iter().all(|held| held.lock != *first) {
-            return Err(LockError::TooManyLocks.at(first));
+        if lease.locks.len() >= LOCKS_MAX && lease.locks.iter().all(|held| held.lock != *lock) {
+            return Err(LockError::TooManyLocks.for_lock(lock));
         }
         Ok((lease.lease_id, lease.lease_token.clone()))
     }
 
-    /// The same for every attempt of the call, at any broker.
+    /// Derives the lease token, which is identical for every attempt of the call at every broker.
     async fn new_token(&self, caller: &str, call: &AcquireCall) -> Result<LeaseToken, LockError> {
         let key = self.store.deployment_key().await?;
         let mut locks: Vec<_> = call.targets.iter().map(|target| &target.lock).collect();
@@ -252,7 +263,7 @@ impl Broker {
         Ok(key.lease_token(caller, &call.owner.id, &call.request_id, &locks))
     }
 
-    /// Time left, in milliseconds, on the live lease behind a token.
+    /// Returns the remaining time, in milliseconds, of the live lease that has the fencing token.
     pub async fn check_fencing_token(
         &self,
         lock: &LockKey,
@@ -264,23 +275,28 @@ impl Broker {
             Ok(Checked::Unknown) => Err(LockError::LeaseNotFound),
             Err(error) => Err(error.into()),
         };
-        self.metrics.checked(checked.as_ref());
+        self.metrics.token_checked(checked.as_ref());
         checked
     }
 
-    /// Sets the limit of a semaphore, or removes it with `None`. Returns the one before; 0 if there was
-    /// none.
+    /// Sets the limit of a semaphore, or removes the limit if `limit` is `None`. Returns the
+    /// previous limit, or 0 if there was none.
     pub async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<u32, LockError> {
         match self.store.set_limit(lock, limit).await? {
             LimitSet::Set { previous } => Ok(previous),
-            LimitSet::Mismatch => Err(LockError::LimitMismatch { limit: WHOLE }),
+            LimitSet::Mismatch => Err(LockError::LimitMismatch {
+                limit: EXCLUSIVE_WEIGHT,
+            }),
         }
     }
 
-    /// Takes a lock away from a lease of somebody else. Returns who held it, as far as that is still
-    /// known, and how many waited.
-    pub async fn revoke(&self, revoke: &Revoke) -> Result<(Option<Holder>, u32), LockError> {
-        match self.store.revoke(revoke).await? {
+    /// Revokes the hold of a lease on a lock. Returns the holder, unless the lease had been revoked
+    /// and ended before, and the length of the queue.
+    pub async fn revoke(
+        &self,
+        command: &RevokeCommand,
+    ) -> Result<(Option<Holder>, u32), LockError> {
+        match self.store.revoke(command).await? {
             Revoked::Taken {
                 holder,
                 queue_length,
@@ -293,125 +309,134 @@ impl Broker {
         }
     }
 
-    /// The lock, if anybody holds it or waits for it.
+    /// Returns the state of the lock, or `None` if it has no holders, no waiters and no lock delay.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
         Ok(state.filter(|state| !state.is_idle()))
     }
 
-    /// One step of a list of the locks that anybody holds or waits for. See [`Store::list`].
+    /// Returns one page of the locks that have holders, waiters or a lock delay. See
+    /// [`Store::list`].
     pub async fn list(
         &self,
         filter: &Filter,
-        from: Option<&Cursor>,
-        most: usize,
+        cursor: Option<&Cursor>,
+        max_count: usize,
     ) -> Result<Listed, LockError> {
-        Ok(self.store.list(filter, from, most).await?)
+        Ok(self.store.list(filter, cursor, max_count).await?)
     }
 
-    /// Asks the client of every stream to move, one after the other over `within`, and serves it until
-    /// it has. Every unary call that waits is answered with `Draining`. Leases and places in line are
-    /// left alone: the same call at another broker finds its place.
-    pub fn drain(&self, within: Duration) {
-        let _ = self.drained_within.set(within);
+    /// Starts a drain. Sends every stream a request to reconnect, spread over `drain_timeout`, and
+    /// serves each stream until its client has moved. Unary calls that wait fail with `Draining`.
+    /// Leases and queue positions are kept, so that the same call at another broker finds its queue
+    /// position.
+    pub fn drain(&self, drain_timeout: Duration) {
+        let _ = self.drain_timeout.set(drain_timeout);
         self.draining.cancel();
         self.tasks.close();
     }
 
-    /// Returns how long a stream lasts that begins now, with the time to go on with another one.
+    /// Returns the lifetime of a new stream, including the grace period in which its client
+    /// reconnects.
     pub fn stream_lifetime(&self) -> Duration {
         self.stream_age.jittered() + self.stream_age.grace
     }
 
-    /// How leases ended here, and what operators did.
-    pub fn history(&self) -> &Arc<History> {
+    /// Returns the recent lease ends and operator actions of this broker.
+    pub fn history(&self) -> &Arc<RecentEvents> {
         &self.history
     }
 
-    /// Whether new calls and streams are for other brokers.
+    /// Returns true if new calls and streams must be sent to other brokers.
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }
 
-    fn drained_within(&self) -> Duration {
-        self.drained_within.get().copied().unwrap_or_default()
+    fn drain_timeout(&self) -> Duration {
+        self.drain_timeout.get().copied().unwrap_or_default()
     }
 
-    /// Ends when no stream is open and no call is under way. Only after [`Broker::drain`].
-    pub async fn idle(&self) {
+    /// Waits until all streams are closed and all calls are completed. Call it only after
+    /// [`Broker::drain`].
+    pub async fn wait_until_idle(&self) {
         self.tasks.wait().await;
     }
 }
 
-/// Runs a command of a kind of which only so many are sent at once. One that is not answered soon
-/// lets others pass: they may be for another part of the store.
-async fn in_turn<T>(turn: impl Sized, command: impl Future<Output = T>) -> T {
+/// Runs `command` while holding `permit`. The permit is released early, after [`PERMIT_HOLD_MAX`],
+/// so that a stalled shard of the store does not block commands for other shards.
+async fn with_permit<T>(permit: impl Sized, command: impl Future<Output = T>) -> T {
     let mut command = pin!(command);
-    let soon = timeout(TURN_MAX, &mut command).await;
-    drop(turn);
-    match soon {
-        Ok(done) => done,
+    let result = timeout(PERMIT_HOLD_MAX, &mut command).await;
+    drop(permit);
+    match result {
+        Ok(output) => output,
         Err(_) => command.await,
     }
 }
 
-/// When a lease ends that is not renewed.
+/// Returns the time after which the store ends a lease that is not renewed.
 fn expiry(ttl_ms: u64) -> Duration {
     Duration::from_millis(expiry_ms(ttl_ms))
 }
 
-/// What became of a call. One without an answer was ended by a fault.
-fn ended(first: &LockKey, answer: Result<Answered, RecvError>) -> Answered {
-    answer.unwrap_or_else(|_| {
+/// Returns the result of a call, or [`LockError::Internal`] if the task of the call ended without
+/// one.
+fn result_or_internal(lock: &LockKey, result: Result<AcquireResult, RecvError>) -> AcquireResult {
+    result.unwrap_or_else(|_| {
         error!(
-            lock = first.to_string(),
-            "a call ended by a fault of the broker"
+            lock = lock.to_string(),
+            "internal error: an acquire ended without a result"
         );
-        Err(LockError::Internal.at(first))
+        Err(LockError::Internal.for_lock(lock))
     })
 }
 
-/// A lease on its way to a caller. Dropped before it is [done](Self::done), what the call took is given back a
-/// moment later, unless the same call has come again by then.
+/// A lease that has not been delivered to its caller yet. If dropped before [`Self::confirm`], it
+/// is rolled back after a grace period, unless the call has been repeated by then.
 pub struct Delivery {
-    offer: Offer,
+    lease: UndeliveredLease,
     broker: Broker,
 }
 
 impl Delivery {
-    /// The lease.
     #[must_use]
     pub fn lease(&self) -> &Lease {
-        self.offer.lease()
+        self.lease.lease()
     }
 
-    /// The answer was sent.
-    pub fn done(self) {
-        let Self { offer, broker } = self;
-        let (lease, mut places) = offer.accept();
-        broker.count_held(&mut places, &lease.locks);
+    /// Marks the lease as delivered, after the response was sent.
+    pub fn confirm(self) {
+        let Self {
+            lease: undelivered,
+            broker,
+        } = self;
+        let (lease, mut permits) = undelivered.accept();
+        broker.count_held(&mut permits, &lease.locks);
         let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
         let ttl_ms = ttl_ms.min().unwrap_or(0);
-        broker.quotas.keep(lease.lease_id, places, expiry(ttl_ms));
+        broker
+            .quotas
+            .track_detached(lease.lease_id, permits, expiry(ttl_ms));
     }
 }
 
-/// Who hears what the store tells unasked.
-struct Ears {
-    waiters: Arc<Waiters>,
-    streams: Arc<Streams>,
-    watchers: Arc<Watchers>,
-    ends: Arc<Ends>,
+/// Dispatches store events to the components that handle them.
+struct StoreEventDispatcher {
+    waiters: Arc<WaiterRegistry>,
+    streams: Arc<StreamRegistry>,
+    watch_hub: Arc<WatchHub>,
+    lease_ends: Arc<LeaseEndRecorder>,
     metrics: Metrics,
 }
 
-impl Ears {
-    fn pass_on(&self, event: Event) {
+impl StoreEventDispatcher {
+    fn dispatch(&self, event: Event) {
         match event {
             Event::HandOff(lock, hand_off, sent) => {
                 let signal = Signal::HandOff {
                     fencing_token: hand_off.fencing_token,
-                    provisional: hand_off.provisional,
+                    provisional: hand_off.is_provisional,
                     sent,
                     told: Instant::now(),
                 };
@@ -419,30 +444,30 @@ impl Ears {
             }
             Event::Moved(_, moved) => self.streams.moved(moved),
             Event::Revoked(_, revocation) => self.streams.revoked(revocation),
-            Event::Ended(lock, ending) => self.ends.ended(lock, ending),
-            Event::Changed(lock, changes) => self.watchers.changed(&lock, changes),
+            Event::Ended(lock, ending) => self.lease_ends.ended(lock, ending),
+            Event::Changed(lock, changes) => self.watch_hub.publish_changes(&lock, changes),
             Event::Rejoin(lock) => self.waiters.rejoin(&lock),
-            Event::Replaced => self.metrics.failed_over(),
-            Event::Broken(assumption) => self.metrics.broken(assumption),
+            Event::ServerReplaced => self.metrics.failed_over(),
+            Event::AssumptionViolated(assumption) => self.metrics.connection_broken(assumption),
             Event::Resync => {
                 self.metrics.resynchronised();
-                self.waiters.touch_all();
-                self.watchers.missed();
+                self.waiters.touch_all_now();
+                self.watch_hub.publish_gap();
             }
         }
     }
 }
 
-/// The store has told its log.
+/// Converts without logging: the store logs its failures itself.
 impl From<StoreError> for LockError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) | StoreError::NotNow(_) => Self::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::NotExecuted(_) => Self::StoreUnavailable,
             StoreError::Full(_) => Self::StoreFull,
             StoreError::Recovering { retry_after_ms } => Self::StoreRecovering { retry_after_ms },
             StoreError::Corrupt(_) => Self::StoreCorrupt,
-            StoreError::Garbled(_) => Self::Internal,
-            StoreError::Unsupported(why) => Self::Unsupported(why),
+            StoreError::InvalidReply(_) => Self::Internal,
+            StoreError::Unsupported(reason) => Self::Unsupported(reason),
         }
     }
 }

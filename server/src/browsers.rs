@@ -1,5 +1,5 @@
-//! What the headers of a request say of a browser: whether one sends it, from which site, and under which name it
-//! calls this listener.
+//! Request headers of browsers: whether a page sent the request, from which site, and to which host
+//! name.
 
 use std::net::IpAddr;
 
@@ -12,25 +12,27 @@ use axum::{
     },
 };
 
-/// The header in which browsers say which site a request is from. No page can change it.
+/// Header in which browsers send the relation of the requesting site to this one. Pages cannot
+/// change it.
 pub(crate) const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// The header in which browsers say what a request is for, such as a link that is followed.
+/// Header in which browsers send the purpose of a request, such as a navigation.
 pub(crate) const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// Returns whether a browser has sent the request on behalf of a page.
+/// Returns true if a browser sent the request on behalf of a page.
 pub(crate) fn is_from_page(headers: &HeaderMap) -> bool {
     headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE)
 }
 
-/// Returns the name and port by which the client calls this listener.
+/// Returns the host name and port to which the client sent the request.
 pub(crate) fn host(request: &Request) -> Option<Authority> {
     let named = request.uri().authority().cloned();
     let header = || request.headers().get(HOST)?.to_str().ok()?.parse().ok();
     named.or_else(header)
 }
 
-/// Returns whether the host is an IP address or `localhost`. Every other name can be made to resolve to this listener
-/// by the owner of its domain, whose pages a browser then takes for pages of this listener.
+/// Returns true if the host is an IP address or `localhost`. The owner of any other domain can make
+/// its name resolve to this listener (DNS rebinding). Browsers then treat the pages of that domain
+/// as pages of this listener.
 pub(crate) fn is_address(host: &Authority) -> bool {
     let host = host.host();
     let literal = host.trim_start_matches('[').trim_end_matches(']');

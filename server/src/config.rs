@@ -1,14 +1,15 @@
-//! Configuration: defaults < file < environment < flags, every problem reported at once.
+//! Configuration from defaults, file, environment and flags (the later source overrides). All
+//! problems are reported at once.
 
 mod access;
 mod cli;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod http2;
-mod key;
-mod live;
 mod reader;
+mod reloadable;
 mod schema;
+mod setting_def;
 mod settings;
 mod sources;
 mod store;
@@ -21,13 +22,13 @@ use tokio::sync::watch;
 pub use access::Access;
 pub use cli::{Check, Cli, Command, Flags};
 pub use http2::Http2;
-pub use live::Live;
+pub use reloadable::ReloadableConfig;
 pub use settings::{Change, Settings};
 pub use store::StoreSettings;
 
 use self::{
-    key::{Kind, key, one_of, switch},
     reader::{Outcome, Reader},
+    setting_def::{ValueType, boolean, one_of, setting},
 };
 use crate::{metrics::Metrics, telemetry::LogFormat, trace::TracingSettings};
 
@@ -37,49 +38,48 @@ const LOG_FORMATS: [(&str, LogFormat); 3] = [
     ("text", LogFormat::Text),
 ];
 
-/// What a broker is to do, checked.
+/// Validated configuration of a broker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// `dev`: one embedded store that grants at once, and the admin service on the API port.
+    /// True for the command `dev`: by default an embedded store without quarantine, and the admin
+    /// service also on the API port.
     pub dev: bool,
-    /// The address of the API.
+    /// Address of the API listener.
     pub listen: SocketAddr,
-    /// The address of health and the admin service.
+    /// Address of the admin listener: health checks, metrics, admin service and operator console.
     pub admin_listen: SocketAddr,
-    /// The names of the admin listener, in lower case; addresses and `localhost` need none.
+    /// Host names of the admin listener, in lower case. IP addresses and `localhost` are always
+    /// allowed.
     pub admin_hosts: Vec<String>,
-    /// Who may connect.
+    /// Authentication, authorization, TLS and connection limits.
     pub access: Access,
-    /// What can change while the broker runs: the newest is what counts.
-    pub live: watch::Sender<Live>,
-    /// How connections are kept.
+    /// Settings that can change while the broker runs. The channel holds the current values.
+    pub live: watch::Sender<ReloadableConfig>,
+    /// HTTP/2 and gRPC settings.
     pub http2: Http2,
-    /// Where locks are kept.
     pub store: StoreSettings,
-    /// Where spans go.
+    /// Export and sampling of spans.
     pub tracing: TracingSettings,
-    /// How the log is written.
     pub log_format: LogFormat,
-    /// What the broker counts.
     pub metrics: Metrics,
-    /// All values in effect, and where each is from.
+    /// All values in effect, with their sources.
     pub settings: Settings,
-    /// What should be changed, one sentence each.
+    /// Warnings about doubtful settings, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Config {
-    /// Reads the file, the environment and the flags of `serve`, or of `dev`.
+    /// Loads the configuration of `serve` or `dev` from the file, the environment and the flags.
     ///
     /// # Errors
-    /// Every problem, one sentence each.
+    /// All problems, one sentence each.
     pub fn load(flags: &Flags, dev: bool) -> Result<Self, Vec<String>> {
         Self::load_from(Reader::open(flags), dev)
     }
 
     fn load_from(mut reader: Reader, dev: bool) -> Result<Self, Vec<String>> {
         let config = Self::read(&mut reader, dev);
-        reader.refuse_unknown();
+        reader.report_unknown();
         let outcome = reader.finish();
         if outcome.problems.is_empty() {
             return Ok(Self {
@@ -91,7 +91,7 @@ impl Config {
         Err(outcome.problems)
     }
 
-    /// The JSON Schema of the file.
+    /// Returns the JSON Schema of the configuration file.
     #[must_use]
     pub fn schema() -> serde_json::Value {
         let mut reader = Reader::default();
@@ -100,32 +100,32 @@ impl Config {
     }
 
     fn read(reader: &mut Reader, dev: bool) -> Self {
-        let listen = key("server.listen", "Where the API listens").or("127.0.0.1:7070");
-        let about = "Where health and the admin service listen";
-        let admin_listen = key("server.admin_listen", about).or("127.0.0.1:7071");
+        let listen = setting("server.listen", "Address of the API").with_default("127.0.0.1:7070");
+        let about = "Address of health and the admin service";
+        let admin_listen = setting("server.admin_listen", about).with_default("127.0.0.1:7071");
         let listen = reader.read(listen, address());
         let admin_listen = reader.read(admin_listen, address());
         if listen == admin_listen && listen.port() != 0 {
             reader.problem("server.admin_listen", "must differ from server.listen");
         }
-        let about = "Names by which the admin listener may be called where authentication is off, besides IP \
-                     addresses and localhost";
-        let admin_hosts = key("server.admin_hosts", about).or("");
+        let about = "Host names that the admin listener accepts while authentication is off, in \
+            addition to IP addresses and localhost";
+        let admin_hosts = setting("server.admin_hosts", about).with_default("");
         let admin_hosts = reader.read(admin_hosts, host_names());
-        let about = "How the log is written: as text, as one JSON object a line, or, with auto, as text \
-                     on a terminal and else as JSON";
-        let log_format = key("log.format", about).or("auto");
-        let about = "Whether the broker counts what it does, and shows it on /metrics";
-        let metrics = key("metrics.enabled", about).or("true");
-        let live = Live::read(reader);
+        let about = "Log format: text, one JSON object per line, or, with auto, text on a terminal \
+            and JSON otherwise";
+        let log_format = setting("log.format", about).with_default("auto");
+        let about = "Collect metrics and serve them on /metrics";
+        let metrics = setting("metrics.enabled", about).with_default("true");
+        let live = ReloadableConfig::read(reader);
         let bounds = StoreSettings::bounds(reader, &live.limits);
         let store = StoreSettings::read(reader, dev, bounds);
         let is_shared = !matches!(store, StoreSettings::Memory { .. });
         let is_reachable = |address: SocketAddr| !address.ip().is_loopback();
         if dev && is_shared && [listen, admin_listen].into_iter().any(is_reachable) {
-            let why =
-                "is not for a `dev` that other machines can reach: run `serve` for this store";
-            reader.problem("store.url", why);
+            let message = "is not allowed for a `dev` that other machines can reach: run `serve` \
+                for this store";
+            reader.problem("store.url", message);
         }
         Self {
             dev,
@@ -141,7 +141,7 @@ impl Config {
             ),
             log_format: reader.read(log_format, one_of(&LOG_FORMATS)),
             live: watch::Sender::new(live),
-            metrics: Metrics::when(reader.read(metrics, switch())),
+            metrics: Metrics::enabled(reader.read(metrics, boolean())),
             http2: Http2::read(reader),
             store,
             tracing: traces::read(reader),
@@ -151,17 +151,17 @@ impl Config {
     }
 }
 
-/// What can be used at once of a configuration that is right by itself: the part that needs no
-/// restart, beside the part that does as it is in use.
+/// Combines the reloadable settings of `wanted`, a valid configuration, with the values in use of
+/// all other settings.
 ///
 /// # Errors
-/// Why they do not go together.
+/// The reasons why the combined settings are invalid.
 pub(crate) fn reloadable(
-    wanted: &Settings,
+    requested: &Settings,
     in_use: &Settings,
-) -> Result<(Live, Settings), Vec<String>> {
-    let mut reader = Reader::reloading(wanted, in_use);
-    let live = Live::read(&mut reader);
+) -> Result<(ReloadableConfig, Settings), Vec<String>> {
+    let mut reader = Reader::for_reload(requested, in_use);
+    let live = ReloadableConfig::read(&mut reader);
     let Outcome {
         settings, problems, ..
     } = reader.finish();
@@ -171,10 +171,10 @@ pub(crate) fn reloadable(
     Err(problems)
 }
 
-fn host_names() -> Kind<Vec<String>> {
-    let what = "host names without ports, with commas between them";
+fn host_names() -> ValueType<Vec<String>> {
+    let expected = "host names without ports, separated by commas";
     let schema = serde_json::json!({ "type": "string" });
-    Kind::new(what, schema, |text| {
+    ValueType::new(expected, schema, |text| {
         let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let names = text.split(',').map(str::trim);
         let names: Vec<_> = names
@@ -186,8 +186,8 @@ fn host_names() -> Kind<Vec<String>> {
     })
 }
 
-fn address() -> Kind<SocketAddr> {
-    let what = "an IP address with a port, such as 127.0.0.1:7070";
+fn address() -> ValueType<SocketAddr> {
+    let expected = "an IP address with a port, such as 127.0.0.1:7070";
     let schema = serde_json::json!({ "type": "string", "pattern": "^.+:[0-9]+$" });
-    Kind::new(what, schema, |text| text.parse().ok())
+    ValueType::new(expected, schema, |text| text.parse().ok())
 }

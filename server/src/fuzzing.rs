@@ -1,5 +1,5 @@
-//! The entry points of the fuzz targets, one for each kind of input that comes from outside. They are
-//! compiled with the feature `fuzzing` only. Each panics where the code that it calls is wrong.
+//! Entry points of the fuzz targets, one for each kind of external input. Compiled only with the
+//! feature `fuzzing`. Each entry point panics if the code under test is wrong.
 
 pub use crate::{
     config::fuzzing::configuration,

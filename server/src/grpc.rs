@@ -1,11 +1,12 @@
-//! The gRPC edge: each call is parsed once, handed to the broker, and its outcome encoded.
+//! gRPC API: decodes and authorizes each request, calls the broker, and encodes the result.
 
 mod admin;
-mod admit;
+mod authorization;
+mod console;
+mod deadline;
 mod decode;
 mod delivery;
-mod desk;
-pub(crate) mod early;
+pub(crate) mod early_rejections;
 mod encode;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -13,11 +14,10 @@ mod hold;
 mod inspection;
 mod listing;
 mod operator;
+pub(crate) mod rpc_spans;
 mod status;
-mod timeout;
-pub(crate) mod traced;
-mod waits;
-mod watching;
+mod wait_limit;
+mod watch_stream;
 
 use std::{
     net::SocketAddr,
@@ -36,193 +36,209 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-pub(crate) use self::{admit::authenticate, operator::Operator};
+pub(crate) use self::{authorization::authenticate, operator::OperatorContext};
 use self::{
-    admit::{Ask, Asking},
-    status::Refused,
-    waits::Waits,
+    authorization::{Operation, RequestContext},
+    status::Rejection,
+    wait_limit::ConnectionWaitLimiter,
 };
 pub use self::{
-    delivery::OnDelivery,
-    desk::{Desk, Refusal, Visitor},
+    console::{ConsoleBackend, ConsoleError, ConsoleUser},
+    delivery::DeliveryConfirmation,
 };
 use crate::{
-    access::Gate,
-    broker::{Broker, Delivery, traced as spans},
-    config::{Http2, Live},
-    lock::{AcquireCall, Failed, Lease, LeaseRef, LockError, Via},
-    trace::{Traced, Tracing},
+    access::AccessControl,
+    broker::{Broker, Delivery, spans},
+    config::{Http2, ReloadableConfig},
+    lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockError, LockFailure},
+    trace::{Span, Tracing},
     transport::Peer,
 };
 
-/// `LockService` on `broker`, for whom `gate` lets in.
+/// Creates the `LockService` of `broker`. `access_control` controls access.
 pub fn lock_service(
     broker: Broker,
-    gate: Gate,
-    (live, tracing): (watch::Receiver<Live>, Tracing),
+    access_control: AccessControl,
+    (live, tracing): (watch::Receiver<ReloadableConfig>, Tracing),
     http2: &Http2,
 ) -> LockServiceServer<impl LockService> {
-    let waits = Waits::new(http2.max_concurrent_streams);
-    let locks = Locks {
+    let wait_limiter = ConnectionWaitLimiter::new(http2.max_concurrent_streams);
+    let service = LockServiceImpl {
         broker,
-        gate,
+        access_control,
         live,
         tracing,
-        waits,
+        wait_limiter,
     };
-    LockServiceServer::new(locks)
-        .max_decoding_message_size(bytes(http2.max_request))
-        .max_encoding_message_size(bytes(http2.max_reply))
+    LockServiceServer::new(service)
+        .max_decoding_message_size(to_usize(http2.max_request))
+        .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// `InspectionService` on `broker`.
+/// Creates the `InspectionService` of `broker`. `access_control` controls access.
 pub fn inspection_service(
     broker: Broker,
-    gate: Gate,
-    live: watch::Receiver<Live>,
+    access_control: AccessControl,
+    live: watch::Receiver<ReloadableConfig>,
     http2: &Http2,
 ) -> InspectionServiceServer<impl pb::inspection_service_server::InspectionService> {
-    InspectionServiceServer::new(inspection::Inspection {
+    InspectionServiceServer::new(inspection::InspectionServiceImpl {
         broker,
-        gate,
+        access_control,
         live,
-        max_reply: bytes(http2.max_reply),
+        max_reply: to_usize(http2.max_reply),
     })
-    .max_decoding_message_size(bytes(http2.max_request))
-    .max_encoding_message_size(bytes(http2.max_reply))
+    .max_decoding_message_size(to_usize(http2.max_request))
+    .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// `AdminService` on `broker`, once there is one.
+/// Creates the `AdminService`, whose calls fail until `broker` is set.
 pub fn admin_service(
     broker: Arc<OnceLock<Broker>>,
-    gate: Gate,
-    live: watch::Receiver<Live>,
+    access_control: AccessControl,
+    live: watch::Receiver<ReloadableConfig>,
     http2: &Http2,
 ) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::Admin { broker, gate, live })
-        .max_decoding_message_size(bytes(http2.max_request))
-        .max_encoding_message_size(bytes(http2.max_reply))
+    AdminServiceServer::new(admin::AdminServiceImpl {
+        broker,
+        access_control,
+        live,
+    })
+    .max_decoding_message_size(to_usize(http2.max_request))
+    .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// Where a call is from; `None` only without a connection.
+/// Returns the address of the client; `None` only for a request without a connection.
 fn address<T>(request: &Request<T>) -> Option<SocketAddr> {
     let peer = request.extensions().get::<Peer>();
     peer.map(|peer| peer.address)
 }
 
-/// Notes the lease that a call shows.
-fn note(locks: &[LeaseRef]) {
-    let traced = Traced::current();
-    spans::about(&traced, locks.iter().map(|held| &held.lock));
+/// Adds the presented lease and its locks to the current span.
+fn record_span_locks(locks: &[LeaseRef]) {
+    let span = Span::current();
+    spans::record_locks(&span, locks.iter().map(|held| &held.lock));
     if let Some(held) = locks.first() {
-        spans::lease_id(&traced, held.lease_id);
+        spans::lease_id(&span, held.lease_id);
     }
 }
 
-fn bytes(size: u32) -> usize {
+fn to_usize(size: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-struct Locks {
+struct LockServiceImpl {
     broker: Broker,
-    gate: Gate,
-    live: watch::Receiver<Live>,
+    access_control: AccessControl,
+    live: watch::Receiver<ReloadableConfig>,
     tracing: Tracing,
-    waits: Waits,
+    wait_limiter: ConnectionWaitLimiter,
 }
 
-impl Locks {
-    fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
-        Asking::by(&self.gate, self.live.borrow().limits, request)
+impl LockServiceImpl {
+    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
+        RequestContext::from_request(&self.access_control, self.live.borrow().limits, request)
     }
 
-    /// What was to be an acquire is none.
-    fn not_begun(&self, refused: &Refused) {
-        let is_denied = matches!(refused, Refused::Denied(..));
-        self.broker.metrics().not_begun(is_denied);
+    /// Counts an acquire that was rejected before it reached the broker.
+    fn count_rejected(&self, rejection: &Rejection) {
+        let is_denied = matches!(rejection, Rejection::Denied(..));
+        self.broker.metrics().acquire_rejected(is_denied);
     }
 
-    async fn take(
+    async fn acquire_lease(
         &self,
         mut call: AcquireCall,
-        asking: &Asking,
+        context: &RequestContext,
         (wait_max_ms, peer): (u64, Option<SocketAddr>),
     ) -> Result<Delivery, Status> {
         call.wait_ms = call.wait_ms.min(wait_max_ms);
-        let caller = &asking.caller.name;
-        let offered = |offered: Result<_, Failed>| {
-            offered.map_err(|failed| Status::from(asking.veiled(failed)))
+        let caller = &context.caller.name;
+        let redact_error = |result: Result<_, LockFailure>| {
+            result.map_err(|failure| Status::from(context.redact_holders(failure)))
         };
         if call.wait_ms == 0 {
-            return offered(self.broker.offer(caller, call).await);
+            return redact_error(self.broker.acquire_undelivered(caller, call).await);
         }
-        let _wait = self.waits.begin(peer)?;
+        let _wait = self.wait_limiter.acquire(peer)?;
         let locks: Vec<_> = call
             .targets
             .iter()
             .map(|target| target.lock.clone())
             .collect();
-        // A wait that is dropped is given up as that of a client that cancels its call.
+        // Dropping the offer cancels the wait, as if the client had cancelled the call.
         tokio::select! {
             biased;
-            refused = asking.until_withdrawn(Ask::Acquire, &locks) => Err(refused),
-            delivery = self.broker.offer(caller, call) => offered(delivery),
+            status = context.until_withdrawn(Operation::Acquire, &locks) => Err(status),
+            delivery = self.broker.acquire_undelivered(caller, call) => redact_error(delivery),
         }
     }
 }
 
 #[tonic::async_trait]
-impl LockService for Locks {
+impl LockService for LockServiceImpl {
     type HoldStream = BoxStream<'static, Result<HoldResponse, Status>>;
 
     async fn acquire(
         &self,
         request: Request<AcquireRequest>,
     ) -> Result<Response<AcquireResponse>, Status> {
-        let asking = self.asking(&request)?;
-        let from = (timeout::wait_max_ms(request.metadata()), address(&request));
-        let call = decode::acquire(request.into_inner(), &asking);
-        let call = call.inspect_err(|refused| self.not_begun(refused))?;
-        let delivery = self.take(call, &asking, from).await?;
+        let context = self.context(&request)?;
+        let wait_and_peer = (deadline::wait_max_ms(request.metadata()), address(&request));
+        let call = decode::acquire(request.into_inner(), &context);
+        let call = call.inspect_err(|rejection| self.count_rejected(rejection))?;
+        let delivery = self.acquire_lease(call, &context, wait_and_peer).await?;
         let lease = Some(encode::lease(delivery.lease()));
-        Ok(OnDelivery::with(AcquireResponse { lease }, delivery))
+        Ok(DeliveryConfirmation::response(
+            AcquireResponse { lease },
+            delivery,
+        ))
     }
 
     async fn acquire_all(
         &self,
         request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
-        let asking = self.asking(&request)?;
-        let from = (timeout::wait_max_ms(request.metadata()), address(&request));
-        let call = decode::acquire_all(request.into_inner(), &asking);
-        let call = call.inspect_err(|refused| self.not_begun(refused))?;
-        let delivery = self.take(call, &asking, from).await?;
+        let context = self.context(&request)?;
+        let wait_and_peer = (deadline::wait_max_ms(request.metadata()), address(&request));
+        let call = decode::acquire_all(request.into_inner(), &context);
+        let call = call.inspect_err(|rejection| self.count_rejected(rejection))?;
+        let delivery = self.acquire_lease(call, &context, wait_and_peer).await?;
         let lease = Some(encode::lease(delivery.lease()));
-        Ok(OnDelivery::with(AcquireAllResponse { lease }, delivery))
+        Ok(DeliveryConfirmation::response(
+            AcquireAllResponse { lease },
+            delivery,
+        ))
     }
 
     async fn release(
         &self,
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        let asking = self.asking(&request)?;
-        let (locks, release, via) = decode::release(request.into_inner(), &asking)?;
-        note(&locks);
-        let given_back = self.broker.release(&locks, release, via).await?;
-        Ok(Response::new(encode::released(given_back)))
+        let context = self.context(&request)?;
+        let (locks, scope, expected_attachment) = decode::release(request.into_inner(), &context)?;
+        record_span_locks(&locks);
+        let result = self
+            .broker
+            .release(&locks, scope, expected_attachment)
+            .await?;
+        Ok(Response::new(encode::released(result)))
     }
 
     async fn renew(
         &self,
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
-        let asking = self.asking(&request)?;
-        let (shown, ttl) = decode::renew(request.into_inner(), &asking)?;
-        note(&shown.locks);
+        let context = self.context(&request)?;
+        let (presented, ttl) = decode::renew(request.into_inner(), &context)?;
+        record_span_locks(&presented.locks);
         let lease = Lease {
-            locks: self.broker.renew(&shown.locks, ttl, Via::Anywhere).await?,
-            lease_id: shown.lease_id,
-            lease_token: shown.lease_token,
+            locks: self
+                .broker
+                .renew(&presented.locks, ttl, ExpectedAttachment::Any)
+                .await?,
+            lease_id: presented.lease_id,
+            lease_token: presented.lease_token,
         };
         let lease = Some(encode::lease(&lease));
         Ok(Response::new(RenewResponse { lease }))
@@ -232,15 +248,15 @@ impl LockService for Locks {
         &self,
         request: Request<Streaming<HoldRequest>>,
     ) -> Result<Response<Self::HoldStream>, Status> {
-        let asking = self.asking(&request)?;
+        let context = self.context(&request)?;
         if self.broker.is_draining() {
-            return Err(status::of_all(&LockError::Draining, None));
+            return Err(status::from_error(&LockError::Draining, None));
         }
         let peer = request.extensions().get::<Peer>();
         let load = peer.map(|peer| Arc::clone(&peer.load));
         let stream = hold::serve(
             &self.broker,
-            asking,
+            context,
             (self.live.clone(), &self.tracing),
             (request.into_inner(), load),
         )?;
@@ -251,10 +267,10 @@ impl LockService for Locks {
         &self,
         request: Request<CheckFencingTokenRequest>,
     ) -> Result<Response<CheckFencingTokenResponse>, Status> {
-        let asking = self.asking(&request)?;
-        let (lock, token) = decode::check_fencing_token(request.into_inner(), &asking)?;
+        let context = self.context(&request)?;
+        let (lock, token) = decode::check_fencing_token(request.into_inner(), &context)?;
         let remaining = self.broker.check_fencing_token(&lock, token).await;
-        let remaining_ms = remaining.map_err(|error| status::of(&error, &lock))?;
+        let remaining_ms = remaining.map_err(|error| status::from_lock_error(&error, &lock))?;
         let remaining = Some(encode::duration(remaining_ms));
         Ok(Response::new(CheckFencingTokenResponse { remaining }))
     }

@@ -1,27 +1,29 @@
-//! The Leasehold lock broker. To read it: `lock`, `store`, `store::memory`, `waiters`, `broker`, `grpc`.
+//! The Leasehold lock broker.
+//!
+//! Suggested reading order: `lock`, `store`, `store::memory`, `waiters`, `broker`, `grpc`.
 
 pub mod access;
 mod address;
 pub mod broker;
 mod browsers;
+pub mod commands;
 pub mod config;
-mod files;
+mod console;
+mod file_watch;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod grpc;
-pub mod history;
 pub mod lock;
 pub mod metrics;
-mod pace;
-mod page;
-pub mod prepare;
 pub mod quotas;
+mod rate_limit;
+pub mod recent_events;
 pub mod reload;
 pub mod runtime;
 mod serve;
 pub mod shutdown;
 pub mod store;
-pub mod streams;
+pub mod stream_registry;
 pub mod telemetry;
 pub mod trace;
 pub mod transport;

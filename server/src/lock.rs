@@ -1,4 +1,5 @@
-//! The domain: what a lock, a lease and a call are. No I/O; everything here was parsed once, at the edge.
+//! Domain types: locks, leases, calls and their limits. Performs no I/O; all values were validated
+//! where they entered the process.
 
 mod call;
 mod error;
@@ -10,100 +11,108 @@ mod name;
 mod stream;
 mod trace;
 
-pub use call::{Acquire, AcquireCall, Force, Release, Revoke, Target, Under};
-pub use error::{Bound, Failed, LockError, Quota};
+pub use call::{
+    AcquireCall, AcquireCommand, LeaseBinding, ReleaseScope, RevokeCommand, RevokeMode, Target,
+};
+pub use error::{Bound, LockError, LockFailure, QuotaExceeded};
 pub use filter::Filter;
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
 };
-pub use lease::{Grant, HeldLock, Lease, LeaseRef, ShownLease};
-pub use mode::{HOLDERS_MAX, Mode, PERMITS_MAX, WHOLE};
+pub use lease::{Grant, HeldLock, Lease, LeaseRef, PresentedLease};
+pub use mode::{EXCLUSIVE_WEIGHT, HOLDERS_MAX, Mode, PERMITS_MAX};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace, encode};
-pub use stream::{Attachment, StreamId, Via};
+pub use stream::{Attachment, ExpectedAttachment, StreamId};
 pub use trace::TraceParent;
 
-/// Waiters of one lock; one more is `QUEUE_FULL`.
+/// Maximum number of waiters of one lock. A further waiter is rejected with `QUEUE_FULL`.
 pub const WAITERS_MAX: u32 = 10_000;
-/// How many holders or waiters an inspection shows at most.
-pub const SHOWN_MAX: usize = 100;
-/// How many holders a refused call is told of at most, out of the first [`HELD_SLOTS`] slots.
-pub const HELD_SHOWN: usize = 5;
-/// How far a refused call looks for holders.
-pub const HELD_SLOTS: usize = 16;
-/// How long a hand-off to another broker stands before it must be claimed.
-pub const CLAIM_MS: u64 = 3_000;
-/// A broker that has not touched a lock for so long, while others did, is silent.
-pub const SILENT_MS: u64 = 6_000;
-/// A gap between any two touches above this is a stall of the store, and nobody's silence.
-pub const STALL_MS: u64 = 3_000;
-/// How long an attempt that was cancelled before it arrived, or an entry that was released, is known.
+/// Maximum number of holders, and of waiters, that an inspection returns.
+pub const INSPECT_ENTRIES_MAX: usize = 100;
+/// Maximum number of holders returned to a rejected call, from the first
+/// [`CONTENTION_SLOTS_SCANNED_MAX`] slots.
+pub const CONTENTION_HOLDERS_MAX: usize = 5;
+/// Number of holder slots that are searched for the holders returned to a rejected call.
+pub const CONTENTION_SLOTS_SCANNED_MAX: usize = 16;
+/// Time within which a provisional hand-off must be claimed before it lapses.
+pub const PROVISIONAL_GRANT_MS: u64 = 3_000;
+/// Time without a touch after which a broker counts as silent at a lock, if other brokers touched
+/// the lock meanwhile.
+pub const BROKER_SILENT_AFTER_MS: u64 = 6_000;
+/// Gap between two touches of any brokers above which the store is assumed to have stalled. The gap
+/// does not count towards the silence of any broker.
+pub const TOUCH_STALL_MS: u64 = 3_000;
+/// Retention of tombstones, for attempts that were cancelled before they arrived and for released
+/// entries.
 pub const TOMBSTONE_MS: u64 = 2_000;
-/// How long an expired lease is remembered.
+/// Retention of expired leases.
 pub const EXPIRED_MS: u64 = 60_000;
-/// How many expired leases of one lock are remembered.
+/// Maximum number of expired leases retained per lock.
 pub const EXPIRED_MAX: u64 = 1_000;
-/// How many released leases of one lock are remembered, however old.
+/// Number of released leases retained per lock, regardless of their age.
 pub const RELEASED_MAX: u64 = 16;
-/// Locks of one lease.
+/// Maximum number of locks of one lease.
 pub const LOCKS_MAX: usize = 64;
-/// How often a lease may enter the same lock.
+/// Maximum number of entries of one lease in one lock.
 pub const ENTRIES_MAX: usize = 64;
-/// Attempts of one request that the record keeps.
+/// Maximum number of attempts of one request in the record of a lock.
 pub const ATTEMPTS_MAX: usize = 8;
-/// How long an idle lock's record is kept: its last fencing token covers small steps of the clock.
-pub const KEEP_MS: u64 = 300_000;
-/// The same of a lock whose limit was set.
-pub const SET_KEEP_MS: u64 = 86_400_000;
-/// How often the client of a stream sends heartbeats at least while a call waits on it.
+/// Retention of the record of an idle lock. The record keeps the last fencing token, so that tokens
+/// rise even if the clock is set back by less than this.
+pub const IDLE_RECORD_TTL_MS: u64 = 300_000;
+/// Retention of the record of an idle lock whose limit was fixed by an operator.
+pub const LIMIT_RECORD_TTL_MS: u64 = 86_400_000;
+/// Maximum interval between heartbeats of a lease stream while a call waits on the stream.
 pub const HEARTBEAT_WHILE_WAITING_MS: u64 = 2_000;
-/// Heartbeats in one validity.
+/// Number of heartbeats per ttl.
 const HEARTBEATS_PER_TTL: u64 = 3;
-/// How far ahead of its sending a command may still be executed.
-pub const NOT_AFTER_MS: u64 = 800;
+/// Deadline of a store command, counted from its sending. The store rejects commands that arrive
+/// later.
+pub const COMMAND_DEADLINE_MS: u64 = 800;
 
-/// The store's expiry for a validity of `ttl_ms`: `E(ttl) = ttl * 1.20 + 250 ms`.
+/// Returns the store's expiry for a validity of `ttl_ms`: `E(ttl) = ttl * 1.20 + 250 ms`.
 ///
-/// 1.20 covers two hosts that each slew their clock by chrony's legal 8.3 % in opposite directions
-/// (`maxslewrate`, chrony.conf(5)).
+/// The factor 1.20 covers two hosts that each slew their clock in opposite directions by 8.3 %, the
+/// maximum that chrony allows (`maxslewrate`, chrony.conf(5)).
 pub const fn expiry_ms(ttl_ms: u64) -> u64 {
     ttl_ms.saturating_add(ttl_ms / 5).saturating_add(250)
 }
 
-/// A lease's validity in milliseconds, within the bounds of [`Limits`].
+/// The validity of a lease in milliseconds, within the bounds of [`Limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// Milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// How often to send heartbeats for a lease, in milliseconds.
+    /// Returns the interval between the heartbeats for a lease, in milliseconds.
     pub const fn heartbeat_interval_ms(self) -> u64 {
         self.0 / HEARTBEATS_PER_TTL
     }
 
-    /// A ttl that a store has kept; its bounds were checked when it was granted.
+    /// Returns a ttl read from a store. The bounds were checked when the lease was granted.
     pub const fn from_stored(ttl_ms: u64) -> Self {
         Self(ttl_ms)
     }
 }
 
-/// What a call asks for besides the ttl.
+/// Options of a lease besides the ttl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Terms {
-    /// The longest that the lock may be held in all, however often the lease is renewed; 0: any time.
+pub struct LeaseOptions {
+    /// Maximum time for which the lock may be held, including renewals; 0 if unlimited.
     pub max_hold_ms: u64,
-    /// How long the whole lock stays closed after the lease expired; 0: not at all.
+    /// Time for which the lock grants nothing after the lease has expired; 0 if none.
     pub lock_delay_ms: u64,
-    /// How long after its stream broke the lease ends; `None`: it runs out.
+    /// Time after which the lease ends when its stream breaks. If `None`, the lease stays valid
+    /// until its expiry.
     pub disconnect_grace_ms: Option<u64>,
 }
 
-impl Terms {
-    /// The validity of a new lease.
-    pub fn cut(self, ttl: Ttl) -> Ttl {
+impl LeaseOptions {
+    /// Returns the validity of a new lease: `ttl`, limited by `max_hold_ms`.
+    pub fn effective_ttl(self, ttl: Ttl) -> Ttl {
         match self.max_hold_ms {
             0 => ttl,
             max_hold_ms => Ttl(ttl.0.min(max_hold_ms)),
@@ -111,20 +120,17 @@ impl Terms {
     }
 }
 
-/// The bounds of what callers may ask for, all in milliseconds.
+/// Bounds of the values that callers may request, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The shortest validity.
     pub ttl_min_ms: u64,
-    /// The longest validity.
     pub ttl_max_ms: u64,
-    /// The validity of a call that names none.
+    /// Validity of a lease whose call requests none.
     pub ttl_default_ms: u64,
-    /// The longest wait in line.
+    /// Maximum wait in a queue.
     pub wait_max_ms: u64,
-    /// The longest lock_delay.
     pub lock_delay_max_ms: u64,
-    /// The longest max_hold, and that of a call that names none.
+    /// Maximum `max_hold`, and the `max_hold` of a call that requests none.
     pub max_hold_max_ms: Option<u64>,
 }
 
@@ -142,128 +148,129 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Clamps a wished validity; `None` is the default.
-    pub fn ttl(&self, wished_ms: Option<u64>) -> Ttl {
-        Ttl(wished_ms
+    /// Returns the requested validity clamped to the bounds, or the default for `None`.
+    pub fn ttl(&self, requested_ms: Option<u64>) -> Ttl {
+        Ttl(requested_ms
             .unwrap_or(self.ttl_default_ms)
             .clamp(self.ttl_min_ms, self.ttl_max_ms))
     }
 
-    /// Cuts a wished max_hold. `None` is any time.
-    pub fn max_hold_ms(&self, wished_ms: Option<u64>) -> Option<u64> {
+    /// Returns the requested `max_hold` limited to the maximum. `None` means unlimited.
+    pub fn max_hold_ms(&self, requested_ms: Option<u64>) -> Option<u64> {
         let max_ms = self.max_hold_max_ms;
-        wished_ms
-            .map(|wished_ms| wished_ms.min(max_ms.unwrap_or(u64::MAX)))
+        requested_ms
+            .map(|requested_ms| requested_ms.min(max_ms.unwrap_or(u64::MAX)))
             .or(max_ms)
     }
 
-    /// Clamps a wished wait.
-    pub fn wait_ms(&self, wished_ms: u64) -> u64 {
-        wished_ms.min(self.wait_max_ms)
+    /// Returns the requested wait limited to the maximum.
+    pub fn wait_ms(&self, requested_ms: u64) -> u64 {
+        requested_ms.min(self.wait_max_ms)
     }
 }
 
-/// The token that orders the grants of one lock: 1 to 2^53 - 1, exact in every language.
+/// A fencing token, which orders the grants of one lock. Its range of 1 to 2^53 - 1 is exact in
+/// every language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The largest token: 2^53 - 1.
+    /// Largest token, 2^53 - 1.
     pub const MAX: u64 = (1 << 53) - 1;
 
-    /// `None` outside 1 to 2^53 - 1.
+    /// Returns `None` outside 1 to 2^53 - 1.
     pub fn new(value: u64) -> Option<Self> {
         (1..=Self::MAX).contains(&value).then_some(Self(value))
     }
 
-    /// The token of a grant at this time, in microseconds since 1970, after one of token `last` (0:
-    /// none): above all earlier ones even if the clock was set back, or the record was lost.
+    /// Returns the token of a grant at `now_us`, in microseconds since 1970. `last` is the previous
+    /// token of the lock, or 0 if there is none.
+    ///
+    /// The token is higher than all earlier tokens even if the clock was set back, or if the record
+    /// with the last token was lost.
     pub fn after(last: u64, now_us: u64) -> Self {
         Self(now_us.max(last + 1))
     }
 
-    /// The number.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// Who asks, as people see it; never decides ownership. At most 1 KiB encoded.
+/// Labels by which a caller describes itself to operators. At most 1 KiB encoded; never used to
+/// decide ownership.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
-    /// A stable name of the process.
+    /// Stable name of the process.
     pub id: String,
-    /// Why the lock is taken.
+    /// Reason for acquiring the lock.
     pub reason: String,
     /// Free labels, in the order of their keys.
     pub labels: Vec<(String, String)>,
-    /// The span of the call, where it is recorded: for those who wait, shown to nobody.
+    /// Span of the call, if the call is sampled. The spans of waiters link to it; the API does not
+    /// return it.
     pub trace: Option<TraceParent>,
 }
 
-/// A holder as others may see it.
+/// A holder, as returned to other callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The lease.
     pub lease_id: LeaseId,
-    /// Who.
     pub owner: Owner,
-    /// How it holds the lock.
     pub mode: Mode,
-    /// Its token.
     pub fencing_token: FencingToken,
-    /// When it was granted, in milliseconds since 1970.
+    /// Time of the grant, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Time left in the store.
+    /// Time until the expiry in the store.
     pub remaining_ms: u64,
 }
 
-/// A waiter as others may see it.
+/// A waiter, as returned to other callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
-    /// Its place: those of waiters before it are lower.
-    pub place: u64,
-    /// Who.
+pub struct WaiterInfo {
+    /// Queue sequence number: lower for waiters that joined earlier.
+    pub sequence: u64,
     pub owner: Owner,
-    /// How it wants to hold the lock.
+    /// Requested mode.
     pub mode: Mode,
-    /// When it joined, in milliseconds since 1970.
+    /// Time at which the waiter joined the queue, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Time left to wait.
+    /// Time until the wait times out.
     pub remaining_ms: u64,
 }
 
-/// What is in the way of a call.
+/// The holders and waiters of a lock that prevent a grant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contention {
-    /// Some who hold the lock; none while it is between two holders.
+    /// Some of the holders, at most [`CONTENTION_HOLDERS_MAX`]. Empty while the lock is between two
+    /// holders.
     pub holders: Vec<Holder>,
-    /// How many wait.
+    /// Number of waiters.
     pub queue_length: u32,
-    /// For how long the lock is closed by a lock_delay; 0: it is not.
-    pub closed_ms: u64,
+    /// Remaining time of a lock delay; 0 if there is none.
+    pub lock_delay_remaining_ms: u64,
 }
 
-/// A lock as an inspection sees it.
+/// The state of a lock, as returned by an inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockState {
-    /// Who holds it, in no order, at most [`SHOWN_MAX`].
+    /// Holders in no particular order, at most [`INSPECT_ENTRIES_MAX`].
     pub holders: Vec<Holder>,
-    /// How many hold it in all.
+    /// Number of all holders.
     pub holder_count: u32,
-    /// The first waiters in order, at most [`SHOWN_MAX`].
-    pub waiters: Vec<Waiting>,
-    /// How many wait in all.
+    /// First waiters in the order of the queue, at most [`INSPECT_ENTRIES_MAX`].
+    pub waiters: Vec<WaiterInfo>,
+    /// Number of all waiters.
     pub queue_length: u32,
-    /// For how long the lock is closed by a lock_delay; 0: it is not.
-    pub closed_ms: u64,
-    /// The newest token given; 0 before the first.
+    /// Remaining time of a lock delay; 0 if there is none.
+    pub lock_delay_remaining_ms: u64,
+    /// Newest fencing token of the lock; 0 before the first grant.
     pub last_fencing_token: u64,
 }
 
 impl LockState {
-    /// Nobody holds it or waits for it, and no lock_delay closes it.
+    /// Returns true if the lock has no holder, no waiter and no lock delay in effect.
     pub fn is_idle(&self) -> bool {
-        self.holder_count == 0 && self.queue_length == 0 && self.closed_ms == 0
+        self.holder_count == 0 && self.queue_length == 0 && self.lock_delay_remaining_ms == 0
     }
 }

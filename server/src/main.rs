@@ -1,12 +1,11 @@
-//! The binary: command line, sockets, signals; everything else is in the library.
+//! The server binary: command line, sockets and signals. Everything else is in the library.
 
 use std::{fmt::Display, io::Write as _, process::ExitCode};
 
 use leasehold_server::{
-    Listeners,
+    Listeners, commands,
     config::{Cli, Command, Config, Flags},
-    prepare,
-    reload::Reload,
+    reload::ConfigReloader,
     run, runtime,
     shutdown::Signals,
     telemetry,
@@ -21,12 +20,12 @@ fn main() -> ExitCode {
 }
 
 async fn run_command() -> ExitCode {
-    let done = match Cli::of_process().command {
+    let done = match Cli::from_process_arguments().command {
         Command::Dev(flags) => serve(&flags, true).await,
         Command::Serve(flags) => serve(&flags, false).await,
-        Command::CheckConfig(asked) => prepare::check(&asked).await.and_then(say),
+        Command::CheckConfig(asked) => commands::check(&asked).await.and_then(say),
         Command::ConfigSchema => say(format!("{:#}", Config::schema())),
-        Command::InitStore(flags) => prepare::init_store(&flags).await.and_then(say),
+        Command::InitStore(flags) => commands::init_store(&flags).await.and_then(say),
     };
     let Err(problems) = done else {
         return ExitCode::SUCCESS;
@@ -37,16 +36,16 @@ async fn run_command() -> ExitCode {
 
 async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     let config = Config::load(flags, dev)?;
-    let signals = Signals::catch().map_err(sentence)?;
+    let signals = Signals::install().map_err(sentence)?;
     let log_filter = telemetry::init(config.log_format, &config.live.borrow().log_filter);
-    let reload = Reload::catch(flags, &config, log_filter).map_err(sentence)?;
+    let reload = ConfigReloader::install(flags, &config, log_filter).map_err(sentence)?;
     let listeners = Listeners::bind(&config).await.map_err(sentence)?;
     listeners.announce(&config).map_err(sentence)?;
     let stop = CancellationToken::new();
     tokio::select! {
         ended = run(config, listeners, stop.clone().cancelled_owned()) => ended.map_err(sentence),
-        () = reload.follow() => unreachable!("it never ends"),
-        ended = signals.end(dev, stop) => ended.map_err(sentence),
+        () = reload.run() => unreachable!("Reload::follow does not return"),
+        ended = signals.wait_for_shutdown(dev, stop) => ended.map_err(sentence),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What is counted, and shown on `/metrics`. Whoever counts has its counter beforehand: a call costs a
-//! few additions. A broker that counts nothing has [`Metrics::off`], and whatever is asked of that does nothing.
+//! Prometheus metrics. Counters are resolved once, so that recording a call costs a few atomic
+//! additions. [`Metrics::off`] records nothing.
 
 mod acquires;
 mod calls;
@@ -7,7 +7,7 @@ mod labels;
 mod leases;
 mod namespaces;
 mod process;
-mod standing;
+mod status;
 mod store;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -19,25 +19,25 @@ use prometheus_client::{
 };
 
 pub use self::{
-    acquires::{Timed, Waiting},
-    calls::{Calls, Counting, Kind, Method},
-    labels::{File, Listener, Refusal},
-    leases::{HeldCount, Slack},
-    standing::{OpenConnection, Standing},
-    store::Measured,
+    acquires::{AcquireTimer, WaitingGauge},
+    calls::{CallInProgress, Calls, Kind, Method},
+    labels::{File, Listener, RejectionReason},
+    leases::{HeldLockGauge, RenewalSlack},
+    status::{BrokerStatus, OpenConnection},
+    store::InstrumentedStore,
 };
-use self::{calls::GrpcFamilies, labels::Labels, namespaces::Namespaces, standing::Gauges};
-use crate::{history::End, lock::LockError, store::Assumption};
+use self::{calls::GrpcFamilies, labels::Labels, namespaces::Namespaces, status::StatusGauges};
+use crate::{lock::LockError, recent_events::LeaseEnd, store::Assumption};
 
-/// What a histogram's family makes new ones with.
+/// Histograms by label, with the function that creates them.
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 type Counters = Family<Labels, Counter>;
 
-/// All that a broker counts. Cheap to clone.
+/// Metrics of a broker. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Metrics(Option<Arc<All>>);
+pub struct Metrics(Option<Arc<Inner>>);
 
-struct All {
+struct Inner {
     registry: Registry,
     namespaces: Namespaces,
     uncontended: Histogram,
@@ -46,153 +46,157 @@ struct All {
     quotas: Counters,
     credentials: Counters,
     store: store::Families,
-    gauges: Gauges,
+    gauges: StatusGauges,
     grpc: GrpcFamilies,
 }
 
-/// Where families are told their names.
-struct Names<'a>(&'a mut Registry);
+/// Registrar of metric families.
+struct Registrar<'a>(&'a mut Registry);
 
 impl Metrics {
-    /// Counts nothing.
+    /// Returns metrics that record nothing.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
     }
 
-    /// Counts from now on, if it is to.
+    /// Returns metrics that record if `is_on`.
     #[must_use]
-    pub fn when(is_on: bool) -> Self {
-        Self(is_on.then(|| Arc::new(All::new())))
+    pub fn enabled(is_on: bool) -> Self {
+        Self(is_on.then(|| Arc::new(Inner::new())))
     }
 
-    /// Whether anything is counted.
+    /// Returns true if metrics are recorded.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A lease's hold on a lock has ended.
-    pub fn ended(&self, end: &End) {
-        if let Some(all) = &self.0 {
-            all.namespaces.of(end.lock.namespace()).ended(end);
+    /// Records the end of a lease's hold on a lock.
+    pub fn lease_ended(&self, end: &LeaseEnd) {
+        if let Some(inner) = &self.0 {
+            inner.namespaces.get(end.lock.namespace()).ended(end);
         }
     }
 
-    /// Namespaces that are counted by name, however many others are.
-    pub fn name<'a>(&self, namespaces: impl Iterator<Item = &'a str>) {
-        if let Some(all) = &self.0 {
-            namespaces.for_each(|name| all.namespaces.name(name));
+    /// Counts these namespaces by name instead of as `other`.
+    pub fn count_by_name<'a>(&self, namespaces: impl Iterator<Item = &'a str>) {
+        if let Some(inner) = &self.0 {
+            namespaces.for_each(|name| inner.namespaces.count_by_name(name));
         }
     }
 
-    /// A fencing token was looked at.
-    pub fn checked(&self, result: Result<&u64, &LockError>) {
-        if let Some(all) = &self.0 {
+    /// Records the result of a fencing token check.
+    pub fn token_checked(&self, result: Result<&u64, &LockError>) {
+        if let Some(inner) = &self.0 {
             let result = labels::checked(result);
             let label = vec![("result", result.to_owned())];
-            all.checks.get_or_create(&label).inc();
+            inner.checks.get_or_create(&label).inc();
         }
     }
 
-    /// A call was refused for how much there is already, if that is why.
+    /// Counts a call that a quota rejected. Other errors are ignored.
     pub fn over_quota(&self, error: &LockError) {
-        if let (Some(all), Some(quota)) = (&self.0, labels::quota(error)) {
+        if let (Some(inner), Some(quota)) = (&self.0, labels::quota(error)) {
             let label = vec![("quota", quota.to_owned())];
-            all.quotas.get_or_create(&label).inc();
+            inner.quotas.get_or_create(&label).inc();
         }
     }
 
-    /// Nobody knows who calls, or may do what was asked for.
-    pub fn refused(&self, why: Refusal) {
-        if let Some(all) = &self.0 {
-            let label = vec![("reason", why.name().to_owned())];
-            all.credentials.get_or_create(&label).inc();
+    /// Counts a request that access control rejected.
+    pub fn request_rejected(&self, reason: RejectionReason) {
+        if let Some(inner) = &self.0 {
+            let label = vec![("reason", reason.name().to_owned())];
+            inner.credentials.get_or_create(&label).inc();
         }
     }
 
-    /// Another server, or the same with other data, keeps the locks.
+    /// Counts a failover: another server, or the same one with other data, now keeps the locks.
     pub fn failed_over(&self) {
-        if let Some(all) = &self.0 {
-            all.store.failovers.inc();
+        if let Some(inner) = &self.0 {
+            inner.store.failovers.inc();
         }
     }
 
-    /// A server of the store violated an assumption of the guarantees.
-    pub fn broken(&self, assumption: Assumption) {
-        if let Some(all) = &self.0 {
-            all.store.broken(assumption).inc();
+    /// Counts a violation of an assumption of the guarantees by a server.
+    pub fn connection_broken(&self, assumption: Assumption) {
+        if let Some(inner) = &self.0 {
+            inner.store.broken(assumption).inc();
         }
     }
 
-    /// A verified connection to the store was made, or messages were lost.
+    /// Counts a resynchronization, after a new verified connection to the store or lost messages.
     pub fn resynchronised(&self) {
-        if let Some(all) = &self.0 {
-            all.store.resyncs.inc();
+        if let Some(inner) = &self.0 {
+            inner.store.resyncs.inc();
         }
     }
 
-    /// A file was read again, or could not be used.
+    /// Records whether a file was reloaded successfully.
     pub fn reloaded(&self, file: File, is_good: bool) {
-        if let Some(all) = &self.0 {
-            all.gauges.reloaded(file, is_good);
+        if let Some(inner) = &self.0 {
+            inner.gauges.reloaded(file, is_good);
         }
     }
 
-    /// When the certificate in use ends, in seconds since 1970.
-    pub fn certificate_ends(&self, at: i64) {
-        if let Some(all) = &self.0 {
-            all.gauges.certificate_ends(at);
+    /// Sets the expiry of the certificate in use, in seconds since 1970.
+    pub fn certificate_ends(&self, expires_at: i64) {
+        if let Some(inner) = &self.0 {
+            inner.gauges.certificate_ends(expires_at);
         }
     }
 
-    /// One more connection of a listener, or one that was too much.
-    pub fn connected(&self, listener: Listener, may: bool) -> Option<OpenConnection> {
-        let all = self.0.as_ref()?;
-        all.gauges.connected(listener, may)
+    /// Counts an open connection of a listener, or a rejected one if `is_allowed` is false.
+    pub fn connected(&self, listener: Listener, is_allowed: bool) -> Option<OpenConnection> {
+        let inner = self.0.as_ref()?;
+        inner.gauges.connected(listener, is_allowed)
     }
 
-    /// All of it as text, beside how the broker stands. `None`: nothing is counted.
+    /// Returns all metrics as text, including the status of the broker. Returns `None` if metrics
+    /// are off.
     #[must_use]
-    pub fn text(&self, standing: &Standing) -> Option<String> {
-        let all = self.0.as_ref()?;
-        all.gauges.stand(standing);
-        all.namespaces.look();
+    pub fn text(&self, status: &BrokerStatus) -> Option<String> {
+        let inner = self.0.as_ref()?;
+        inner.gauges.set(status);
+        inner.namespaces.update_oldest_waits();
         let mut text = String::new();
-        // Only a broken sink fails, and a string is none.
-        encode(&mut text, &all.registry).ok()?;
+        // Encoding fails only if the sink fails, and writing to a string does not fail.
+        encode(&mut text, &inner.registry).ok()?;
         Some(text)
     }
 }
 
-impl All {
+impl Inner {
     fn new() -> Self {
         let mut registry = Registry::default();
-        let mut names = Names(registry.sub_registry_with_prefix("leasehold"));
+        let mut registrar = Registrar(registry.sub_registry_with_prefix("leasehold"));
         let uncontended = Histogram::new(buckets::UNCONTENDED);
-        let about = "Time from an acquire to its grant, of calls for one lock that did not wait";
-        names.seconds("acquire_uncontended", about, uncontended.clone());
+        let help = "Time from an acquire for one lock to its grant, for calls that did not wait";
+        registrar.seconds("acquire_uncontended", help, uncontended.clone());
         let handover = Histogram::new(buckets::HANDOVER);
-        let about = "Time from when the broker hears that a waiter was granted the lock to the \
-            waiter's answer";
-        names.seconds("grant_handover", about, handover.clone());
+        let help =
+            "Time from the arrival of a waiter's grant at the broker to the response to the waiter";
+        registrar.seconds("grant_handover", help, handover.clone());
         let checks = Counters::default();
-        let about = "Fencing tokens that were looked at by CheckFencingToken";
-        names.plain("fencing_checks", about, checks.clone());
-        begin(&checks, "result", &labels::RESULTS);
+        let help = "Fencing tokens checked by CheckFencingToken, by result";
+        registrar.plain("fencing_checks", help, checks.clone());
+        create_series(&checks, "result", &labels::RESULTS);
         let quotas = Counters::default();
-        let about =
-            "Acquires, watches and live pages that were refused for how much there is already";
-        names.plain("quota_refusals", about, quotas.clone());
-        begin(&quotas, "quota", &labels::QUOTAS);
+        let help = "Acquires, lease streams, watches and live pages rejected by a quota";
+        registrar.plain("quota_refusals", help, quotas.clone());
+        create_series(&quotas, "quota", &labels::QUOTAS);
         let credentials = Counters::default();
-        let about = "Calls of callers that nobody knows, or that the rules deny";
-        names.plain("access_refusals", about, credentials.clone());
-        begin(&credentials, "reason", &Refusal::ALL.map(Refusal::name));
-        let namespaces = Namespaces::new(&mut names);
-        let store = store::Families::new(&mut names);
-        let gauges = Gauges::new(&mut names);
-        let grpc = GrpcFamilies::new(&mut Names(&mut registry));
+        let help = "Requests rejected by access control, by reason";
+        registrar.plain("access_refusals", help, credentials.clone());
+        create_series(
+            &credentials,
+            "reason",
+            &RejectionReason::ALL.map(RejectionReason::name),
+        );
+        let namespaces = Namespaces::new(&mut registrar);
+        let store = store::Families::new(&mut registrar);
+        let gauges = StatusGauges::new(&mut registrar);
+        let grpc = GrpcFamilies::new(&mut Registrar(&mut registry));
         process::register(&mut registry);
         Self {
             registry,
@@ -209,20 +213,19 @@ impl All {
     }
 }
 
-impl Names<'_> {
-    fn plain(&mut self, name: &str, about: &str, metric: impl Metric) {
-        self.0.register(name, about, metric);
+impl Registrar<'_> {
+    fn plain(&mut self, name: &str, help: &str, metric: impl Metric) {
+        self.0.register(name, help, metric);
     }
 
-    /// The unit is the end of its name.
-    fn seconds(&mut self, name: &str, about: &str, metric: impl Metric) {
-        self.0
-            .register_with_unit(name, about, Unit::Seconds, metric);
+    /// Registers a metric whose name ends with its unit.
+    fn seconds(&mut self, name: &str, help: &str, metric: impl Metric) {
+        self.0.register_with_unit(name, help, Unit::Seconds, metric);
     }
 
-    fn ratio(&mut self, name: &str, about: &str, metric: impl Metric) {
+    fn ratio(&mut self, name: &str, help: &str, metric: impl Metric) {
         let unit = Unit::Other("ratio".to_owned());
-        self.0.register_with_unit(name, about, unit, metric);
+        self.0.register_with_unit(name, help, unit, metric);
     }
 }
 
@@ -232,8 +235,9 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Shows series before anything is counted: an increase is seen only of one that was there before.
-fn begin(counters: &Counters, label: &'static str, values: &[&str]) {
+/// Creates series with the value 0. Prometheus detects an increase only in a series that existed
+/// before.
+fn create_series(counters: &Counters, label: &'static str, values: &[&str]) {
     for value in values {
         drop(counters.get_or_create(&vec![(label, (*value).to_owned())]));
     }
@@ -244,9 +248,9 @@ fn seconds(time: Duration) -> f64 {
 }
 
 mod buckets {
-    //! Upper ends of the histograms' buckets, in seconds.
+    //! Upper bounds of histogram buckets, in seconds.
 
-    /// From the call to its answer, waits included.
+    /// Time from the call to its response, waits included.
     pub(super) const WAIT: [f64; 16] = [
         0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
         300.0,
@@ -261,7 +265,7 @@ mod buckets {
         0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_600.0, 14_400.0,
         86_400.0,
     ];
-    /// Of the validity.
+    /// Share of the validity, not seconds.
     pub(super) const SLACK: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
     pub(super) const STORE: [f64; 12] = [
         0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,

@@ -1,9 +1,9 @@
-//! What each caller, each namespace and all together may have at this broker. Other brokers count for
-//! themselves: nothing is asked of the store.
+//! Quotas of each caller, of each namespace and of the broker as a whole. Each broker counts
+//! separately, without requests to the store.
 
-mod kept;
-mod shares;
-mod waits;
+mod detached;
+mod shared_quota;
+mod waiting_calls;
 
 use std::{
     collections::HashMap,
@@ -15,254 +15,279 @@ use std::{
     time::Duration,
 };
 
-pub use self::shares::{Share, Shares};
-use self::{kept::Kept, waits::Waits};
+pub use self::shared_quota::{SharedQuota, SharedQuotaPermit};
+use self::{detached::DetachedLeases, waiting_calls::WaitingCalls};
 use crate::{
-    lock::{AcquireCall, LeaseId, LockError, LockKey, Quota, RequestHash},
-    metrics::HeldCount,
-    pace::{Pace, Paces},
+    lock::{AcquireCall, LeaseId, LockError, LockKey, QuotaExceeded, RequestHash},
+    metrics::HeldLockGauge,
+    rate_limit::{KeyedRateLimiter, RateLimit},
 };
 
-/// Lease streams of one broker.
+/// Maximum number of lease streams of one broker.
 const STREAMS_MAX: usize = 20_000;
-/// Lease streams of one caller at each broker, where callers show who they are.
+/// Maximum number of lease streams of one authenticated caller at each broker.
 const STREAMS_PER_CALLER_MAX: usize = 2_000;
-/// Watches of one broker.
+/// Maximum number of watches of one broker.
 const WATCHES_MAX: usize = 1_000;
-/// Watches of one caller at each broker, where callers show who they are.
+/// Maximum number of watches of one authenticated caller at each broker.
 const WATCHES_PER_CALLER_MAX: usize = 16;
 
-/// How much there may be at once. A lock counts while it is held or waited for, by each lease of it.
+/// Limits of the quotas. A lock counts once for each lease that holds it or waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaLimits {
-    /// Locks of a caller, where callers show who they are.
+    /// Number of locks of an authenticated caller.
     pub locks_per_caller: u32,
-    /// Locks of a namespace.
+    /// Number of locks of a namespace.
     pub locks_per_namespace: u32,
-    /// All locks.
+    /// Number of all locks.
     pub locks: u32,
-    /// Acquires of a caller, where callers show who they are; twice as many come in a burst.
+    /// Rate of acquires of an authenticated caller. The burst is twice as large.
     pub acquires_per_second: u32,
-    /// Acquires that the store was asked for and has not answered.
-    pub acquires_at_once: u32,
+    /// Number of acquires that were sent to the store and have no reply yet.
+    pub acquires_in_flight: u32,
 }
 
 #[cfg(test)]
 impl QuotaLimits {
-    /// Limits that nobody reaches.
-    pub(crate) const AMPLE: Self = Self {
+    /// Limits that no test reaches.
+    pub(crate) const UNLIMITED: Self = Self {
         locks_per_caller: 1_000_000,
         locks_per_namespace: 1_000_000,
         locks: 1_000_000,
         acquires_per_second: 1_000_000,
-        acquires_at_once: 1_000_000,
+        acquires_in_flight: 1_000_000,
     };
 }
 
-/// All counts of a broker. Cheap to clone.
+/// All counters of a broker. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    limits: LimitsInUse,
+    limits: LimitSource,
     counts: Arc<Mutex<Counts>>,
-    kept: Arc<Mutex<Kept>>,
-    asked: Arc<AtomicU32>,
-    streams: Shares,
-    watches: Shares,
+    detached: Arc<Mutex<DetachedLeases>>,
+    in_flight: Arc<AtomicU32>,
+    streams: SharedQuota,
+    watches: SharedQuota,
 }
 
-/// Returns the limits that apply now: they can change while the broker runs.
+/// Function that returns the current limits, which can change while the broker runs.
 #[derive(Clone)]
-struct LimitsInUse(Arc<dyn Fn() -> QuotaLimits + Send + Sync>);
+struct LimitSource(Arc<dyn Fn() -> QuotaLimits + Send + Sync>);
 
 #[derive(Debug, Default)]
 struct Counts {
     locks: u32,
     by_caller: HashMap<Arc<str>, u32>,
     by_namespace: HashMap<Box<str>, u32>,
-    acquires: Paces<Arc<str>>,
-    waits: Waits,
+    acquires: KeyedRateLimiter<Arc<str>>,
+    waits: WaitingCalls,
 }
 
-/// A lock that is held or waited for, until dropped.
+/// Quota permit of a lock that is held or waited for. Released when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct QuotaPermit {
     counts: Arc<Mutex<Counts>>,
     caller: Arc<str>,
     lock: LockKey,
-    /// The call that waits for the lock, until the lock is held.
-    waits: Option<RequestHash>,
-    /// Since it is held.
-    held: Option<HeldCount>,
+    /// Request that waits for the lock; `None` once the lock is held.
+    waiting_request: Option<RequestHash>,
+    /// Entry in the metric of held locks, once the lock is held.
+    held_gauge: Option<HeldLockGauge>,
 }
 
-/// An acquire that the store has not answered, until dropped.
+/// Permit of an acquire that waits for a reply of the store. Released when dropped.
 #[derive(Debug)]
-pub struct Unanswered(Arc<AtomicU32>);
+pub struct InFlightPermit(Arc<AtomicU32>);
 
 impl Quotas {
-    /// Creates quotas without any use. `limits` is called for each acquire, so that changed limits
-    /// apply at once.
+    /// Creates quotas with all counters at zero. `limits` is called for each acquire, so that
+    /// changed limits apply at once.
     pub fn new(limits: impl Fn() -> QuotaLimits + Send + Sync + 'static) -> Self {
         Self {
-            limits: LimitsInUse(Arc::new(limits)),
+            limits: LimitSource(Arc::new(limits)),
             counts: Arc::default(),
-            kept: Arc::default(),
-            asked: Arc::default(),
-            streams: Shares::new(STREAMS_PER_CALLER_MAX, STREAMS_MAX),
-            watches: Shares::new(WATCHES_PER_CALLER_MAX, WATCHES_MAX),
+            detached: Arc::default(),
+            in_flight: Arc::default(),
+            streams: SharedQuota::new(STREAMS_PER_CALLER_MAX, STREAMS_MAX),
+            watches: SharedQuota::new(WATCHES_PER_CALLER_MAX, WATCHES_MAX),
         }
     }
 
-    /// Creates quotas that nobody reaches.
+    /// Creates quotas that no test reaches.
     #[cfg(test)]
-    pub(crate) fn ample() -> Self {
-        Self::new(|| QuotaLimits::AMPLE)
+    pub(crate) fn unlimited() -> Self {
+        Self::new(|| QuotaLimits::UNLIMITED)
     }
 
-    /// Places for the locks of a call, all or none. `caller` is empty where nobody shows who calls.
+    /// Returns quota permits for all locks of a call, or an error. `caller` is empty if callers are
+    /// not authenticated.
     ///
     /// # Errors
     /// [`LockError::QuotaExceeded`] or [`LockError::Overloaded`].
-    pub fn admit(&self, caller: &Arc<str>, call: &AcquireCall) -> Result<Vec<Place>, LockError> {
+    pub fn admit(
+        &self,
+        caller: &Arc<str>,
+        call: &AcquireCall,
+    ) -> Result<Vec<QuotaPermit>, LockError> {
         let limits = (self.limits.0)();
-        if self.asked.load(Ordering::Relaxed) >= limits.acquires_at_once {
+        if self.in_flight.load(Ordering::Relaxed) >= limits.acquires_in_flight {
             return Err(LockError::Overloaded);
         }
         if !caller.is_empty() {
-            let most = limits.acquires_per_second;
-            let pace = Pace::per_second(most, most.saturating_mul(2));
-            let taken = locked(&self.counts).acquires.take(pace, Arc::clone(caller));
-            taken.map_err(|early| Quota::Rate {
-                most,
-                retry_after_ms: u64::try_from(early.as_millis()).unwrap_or(u64::MAX) + 1,
+            let max_per_second = limits.acquires_per_second;
+            let rate_limit =
+                RateLimit::per_second(max_per_second, max_per_second.saturating_mul(2));
+            let result = locked(&self.counts)
+                .acquires
+                .check(rate_limit, Arc::clone(caller));
+            result.map_err(|retry_after| QuotaExceeded::Rate {
+                most: max_per_second,
+                retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX) + 1,
             })?;
         }
-        locked(&self.kept).forget_expired();
-        let waits = call.wait_ms > 0 && !caller.is_empty();
-        let waits = waits.then(|| call.request_id.hash());
-        let places = call.targets.iter().map(|target| {
+        locked(&self.detached).evict_expired();
+        let waiting_request = call.wait_ms > 0 && !caller.is_empty();
+        let waiting_request = waiting_request.then(|| call.request_id.hash());
+        let permits = call.targets.iter().map(|target| {
             let mut counts = locked(&self.counts);
             counts.check(&limits, caller, &target.lock)?;
-            if let Some(request) = waits {
+            if let Some(request) = waiting_request {
                 counts.waits.add(caller, &target.lock, request)?;
             }
             drop(counts);
-            let mut place = self.place(caller, &target.lock);
-            place.waits = waits;
-            Ok(place)
+            let mut permit = self.permit(caller, &target.lock);
+            permit.waiting_request = waiting_request;
+            Ok(permit)
         });
-        places.collect()
+        permits.collect()
     }
 
-    /// A place for a lock that is held already, whatever the quotas say.
-    pub fn place(&self, caller: &Arc<str>, lock: &LockKey) -> Place {
+    /// Returns a quota permit for a lock that is held already, without checking the limits.
+    pub fn permit(&self, caller: &Arc<str>, lock: &LockKey) -> QuotaPermit {
         locked(&self.counts).add(caller, lock);
-        Place {
+        QuotaPermit {
             counts: Arc::clone(&self.counts),
             caller: Arc::clone(caller),
             lock: lock.clone(),
-            waits: None,
-            held: None,
+            waiting_request: None,
+            held_gauge: None,
         }
     }
 
-    /// Places of a lease that is on no stream of this broker, and that ends then unless it is renewed.
-    pub fn keep(&self, lease_id: LeaseId, places: Vec<Place>, ends_in: Duration) {
-        if !places.is_empty() {
-            locked(&self.kept).keep(lease_id, places, ends_in);
+    /// Stores the permits of a lease that is on no stream of this broker. They are released after
+    /// `expires_in`, unless the lease is renewed.
+    pub fn track_detached(
+        &self,
+        lease_id: LeaseId,
+        permits: Vec<QuotaPermit>,
+        expires_in: Duration,
+    ) {
+        if !permits.is_empty() {
+            locked(&self.detached).insert(lease_id, permits, expires_in);
         }
     }
 
-    /// A lease that is on no stream was renewed.
-    pub fn renewed(&self, lease_id: LeaseId, ends_in: Duration) {
-        locked(&self.kept).renewed(lease_id, ends_in);
+    /// Extends the permits of a renewed lease that is on no stream.
+    pub fn renewed(&self, lease_id: LeaseId, expires_in: Duration) {
+        locked(&self.detached).renewed(lease_id, expires_in);
     }
 
-    /// A lock of a lease that is on no stream was given back.
+    /// Releases the permit of a lock that a lease on no stream has released.
     pub fn released(&self, lease_id: LeaseId, released: &LockKey) {
-        locked(&self.kept).released(lease_id, released);
+        locked(&self.detached).released(lease_id, released);
     }
 
-    /// The lease is on a stream now.
-    pub fn on_stream(&self, lease_id: LeaseId) {
-        locked(&self.kept).taken(lease_id);
+    /// Releases the stored permits of a lease that is on a stream now.
+    pub fn untrack(&self, lease_id: LeaseId) {
+        locked(&self.detached).remove(lease_id);
     }
 
-    /// The store holds these locks on until then, for a lease that counts no more.
-    pub fn held_on(&self, lease_id: LeaseId, locks: Vec<LockKey>, ends_in: Duration) {
-        locked(&self.kept).held_on(lease_id, locks, ends_in);
+    /// Schedules a check of these locks after `expires_in`. The lease no longer counts towards the
+    /// quotas, but the store keeps its locks until then.
+    pub fn track_until_expiry(&self, lease_id: LeaseId, locks: Vec<LockKey>, expires_in: Duration) {
+        locked(&self.detached).track_until_expiry(lease_id, locks, expires_in);
     }
 
-    /// Locks of leases on no stream whose time was over since this was asked last.
-    pub fn run_out(&self) -> Vec<LockKey> {
-        locked(&self.kept).run_out()
+    /// Returns the locks of leases on no stream that have expired since the last call.
+    pub fn drain_expired(&self) -> Vec<LockKey> {
+        locked(&self.detached).drain_expired()
     }
 
-    /// Takes a place for a lease stream.
+    /// Returns a permit for a lease stream.
     ///
     /// # Errors
-    /// [`Quota::Streams`].
-    pub fn stream(&self, caller: &Arc<str>) -> Result<Share, Quota> {
-        self.streams.take(caller).map_err(Quota::Streams)
+    /// [`QuotaExceeded::Streams`].
+    pub fn stream(&self, caller: &Arc<str>) -> Result<SharedQuotaPermit, QuotaExceeded> {
+        self.streams
+            .try_acquire(caller)
+            .map_err(QuotaExceeded::Streams)
     }
 
-    /// Takes a place for a watch.
+    /// Returns a permit for a watch.
     ///
     /// # Errors
-    /// [`Quota::Watches`].
-    pub fn watch(&self, caller: &Arc<str>) -> Result<Share, Quota> {
-        self.watches.take(caller).map_err(Quota::Watches)
+    /// [`QuotaExceeded::Watches`].
+    pub fn watch(&self, caller: &Arc<str>) -> Result<SharedQuotaPermit, QuotaExceeded> {
+        self.watches
+            .try_acquire(caller)
+            .map_err(QuotaExceeded::Watches)
     }
 
-    /// The store is asked for a lock.
-    pub fn ask(&self) -> Unanswered {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        Unanswered(Arc::clone(&self.asked))
+    /// Counts an acquire that is sent to the store.
+    pub fn begin_store_call(&self) -> InFlightPermit {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlightPermit(Arc::clone(&self.in_flight))
     }
 }
 
-impl Place {
-    /// Of this lock.
+impl QuotaPermit {
     pub fn lock(&self) -> &LockKey {
         &self.lock
     }
 
-    /// The lock is held from now on.
-    pub fn held(&mut self, held: Option<HeldCount>) {
-        self.held = held;
-        if let Some(request) = self.waits.take() {
+    /// Marks the lock as held.
+    pub fn mark_held(&mut self, held: Option<HeldLockGauge>) {
+        self.held_gauge = held;
+        if let Some(request) = self.waiting_request.take() {
             let mut counts = locked(&self.counts);
             counts.waits.remove(&self.caller, &self.lock, request);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut counts = locked(&self.counts);
         counts.remove(&self.caller, &self.lock);
-        if let Some(request) = self.waits {
+        if let Some(request) = self.waiting_request {
             counts.waits.remove(&self.caller, &self.lock, request);
         }
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Counts {
-    fn check(&self, limits: &QuotaLimits, caller: &str, lock: &LockKey) -> Result<(), Quota> {
-        let mine = self.by_caller.get(caller).copied().unwrap_or(0);
-        let here = self.by_namespace.get(lock.namespace()).copied();
-        if !caller.is_empty() && mine >= limits.locks_per_caller {
-            return Err(Quota::Caller(mine));
+    fn check(
+        &self,
+        limits: &QuotaLimits,
+        caller: &str,
+        lock: &LockKey,
+    ) -> Result<(), QuotaExceeded> {
+        let caller_count = self.by_caller.get(caller).copied().unwrap_or(0);
+        let namespace_count = self.by_namespace.get(lock.namespace()).copied();
+        if !caller.is_empty() && caller_count >= limits.locks_per_caller {
+            return Err(QuotaExceeded::Caller(caller_count));
         }
-        match here.filter(|here| *here >= limits.locks_per_namespace) {
-            Some(here) => Err(Quota::Namespace(here)),
-            None if self.locks >= limits.locks => Err(Quota::Broker(self.locks)),
+        match namespace_count
+            .filter(|namespace_count| *namespace_count >= limits.locks_per_namespace)
+        {
+            Some(namespace_count) => Err(QuotaExceeded::Namespace(namespace_count)),
+            None if self.locks >= limits.locks => Err(QuotaExceeded::Broker(self.locks)),
             None => Ok(()),
         }
     }
@@ -271,36 +296,36 @@ impl Counts {
         self.locks += 1;
         *self.by_caller.entry(Arc::clone(caller)).or_default() += 1;
         match self.by_namespace.get_mut(lock.namespace()) {
-            Some(here) => *here += 1,
+            Some(count) => *count += 1,
             None => drop(self.by_namespace.insert(lock.namespace().into(), 1)),
         }
     }
 
     fn remove(&mut self, caller: &str, lock: &LockKey) {
         self.locks -= 1;
-        if let Some(mine) = self.by_caller.get_mut(caller) {
-            *mine -= 1;
-            if *mine == 0 {
+        if let Some(count) = self.by_caller.get_mut(caller) {
+            *count -= 1;
+            if *count == 0 {
                 self.by_caller.remove(caller);
             }
         }
-        if let Some(here) = self.by_namespace.get_mut(lock.namespace()) {
-            *here -= 1;
-            if *here == 0 {
+        if let Some(count) = self.by_namespace.get_mut(lock.namespace()) {
+            *count -= 1;
+            if *count == 0 {
                 self.by_namespace.remove(lock.namespace());
             }
         }
     }
 }
 
-impl fmt::Debug for LimitsInUse {
+impl fmt::Debug for LimitSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         (self.0)().fmt(formatter)
     }
 }
 
-impl From<Quota> for LockError {
-    fn from(quota: Quota) -> Self {
+impl From<QuotaExceeded> for LockError {
+    fn from(quota: QuotaExceeded) -> Self {
         Self::QuotaExceeded(quota)
     }
 }
@@ -316,11 +341,14 @@ mod tests {
 
     #[test]
     fn a_broker_has_twenty_thousand_lease_streams() {
-        let (quotas, unnamed) = (Quotas::ample(), Arc::default());
+        let (quotas, unnamed) = (Quotas::unlimited(), Arc::default());
         let mut streams: Vec<_> = (0..STREAMS_MAX).map(|_| quotas.stream(&unnamed)).collect();
         assert!(streams.iter().all(Result::is_ok));
-        let refused = quotas.stream(&unnamed).err();
-        assert_eq!(refused, Some(Quota::Streams(Bound::Total(STREAMS_MAX))));
+        let error = quotas.stream(&unnamed).err();
+        assert_eq!(
+            error,
+            Some(QuotaExceeded::Streams(Bound::Total(STREAMS_MAX)))
+        );
         streams.pop();
         assert!(quotas.stream(&unnamed).is_ok());
     }

@@ -1,6 +1,8 @@
-//! Reload: at SIGHUP, and when the file changes, what needs no restart takes effect.
+//! Reload of the configuration on SIGHUP and when its file changes. Settings that need no restart
+//! take effect at once.
 //!
-//! One way: a change is noticed, everything is loaded, compared with what is in use, published.
+//! Every reload runs the same steps: it loads the whole configuration, compares it with the
+//! settings in use, and publishes the settings that need no restart.
 
 use std::{
     fs, io,
@@ -16,33 +18,34 @@ use tokio::{
 };
 
 use crate::{
-    config::{self, Config, Flags, Live, Settings},
+    config::{self, Config, Flags, ReloadableConfig, Settings},
     metrics::{File, Metrics},
     telemetry::LogFilter,
 };
 
-/// A file counts as written when its directory was quiet for so long, or at last after `BUSY_MOST`.
-const QUIET: Duration = Duration::from_millis(200);
-const BUSY_MOST: Duration = Duration::from_secs(2);
+/// Time without changes in the directory after which a file counts as completely written. With
+/// constant changes the file is read after [`SETTLE_TIMEOUT`].
+const SETTLE_TIME: Duration = Duration::from_millis(200);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The configuration in use, and where a newer one comes from.
+/// Watcher that reloads the configuration.
 #[derive(Debug)]
-pub struct Reload {
+pub struct ConfigReloader {
     hangup: Signal,
     flags: Flags,
     dev: bool,
     in_use: Settings,
-    live: watch::Sender<Live>,
+    live: watch::Sender<ReloadableConfig>,
     log_filter: LogFilter,
     metrics: Metrics,
 }
 
-impl Reload {
-    /// Catches SIGHUP from now on.
+impl ConfigReloader {
+    /// Installs the handler of SIGHUP.
     ///
     /// # Errors
-    /// If the system refuses.
-    pub fn catch(flags: &Flags, config: &Config, log_filter: LogFilter) -> io::Result<Self> {
+    /// If the handler cannot be installed.
+    pub fn install(flags: &Flags, config: &Config, log_filter: LogFilter) -> io::Result<Self> {
         config.metrics.reloaded(File::Configuration, true);
         Ok(Self {
             metrics: config.metrics.clone(),
@@ -55,32 +58,32 @@ impl Reload {
         })
     }
 
-    /// Follows the file. Never ends.
-    pub async fn follow(mut self) {
-        // A pipe could be read only once.
+    /// Watches the file and handles SIGHUP. Does not return while SIGHUP can be received.
+    pub async fn run(mut self) {
+        // A pipe can be read only once.
         let path = self.flags.config.clone().filter(|path| path.is_file());
         let Some(path) = path else {
             while self.hangup.recv().await.is_some() {
-                tracing::info!("SIGHUP: there is no file of --config to read again");
+                tracing::info!("SIGHUP ignored: there is no --config file to reload");
             }
             return;
         };
         let (sender, mut changes) = mpsc::channel(1);
-        // It may have changed since it was read for the start.
+        // The file may have changed since it was read at start-up.
         let _ = sender.try_send(());
         let _watcher = watch_directory(&path, sender);
-        let mut seen = None;
+        let mut last_text = None;
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => tracing::info!("SIGHUP: reading the configuration again"),
+                _ = self.hangup.recv() => tracing::info!("SIGHUP: reloading the configuration"),
                 Some(()) = changes.recv() => {
-                    quiet(&mut changes).await;
+                    wait_until_settled(&mut changes).await;
                     let text = fs::read(&path).ok();
-                    // Others may write into the directory.
-                    if text == seen {
+                    // The event may be about another file of the directory.
+                    if text == last_text {
                         continue;
                     }
-                    seen = text;
+                    last_text = text;
                 }
             }
             self.reload();
@@ -88,21 +91,22 @@ impl Reload {
     }
 
     fn reload(&mut self) {
-        let wanted = match Config::load(&self.flags, self.dev) {
-            Ok(wanted) => wanted.settings,
+        let new_settings = match Config::load(&self.flags, self.dev) {
+            Ok(new_settings) => new_settings.settings,
             Err(problems) => {
                 self.metrics.reloaded(File::Configuration, false);
                 for problem in problems {
                     tracing::error!("{problem}");
                 }
-                tracing::error!("the configuration in use stays");
+                tracing::error!("keeping the current configuration");
                 return;
             }
         };
         self.metrics.reloaded(File::Configuration, true);
-        // Where the two do not go together all of it waits for the restart.
-        if let Ok((live, settings)) = config::reloadable(&wanted, &self.in_use) {
-            let changes = settings.since(&self.in_use);
+        // If the new values are invalid in combination with the settings in use, all changes wait
+        // for the restart.
+        if let Ok((live, settings)) = config::reloadable(&new_settings, &self.in_use) {
+            let changes = settings.changes_since(&self.in_use);
             self.in_use.update(settings);
             self.log_filter.set(&live.log_filter);
             self.live.send_replace(live);
@@ -110,28 +114,29 @@ impl Reload {
                 tracing::info!("changed: {change}");
             }
         }
-        let waiting = wanted.since(&self.in_use);
-        if !waiting.is_empty() {
-            let waiting: Vec<_> = waiting.iter().map(ToString::to_string).collect();
-            tracing::warn!("needs a restart: {}", waiting.join(", "));
+        let pending_changes = new_settings.changes_since(&self.in_use);
+        if !pending_changes.is_empty() {
+            let pending_changes: Vec<_> = pending_changes.iter().map(ToString::to_string).collect();
+            tracing::warn!("restart required to change: {}", pending_changes.join(", "));
         }
     }
 }
 
-/// Tells of every change in the directory of the file: editors rename, Kubernetes swaps a link.
+/// Sends a message for every change in the directory of the file. The directory is watched, because
+/// editors replace files by renaming, and Kubernetes replaces a symbolic link.
 fn watch_directory(path: &Path, sender: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         Some(_) | None => PathBuf::from("."),
     };
-    let tell = move |event: notify::Result<Event>| {
-        // Reading is no change. A failure may have hidden one.
+    let on_event = move |event: notify::Result<Event>| {
+        // Read access is not a change. An error counts as a change, because it may have hidden one.
         if event.map_or(true, |event| !event.kind.is_access()) {
-            // Full: one is being told of already.
+            // If the channel is full, a message is pending already.
             let _ = sender.try_send(());
         }
     };
-    let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
+    let watcher = notify::recommended_watcher(on_event).and_then(|mut watcher| {
         watcher.watch(&directory, RecursiveMode::NonRecursive)?;
         Ok(watcher)
     });
@@ -143,8 +148,8 @@ fn watch_directory(path: &Path, sender: mpsc::Sender<()>) -> Option<RecommendedW
         .ok()
 }
 
-async fn quiet(changes: &mut mpsc::Receiver<()>) {
-    let quiet = async { while let Ok(Some(())) = timeout(QUIET, changes.recv()).await {} };
-    // A directory that is never quiet must not hold up a reload.
-    let _ = timeout(BUSY_MOST, quiet).await;
+async fn wait_until_settled(changes: &mut mpsc::Receiver<()>) {
+    let settled = async { while let Ok(Some(())) = timeout(SETTLE_TIME, changes.recv()).await {} };
+    // Constant changes in the directory must not block a reload.
+    let _ = timeout(SETTLE_TIMEOUT, settled).await;
 }

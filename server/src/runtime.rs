@@ -1,14 +1,15 @@
-//! The threads that the broker runs on.
+//! Tokio runtime of the broker.
 
 use std::thread::available_parallelism;
 
 use tokio::runtime::Builder;
 
-/// Runs `main` to its end on as many workers as half of the cores, at least one. The store beside the
-/// broker runs one script at a time: more workers would mostly wake each other, and take the cores
-/// that Redis and the network need.
+/// Runs `main` to completion on one worker thread for every two cores, at least one. The store
+/// beside the broker runs one script at a time: more workers would mostly wake each other, and use
+/// the cores that Redis and the network need.
 ///
-/// What still runs then is not waited for: a look-up of a name may take half a minute.
+/// Does not wait for tasks that still run after `main`, because a DNS lookup may take half a
+/// minute.
 ///
 /// # Panics
 /// If the system refuses to start threads.
@@ -18,7 +19,7 @@ pub fn run<T>(main: impl Future<Output = T>) -> T {
         .worker_threads(workers)
         .enable_all()
         .build()
-        .expect("the system starts threads");
+        .expect("the operating system can start threads");
     let result = runtime.block_on(main);
     runtime.shutdown_background();
     result

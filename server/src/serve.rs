@@ -1,13 +1,13 @@
-//! Runs a broker on sockets that the caller owns, until the caller says stop.
+//! Server lifecycle: starts the store, both listeners and the broker, and drains them on shutdown.
 
 mod banner;
 mod health;
+mod health_routes;
 mod layers;
 mod listeners;
 mod log_filter;
 mod methods;
-mod probes;
-mod scrape;
+mod metrics_route;
 
 use std::{
     future::Future,
@@ -32,16 +32,16 @@ use tonic::{
 pub use self::listeners::Listeners;
 use self::{
     health::{Health, Phase},
-    layers::{Edge, around_admin, around_api, around_grpc, around_http},
+    layers::{EdgeDependencies, wrap_admin, wrap_api, wrap_grpc, wrap_http},
 };
 use crate::{
-    access::{Follower, Gate},
-    broker::{Broker, stream::StreamAge},
+    access::{AccessControl, RulesReloader},
+    broker::{Broker, lease_stream::StreamAge},
     config::{Config, Http2, StoreSettings},
-    grpc::{self, Desk},
+    console,
+    grpc::{self, ConsoleBackend},
     lock::BrokerId,
     metrics::Listener,
-    page,
     quotas::Quotas,
     store::{
         Store,
@@ -50,58 +50,60 @@ use crate::{
         redlock::{self, RedlockStore},
     },
     trace::Tracing,
-    transport::{Accepted, Acceptor, Connections, Setup, Speaks, Tls},
+    transport::{Acceptor, AllowedProtocol, ConnectionMetrics, Incoming, ListenerSettings, Tls},
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
-/// A connection that comes during a drain takes calls for so long: then its client may be led to
+/// Maximum age of a connection accepted during a drain. After it the client reconnects, possibly to
 /// another broker.
-const LATE_AGE: Duration = Duration::from_millis(500);
-/// Calls at once on a connection of the admin listener: operators and probes make few.
+const DRAIN_CONNECTION_AGE: Duration = Duration::from_millis(500);
+/// Maximum number of concurrent calls on a connection of the admin listener. Operators and probes
+/// make few.
 const ADMIN_STREAMS_MAX: u32 = 64;
 
-/// Why a broker did not start, or ended by itself.
+/// Reason why a broker failed to start or stopped without a shutdown request.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A socket could not be bound.
     #[error("cannot listen on {address}: {why}")]
     Listen {
-        /// Which.
         address: SocketAddr,
-        /// Why, and what to do.
+        /// Cause, and what to do about it.
         why: String,
     },
-    /// The certificate cannot be used any more.
+    /// The certificate cannot be loaded.
     #[error("{0}")]
     Tls(String),
-    /// The tokens, the keys or the policy cannot be used any more.
+    /// The tokens, the keys or the policy cannot be loaded.
     #[error("{0}")]
     Rules(String),
-    /// The collector's address cannot be used.
+    /// The address of the trace collector is not usable.
     #[error("{0}")]
     Tracing(String),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] NodeError),
-    /// The server ended by itself.
-    #[error("the server ended: {0}")]
+    /// A server stopped with an error.
+    #[error("the server stopped: {0}")]
     Server(#[from] tonic::transport::Error),
-    /// The API's own description cannot be read: the build is broken.
-    #[error("cannot offer reflection: {0}")]
+    /// The descriptors of the API cannot be decoded, which means that the build is broken.
+    #[error("cannot serve gRPC reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves until `shutdown` ends, then drains: clients are asked to move, and are served until they
-/// have, within `drain_timeout`. Nothing that they hold or wait for is given up.
+/// Serves until `shutdown` completes, then drains: clients are asked to reconnect elsewhere and are
+/// served until they have done so, at most for `drain_timeout`. Leases and queue positions of
+/// clients are kept.
 ///
 /// # Errors
-/// If the store cannot be used, or the server ends by itself.
+/// If a configured file or address cannot be used, the store cannot be used, or a server stops with
+/// an error.
 pub async fn run(
     config: Config,
     listeners: Listeners,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let settings = config.settings.given();
+    let settings = config.settings.explicit_settings();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings, "starting");
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -110,7 +112,7 @@ pub async fn run(
     let live = config.live.subscribe();
     let ended = serve(config, listeners, &tracing, shutdown).await;
     let drain_timeout = live.borrow().drain_timeout;
-    tracing.flush(tracing.reserve(drain_timeout)).await;
+    tracing.flush(tracing.flush_budget(drain_timeout)).await;
     ended
 }
 
@@ -132,47 +134,47 @@ async fn serve(
         .transpose()
         .map_err(RunError::Tls)?;
     let tls = tls.map(Arc::new);
-    let (rules, follower) = Follower::start(access.rules.clone())
+    let (rules, follower) = RulesReloader::start(access.rules.clone())
         .await
         .map_err(|problems| RunError::Rules(problems.join(" ")))?;
     let (newest, rules) = watch::channel(Arc::new(rules));
-    let gate = Gate::new(rules, config.metrics.clone());
-    let follow = follower.follow(newest, config.metrics.clone());
+    let access_control = AccessControl::new(rules, config.metrics.clone());
+    let follow = follower.run(newest, config.metrics.clone());
     let budget = Arc::default();
-    let setup = |listener, speaks| Setup {
+    let setup = |listener, protocol| ListenerSettings {
         tls: tls.clone(),
-        speaks,
+        protocol,
         limits: access.limits,
-        counted: Connections {
+        metrics: ConnectionMetrics {
             metrics: config.metrics.clone(),
             listener,
         },
         budget: Arc::clone(&budget),
     };
-    let (api, calls) = Acceptor::new(api, setup(Listener::Api, Speaks::Http2));
-    let (admin, probes) = Acceptor::new(admin, setup(Listener::Admin, Speaks::Either));
-    let edge = Edge {
+    let (api, calls) = Acceptor::new(api, setup(Listener::Api, AllowedProtocol::Http2));
+    let (admin, probes) = Acceptor::new(admin, setup(Listener::Admin, AllowedProtocol::Either));
+    let edge = EdgeDependencies {
         config: &config,
-        gate: &gate,
+        access_control: &access_control,
         tracing,
         health: &health,
     };
     let follow_tls = async {
         if let Some(tls) = &tls {
-            tls.follow().await;
+            tls.watch_files().await;
         }
     };
-    let page = page::router(page::Setup {
-        desk: Desk::new(
+    let console = console::router(console::ConsoleDependencies {
+        backend: ConsoleBackend::new(
             Arc::clone(&broker),
-            gate.clone(),
+            access_control.clone(),
             config.live.subscribe(),
             &config.http2,
         ),
-        store: config.store.described(),
+        store: config.store.description(),
         stop: stop.clone(),
     });
-    let operators = admin_router(&edge, &broker, page)
+    let operators = admin_router(&edge, &broker, console)
         .serve_with_incoming_shutdown(probes.connections(), stop.clone().cancelled_owned());
     let callers = serve_api(&edge, calls, &broker, shutdown);
     tokio::select! {
@@ -183,14 +185,14 @@ async fn serve(
 }
 
 async fn serve_api(
-    edge: &Edge<'_>,
-    calls: Accepted,
+    edge: &EdgeDependencies<'_>,
+    calls: Incoming,
     started: &OnceLock<Broker>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let Edge {
+    let EdgeDependencies {
         config,
-        gate,
+        access_control,
         tracing,
         health,
     } = *edge;
@@ -206,59 +208,59 @@ async fn serve_api(
         () = &mut shutdown => return Ok(()),
     };
     let stream_age = StreamAge {
-        most: config.http2.max_connection_age,
+        max_age: config.http2.max_connection_age,
         grace: config.http2.max_connection_age_grace,
     };
     let broker = started.get_or_init(|| {
         let live = config.live.subscribe();
         let quotas = Quotas::new(move || live.borrow().quotas);
         let (store, metrics) = (Arc::clone(&store), config.metrics.clone());
-        Broker::observed(store, quotas, stream_age, metrics, tracing)
+        Broker::with_telemetry(store, quotas, stream_age, metrics, tracing)
     });
-    gate.denials().keep(broker.history());
+    access_control.denials().attach_history(broker.history());
     let api = |server, stop: &CancellationToken| {
         let router = api_router(server, edge, broker)?;
         let stopped = stop.clone().cancelled_owned();
         let served = router.serve_with_incoming_shutdown(calls.connections(), stopped);
         Ok::<_, RunError>(served)
     };
-    let (draining, over) = (stop.child_token(), stop.child_token());
-    let mut early = pin!(api(aging(&config.http2), &draining)?);
+    let (draining, stopped) = (stop.child_token(), stop.child_token());
+    let mut api_server = pin!(api(server_with_max_age(&config.http2), &draining)?);
     let ready_then_stop = async {
         tokio::select! {
-            () = ready(store.as_ref(), health) => shutdown.await,
+            () = wait_for_store(store.as_ref(), health) => shutdown.await,
             () = &mut shutdown => {}
         }
     };
     tokio::select! {
-        ended = &mut early => return Ok(ended?),
+        ended = &mut api_server => return Ok(ended?),
         () = ready_then_stop => {}
     }
     tracing::info!("draining");
     health.set(Phase::Draining);
     let drain_timeout = config.live.borrow().drain_timeout;
     broker.drain(drain_timeout / 3);
-    // Connections that are open are told to go elsewhere. New ones are accepted all the same: who
-    // finds no other broker yet can release and renew.
+    // Open connections receive a GOAWAY. New ones are still accepted: a client that finds no other
+    // broker yet can release and renew.
     draining.cancel();
-    let short_lived = server(&config.http2).max_connection_age(LATE_AGE);
-    let late = api(short_lived, &over)?;
+    let short_lived = server(&config.http2).max_connection_age(DRAIN_CONNECTION_AGE);
+    let drain_server = api(short_lived, &stopped)?;
     let drained = async {
         let moved = async {
-            broker.idle().await;
-            health.set(Phase::Over);
-            over.cancel();
+            broker.wait_until_idle().await;
+            health.set(Phase::Stopped);
+            stopped.cancel();
         };
-        let (early, late, ()) = tokio::join!(early, late, moved);
-        early.and(late)?;
+        let (api_server, drain_server, ()) = tokio::join!(api_server, drain_server, moved);
+        api_server.and(drain_server)?;
         store_stop.cancel();
         tasks.close();
         tasks.wait().await;
         Ok(())
     };
-    let drained = timeout(tracing.spare(drain_timeout), drained);
+    let drained = timeout(tracing.remaining_budget(drain_timeout), drained);
     drained.await.unwrap_or_else(|_| {
-        tracing::warn!("drain_timeout has passed: connections that are still open are cut");
+        tracing::warn!("drain_timeout has passed: closing all connections that are still open");
         Ok(())
     })
 }
@@ -281,8 +283,8 @@ async fn build_store(
     })
 }
 
-/// Ends when the store has answered for the first time.
-async fn ready(store: &dyn Store, health: &Health) {
+/// Completes when the store has answered for the first time.
+async fn wait_for_store(store: &dyn Store, health: &Health) {
     while let Err(error) = store.deployment_key().await {
         tracing::debug!(%error, "the store is not ready yet");
         sleep(READY_PROBE).await;
@@ -291,10 +293,14 @@ async fn ready(store: &dyn Store, health: &Health) {
     tracing::info!("serving");
 }
 
-fn api_router(mut server: Server, edge: &Edge<'_>, broker: &Broker) -> Result<Router, RunError> {
-    let Edge {
+fn api_router(
+    mut server: Server,
+    edge: &EdgeDependencies<'_>,
+    broker: &Broker,
+) -> Result<Router, RunError> {
+    let EdgeDependencies {
         config,
-        gate,
+        access_control,
         tracing,
         health,
     } = *edge;
@@ -308,54 +314,70 @@ fn api_router(mut server: Server, edge: &Edge<'_>, broker: &Broker) -> Result<Ro
     let mut routes = Routes::new(health.service())
         .add_service(grpc::lock_service(
             broker.clone(),
-            gate.clone(),
+            access_control.clone(),
             (live(), tracing.clone()),
             http2,
         ))
         .add_service(grpc::inspection_service(
             broker.clone(),
-            gate.clone(),
+            access_control.clone(),
             live(),
             http2,
         ));
-    // What there is to call is for those who may call.
-    if !gate.asks() {
+    // Reflection is offered only if callers need no credentials.
+    if !access_control.requires_authentication() {
         routes = routes
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
     }
     if config.dev {
         let broker = Arc::new(broker.clone().into());
-        routes = routes.add_service(grpc::admin_service(broker, gate.clone(), live(), http2));
+        routes = routes.add_service(grpc::admin_service(
+            broker,
+            access_control.clone(),
+            live(),
+            http2,
+        ));
     }
-    Ok(server.add_routes(around_api(around_grpc(routes, edge)).into()))
+    Ok(server.add_routes(wrap_api(wrap_grpc(routes, edge)).into()))
 }
 
-fn admin_router(edge: &Edge<'_>, broker: &Arc<OnceLock<Broker>>, page: axum::Router) -> Router {
-    let Edge {
+fn admin_router(
+    edge: &EdgeDependencies<'_>,
+    broker: &Arc<OnceLock<Broker>>,
+    console: axum::Router,
+) -> Router {
+    let EdgeDependencies {
         config,
-        gate,
+        access_control,
         health,
         ..
     } = *edge;
     let (live, http2) = (config.live.subscribe(), &config.http2);
-    let admin = grpc::admin_service(Arc::clone(broker), gate.clone(), live, http2);
+    let admin = grpc::admin_service(Arc::clone(broker), access_control.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
-    let plain = probes::routes(health)
-        .merge(scrape::route(&config.metrics, gate, broker))
-        .merge(log_filter::route(gate))
-        .merge(page);
-    let routes = around_grpc(services, edge).merge(around_http(plain));
-    let routes = around_admin(routes.fallback(probes::nothing_here), edge);
-    aging(http2)
+    let plain = health_routes::routes(health)
+        .merge(metrics_route::route(
+            &config.metrics,
+            access_control,
+            broker,
+        ))
+        .merge(log_filter::route(access_control))
+        .merge(console);
+    let routes = wrap_grpc(services, edge).merge(wrap_http(plain));
+    let routes = wrap_admin(routes.fallback(health_routes::nothing_here), edge);
+    server_with_max_age(http2)
         .max_concurrent_streams(http2.max_concurrent_streams.min(ADMIN_STREAMS_MAX))
         .accept_http1(true)
         .add_routes(routes.into())
 }
 
-/// A connection that is old takes no new calls, and ends with the last that it has. (tonic 0.14 does so
-/// without a `max_connection_age_grace` only: with one it says nothing, and cuts the connection then.)
-fn aging(http2: &Http2) -> Server {
+/// Returns a server whose connections accept no new calls after `max_connection_age` and close with
+/// their last call.
+///
+/// No `max_connection_age_grace` is set: with a grace, tonic 0.14 sends no GOAWAY and closes the
+/// connection after it.
+fn server_with_max_age(http2: &Http2) -> Server {
     server(http2).max_connection_age(http2.max_connection_age)
 }
 

@@ -1,5 +1,6 @@
-//! When to stop: the first signal begins an orderly stop, the second one ends the process now. In `dev`, SIGINT ends it
-//! at once: nothing outlives the process, so a drain would keep nothing.
+//! Shutdown on SIGTERM or SIGINT. The first signal starts a drain, and the second one ends the
+//! process at once. In `dev`, SIGINT ends the process at once: no state outlives the process, so a
+//! drain would preserve nothing.
 
 use std::io;
 
@@ -7,46 +8,53 @@ use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// SIGTERM and SIGINT, caught from now on.
+/// Handlers of SIGTERM and SIGINT.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// A second signal came during the drain.
+/// Error for a drain that was interrupted by a second signal.
 #[derive(Debug, Error)]
-#[error("ended before the drain was complete")]
-pub struct DrainCut;
+#[error("terminated before the drain was complete")]
+pub struct DrainInterrupted;
 
 impl Signals {
-    /// Catches the signals.
+    /// Installs the signal handlers.
     ///
     /// # Errors
-    /// If the system refuses.
-    pub fn catch() -> io::Result<Self> {
+    /// If a handler cannot be installed.
+    pub fn install() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    /// Cancels `stop` at the first signal, and returns when the process is to end at once.
+    /// Cancels `stop` on the first signal, and returns when the process must end at once.
     ///
     /// # Errors
-    /// If a second signal is the reason.
-    pub async fn end(mut self, dev: bool, stop: CancellationToken) -> Result<(), DrainCut> {
+    /// If a second signal arrives.
+    pub async fn wait_for_shutdown(
+        mut self,
+        dev: bool,
+        stop: CancellationToken,
+    ) -> Result<(), DrainInterrupted> {
         let first = self.next().await;
         if dev && first == SignalKind::interrupt() {
             return Ok(());
         }
         tracing::info!(
-            signal = name(first),
-            "stopping; a second signal ends the process now"
+            signal = signal_name(first),
+            "shutting down; a second signal terminates the process at once"
         );
         stop.cancel();
         let second = self.next().await;
-        tracing::warn!(signal = name(second), "second signal: ending now");
-        Err(DrainCut)
+        tracing::warn!(
+            signal = signal_name(second),
+            "second signal: terminating before the drain is complete"
+        );
+        Err(DrainInterrupted)
     }
 
     async fn next(&mut self) -> SignalKind {
@@ -57,7 +65,7 @@ impl Signals {
     }
 }
 
-fn name(signal: SignalKind) -> &'static str {
+fn signal_name(signal: SignalKind) -> &'static str {
     if signal == SignalKind::interrupt() {
         "SIGINT"
     } else {

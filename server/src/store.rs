@@ -1,6 +1,7 @@
-//! The seam to whatever keeps the locks: the trait [`Store`], its replies, and its stores.
+//! Storage of locks: the trait [`Store`], its replies and events, and its implementations (memory,
+//! Redis, RedLock).
 
-mod ending;
+mod lease_end_event;
 mod listing;
 pub mod memory;
 pub mod redis;
@@ -17,7 +18,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 pub use self::{
-    ending::{Ending, EndingKind},
+    lease_end_event::{LeaseEndCause, LeaseEndEvent},
     listing::{Cursor, Listed, Scan},
     replies::{
         Acquired, Attached, Cancelled, Checked, EraId, LimitSet, Released, Renewed, Revoked,
@@ -26,45 +27,49 @@ pub use self::{
     watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseId,
-    LeaseRef, LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
+    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
+    FencingToken, Filter, LeaseId, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+    RevokeCommand, Ttl,
 };
 
 /// One broker's connection to the store.
 ///
-/// Every method is atomic, judged by the store's own clock, and safe to repeat with the same
-/// arguments. Dropping a future does not undo what was sent. Grants that a call makes to *other*
-/// waiters of this broker arrive as [`Event::HandOff`], like those that other brokers make.
+/// Every method is atomic, uses the store's own clock, and is safe to repeat with the same
+/// arguments. Dropping a future does not undo a command that was sent. Grants that a call makes to
+/// *other* waiters of this broker arrive as [`Event::HandOff`], like those made by other brokers.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Grants the lock, or joins its queue, or says why not. A repeat finds the lease or the place
-    /// in line that an earlier attempt got, and renews the lease.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError>;
+    /// Grants the lock, enqueues the request, or returns the reason for rejecting the request. A
+    /// repeated request finds the lease or the queue position that an earlier attempt got, and
+    /// renews the lease.
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError>;
 
-    /// Extends a lease, never shortens it, and never makes one. Renewing a provisional hand-off is
-    /// its claim. `None` keeps the present ttl.
+    /// Extends a lease. Never shortens or creates a lease. Renewing a provisional hand-off claims
+    /// it. `None` keeps the present ttl.
     async fn renew(
         &self,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
-        via: Via,
+        via: ExpectedAttachment,
     ) -> Result<Renewed, StoreError>;
 
-    /// Puts the lease on a stream of this broker, without extending it. The stream that it was on is
-    /// told with [`Event::Moved`].
+    /// Attaches the lease to a stream of this broker, without extending the lease. The stream to
+    /// which the lease was attached before receives [`Event::Moved`].
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError>;
 
-    /// Gives the lease up, or one entry of it. With the last one the lock goes to the next waiters;
-    /// with the strongest one the lease holds less of it from then on.
+    /// Releases the lease, or one entry of the lease. Releasing the last entry hands the lock to
+    /// the next waiters. Releasing the strongest entry reduces the weight with which the lease
+    /// holds the lock.
     async fn release(
         &self,
         lease: &LeaseRef,
-        release: Release,
-        via: Via,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
     ) -> Result<Released, StoreError>;
 
-    /// Takes back one attempt of a request: out of the queue, or off the lock, if no other attempt
-    /// of the request is left. An attempt that has not arrived yet will be refused when it does.
+    /// Cancels one attempt of a request. If no other attempt of the request is left, the request
+    /// leaves the queue or its grant is released. An attempt that has not arrived yet is rejected
+    /// when it arrives.
     async fn cancel(
         &self,
         lock: &LockKey,
@@ -72,107 +77,109 @@ pub trait Store: Send + Sync + 'static {
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError>;
 
-    /// Says that this broker lives and still has waiters for the lock, grants the lock if it is
-    /// free, and tells what this broker may have missed.
+    /// Reports that this broker is alive and has waiters for the lock, grants the lock if it is
+    /// free, and returns what this broker may have missed.
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError>;
 
-    /// Fixes the limit of a semaphore, whatever its callers say, until a day after its last use. `None`
-    /// removes the limit: a lock in use keeps it until it is idle.
-    /// After a decrease the brokers of waiters receive [`Event::Rejoin`]; a waiter that needs more than the
-    /// limit is rejected when it asks again or reaches the head of the queue.
+    /// Fixes the limit of a semaphore, regardless of the limits that callers request. The fixed
+    /// limit is kept until a day after the last use of the lock. `None` removes the limit; a lock
+    /// in use keeps it until it is idle.
+    ///
+    /// After a decrease the brokers of waiters receive [`Event::Rejoin`]. A waiter that needs more
+    /// than the limit is rejected when it repeats its request or reaches the head of the queue.
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError>;
 
-    /// Takes a lock away from a lease of somebody else. The stream that the lease is on is told with
-    /// [`Event::Revoked`].
-    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError>;
+    /// Revokes the hold of another caller's lease on a lock. The stream to which the lease is
+    /// attached receives [`Event::Revoked`].
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError>;
 
-    /// Looks, without touching. `None`: nothing is known of the lock.
+    /// Returns the state of the lock without changing it, or `None` if the store has no record of
+    /// the lock.
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
 
-    /// One short step of a list of the locks that anybody holds or waits for, or that a lock_delay
-    /// closes: at most `most` of them (1 or more), from the beginning or where an earlier step ended.
-    /// From step to step each lock that was there all the time is listed, at least once.
+    /// Performs one short step of listing the locks that have a holder, a waiter or a lock delay.
+    /// Returns at most `page_max` locks (1 or more), from the beginning or from the end of an
+    /// earlier step. All steps together return each lock that existed throughout the listing at
+    /// least once.
     async fn list(
         &self,
         filter: &Filter,
         from: Option<&Cursor>,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError>;
 
-    /// Whether a fencing token is that of a live lease, without touching.
+    /// Checks whether a fencing token belongs to a live lease, without changing the lock.
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError>;
 
-    /// Has what changes told to this broker for [`WATCHED_MS`] from now on, with [`Event::Changed`],
-    /// whichever broker changes it. Hints, like all events.
+    /// Sends this broker the changes of all locks for [`WATCHED_MS`] from now on, as
+    /// [`Event::Changed`], whichever broker makes the changes. Like all events, changes are hints.
     async fn watch(&self) -> Result<(), StoreError>;
 
-    /// The broker whose connection this is.
+    /// Returns the broker that owns the connection.
     fn broker(&self) -> BrokerId;
 
-    /// For how long nothing new is granted, since data was lost; 0: grants are made. `None` where each part
-    /// of the store has a time of its own. What is known without asking, so that nobody waits for it.
+    /// Returns the time for which nothing new is granted after a loss of data; 0 if grants are
+    /// made. `None` if each part of the store has a time of its own. Reads local state without
+    /// sending a request, so that callers do not wait.
     fn recovering_ms(&self) -> Option<u64>;
 
-    /// The key from which this deployment's lease tokens are derived.
+    /// Returns the key from which the lease tokens of this deployment are derived.
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
 
-    /// Has hand-offs to this broker's waiters, and reconnections, told to `listener` from now on.
-    /// Hints: they may be lost or repeated. Only the first listener is told.
+    /// Registers the listener of this broker's events. Events are hints: they may be lost or
+    /// repeated. Listeners after the first are ignored.
     fn listen(&self, listener: Listener);
 }
 
-/// Is told of events where they are noticed: it must neither block nor call the store.
+/// Callback for events of a store. Runs where the event is received, so it must neither block nor
+/// call the store.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// A grant made to a waiter by a call that was not its own.
+/// A grant made to a waiter by the command of another call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOff {
-    /// Whose call it is.
+    /// Broker of the waiting call.
     pub broker: BrokerId,
-    /// The waiter.
     pub request: RequestHash,
-    /// The token of the grant.
     pub fencing_token: FencingToken,
-    /// The receiving broker must claim it, by [`Store::renew`], before anybody is told.
-    pub provisional: bool,
+    /// True if the receiving broker must claim the grant with [`Store::renew`] before reporting it
+    /// to the caller.
+    pub is_provisional: bool,
 }
 
-/// What a command did: its reply, and what others must hear of it.
+/// The effect of a command: its reply, and the events for other calls and streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<T> {
-    /// The reply to the caller.
     pub reply: T,
-    /// Grants to waiters, of this and of other brokers.
+    /// Grants to waiters of this broker and of other brokers.
     pub hand_offs: Vec<HandOff>,
-    /// A lease that was taken off a stream.
-    pub moved: Option<Moved>,
+    /// Lease that was detached from a stream.
+    pub moved: Option<MovedLease>,
 }
 
-/// A lease that was on a stream and is on another one now.
+/// A lease that has moved from one stream to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
-    /// The lease.
+pub struct MovedLease {
     pub lease_id: LeaseId,
-    /// The stream that it left, and the number by which it was there.
+    /// Previous stream of the lease, with the number of that attachment.
     pub from: Attachment,
 }
 
-/// A lease on a stream that was revoked.
+/// A revocation of a lease that is attached to a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revocation {
-    /// The lease.
     pub lease_id: LeaseId,
-    /// Where it is.
-    pub on: Attachment,
-    /// For how long it may still be renewed.
+    /// Stream of the lease.
+    pub attachment: Attachment,
+    /// Time for which the lease may still be renewed.
     pub grace_ms: u64,
-    /// Why.
+    /// Reason given by the operator.
     pub reason: String,
 }
 
 impl<T> Outcome<T> {
-    /// A reply that nobody else needs to hear of.
-    pub fn silent(reply: T) -> Self {
+    /// Creates an outcome that affects no other call or stream.
+    pub fn reply_only(reply: T) -> Self {
         Self {
             reply,
             hand_offs: Vec::new(),
@@ -181,88 +188,94 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Why a command was not executed. It changed nothing.
+/// Reason for which a command was rejected. The command changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refused {
-    /// It arrived after its `not_after`.
+pub enum Rejected {
+    /// The command arrived after its `not_after`.
     #[error("the command arrived too late")]
-    Late,
-    /// The store's era is gone, or is not the one that the broker verified.
+    DeadlinePassed,
+    /// The store has no era, or another era than the broker verified.
     #[error("the store's era is not the one that was verified")]
     NoEra,
-    /// The store has lost data; no new grants for so long.
-    #[error("no grants for {retry_after_ms} ms more")]
+    /// The store has lost data and makes no new grants yet.
+    #[error("no grants for another {retry_after_ms} ms")]
     Recovering {
-        /// Until grants resume.
+        /// Time until grants resume.
         retry_after_ms: u64,
     },
 }
 
-/// What a store tells unasked.
+/// An event that a store sends to a broker without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A waiter of this broker was granted a lock, by a command that was sent then; `None`: nobody knows.
+    /// A command granted a lock to a waiter of this broker. The command was sent at the given time,
+    /// if the time is known.
     HandOff(LockKey, HandOff, Option<Instant>),
     /// A lease has left a stream of this broker.
-    Moved(LockKey, Moved),
-    /// A lease on a stream of this broker was revoked.
+    Moved(LockKey, MovedLease),
+    /// A lease attached to a stream of this broker was revoked.
     Revoked(LockKey, Revocation),
-    /// A command of this broker found a lease's time to be over. Others are not told.
-    Ended(LockKey, Ending),
-    /// Somebody watches, and this has changed.
+    /// A command of this broker found that a lease had ended. Other brokers do not receive the
+    /// event.
+    Ended(LockKey, LeaseEndEvent),
+    /// Changes of a lock, for watches.
     Changed(LockKey, Vec<Change>),
-    /// Calls that wait for the lock may have lost their place: each asks again.
+    /// Calls that wait for the lock may have lost their queue position and must repeat their
+    /// requests.
     Rejoin(LockKey),
-    /// Another server process keeps the locks than before.
-    Replaced,
+    /// Another server process than before keeps the locks.
+    ServerReplaced,
     /// A server violated an assumption of the guarantees. Its era is not used again.
-    Broken(Assumption),
-    /// Messages may have been lost: touch every lock that has waiters here.
+    AssumptionViolated(Assumption),
+    /// Messages may have been lost. The broker must touch every lock for which it has waiters.
     Resync,
 }
 
-/// What the guarantees assume of a server, and brokers watch: docs/guarantees.md.
+/// An assumption of the guarantees about servers that brokers monitor (docs/guarantees.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assumption {
-    /// A3: its clock is not stepped.
+    /// A3: the clock of the server is not stepped.
     Clock,
-    /// A5: it evicts nothing.
+    /// A5: the server evicts no keys.
     NoEviction,
 }
 
-/// Why a store did not answer.
+/// Error of a store command.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// Not reached, or no answer in time: the command may or may not have been executed.
+    /// The store was not reached or did not answer in time. The command may or may not have been
+    /// executed.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// Not reached, or it refuses for now: the command was not executed, and never will be.
+    /// The store was not reached or rejects commands temporarily. The command was not executed, and
+    /// will not be.
     #[error("store unavailable, nothing was done: {0}")]
-    NotNow(String),
-    /// The store has no memory for what the command would add. It was not executed.
+    NotExecuted(String),
+    /// The store has no memory for the data that the command would add. The command was not
+    /// executed.
     #[error("store out of memory: {0}")]
     Full(String),
-    /// The store has lost data; no new grants for so long.
+    /// The store has lost data and makes no new grants yet.
     #[error("store recovering for {retry_after_ms} ms")]
     Recovering {
-        /// Until grants resume.
+        /// Time until grants resume.
         retry_after_ms: u64,
     },
-    /// It is not among what this store can do; why, in a sentence.
+    /// The store does not support the operation. Contains the reason as a sentence.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// The store holds something that this broker did not write or cannot read. The command has
-    /// changed nothing.
+    /// The store contains data that this broker did not write or cannot read. The command changed
+    /// nothing.
     #[error("store corrupt: {0}")]
     Corrupt(String),
-    /// The command was executed, perhaps, and its answer cannot be read.
-    #[error("store answer unreadable: {0}")]
-    Garbled(String),
+    /// The reply cannot be decoded. The command may have been executed.
+    #[error("malformed reply of the store: {0}")]
+    InvalidReply(String),
 }
 
 impl StoreError {
-    /// Whether the command may have been executed, or may still be.
-    pub fn may_be_done(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Garbled(_))
+    /// Returns true if the command may have been executed, or may still be executed.
+    pub fn may_have_executed(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::InvalidReply(_))
     }
 }

@@ -1,4 +1,4 @@
-//! Logs, to stderr.
+//! Log output to stderr: format, filter and start-up.
 
 mod lines;
 mod panics;
@@ -13,53 +13,53 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, prelude::*, reload};
 
 use self::lines::{Json, Text};
 
-/// Before the directives of the configuration, which may say otherwise of the same module: rustls
-/// warns of every client that connects to an address rather than to a name.
-const QUIET: &str = "rustls::msgs::handshake=error";
-/// That of the process.
+/// Directive placed before the configured ones, which can override it. rustls logs a warning for
+/// each client that connects to an address rather than to a name.
+const DEPENDENCY_DIRECTIVES: &str = "rustls::msgs::handshake=error";
+/// Filter of the process's log, set when logging starts.
 static FILTER: OnceLock<LogFilter> = OnceLock::new();
 
-/// How lines are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// As text for people at a terminal, else as JSON.
+    /// Text if stderr is a terminal, otherwise JSON.
     Auto,
-    /// One JSON object a line.
+    /// One JSON object on each line.
     Json,
-    /// As text; coloured on a terminal.
+    /// Text, coloured on a terminal.
     Text,
 }
 
-/// What is logged; it can change.
+/// Handle to change the log filter.
 #[derive(Debug, Clone)]
 pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
 
 impl LogFilter {
-    /// Logs by these directives from now on.
+    /// Replaces the filter by these directives.
     pub fn set(&self, directives: &str) {
         if let Err(error) = self.0.reload(filter(directives)) {
-            tracing::error!(%error, "log.filter cannot be changed");
+            tracing::error!(%error, "cannot apply the new log.filter");
         }
     }
 }
 
-/// What is wrong with directives, if they are.
+/// Checks directives of a log filter.
 ///
 /// # Errors
-/// Why.
+/// If the directives are invalid; the error names the cause.
 pub fn check(directives: &str) -> Result<(), String> {
     let parsed = EnvFilter::builder().parse(directives);
     parsed.map(drop).map_err(|error| error.to_string())
 }
 
-/// Logs by these directives from now on, if the process logs at all.
+/// Replaces the filter by these directives, if the process has started logging.
 pub fn set_filter(directives: &str) {
     if let Some(filter) = FILTER.get() {
         filter.set(directives);
     }
 }
 
-/// Starts logging in this format by these directives. A second call in a process changes nothing.
+/// Starts logging in this format with these directives. A second call in a process has no effect.
 pub fn init(format: LogFormat, directives: &str) -> LogFilter {
     let is_terminal = io::stderr().is_terminal();
     let is_json = match format {
@@ -67,31 +67,31 @@ pub fn init(format: LogFormat, directives: &str) -> LogFilter {
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    let is_coloured = is_terminal && env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+    let is_coloured = is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (filter, handle) = reload::Layer::new(filter(directives));
-    let lines = fmt::layer().with_writer(io::stderr);
-    let lines = if is_json {
-        lines.json().map_event_format(Json).boxed()
+    let layer = fmt::layer().with_writer(io::stderr);
+    let layer = if is_json {
+        layer.json().map_event_format(Json).boxed()
     } else {
         let text = fmt::format().with_ansi(is_coloured);
-        lines
+        layer
             .with_ansi(is_coloured)
             .event_format(Text(text))
             .fmt_fields(lines::fields())
             .boxed()
     };
-    let started = tracing_subscriber::registry().with(filter).with(lines);
+    let registry = tracing_subscriber::registry().with(filter).with(layer);
     let filter = LogFilter(handle);
-    match started.try_init() {
+    match registry.try_init() {
         Ok(()) => {
             let _ = FILTER.set(filter.clone());
             panics::log();
         }
-        Err(error) => tracing::debug!(%error, "logging had been started before"),
+        Err(error) => tracing::debug!(%error, "logging is already initialized"),
     }
     filter
 }
 
 fn filter(directives: &str) -> EnvFilter {
-    EnvFilter::new(format!("{QUIET},{directives}"))
+    EnvFilter::new(format!("{DEPENDENCY_DIRECTIVES},{directives}"))
 }

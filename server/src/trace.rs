@@ -1,10 +1,11 @@
-//! Spans of calls, for OpenTelemetry. While tracing is off nothing here makes anything, and a call costs nothing more.
+//! OpenTelemetry spans of calls. While tracing is off, nothing is allocated and calls have no
+//! additional cost.
 //!
-//! The span of a call is passed on in two ways: a future that runs in [`Traced::run`] finds it with
-//! [`Traced::current`], and so does the log; what becomes of the call in another task takes it along.
+//! A future that runs in [`Span::run`] finds the span of its call with [`Span::current`], and
+//! so does the log. Work of the call in another task has to carry the span along.
 
+mod exporter;
 mod sampling;
-mod sender;
 mod settings;
 
 use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
@@ -24,44 +25,44 @@ use rand::Rng as _;
 pub use self::settings::TracingSettings;
 use crate::lock::TraceParent;
 
-/// The longest that a stop waits for the last spans to be taken.
-const FLUSH_MOST: Duration = Duration::from_secs(1);
+/// Maximum time that a shutdown waits for the export of the last spans.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// What makes spans, if anything does. Cheap to clone.
+/// Creates spans, if tracing is on. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Tracing(Option<Arc<On>>);
+pub struct Tracing(Option<Arc<Inner>>);
 
 #[derive(Debug)]
-struct On {
+struct Inner {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
-    /// Of the calls whose callers have not decided.
-    share: f64,
+    /// Sampling ratio of calls without a parent decision.
+    sampling_ratio: f64,
 }
 
-/// The span of what is being done, if it has one. Clones are the same span; it ends with
-/// [`Traced::end`], or with the last of them.
+/// Span of the current work, if it has one. Clones share the span, which ends with [`Span::end`]
+/// or when the last clone is dropped.
 #[derive(Debug, Clone, Default)]
-pub struct Traced(Option<Context>);
+pub struct Span(Option<Context>);
 
-/// The recorded span that something goes back to, once that is over.
+/// Recorded span of an operation that has ended. Spans of later events are linked to it.
 #[derive(Debug, Clone)]
-pub struct Origin {
+pub struct LinkedSpan {
     tracing: Tracing,
     span: SpanContext,
-    /// Whether its last renewal failed: that is told once.
+    /// True if the last renewal failed. Only the first failure is reported.
     is_failing: bool,
 }
 
-/// Where a call was made: the span, and what the tracing systems of callers say of it.
+/// Trace context of a caller: its span, and the state of its tracing systems.
 #[derive(Debug)]
-pub struct Caller {
+pub struct RemoteParent {
     parent: TraceParent,
     state: TraceState,
 }
 
-impl Caller {
-    /// `state` is the W3C header `tracestate`.
+impl RemoteParent {
+    /// Creates the trace context of a caller. `state` is the W3C header `tracestate`.
     pub fn new(parent: TraceParent, state: Option<&str>) -> Self {
         let state = state.and_then(|state| state.parse().ok());
         let state = state.unwrap_or_default();
@@ -74,106 +75,113 @@ impl Caller {
 }
 
 impl Tracing {
-    /// Begins, unless it is off. In a runtime, which must live as long.
+    /// Starts tracing, unless it is off. Must be called in a runtime that outlives the result.
     ///
     /// # Errors
-    /// What is wrong with an address, in a sentence.
+    /// If the collector's address is not usable.
     pub fn start(settings: &TracingSettings) -> Result<Self, String> {
         let Some(provider) = settings.provider()? else {
             return Ok(Self::default());
         };
-        let on = On {
+        let inner = Inner {
             tracer: settings::tracer(&provider),
             provider,
-            share: settings.sample_ratio,
+            sampling_ratio: settings.sample_ratio,
         };
-        Ok(Self(Some(Arc::new(on))))
+        Ok(Self(Some(Arc::new(inner))))
     }
 
-    /// Whether there may be spans at all.
+    /// Returns true if tracing is on.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A call that this broker serves. Of those whose callers have not decided, a share is drawn here, before
-    /// anything is made for them: the others cost a random number.
-    pub fn serve(&self, name: impl Into<Cow<'static, str>>, caller: Option<Caller>) -> Traced {
-        let Some(on) = &self.0 else {
-            return Traced::default();
+    /// Starts the span of a call that this broker serves. Calls without a parent decision are
+    /// sampled here (head-based sampling): an unsampled call costs a random number and allocates
+    /// nothing.
+    pub fn start_server_span(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        caller: Option<RemoteParent>,
+    ) -> Span {
+        let Some(inner) = &self.0 else {
+            return Span::default();
         };
-        if caller.is_none() && !rand::thread_rng().gen_bool(on.share) {
-            return Traced::default();
+        if caller.is_none() && !rand::thread_rng().gen_bool(inner.sampling_ratio) {
+            return Span::default();
         }
         let root = Context::new().with_value(self.clone());
         let parent = match caller {
             Some(caller) => root.with_remote_span_context(caller.context()),
             None => root,
         };
-        on.begin(SpanBuilder::from_name(name), SpanKind::Server, &parent)
+        inner.begin(SpanBuilder::from_name(name), SpanKind::Server, &parent)
     }
 
-    /// Something that came of a call that is over: a trace of its own, with a link back.
-    pub fn event(&self, name: &'static str, of: TraceParent) -> Traced {
-        self.event_of(name, context_of(of, TraceState::default()))
+    /// Starts a trace for an event that follows from a call which has ended, linked to that call's
+    /// span.
+    pub fn event(&self, name: &'static str, parent: TraceParent) -> Span {
+        self.event_of(name, context_of(parent, TraceState::default()))
     }
 
-    fn event_of(&self, name: &'static str, back: SpanContext) -> Traced {
-        let Some(on) = &self.0 else {
-            return Traced::default();
+    fn event_of(&self, name: &'static str, origin: SpanContext) -> Span {
+        let Some(inner) = &self.0 else {
+            return Span::default();
         };
         let root = Context::new().with_value(self.clone());
-        let builder = SpanBuilder::from_name(name).with_links(vec![Link::with_context(back)]);
-        on.begin(builder, SpanKind::Internal, &root)
+        let builder = SpanBuilder::from_name(name).with_links(vec![Link::with_context(origin)]);
+        inner.begin(builder, SpanKind::Internal, &root)
     }
 
-    /// How much of the time for a stop is kept for the last spans.
-    pub fn reserve(&self, stop: Duration) -> Duration {
+    /// Returns the part of a shutdown time that is reserved for the export of the last spans.
+    pub fn flush_budget(&self, stop: Duration) -> Duration {
         match self.is_on() {
-            true => FLUSH_MOST.min(stop / 10),
+            true => FLUSH_MAX.min(stop / 10),
             false => Duration::ZERO,
         }
     }
 
-    /// The rest of that time.
-    pub fn spare(&self, stop: Duration) -> Duration {
-        stop.saturating_sub(self.reserve(stop))
+    /// Returns the rest of the shutdown time.
+    pub fn remaining_budget(&self, stop: Duration) -> Duration {
+        stop.saturating_sub(self.flush_budget(stop))
     }
 
-    /// Sends what there is, and ends.
-    pub async fn flush(&self, within: Duration) {
-        let Some(on) = self.0.clone() else {
+    /// Exports the remaining spans and stops tracing.
+    pub async fn flush(&self, timeout: Duration) {
+        let Some(inner) = self.0.clone() else {
             return;
         };
-        // It blocks until the last batch has gone, or the time is over.
-        let sent = tokio::task::spawn_blocking(move || on.provider.shutdown_with_timeout(within));
-        if let Ok(Err(error)) = sent.await {
-            tracing::debug!(%error, "the last spans could not be sent");
+        // The provider blocks until the last batch was sent or the time has passed.
+        let result =
+            tokio::task::spawn_blocking(move || inner.provider.shutdown_with_timeout(timeout));
+        if let Ok(Err(error)) = result.await {
+            tracing::debug!(%error, "trace export failed at shutdown, spans dropped");
         }
     }
 }
 
-impl On {
-    fn begin(&self, builder: SpanBuilder, kind: SpanKind, parent: &Context) -> Traced {
+impl Inner {
+    fn begin(&self, builder: SpanBuilder, kind: SpanKind, parent: &Context) -> Span {
         let builder = builder.with_kind(kind);
         let span = self.tracer.build_with_context(builder, parent);
-        Traced(Some(parent.with_span(span)))
+        Span(Some(parent.with_span(span)))
     }
 }
 
-impl Traced {
-    /// That of what this thread does now.
+impl Span {
+    /// Returns the span of this thread's current context.
     pub fn current() -> Self {
         Self(Context::map_current(|context| {
             context.get::<Tracing>().map(|_| context.clone())
         }))
     }
 
-    /// Whether anybody will see it.
+    /// Returns true if the span is recorded.
     pub fn is_recording(&self) -> bool {
         self.span().is_some()
     }
 
-    /// Runs a future as a part of it.
+    /// Runs a future within the span.
     pub fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
         match self.0 {
             Some(context) => Either::Left(future.with_context(context)),
@@ -181,65 +189,65 @@ impl Traced {
         }
     }
 
-    /// A part of it, in the broker.
+    /// Starts a child span for work in the broker.
     #[must_use]
-    pub fn inner(&self, name: &'static str) -> Self {
+    pub fn child_of_current(&self, name: &'static str) -> Self {
         self.child(SpanBuilder::from_name(name), SpanKind::Internal)
     }
 
-    /// A part of it, for which another server is asked.
+    /// Starts a child span for a request to another server.
     #[must_use]
-    pub fn outer(&self, name: String) -> Self {
+    pub fn client_child(&self, name: String) -> Self {
         self.child(SpanBuilder::from_name(name), SpanKind::Client)
     }
 
     fn child(&self, builder: SpanBuilder, kind: SpanKind) -> Self {
         let context = self.0.as_ref().filter(|_| self.is_recording());
         let child = context.and_then(|context| {
-            let on = context.get::<Tracing>()?.0.as_ref()?;
-            Some(on.begin(builder, kind, context))
+            let inner = context.get::<Tracing>()?.0.as_ref()?;
+            Some(inner.begin(builder, kind, context))
         });
         child.unwrap_or_default()
     }
 
-    /// Says something of it, which nobody may be able to do anything with but to look at it.
-    pub fn note(&self, key: &'static str, value: impl Into<Value>) {
+    /// Sets an attribute of the span. Values must be for display only: a reader must not be able to
+    /// use them, for example as a credential.
+    pub fn set_attribute(&self, key: &'static str, value: impl Into<Value>) {
         if let Some(span) = self.span() {
             span.set_attribute(KeyValue::new(key, value));
         }
     }
 
-    /// The same of several texts.
-    pub fn note_all(&self, key: &'static str, values: Vec<String>) {
+    /// Sets an attribute with several values.
+    pub fn set_attributes(&self, key: &'static str, values: Vec<String>) {
         let values = values.into_iter().map(Into::into);
-        self.note(
+        self.set_attribute(
             key,
             Value::Array(values.collect::<Vec<StringValue>>().into()),
         );
     }
 
-    /// It went wrong.
-    pub fn fail(&self, why: impl Into<Cow<'static, str>>) {
+    /// Sets the status of the span to an error.
+    pub fn set_error(&self, description: impl Into<Cow<'static, str>>) {
         if let Some(span) = self.span() {
-            span.set_status(Status::error(why));
+            span.set_status(Status::error(description));
         }
     }
 
-    /// Leads to another one.
-    pub fn link(&self, to: TraceParent) {
+    /// Links the span to another one.
+    pub fn link(&self, parent: TraceParent) {
         if let Some(span) = self.span() {
-            span.add_link(context_of(to, TraceState::default()), Vec::new());
+            span.add_link(context_of(parent, TraceState::default()), Vec::new());
         }
     }
 
-    /// It is over.
     pub fn end(&self) {
         if let Some(span) = self.span() {
             span.end();
         }
     }
 
-    /// What it is called in records, where it is recorded.
+    /// Returns the span's trace context, if the span is recorded.
     pub fn parent(&self) -> Option<TraceParent> {
         let span = self.span()?;
         let context = span.span_context();
@@ -248,11 +256,11 @@ impl Traced {
         TraceParent::new(trace_id, span_id, context.is_sampled())
     }
 
-    /// What it is for those that come after it, where it is recorded.
-    pub fn origin(&self) -> Option<Box<Origin>> {
+    /// Returns the span for links from later events, if it is recorded.
+    pub fn origin(&self) -> Option<Box<LinkedSpan>> {
         let span = self.span()?.span_context().clone();
         let tracing = self.0.as_ref()?.get::<Tracing>()?.clone();
-        Some(Box::new(Origin {
+        Some(Box::new(LinkedSpan {
             tracing,
             span,
             is_failing: false,
@@ -265,25 +273,25 @@ impl Traced {
     }
 }
 
-impl Origin {
-    /// Something that came of it, as [`Tracing::event`].
-    pub fn event(&self, name: &'static str) -> Traced {
+impl LinkedSpan {
+    /// Starts a trace for an event that follows from the operation, as [`Tracing::event`] does.
+    pub fn event(&self, name: &'static str) -> Span {
         self.tracing.event_of(name, self.span.clone())
     }
 
-    /// Whether this failure is the first since the last success.
-    pub fn fails(&mut self) -> bool {
+    /// Records a failed renewal. Returns true if it is the first one since the last success.
+    pub fn first_failure(&mut self) -> bool {
         !std::mem::replace(&mut self.is_failing, true)
     }
 
-    /// A renewal succeeded.
-    pub fn succeeds(&mut self) {
+    /// Records a successful renewal.
+    pub fn reset_failure(&mut self) {
         self.is_failing = false;
     }
 }
 
-/// The trace and the span of what this thread does now, for a line of the log.
-pub fn ids() -> Option<(TraceId, SpanId)> {
+/// Returns the ids of the current trace and span of this thread, for a log line.
+pub fn current_ids() -> Option<(TraceId, SpanId)> {
     Context::map_current(|context| {
         let span = context.span();
         let context = span.span_context();
@@ -292,8 +300,8 @@ pub fn ids() -> Option<(TraceId, SpanId)> {
     })
 }
 
-/// What is logged until the guard is dropped is about a call of that trace.
-pub fn of_call(parent: Option<TraceParent>) -> Option<ContextGuard> {
+/// Adds the ids of this trace to the log lines of the thread, until the guard is dropped.
+pub fn enter_parent(parent: Option<TraceParent>) -> Option<ContextGuard> {
     let span = context_of(parent?, TraceState::default());
     Some(Context::new().with_remote_span_context(span).attach())
 }

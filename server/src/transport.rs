@@ -1,25 +1,28 @@
-//! Connections of clients: accepted within limits, encrypted, and watched for what no caller does.
+//! Client connections: connection limits, TLS, and protection against HTTP/2 floods and memory use.
 
 mod acceptor;
 mod backlog;
 mod budget;
 mod bursts;
 mod connection;
+mod connection_limit;
+mod connection_load;
 mod control;
-mod frames;
+mod frame_monitor;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod load;
-mod seats;
+mod read_permits;
 mod tls;
-mod turns;
 
 pub use self::{
-    acceptor::{Accepted, Acceptor, Setup},
+    acceptor::{Acceptor, Incoming, ListenerSettings},
     budget::Budget,
     connection::{Connection, Peer},
-    frames::Speaks,
-    load::{Answer, Costly, Load, Partial, Paused, Places, Unread, WaitsForPlace},
-    seats::{ConnectionLimits, Connections},
+    connection_limit::{ConnectionLimits, ConnectionMetrics},
+    connection_load::{
+        ConnectionLoad, ExpensiveCall, ExpensiveCallLimits, IncomingCall, Paused, UnreadBytes,
+        UnreadResponse, WaitingForPermit,
+    },
+    frame_monitor::AllowedProtocol,
     tls::{Tls, TlsFiles},
 };

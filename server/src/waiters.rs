@@ -1,4 +1,5 @@
-//! The calls that wait at this broker, by lock: who must hear of a grant, and when to touch a lock.
+//! Registry of the calls that wait at this broker, by lock: delivers hand-offs to them and
+//! schedules the touches of their locks.
 
 use std::{
     collections::HashMap,
@@ -12,89 +13,91 @@ use tokio::{
 };
 
 use crate::{
-    lock::{Acquire, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash},
+    lock::{AcquireCommand, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash},
     store::EraId,
 };
 
-/// Signals that a call may fall behind; a lost one is found again by touch.
+/// Capacity of the signal queue of a call. A signal that does not fit is dropped, and the next
+/// touch repairs the state.
 const SIGNALS_MAX: usize = 8;
-/// How often a line is looked at for those who are told their place.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between two snapshots of a lock for queue updates.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was seen of a lock last; `None` before the first look.
-pub type Look = Option<Arc<LockState>>;
+/// Latest snapshot of a lock; `None` before the first snapshot.
+pub type LockSnapshot = Option<Arc<LockState>>;
 
-/// What a waiting call is told.
+/// Notification for a waiting call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// The lock was granted to its request.
+    /// The lock was granted to the request of the call.
     HandOff {
-        /// The token of the grant.
+        /// Fencing token of the grant.
         fencing_token: FencingToken,
-        /// Nobody may be told before the broker has claimed it.
+        /// True if the broker must claim the grant before the grant is reported to the caller.
         provisional: bool,
-        /// When the command that made it was sent; `None`: nobody knows.
+        /// Time at which the command that granted the lock was sent; `None` if it is unknown.
         sent: Option<Instant>,
-        /// When the broker heard of it.
+        /// Time at which the broker received the hand-off.
         told: Instant,
     },
-    /// Its place in line may be lost: ask the store again.
+    /// The queue position of the call may be lost, so that `acquire` must be sent again.
     Rejoin,
 }
 
-/// All calls that wait at this broker.
+/// All calls that wait at this broker, by lock.
 #[derive(Debug, Default)]
-pub struct Waiters {
-    lines: Mutex<HashMap<LockKey, Line>>,
+pub struct WaiterRegistry {
+    queues: Mutex<HashMap<LockKey, LockQueue>>,
 }
 
-/// One lock's calls.
+/// Calls that wait for one lock.
 #[derive(Debug, Default)]
-struct Line {
-    calls: HashMap<RequestHash, Vec<WaitingCall>>,
-    /// When to touch the lock next; `None` while nobody is known to be queued.
+struct LockQueue {
+    calls: HashMap<RequestHash, Vec<Waiter>>,
+    /// Time of the next touch; `None` until a call is queued in the store.
     touch_at: Option<Instant>,
     changed: Arc<Notify>,
-    /// The era of the store in which the calls are in line.
+    /// Era of the store in which the calls are queued.
     era: Option<EraId>,
-    looked_at: Option<Instant>,
-    look: watch::Sender<Look>,
+    snapshot_at: Option<Instant>,
+    snapshot: watch::Sender<LockSnapshot>,
 }
 
 #[derive(Debug)]
-struct WaitingCall {
+struct Waiter {
     attempt: AttemptId,
     lease_id: LeaseId,
     signals: mpsc::Sender<Signal>,
 }
 
-/// A call's entry; dropping it ends the entry.
+/// Registration of a waiting call, removed when dropped.
 #[derive(Debug)]
 pub struct Registration {
-    waiters: Arc<Waiters>,
+    waiters: Arc<WaiterRegistry>,
     lock: LockKey,
     request: RequestHash,
     attempt: AttemptId,
     signals: mpsc::Receiver<Signal>,
 }
 
-impl Waiters {
-    /// Registers a call *before* the store is asked, so that no grant finds nobody at home.
-    pub fn register(self: &Arc<Self>, acquire: &Acquire) -> Registration {
+impl WaiterRegistry {
+    /// Registers a call *before* `acquire` is sent to the store, so that a grant that arrives
+    /// immediately is not lost.
+    pub fn register(self: &Arc<Self>, acquire: &AcquireCommand) -> Registration {
         let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
         let (sender, signals) = mpsc::channel(SIGNALS_MAX);
-        let call = WaitingCall {
+        let waiter = Waiter {
             attempt,
             lease_id: acquire.lease_id,
             signals: sender,
         };
-        self.lines()
+        self.locked()
             .entry(lock.clone())
             .or_default()
             .calls
             .entry(request)
             .or_default()
-            .push(call);
+            .push(waiter);
         Registration {
             waiters: Arc::clone(self),
             lock: lock.clone(),
@@ -104,158 +107,163 @@ impl Waiters {
         }
     }
 
-    /// Tells every attempt of a request. Of several the store knows which one has the grant.
+    /// Sends the signal to every attempt of a request. If there are several attempts, the time of
+    /// the command is removed from the signal, so that attempts on streams claim the grant: only
+    /// the store records which attempt has it.
     pub fn hand_off(&self, lock: &LockKey, request: RequestHash, mut signal: Signal) {
-        let lines = self.lines();
-        let calls = lines.get(lock).and_then(|line| line.calls.get(&request));
-        let calls = calls.map_or(&[][..], |calls| calls);
+        let queues = self.locked();
+        let waiters = queues.get(lock).and_then(|queue| queue.calls.get(&request));
+        let waiters = waiters.map_or(&[][..], |waiters| waiters);
         if let Signal::HandOff { sent, .. } = &mut signal
-            && calls.len() > 1
+            && waiters.len() > 1
         {
             *sent = None;
         }
-        for call in calls {
-            let _ = call.signals.try_send(signal);
+        for waiter in waiters {
+            let _ = waiter.signals.try_send(signal);
         }
     }
 
-    /// Tells every call of a lock to ask the store again.
+    /// Signals every call of a lock to send `acquire` again.
     pub fn rejoin(&self, lock: &LockKey) {
-        if let Some(line) = self.lines().get(lock) {
-            line.rejoin();
+        if let Some(queue) = self.locked().get(lock) {
+            queue.rejoin();
         }
     }
 
-    /// Tells the calls of a lease that has got the lock to ask the store again: they enter it.
-    pub fn may_enter(&self, lock: &LockKey, lease_id: LeaseId) {
-        if let Some(line) = self.lines().get(lock) {
-            let calls = line.calls.values().flatten();
-            for call in calls.filter(|call| call.lease_id == lease_id) {
-                let _ = call.signals.try_send(Signal::Rejoin);
+    /// Signals the other calls of a lease that has acquired the lock to send `acquire` again, which
+    /// re-enters the lock.
+    pub fn signal_reentry(&self, lock: &LockKey, lease_id: LeaseId) {
+        if let Some(queue) = self.locked().get(lock) {
+            let waiters = queue.calls.values().flatten();
+            for waiter in waiters.filter(|waiter| waiter.lease_id == lease_id) {
+                let _ = waiter.signals.try_send(Signal::Rejoin);
             }
         }
     }
 
-    /// Takes note of the era in which the store was asked for the lock. In another one than before the store
-    /// may have lost places: every call of the lock is told to ask again.
-    pub fn in_era(&self, lock: &LockKey, era: Option<EraId>) {
-        let mut lines = self.lines();
-        let (Some(line), Some(era)) = (lines.get_mut(lock), era) else {
+    /// Records the era in which the store answered for the lock. In a new era the store may have
+    /// lost queue positions, so that every call of the lock is signalled to send `acquire` again.
+    pub fn record_era(&self, lock: &LockKey, era: Option<EraId>) {
+        let mut queues = self.locked();
+        let (Some(queue), Some(era)) = (queues.get_mut(lock), era) else {
             return;
         };
-        let is_new = line.era.as_ref() != Some(&era);
-        let before = is_new.then(|| line.era.replace(era)).flatten();
-        if before.is_some() {
-            line.rejoin();
+        let is_new = queue.era.as_ref() != Some(&era);
+        let previous = is_new.then(|| queue.era.replace(era)).flatten();
+        if previous.is_some() {
+            queue.rejoin();
         }
     }
 
-    /// How many locks have waiters here.
-    pub fn lines_kept(&self) -> usize {
-        self.lines().len()
+    /// Returns the number of locks that have waiters here.
+    pub fn queue_count(&self) -> usize {
+        self.locked().len()
     }
 
-    /// Wants the lock touched at `at`, or earlier. True if nobody looks after the line yet: the
-    /// caller then starts the task that does.
-    pub fn touch_by(&self, lock: &LockKey, at: Instant) -> bool {
-        let mut lines = self.lines();
-        let Some(line) = lines.get_mut(lock) else {
+    /// Schedules a touch of the lock at `at` or earlier. Returns true if no task polls the queue
+    /// yet. The caller must then start that task.
+    pub fn schedule_touch(&self, lock: &LockKey, at: Instant) -> bool {
+        let mut queues = self.locked();
+        let Some(queue) = queues.get_mut(lock) else {
             return false;
         };
-        let starts = line.touch_at.is_none();
-        if line.touch_at.is_none_or(|touch_at| at < touch_at) {
-            line.touch_at = Some(at);
-            line.changed.notify_one();
+        let is_first = queue.touch_at.is_none();
+        if queue.touch_at.is_none_or(|touch_at| at < touch_at) {
+            queue.touch_at = Some(at);
+            queue.changed.notify_one();
         }
-        starts
+        is_first
     }
 
-    /// Wants every line touched now.
-    pub fn touch_all(&self) {
+    /// Schedules an immediate touch of all polled locks.
+    pub fn touch_all_now(&self) {
         let now = Instant::now();
-        for line in self.lines().values_mut() {
-            if line.touch_at.is_some() {
-                line.touch_at = Some(now);
-                line.changed.notify_one();
+        for queue in self.locked().values_mut() {
+            if queue.touch_at.is_some() {
+                queue.touch_at = Some(now);
+                queue.changed.notify_one();
             }
         }
     }
 
-    /// Waits until the lock is to be touched, and sets the time after that to `next`. False when
-    /// nobody waits any more; the line is then looked after by nobody.
-    pub async fn touch_due(&self, lock: &LockKey, next: impl Fn() -> Instant) -> bool {
+    /// Waits until the lock must be touched, and schedules the touch after that with `next`.
+    /// Returns false, and removes the queue, if no calls wait any longer. The task that polls the
+    /// queue must then end.
+    pub async fn wait_until_touch_due(&self, lock: &LockKey, next: impl Fn() -> Instant) -> bool {
         loop {
-            let after = next();
-            let (at, changed) = {
-                let mut lines = self.lines();
-                let Some(line) = lines.get_mut(lock) else {
+            let next_touch_at = next();
+            let (touch_at, changed) = {
+                let mut queues = self.locked();
+                let Some(queue) = queues.get_mut(lock) else {
                     return false;
                 };
-                let (Some(at), false) = (line.touch_at, line.calls.is_empty()) else {
-                    lines.remove(lock);
+                let (Some(touch_at), false) = (queue.touch_at, queue.calls.is_empty()) else {
+                    queues.remove(lock);
                     return false;
                 };
                 let now = Instant::now();
-                if at <= now {
-                    line.touch_at = Some(after);
+                if touch_at <= now {
+                    queue.touch_at = Some(next_touch_at);
                     return true;
                 }
-                (at, Arc::clone(&line.changed))
+                (touch_at, Arc::clone(&queue.changed))
             };
             tokio::select! {
-                () = tokio::time::sleep_until(at) => {}
+                () = tokio::time::sleep_until(touch_at) => {}
                 () = changed.notified() => {}
             }
         }
     }
 
-    /// Whether somebody wants to be told of a look at the lock, and the last one is old: the caller
-    /// then looks.
-    pub fn look_due(&self, lock: &LockKey) -> bool {
-        let mut lines = self.lines();
-        let Some(line) = lines.get_mut(lock) else {
+    /// Returns true if a call receives queue updates and the last snapshot is older than
+    /// `SNAPSHOT_INTERVAL`. The caller must then read a snapshot.
+    pub fn snapshot_due(&self, lock: &LockKey) -> bool {
+        let mut queues = self.locked();
+        let Some(queue) = queues.get_mut(lock) else {
             return false;
         };
-        let is_old = |at: Instant| at.elapsed() >= LOOK_INTERVAL;
-        let is_due = line.look.receiver_count() > 0 && line.looked_at.is_none_or(is_old);
+        let is_old = |at: Instant| at.elapsed() >= SNAPSHOT_INTERVAL;
+        let is_due = queue.snapshot.receiver_count() > 0 && queue.snapshot_at.is_none_or(is_old);
         if is_due {
-            line.looked_at = Some(Instant::now());
+            queue.snapshot_at = Some(Instant::now());
         }
         is_due
     }
 
-    /// Tells what was seen of a lock.
-    pub fn looked(&self, lock: &LockKey, state: LockState) {
-        if let Some(line) = self.lines().get(lock) {
-            line.look.send_replace(Some(Arc::new(state)));
+    /// Publishes a snapshot of a lock.
+    pub fn publish_snapshot(&self, lock: &LockKey, state: LockState) {
+        if let Some(queue) = self.locked().get(lock) {
+            queue.snapshot.send_replace(Some(Arc::new(state)));
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<LockKey, Line>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, HashMap<LockKey, LockQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl LockQueue {
     fn rejoin(&self) {
-        for call in self.calls.values().flatten() {
-            let _ = call.signals.try_send(Signal::Rejoin);
+        for waiter in self.calls.values().flatten() {
+            let _ = waiter.signals.try_send(Signal::Rejoin);
         }
     }
 }
 
 impl Registration {
-    /// What is seen of the lock from now on, and what was seen last.
-    pub fn looks(&self) -> Option<watch::Receiver<Look>> {
-        let lines = self.waiters.lines();
-        Some(lines.get(&self.lock)?.look.subscribe())
+    /// Subscribes to the snapshots of the lock. The latest snapshot is available at once.
+    pub fn subscribe_snapshots(&self) -> Option<watch::Receiver<LockSnapshot>> {
+        let queues = self.waiters.locked();
+        Some(queues.get(&self.lock)?.snapshot.subscribe())
     }
 
-    /// The next signal. Cancel safe.
+    /// Waits for the next signal. Cancel safe.
     pub async fn signal(&mut self) -> Signal {
         match self.signals.recv().await {
             Some(signal) => signal,
-            // The sender lives in the entry, which ends with this registration.
+            // Unreachable in practice: the registry keeps the sender as long as this registration
+            // exists.
             None => std::future::pending().await,
         }
     }
@@ -263,22 +271,22 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut lines = self.waiters.lines();
-        let Some(line) = lines.get_mut(&self.lock) else {
+        let mut queues = self.waiters.locked();
+        let Some(queue) = queues.get_mut(&self.lock) else {
             return;
         };
-        if let Some(calls) = line.calls.get_mut(&self.request) {
+        if let Some(calls) = queue.calls.get_mut(&self.request) {
             calls.retain(|call| call.attempt != self.attempt);
             if calls.is_empty() {
-                line.calls.remove(&self.request);
+                queue.calls.remove(&self.request);
             }
         }
-        if !line.calls.is_empty() {
+        if !queue.calls.is_empty() {
             return;
         }
-        match line.touch_at {
-            Some(_) => line.changed.notify_one(),
-            None => drop(lines.remove(&self.lock)),
+        match queue.touch_at {
+            Some(_) => queue.changed.notify_one(),
+            None => drop(queues.remove(&self.lock)),
         }
     }
 }
@@ -292,15 +300,15 @@ mod tests {
 
     #[test]
     fn a_call_may_fall_behind_by_so_many_signals() {
-        let waiters = Arc::<Waiters>::default();
-        let mut call = waiters.register(&acquire(&lock("a"), 0));
+        let waiters = Arc::<WaiterRegistry>::default();
+        let mut registration = waiters.register(&acquire(&lock("a"), 0));
         for _ in 0..=SIGNALS_MAX {
             waiters.rejoin(&lock("a"));
         }
-        let mut heard = 0;
-        while call.signal().now_or_never().is_some() {
-            heard += 1;
+        let mut received = 0;
+        while registration.signal().now_or_never().is_some() {
+            received += 1;
         }
-        assert_eq!(heard, SIGNALS_MAX);
+        assert_eq!(received, SIGNALS_MAX);
     }
 }

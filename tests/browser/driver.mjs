@@ -1,17 +1,17 @@
-// Plays a real browser for the tests. Each line that it reads is the body of an async function of `browser`, `open`
-// and `page`, as Playwright has them; the line that it answers is `{"ok": result}` or `{"error": text}`.
-// Arguments: the folder of playwright-core, and the browser.
+// Controls a real browser for the tests. Each input line is a JSON string with the body of an async function of
+// `browser`, `open`, `page` and `problems`. Each output line is `{"ok": result}` or `{"error": text}`.
+// Arguments: the folder of playwright-core, and the path of the browser.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
 const [folder, executablePath] = process.argv.slice(2);
 const { chromium } = createRequire(`${folder}/`)("playwright-core");
-// Names of sites that tests play lead to this machine.
+// Resolves the host names that tests use to this machine.
 const browser = await chromium.launch({ executablePath, args: ["--host-resolver-rules=MAP *.example 127.0.0.1"] });
 const Body = (async () => {}).constructor;
 
 let page = null;
-// What no page may do: errors, violations of its policy, requests to anybody else.
+// Forbidden events of a page: errors, violations of its content security policy, requests to other hosts.
 let problems = [];
 
 const open = async (options = {}) => {

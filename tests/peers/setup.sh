@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the peers of the benchmark, with etcd and ZooKeeper, out of the registries of their languages, once for each
-# version of these files. Prints the folder: bin/etcd, bin/go, bin/node, classpath (of Java, ZooKeeper's server
-# included), node, python, versions.
+# Builds the peers of the benchmark, and etcd and ZooKeeper, from packages of their languages' registries, once for each
+# version of these files. Prints the folder with the result: bin/etcd, bin/go, bin/node, classpath (of Java, with
+# ZooKeeper's server), node, python, versions.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh

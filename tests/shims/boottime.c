@@ -1,6 +1,6 @@
-// Sets CLOCK_BOOTTIME of one process ahead, by the seconds that are written into a file: a suspend,
-// as the process sees it, by clock_gettime or in /proc/uptime. All other clocks are left alone. To be
-// preloaded.
+// Preloaded library that sets CLOCK_BOOTTIME of one process ahead by the number of seconds in a file,
+// in clock_gettime and in /proc/uptime. To the process this is a suspend. All other clocks are
+// unchanged.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -35,7 +35,7 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     return result;
 }
 
-// A file with what /proc/uptime says now.
+// Returns a file with the current content of /proc/uptime.
 static int open_uptime(void) {
     struct timespec now;
     char text[64];

@@ -1,5 +1,5 @@
-// Names of hosts are looked up for longer than anybody waits, as where no name server answers. To be
-// preloaded.
+// Preloaded library in which name resolution takes longer than any caller waits, as if no name server
+// responded.
 
 #define _GNU_SOURCE
 #include <netdb.h>

@@ -1,5 +1,5 @@
-// Gives one process a wall clock of its own, which goes from a point and at a rate that are written
-// into a file. Monotonic clocks are left alone. To be preloaded.
+// Preloaded library that gives one process a separate wall clock. A file contains the start and the
+// rate of the clock. Monotonic clocks are unchanged.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #define SECOND_NS 1000000000LL
 #define MILLION 1000000
 
-// At the real time `real_ns` it showed `shown_ns`; since then it gains `gain_ppm`. The sequence is odd
-// while the rest is written.
+// State of the clock: at the real time `real_ns` the clock showed `shown_ns`, and since then it gains
+// `gain_ppm`. The sequence is odd while the other fields are written.
 struct clock_page {
     uint64_t sequence;
     int64_t real_ns, shown_ns, gain_ppm;

@@ -1,4 +1,5 @@
-//! The referee's clock: CLOCK_BOOTTIME, one for every process of a host, running through suspend.
+//! The oracle's clock: CLOCK_BOOTTIME, which is the same for every process of a host, and includes
+//! suspends.
 
 use std::{
     sync::OnceLock,
@@ -7,10 +8,10 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long reading two clocks takes at most, unless something interrupts it.
-const READ_WITHIN: Duration = Duration::from_micros(100);
+/// Maximum time to read two clocks without an interruption.
+const UNINTERRUPTED_READ_MAX: Duration = Duration::from_micros(100);
 
-/// Time since boot.
+/// Returns the time since boot, including suspends.
 #[must_use]
 pub fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
@@ -19,24 +20,25 @@ pub fn boottime() -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// Converts a store's time, in microseconds since 1970, to time since boot. The store's wall clock must be
-/// this host's.
+/// Converts a store's time, in microseconds since 1970, to time since boot. The store's wall clock
+/// must be the clock of this host.
 ///
-/// The distance between the two clocks is measured once per process, so that converted times compare
-/// exactly as the store's own.
+/// The distance between the two clocks is measured once per process, so that converted times
+/// compare exactly as the store's own.
 #[must_use]
-pub fn boottime_of(store_us: u64) -> Duration {
-    static SINCE_1970: OnceLock<Duration> = OnceLock::new();
-    let boot = *SINCE_1970.get_or_init(time_of_boot);
+pub fn boottime_from_store(store_us: u64) -> Duration {
+    static WALL_CLOCK_AT_BOOT: OnceLock<Duration> = OnceLock::new();
+    let boot = *WALL_CLOCK_AT_BOOT.get_or_init(wall_clock_at_boot);
     Duration::from_micros(store_us).saturating_sub(boot)
 }
 
-/// Reads both clocks until nothing interrupts that.
-fn time_of_boot() -> Duration {
+/// Returns the wall-clock time of the boot. Repeats the reading of both clocks until it is not
+/// interrupted.
+fn wall_clock_at_boot() -> Duration {
     loop {
         let before = boottime();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        if boottime() - before < READ_WITHIN {
+        if boottime() - before < UNINTERRUPTED_READ_MAX {
             return now.expect("it is later than 1970") - before;
         }
     }

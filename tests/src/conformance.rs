@@ -1,23 +1,23 @@
-//! What every store must do, each behaviour written once. `tests/conformance.rs` runs them.
+//! Behaviours that every store must have, each written once. `tests/conformance.rs` runs them.
 
-pub mod adding;
+pub mod added_locks;
 pub mod attempts;
-pub mod endings;
 pub mod hand_offs;
 pub mod inspection;
+pub mod known_mistakes;
+pub mod lease_ends;
+pub mod lease_options;
 pub mod leases;
 pub mod limits;
-pub mod line;
 pub mod listing;
-pub mod permits;
+pub mod queue;
 pub mod recovery;
 pub mod reentry;
 pub mod repeats;
-pub mod revoking;
+pub mod revocation;
 pub mod seeds;
+pub mod semaphores;
 pub mod sharing;
-pub mod silence;
+pub mod silent_brokers;
 pub mod streams;
-pub mod terms;
-pub mod traps;
-pub mod watching;
+pub mod watches;

@@ -1,46 +1,50 @@
-//! Random sequences of commands against the specification and against the scripts, which must give
-//! the same answers.
+//! Random sequences of commands, executed by the specification and by the scripts, which must
+//! return equal replies.
 
 pub mod generator;
-pub mod machine;
 pub mod mutants;
+pub mod outcome_counts;
 pub mod pipeline;
+pub mod script_runner;
 pub mod steps;
-pub mod tally;
 
 use std::fmt;
 
-use leasehold_server::store::{Ending, memory::record::Record};
+use leasehold_server::store::{LeaseEndEvent, memory::record::Record};
 
 use self::{
     generator::Generator,
-    machine::Machine,
-    steps::{Answer, Step},
-    tally::{Tally, Watch},
+    outcome_counts::{OutcomeCounts, SequenceState},
+    script_runner::ScriptRunner,
+    steps::{Step, StoreReply},
 };
 
-/// Steps of one sequence.
+/// Number of steps of a sequence.
 pub const STEPS: usize = 60;
 
-/// The answer to a command, and the leases whose time it found to be over.
-pub type Told = (Answer, Vec<Ending>);
+/// The reply to a command, and the leases whose expiry the command found.
+pub type StepResult = (StoreReply, Vec<LeaseEndEvent>);
 
-/// A step to which the scripts do not answer like the specification.
+/// A step to which the scripts reply differently than the specification.
 pub struct Difference {
     seed: u64,
-    steps: Vec<(Step, Told)>,
-    told: Told,
+    steps: Vec<(Step, StepResult)>,
+    actual: StepResult,
 }
 
-/// Runs the sequence of a seed on both; the first difference ends it.
+/// Runs the sequence of a seed on both sides until the first difference.
 ///
 /// # Panics
 /// If the scripts leave a record without a time to live.
-pub fn compare(seed: u64, machine: &mut Machine, tally: &mut Tally) -> Option<Difference> {
-    let mut steps = sequence(seed, tally);
-    let (told, pttl) = machine.run(steps.iter().map(|(step, _)| step));
-    let differs = |(expected, told): (&(Step, Told), &Told)| expected.1 != *told;
-    let Some(at) = steps.iter().zip(&told).position(differs) else {
+pub fn compare(
+    seed: u64,
+    machine: &mut ScriptRunner,
+    tally: &mut OutcomeCounts,
+) -> Option<Difference> {
+    let mut steps = specified_sequence(seed, tally);
+    let (result, pttl) = machine.run(steps.iter().map(|(step, _)| step));
+    let differs = |(expected, result): (&(Step, StepResult), &StepResult)| expected.1 != *result;
+    let Some(at) = steps.iter().zip(&result).position(differs) else {
         assert!(
             pttl == -2 || pttl > 0,
             "seed {seed} leaves a record with PTTL {pttl}"
@@ -48,25 +52,29 @@ pub fn compare(seed: u64, machine: &mut Machine, tally: &mut Tally) -> Option<Di
         return None;
     };
     steps.truncate(at + 1);
-    let told = told[at].clone();
-    Some(Difference { seed, steps, told })
+    let result = result[at].clone();
+    Some(Difference {
+        seed,
+        steps,
+        actual: result,
+    })
 }
 
-/// The steps of a seed, and what the specification answers to each.
-fn sequence(seed: u64, tally: &mut Tally) -> Vec<(Step, Told)> {
+/// Returns the steps of a seed, with the reply of the specification to each.
+fn specified_sequence(seed: u64, tally: &mut OutcomeCounts) -> Vec<(Step, StepResult)> {
     let mut generator = Generator::new(seed);
     let mut record = Record::default();
-    let mut watch = Watch::default();
+    let mut watch = SequenceState::default();
     let mut steps = Vec::with_capacity(STEPS);
     for _ in 0..STEPS {
         let step = generator.step();
         let before = record.get(step.now_us);
-        let answer = step.apply(&mut record);
+        let answer = step.execute(&mut record);
         let after = record.get(step.now_us);
         tally.count(&mut watch, &step, &answer, [&before, &after]);
-        generator.learn(&step, &answer);
-        let endings = std::mem::take(&mut record.endings);
-        tally.count_endings(&endings);
+        generator.observe(&step, &answer);
+        let endings = std::mem::take(&mut record.end_events);
+        tally.count_lease_ends(&endings);
         steps.push((step, (answer, endings)));
     }
     steps
@@ -75,7 +83,7 @@ fn sequence(seed: u64, tally: &mut Tally) -> Vec<(Step, Told)> {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}:", self.seed)?;
-        for (step, told) in &self.steps {
+        for (step, result) in &self.steps {
             let Step {
                 now_us,
                 broker,
@@ -89,10 +97,10 @@ impl fmt::Display for Difference {
             };
             writeln!(
                 f,
-                "{now_us} {broker} {era:?}{late} {:?}\n    {told:?}",
+                "{now_us} {broker} {era:?}{late} {:?}\n    {result:?}",
                 step.verb
             )?;
         }
-        writeln!(f, "the scripts answered {:?}", self.told)
+        writeln!(f, "the scripts answered {:?}", self.actual)
     }
 }

@@ -1,4 +1,5 @@
-//! How big a run is: LEASEHOLD_TEST_SCALE scales counts and durations (`make soak` sets 1).
+//! Scale of test runs: `LEASEHOLD_TEST_SCALE` scales counts and durations (`make soak` sets it to
+//! 1).
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 const VARIABLE: &str = "LEASEHOLD_TEST_SCALE";
 const DEFAULT: f64 = 0.1;
 
-/// The factor.
+/// Returns the scale factor.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
@@ -21,7 +22,7 @@ pub fn scale() -> f64 {
     }
 }
 
-/// `full` scaled, but at least `least`.
+/// Returns `full` scaled, but at least `least`.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,
@@ -29,22 +30,22 @@ pub fn scale() -> f64 {
     clippy::cast_precision_loss,
     reason = "counts of a test run"
 )]
-pub fn count(full: usize, least: usize) -> usize {
-    ((full as f64 * scale()).round() as usize).max(least)
+pub fn scaled_count(full: usize, minimum: usize) -> usize {
+    ((full as f64 * scale()).round() as usize).max(minimum)
 }
 
-/// `full` scaled, but at least `least`.
+/// Returns `full` scaled, but at least `least`.
 #[must_use]
-pub fn duration(full: Duration, least: Duration) -> Duration {
-    full.mul_f64(scale()).max(least)
+pub fn scaled_duration(full: Duration, minimum: Duration) -> Duration {
+    full.mul_f64(scale()).max(minimum)
 }
 
-/// Prints a line of figures past the test runner's capture, to be quoted.
-pub fn figures(line: &str) {
+/// Prints a line of results to stderr, which the test runner does not capture.
+pub fn print_figures(line: &str) {
     writeln!(std::io::stderr(), "FIGURES {line}").expect("stderr is open");
 }
 
-/// Prints a line to be seen by people, past the test runner's capture, although the test passes.
-pub fn warning(line: &str) {
+/// Prints a warning to stderr, which the test runner does not capture, even if the test passes.
+pub fn print_warning(line: &str) {
     writeln!(std::io::stderr(), "WARNING {line}").expect("stderr is open");
 }

@@ -1,4 +1,4 @@
-//! Waits for what only an answer to a question can tell.
+//! Polling for conditions that cause no event.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use tokio::time::{sleep, timeout};
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Asks again and again until there is an answer; `what` says what should have come.
+/// Calls `ask` repeatedly until it returns a value. `what` names the condition for the panic
+/// message.
 pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let answered = async {
         loop {

@@ -1,4 +1,4 @@
-//! The command line.
+//! Arguments of the command line, with their help texts.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -7,64 +7,64 @@ use clap_complete::Shell;
 
 use crate::exit;
 
-/// Run commands under a lock, take and give back locks, and look at who has them
+/// Run commands under a lock, acquire and release locks, and inspect holders and queues
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, about, after_help = exit::TABLE)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) connection: ConnectionArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command while a lock is held; it is ended before the lock can go to another
+    /// Run a command while a lock is held; the command ends before another holder can have the lock
     #[command(after_help = exit::TABLE)]
     Run(Box<Run>),
     /// Hold a lock until Ctrl-C
     #[command(after_help = exit::TABLE)]
     Hold(Hold),
-    /// Take a lock and print its lease; it ends by itself unless `renew` is called in time
+    /// Acquire a lock and print its lease, which expires unless `renew` is called in time
     #[command(after_help = exit::TABLE)]
     Acquire(Acquire),
     /// Extend a lease once
     #[command(after_help = exit::TABLE)]
     Renew(Renew),
-    /// Give a lease back; safe to repeat
+    /// Release a lease; safe to repeat
     #[command(after_help = exit::TABLE)]
     Release(Release),
-    /// List locks that are held or waited for
+    /// List locks that have holders or waiters
     Ls(Ls),
-    /// Show one lock: who holds it, and who waits, in order
+    /// Show the holders and the queue of one lock
     Get(Get),
-    /// Print changes as they happen, one line each
+    /// Print changes of locks as they happen, one line each
     Watch(Watch),
-    /// Take a lease away from its holder
+    /// Revoke a lease of another holder
     ForceRelease(ForceRelease),
-    /// Tell whether a fencing token belongs to a live lease: exit 0 or 123
+    /// Check whether a fencing token belongs to a live lease: exit code 0 or 123
     CheckToken(CheckToken),
-    /// Ask every broker whether it serves
+    /// Check the health of every broker
     Ping(Ping),
-    /// Print the versions of this program and of the API that it speaks
+    /// Print the versions of this program and of its API
     Version(Output),
     /// Print a completion script
     Completion {
-        /// For which shell
+        /// The shell that runs the script
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// Ends a command when nobody vouches for its lock any more
+    /// End a command when its lock is no longer confirmed
     #[command(hide = true)]
     Guard(Guard),
-    /// Becomes a command that dies with its guard
+    /// Become a command that ends with its supervisor
     #[command(hide = true)]
     ExecChild(ExecChild),
 }
 
-/// How to reach the broker. A flag wins over the environment, that over the context.
+/// Connection to the broker. A flag overrides the environment, which overrides the context.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Reach {
+pub(crate) struct ConnectionArgs {
     /// Brokers, separated by commas [default: http://127.0.0.1:7070]
     #[arg(long, global = true, env = "LEASEHOLD_ENDPOINT", value_name = "URLS")]
     pub(crate) endpoint: Option<String>,
@@ -82,16 +82,16 @@ pub(crate) struct Reach {
     /// The configuration file [default: ~/.config/leasehold/config.toml]
     #[arg(long, global = true, env = "LEASEHOLD_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Whose locks [default: default]
+    /// Namespace of the locks [default: default]
     #[arg(long, global = true, env = "LEASEHOLD_NAMESPACE", value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// A file with the bearer token; `run` and `hold` go on with the next one that it gets
+    /// File with the bearer token; `run` and `hold` read it again when it changes
     #[arg(long, global = true, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Send the bearer token unencrypted to other machines, where the network itself is trusted
+    /// Send the bearer token unencrypted to other machines, on a network that is trusted itself
     #[arg(long, global = true, env = "LEASEHOLD_ALLOW_INSECURE_TOKEN")]
     pub(crate) allow_insecure_token: bool,
-    /// Certificates of whom to trust, in PEM [default: whom the machine trusts]
+    /// Trusted certificate authorities, in PEM [default: the system trust store]
     #[arg(long, global = true, env = "LEASEHOLD_CA_FILE", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
     /// A client certificate, in PEM
@@ -100,53 +100,53 @@ pub(crate) struct Reach {
     /// The key of the client certificate, in PEM
     #[arg(long, global = true, env = "LEASEHOLD_KEY_FILE", value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
 
-/// What to take, and how.
+/// The locks to acquire, with the options of the lease.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Take {
+pub(crate) struct LockArgs {
     /// The lock
     pub(crate) name: String,
-    /// One more lock, taken together with the first: all or none (repeatable)
+    /// Another lock, acquired together with the first: all or none (repeatable)
     #[arg(long = "lock", value_name = "NAME")]
     pub(crate) locks: Vec<String>,
-    /// Share the lock with others that share it
+    /// Share the lock with other shared holders
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
-    /// Take N of the M permits that the lock has
+    /// Acquire N of the M permits of the lock
     #[arg(long, value_name = "N[/M]", value_parser = permits)]
     pub(crate) permits: Option<(u32, u32)>,
     /// Do not wait
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// How long to wait in line [default: for ever]
+    /// Longest time to wait in the queue [default: no limit]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub(crate) wait: Option<Duration>,
-    /// How long the lock can be trusted after each sign of life
+    /// Validity of the lock after each heartbeat or renewal
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub(crate) ttl: Duration,
-    /// The longest hold in all
+    /// Longest hold, however often the lease is renewed
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_hold: Option<Duration>,
-    /// Keep the lock closed for so long if its holder vanishes
+    /// Time for which the lock grants nothing after its lease has expired
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lock_delay: Option<Duration>,
-    /// Who takes it, for whoever finds it held [default: user@host:pid]
+    /// Owner of the lease, shown to other callers [default: user@host:pid]
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "TEXT")]
     pub(crate) owner: Option<String>,
-    /// Why; others see it [default: of `run`: the name of the program, without its arguments]
+    /// Reason, shown to other callers [default: of `run`, the name of the program without arguments]
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// A label for lists and logs (repeatable)
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// The exit code when the lock is not obtained
+    /// Exit code if the lock is not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::NOT_OBTAINED)]
     pub(crate) busy_code: u8,
-    /// Succeed without doing anything when the lock is not obtained
+    /// Exit with code 0 and do nothing if the lock is not acquired
     #[arg(long, conflicts_with = "busy_code")]
     pub(crate) skip: bool,
 }
@@ -154,9 +154,9 @@ pub(crate) struct Take {
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
-    pub(crate) take: Take,
-    /// When the lock is about to be lost, how long before its end the command is asked to end; at its
-    /// end it is killed. At most a third of the ttl
+    pub(crate) lock: LockArgs,
+    /// Time between SIGTERM and SIGKILL for the command if the lock is about to be lost; SIGKILL
+    /// comes before the lock ends. At most a third of the TTL
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub(crate) kill_after: Duration,
     /// The command, and its arguments; no shell is involved
@@ -167,7 +167,7 @@ pub(crate) struct Run {
 #[derive(Debug, Args)]
 pub(crate) struct Hold {
     #[command(flatten)]
-    pub(crate) take: Take,
+    pub(crate) lock: LockArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -175,25 +175,25 @@ pub(crate) struct Hold {
 #[derive(Debug, Args)]
 pub(crate) struct Acquire {
     #[command(flatten)]
-    pub(crate) take: Take,
-    /// Where to write the lease, which is a secret [default: stdout]
+    pub(crate) lock: LockArgs,
+    /// File to write the lease to, which is a secret [default: stdout]
     #[arg(long, env = "LEASEHOLD_LEASE_FILE", value_name = "FILE")]
     pub(crate) lease_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Renew {
-    /// Where the lease is, and where the renewed one is written [default: stdin and stdout]
+    /// File with the lease, replaced by the renewed lease [default: stdin and stdout]
     #[arg(long, env = "LEASEHOLD_LEASE_FILE", value_name = "FILE")]
     pub(crate) lease_file: Option<PathBuf>,
-    /// Another validity from now on
+    /// New validity, from this renewal on
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) ttl: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Release {
-    /// Where the lease is [default: stdin]
+    /// File with the lease [default: stdin]
     #[arg(long, env = "LEASEHOLD_LEASE_FILE", value_name = "FILE")]
     pub(crate) lease_file: Option<PathBuf>,
     #[command(flatten)]
@@ -202,16 +202,16 @@ pub(crate) struct Release {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
-    /// Only names that start so
+    /// Prefix of the names
     #[arg(default_value = "")]
     pub(crate) prefix: String,
-    /// In all namespaces
+    /// Include all namespaces
     #[arg(short = 'A', long)]
     pub(crate) all_namespaces: bool,
-    /// Only what this owner holds or waits for
+    /// Only locks that this owner holds or waits for
     #[arg(long, value_name = "OWNER")]
     pub(crate) owner: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = ListFormat::Text)]
     pub(crate) output: ListFormat,
 }
@@ -226,10 +226,10 @@ pub(crate) struct Get {
 
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
-    /// Only names that start so
+    /// Prefix of the names
     #[arg(default_value = "")]
     pub(crate) prefix: String,
-    /// In all namespaces
+    /// Include all namespaces
     #[arg(short = 'A', long)]
     pub(crate) all_namespaces: bool,
     #[command(flatten)]
@@ -240,21 +240,21 @@ pub(crate) struct Watch {
 pub(crate) struct ForceRelease {
     /// A lock of the lease
     pub(crate) name: String,
-    /// Which lease: never whoever holds the lock now
+    /// Id of the lease; another lease that holds the lock by now is not revoked
     pub(crate) lease_id: String,
-    /// Why; told to the holder
+    /// Reason, sent to the holder
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Ask the holder first, and stop renewing after this time
+    /// Ask the holder to release first, and stop renewing after this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) grace: Option<Duration>,
-    /// Free the lock at once, although the holder may still trust it
+    /// Free the lock at once, although the holder may still rely on it
     #[arg(long)]
     pub(crate) unsafe_now: bool,
-    /// Only tell what would happen
+    /// Only print what would happen
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
     #[command(flatten)]
@@ -271,37 +271,37 @@ pub(crate) struct CheckToken {
     pub(crate) output: Output,
 }
 
-/// How to print.
+/// Output format.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Output {
-    /// How to print
+    /// Output format
     #[arg(short, long = "output", value_enum, default_value_t = Format::Text)]
     pub(crate) output: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text for people
     Text,
-    /// As docs/cli.md says
+    /// JSON as described in docs/cli.md
     Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListFormat {
-    /// For people
+    /// Text for people
     Text,
-    /// The same with more columns
+    /// Text with more columns
     Wide,
-    /// As docs/cli.md says
+    /// JSON as described in docs/cli.md
     Json,
-    /// Names alone, one a line
+    /// Names only, one per line
     Name,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Ping {
-    /// What to ask for, as probes do: readiness, or liveness
+    /// Service name of the health check; probes use readiness and liveness
     #[arg(long, value_name = "NAME", default_value = "leasehold.v1.LockService")]
     pub(crate) service: String,
     #[command(flatten)]
@@ -310,7 +310,7 @@ pub(crate) struct Ping {
 
 #[derive(Debug, Args)]
 pub(crate) struct Guard {
-    /// How long a command has between being asked to end and being killed, in milliseconds.
+    /// Time between SIGTERM and SIGKILL for the command, in milliseconds
     #[arg(long)]
     pub(crate) kill_after_ms: u64,
     #[arg(last = true, required = true)]
@@ -319,7 +319,7 @@ pub(crate) struct Guard {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecChild {
-    /// The process id of the guard.
+    /// Process id of the supervisor
     #[arg(long)]
     pub(crate) guard: i32,
     #[arg(last = true, required = true)]
@@ -328,18 +328,18 @@ pub(crate) struct ExecChild {
 
 fn time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text);
-    time.map_err(|error| format!("{error}; write a time as in 500ms, 10s or 5m"))
+    time.map_err(|error| format!("{error}; expected a time such as 500ms, 10s or 5m"))
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {
     let (permits, limit) = text.split_once('/').unwrap_or((text, "0"));
     let parsed = permits.parse().ok().zip(limit.parse().ok());
-    parsed.ok_or_else(|| "write how many of how many, as in 2/10".to_owned())
+    parsed.ok_or_else(|| "expected N or N/M, such as 2/10".to_owned())
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=');
-    let (key, value) = parts.ok_or("write a label as in team=billing")?;
+    let (key, value) = parts.ok_or("expected KEY=VALUE, such as team=billing")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 

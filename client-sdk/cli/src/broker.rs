@@ -1,13 +1,13 @@
-//! Calls to the broker that need no stream, and what its answers mean to people.
+//! Connections and calls to brokers outside of lease streams, and messages for their errors.
 
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Busy, Client, ConnectError, Error, Holder};
+use leasehold::{Client, ConnectError, Contention, Error, Holder};
 use leasehold_proto::{
     address::is_exposed,
     text::plain,
     v1::{
-        Contention, ErrorReason, admin_service_client::AdminServiceClient,
+        self as pb, ErrorReason, admin_service_client::AdminServiceClient,
         inspection_service_client::InspectionServiceClient, lock_service_client::LockServiceClient,
     },
 };
@@ -21,15 +21,14 @@ use tonic_types::StatusExt as _;
 
 use crate::{
     exit::{self, Failure, NOT_OBTAINED},
+    output,
     settings::Settings,
-    show,
 };
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// How long a call may take, besides what it waits in line.
-pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit of a call, in addition to its wait in the queue.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to one broker.
 pub(crate) struct Broker {
     pub(crate) url: String,
     channel: Channel,
@@ -37,9 +36,9 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// The first of the brokers that answers.
+    /// Connects to the first broker that responds.
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, Failure> {
-        Self::first_of(
+        Self::connect_first(
             &settings.endpoint,
             settings,
             "--endpoint or LEASEHOLD_ENDPOINT",
@@ -47,44 +46,49 @@ impl Broker {
         .await
     }
 
-    /// The admin port.
+    /// Connects to the admin port of the first broker that responds.
     pub(crate) async fn admin(settings: &Settings) -> Result<Self, Failure> {
         let hint = "--admin-endpoint or LEASEHOLD_ADMIN_ENDPOINT";
-        Self::first_of(&settings.admin_endpoint, settings, hint).await
+        Self::connect_first(&settings.admin_endpoint, settings, hint).await
     }
 
-    async fn first_of(urls: &str, settings: &Settings, hint: &str) -> Result<Self, Failure> {
-        let mut why = Vec::new();
-        for url in each(urls, settings)? {
+    async fn connect_first(urls: &str, settings: &Settings, hint: &str) -> Result<Self, Failure> {
+        let mut errors = Vec::new();
+        for url in allowed_urls(urls, settings)? {
             match Self::open(url, settings).await {
                 Ok(broker) => return Ok(broker),
-                Err(error) => why.push(error),
+                Err(error) => errors.push(error),
             }
         }
-        if why.is_empty() {
-            why.push("none is named".to_owned());
+        if errors.is_empty() {
+            errors.push("no endpoint is given".to_owned());
         }
-        Err(unreachable(&why.join("; "), hint))
+        Err(unreachable_failure(&errors.join("; "), hint))
     }
 
-    /// One broker.
+    /// Connects to one broker.
     pub(crate) async fn open(url: &str, settings: &Settings) -> Result<Self, String> {
-        let said = |error: &dyn std::error::Error| format!("{url}: {}", causes(error));
+        let describe =
+            |error: &dyn std::error::Error| format!("{url}: {}", format_with_causes(error));
         let mut endpoint = Endpoint::from_shared(url.to_owned())
-            .map_err(|error| said(&error))?
-            .connect_timeout(CONNECT_LIMIT)
-            .http2_keep_alive_interval(CONNECT_LIMIT)
-            .keep_alive_timeout(CONNECT_LIMIT);
+            .map_err(|error| describe(&error))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(CONNECT_TIMEOUT)
+            .keep_alive_timeout(CONNECT_TIMEOUT);
         match endpoint.uri().scheme_str() {
             Some("http") => {}
             Some("https") => {
                 let roots = || ClientTlsConfig::new().with_native_roots();
                 let tls = settings.tls.clone().unwrap_or_else(roots);
-                endpoint = endpoint.tls_config(tls).map_err(|error| said(&error))?;
+                endpoint = endpoint.tls_config(tls).map_err(|error| describe(&error))?;
             }
-            _ => return Err(format!("{url}: is no URL as in http://127.0.0.1:7070")),
+            _ => {
+                return Err(format!(
+                    "{url}: expected an http or https URL, such as http://127.0.0.1:7070"
+                ));
+            }
         }
-        let channel = endpoint.connect().await.map_err(|error| said(&error))?;
+        let channel = endpoint.connect().await.map_err(|error| describe(&error))?;
         let credential = settings.token.as_ref().map(|token| {
             let value: Result<MetadataValue<Ascii>, _> = format!("Bearer {token}").parse();
             let mut value = value.map_err(|_| "the bearer token is not printable ASCII")?;
@@ -106,7 +110,7 @@ impl Broker {
         InspectionServiceClient::new(self.channel.clone())
     }
 
-    pub(crate) fn operators(&self) -> AdminServiceClient<Channel> {
+    pub(crate) fn admin_service(&self) -> AdminServiceClient<Channel> {
         AdminServiceClient::new(self.channel.clone())
     }
 
@@ -114,15 +118,15 @@ impl Broker {
         self.channel.clone()
     }
 
-    /// A request with the credential, given up after [`CALL_LIMIT`].
+    /// Creates a request with the credential and the time limit [`CALL_TIMEOUT`].
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = self.lasting(message);
-        request.set_timeout(CALL_LIMIT);
+        let mut request = self.request_without_timeout(message);
+        request.set_timeout(CALL_TIMEOUT);
         request
     }
 
-    /// A request with the credential that may take any time.
-    pub(crate) fn lasting<T>(&self, message: T) -> Request<T> {
+    /// Creates a request with the credential and without a time limit.
+    pub(crate) fn request_without_timeout<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(value) = &self.credential {
             request
@@ -132,60 +136,64 @@ impl Broker {
         request
     }
 
-    /// What the broker said, after `what` failed.
-    pub(crate) fn refused(&self, what: &str, status: &Status) -> Failure {
-        let code = exit::of_reason(reason(status));
+    /// Converts an error status to a failure. `operation` names the failed operation.
+    pub(crate) fn failure_from_status(&self, operation: &str, status: &Status) -> Failure {
+        let code = exit::code_of_reason(reason(status));
         if std::error::Error::source(status).is_some() {
-            // TLS 1.3 refuses a client after its side of the handshake, and the reason may get lost.
+            // With TLS 1.3 a broker rejects a client certificate after the client has completed its
+            // handshake, and the reason may be lost.
             let hint = match self.url.starts_with("https:") {
-                true => "; does the broker want a client certificate?",
+                true => "; the broker may require a client certificate",
                 false => "",
             };
             let text = format!(
-                "{what}: the broker at {} does not answer: {}{hint}",
+                "{operation}: the broker at {} does not answer: {}{hint}",
                 self.url,
-                causes(status)
+                format_with_causes(status)
             );
             return Failure::new(code, text);
         }
-        let named = reason(status).map(|reason| {
+        let reason_name = reason(status).map(|reason| {
             let name = reason.as_str_name();
             format!(", {}", name.trim_start_matches("ERROR_REASON_"))
         });
         Failure::new(
             code,
             format!(
-                "{what}: the broker at {} says: {} ({:?}{})",
+                "{operation}: the broker at {} returned: {} ({:?}{})",
                 self.url,
                 plain(status.message()),
                 status.code(),
-                named.unwrap_or_default()
+                reason_name.unwrap_or_default()
             ),
         )
     }
 }
 
 /// Returns the URLs of a list, if the bearer token may be sent to each of them.
-pub(crate) fn each<'a>(urls: &'a str, settings: &Settings) -> Result<Vec<&'a str>, Failure> {
+pub(crate) fn allowed_urls<'a>(
+    urls: &'a str,
+    settings: &Settings,
+) -> Result<Vec<&'a str>, Failure> {
     let urls = urls.split(',').map(str::trim).filter(|url| !url.is_empty());
     let urls: Vec<_> = urls.collect();
     if settings.token.is_some() && !settings.allow_insecure_token {
         let is_exposed = |url: &&&str| url.parse().is_ok_and(|url| is_exposed(&url));
         if let Some(url) = urls.iter().find(is_exposed) {
-            return Err(insecure_token(url));
+            return Err(insecure_token_failure(url));
         }
     }
     Ok(urls)
 }
 
-fn insecure_token(url: &str) -> Failure {
-    Failure::own(format!(
-        "{url}: the bearer token would cross the network unencrypted; use https, or \
-         --allow-insecure-token where the network itself is trusted"
+fn insecure_token_failure(url: &str) -> Failure {
+    Failure::general(format!(
+        "{url}: the bearer token would be sent unencrypted to another machine; use https, or \
+         --allow-insecure-token on a trusted network"
     ))
 }
 
-/// A client that keeps leases alive.
+/// Connects a client that renews leases.
 pub(crate) async fn client(settings: &Settings, owner: &str) -> Result<Client, Failure> {
     let mut builder = Client::builder(&settings.endpoint)
         .owner(owner)
@@ -197,64 +205,74 @@ pub(crate) async fn client(settings: &Settings, owner: &str) -> Result<Client, F
         builder = builder.tls(tls.clone());
     }
     builder.connect().await.map_err(|error| {
-        if let ConnectError::Unreachable(why) = &error {
-            return unreachable(&plain(why), "--endpoint or LEASEHOLD_ENDPOINT");
+        if let ConnectError::Unreachable(errors) = &error {
+            return unreachable_failure(&plain(errors), "--endpoint or LEASEHOLD_ENDPOINT");
         }
         if let ConnectError::InsecureToken { endpoint } = &error {
-            return insecure_token(endpoint);
+            return insecure_token_failure(endpoint);
         }
-        Failure::own(plain(&error.to_string()))
+        Failure::general(plain(&error.to_string()))
     })
 }
 
-fn unreachable(why: &str, hint: &str) -> Failure {
-    Failure::own(format!(
-        "no broker answers: {why}. Start one with `leasehold-server dev`, or name yours with {hint}"
+fn unreachable_failure(errors: &str, hint: &str) -> Failure {
+    Failure::general(format!(
+        "no broker answers: {errors}. Start one with `leasehold-server dev`, or set its address with \
+         {hint}"
     ))
 }
 
-/// Why a status says that it was refused.
+/// Returns the error reason in the details of a status.
 pub(crate) fn reason(status: &Status) -> Option<ErrorReason> {
     let details = status.get_error_details();
     let info = details.error_info()?;
     ErrorReason::from_str_name(&format!("ERROR_REASON_{}", info.reason))
 }
 
-/// Who was in the way of a call.
-pub(crate) fn contention(status: &Status) -> Option<Contention> {
+/// Returns the contention in the details of a status.
+pub(crate) fn contention(status: &Status) -> Option<pb::Contention> {
     let details = tonic_types::pb::Status::decode(status.details())
         .ok()?
         .details;
-    let is_it = |detail: &&prost_types::Any| detail.type_url.ends_with("/leasehold.v1.Contention");
-    let found = details.iter().find(is_it)?;
-    Contention::decode(&*found.value).ok()
+    let is_contention =
+        |detail: &&prost_types::Any| detail.type_url.ends_with("/leasehold.v1.Contention");
+    let detail = details.iter().find(is_contention)?;
+    pb::Contention::decode(&*detail.value).ok()
 }
 
-/// Why the client did not get a lock. `next` is what to try.
-pub(crate) fn not_granted(name: &str, error: &Error, next: &str) -> Failure {
-    let said = plain(&error.to_string());
-    let text = if let Error::Held(busy) = error {
-        busy_text(name, busy, next)
-    } else if let Error::WaitTimeout(busy) = error {
-        format!("the wait is over: {}", busy_text(name, busy, next))
+/// Describes an acquire that failed. `next` is a hint for the user.
+pub(crate) fn acquire_failure(name: &str, error: &Error, next: &str) -> Failure {
+    let describe = plain(&error.to_string());
+    let text = if let Error::Held(contention) = error {
+        contention_text(name, contention, next)
+    } else if let Error::WaitTimeout(contention) = error {
+        format!(
+            "the wait timed out: {}",
+            contention_text(name, contention, next)
+        )
     } else if let Error::QueueFull(_) = error {
-        said
+        describe
     } else {
-        return Failure::own(format!("cannot take {name:?}: {said}"));
+        return Failure::general(format!("cannot acquire {name:?}: {describe}"));
     };
     Failure::new(NOT_OBTAINED, text)
 }
 
-fn busy_text(name: &str, busy: &Busy, next: &str) -> String {
-    let held_by = |holder: &Holder| held_by(&holder.owner, &holder.reason, holder.since);
-    let holders: Vec<_> = busy.holders.iter().map(held_by).collect();
-    in_the_way(name, &holders, busy.queue_length, next)
+fn contention_text(name: &str, contention: &Contention, next: &str) -> String {
+    let held_by = |holder: &Holder| describe_holder(&holder.owner, &holder.reason, holder.since);
+    let holders: Vec<_> = contention.holders.iter().map(held_by).collect();
+    describe_contention(name, &holders, contention.queue_length, next)
 }
 
-/// `lock "a" is held by …, 2 waiting. Try: …`
-pub(crate) fn in_the_way(name: &str, holders: &[String], waiting: u32, next: &str) -> String {
+/// Describes contention: `lock "a" is held by …, 2 waiting. Try: …`
+pub(crate) fn describe_contention(
+    name: &str,
+    holders: &[String],
+    waiting: u32,
+    next: &str,
+) -> String {
     let by = match holders {
-        [] => "is taken".to_owned(),
+        [] => "is held".to_owned(),
         holders => format!("is held by {}", holders.join(", ")),
     };
     let waiting = match waiting {
@@ -264,21 +282,21 @@ pub(crate) fn in_the_way(name: &str, holders: &[String], waiting: u32, next: &st
     format!("lock {name:?} {by}{waiting}. {next}")
 }
 
-/// Describes who holds a lock or waits for it: `worker-9 ("nightly") since 14:02:11Z (4m12s)`.
-pub(crate) fn held_by(owner: &str, reason: &str, since: Option<SystemTime>) -> String {
+/// Describes a holder or waiter: `worker-9 ("nightly") since 14:02:11Z (4m12s)`.
+pub(crate) fn describe_holder(owner: &str, reason: &str, since: Option<SystemTime>) -> String {
     let mut text = plain(owner);
     if !reason.is_empty() {
         text += &format!(" ({:?})", plain(reason));
     }
     if let Some(since) = since {
-        let age = show::about(show::age(since));
-        text += &format!(" since {} ({age})", show::time_of_day(since));
+        let age = output::format_rounded(output::age(since));
+        text += &format!(" since {} ({age})", output::format_time_of_day(since));
     }
     text
 }
 
-/// An error with what is behind it: tonic's own text is "transport error".
-fn causes(error: &dyn std::error::Error) -> String {
+/// Formats an error with its causes, because tonic's own text is only "transport error".
+fn format_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,4 +1,5 @@
-//! The clock of deadlines: one for every process of the machine, running through a suspend.
+//! A clock for deadlines, common to all processes of the machine. On Linux it runs through a
+//! suspend.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// Time since some moment in the past.
+/// Returns the time since a fixed moment in the past.
 pub(crate) fn now() -> Duration {
     let now = clock_gettime(CLOCK);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();

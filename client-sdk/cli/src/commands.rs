@@ -1,15 +1,15 @@
-//! The commands but for `run`, one file for each kind.
+//! All commands except `run`.
 
-mod about;
+mod admin;
 mod hold;
+mod info;
+mod inspect;
 mod lease;
-mod look;
-mod operate;
 
 pub(crate) use self::{
-    about::{completion, ping, version},
-    hold::{give_back, hold},
+    admin::force_release,
+    hold::{hold, release_guard},
+    info::{completion, ping, version},
+    inspect::{check_token, get, list, watch},
     lease::{acquire, release, renew},
-    look::{check_token, get, list, watch},
-    operate::force_release,
 };

@@ -1,44 +1,44 @@
-//! How this program ends: its exit codes, and failures that have one.
+//! Exit codes of the program, and failures that carry one.
 
 use leasehold_proto::v1::ErrorReason as Reason;
 
-/// The lock was lost while something relied on it.
+/// The lock was lost while a command relied on it.
 pub(crate) const LOST: u8 = 123;
-/// The lock was not obtained.
+/// The lock was not acquired.
 pub(crate) const NOT_OBTAINED: u8 = 124;
-/// The broker, the command line or the configuration.
-pub(crate) const OWN_FAILURE: u8 = 125;
-/// The command is there, but cannot be run.
+/// The program itself failed: the broker, the command line or the configuration.
+pub(crate) const GENERAL_FAILURE: u8 = 125;
+/// The command exists, but cannot be executed.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
-/// There is no such command.
+/// The command does not exist.
 pub(crate) const NO_COMMAND: u8 = 127;
-/// What a signal's number is added to.
+/// Base to which the number of a signal is added.
 pub(crate) const SIGNALLED: i32 = 128;
 
-/// Shown below every `--help`.
+/// Table of exit codes at the end of every `--help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
-  0      done; of `run`: that of the command, as every code that is not below
+  0      success; of `run`: the code of the command, as with every code that is not below
   123    the lock was lost: by `run` while the command ran, by the others before the call
-  124    the lock was not obtained: it is held, or the wait is over (`-E` changes it, `--skip` makes it 0)
-  125    leasehold itself failed: no broker, not allowed, wrong usage or configuration
+  124    the lock was not acquired: it is held, or the wait has ended (`-E` changes it, `--skip` makes it 0)
+  125    leasehold itself failed: no broker, permission denied, wrong usage or configuration
   126    `run`: the command cannot be executed
-  127    `run`: there is no such command
+  127    `run`: the command does not exist
   128+N  `run`: signal N ended the command; while waiting: signal N ended leasehold";
 
-/// Why this program ends without success.
+/// Reason for which the program exits without success.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// With which code.
+    /// Exit code of the program.
     pub(crate) code: u8,
-    /// What, why, and what next. Empty: all is said already.
+    /// Message: what failed, why, and what to do. Empty if everything was printed before.
     pub(crate) text: String,
 }
 
 impl Failure {
-    /// A failure of this program or of what it needs.
-    pub(crate) fn own(text: impl Into<String>) -> Self {
-        Self::new(OWN_FAILURE, text)
+    /// Creates a failure of the program itself or of its environment.
+    pub(crate) fn general(text: impl Into<String>) -> Self {
+        Self::new(GENERAL_FAILURE, text)
     }
 
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
@@ -47,20 +47,20 @@ impl Failure {
     }
 }
 
-/// 128+N; what is no signal's number is told apart from every signal.
-pub(crate) fn of_signal(signal: i32) -> u8 {
+/// Returns 128 plus the signal's number, or 255 for an invalid number.
+pub(crate) fn code_of_signal(signal: i32) -> u8 {
     u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)
 }
 
-/// The code for what a broker says.
-pub(crate) fn of_reason(reason: Option<Reason>) -> u8 {
-    const BUSY: [Reason; 4] = [
+/// Returns the exit code for the error reason of a broker.
+pub(crate) fn code_of_reason(reason: Option<Reason>) -> u8 {
+    const CONTENTION: [Reason; 4] = [
         Reason::LockHeld,
         Reason::WaitTimeout,
         Reason::StillQueued,
         Reason::QueueFull,
     ];
-    const OVER: [Reason; 5] = [
+    const LEASE_ENDED: [Reason; 5] = [
         Reason::LeaseExpired,
         Reason::LeaseRevoked,
         Reason::LeaseNotFound,
@@ -68,8 +68,8 @@ pub(crate) fn of_reason(reason: Option<Reason>) -> u8 {
         Reason::StaleAttach,
     ];
     match reason {
-        Some(reason) if BUSY.contains(&reason) => NOT_OBTAINED,
-        Some(reason) if OVER.contains(&reason) => LOST,
-        Some(_) | None => OWN_FAILURE,
+        Some(reason) if CONTENTION.contains(&reason) => NOT_OBTAINED,
+        Some(reason) if LEASE_ENDED.contains(&reason) => LOST,
+        Some(_) | None => GENERAL_FAILURE,
     }
 }

@@ -1,4 +1,4 @@
-//! What `-o json` prints, and the lease as scripts keep it: the schema of docs/cli.md.
+//! JSON output of `-o json`, and the lease file of scripts: the schema of docs/cli.md.
 
 #[cfg(test)]
 mod tests;
@@ -11,9 +11,9 @@ use leasehold_proto::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::show;
+use crate::output;
 
-/// A lease, as `acquire` prints it and `renew` and `release` read it.
+/// A lease as `acquire` prints it, and as `renew` and `release` read it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) lease_id: String,
@@ -31,7 +31,7 @@ pub(crate) struct Lease {
     expire_time: Option<String>,
 }
 
-/// One lock of a lease.
+/// A lock of a lease.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Grant {
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct Grant {
     acquire_time: Option<String>,
 }
 
-/// A lock and how it is shared.
+/// A lock and its mode.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) namespace: String,
@@ -65,9 +65,9 @@ enum Mode {
     Semaphore,
 }
 
-/// A lease that this program keeps alive: without its secret.
+/// A lease that this program renews, without its secret token.
 #[derive(Debug, Serialize)]
-pub(crate) struct Held {
+pub(crate) struct HoldOutput {
     pub(crate) lease_id: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -76,7 +76,7 @@ pub(crate) struct Held {
     pub(crate) ttl_ms: u64,
 }
 
-/// One lock, of `get` and `ls`.
+/// A lock in the output of `get` and `ls`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Lock {
     #[serde(flatten)]
@@ -89,7 +89,7 @@ pub(crate) struct Lock {
     last_fencing_token: i64,
 }
 
-/// Who holds or waits.
+/// A holder or waiter of a lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct Holder {
     lease_id: String,
@@ -104,7 +104,7 @@ pub(crate) struct Holder {
     remaining_ms: u64,
 }
 
-/// One line of `watch`.
+/// One line of the output of `watch`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Event {
     r#type: &'static str,
@@ -114,24 +114,24 @@ pub(crate) struct Event {
     event_time: Option<String>,
 }
 
-/// What `release` says.
+/// Output of the command `release`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Released {
+pub(crate) struct ReleaseOutput {
     pub(crate) lease_id: String,
     pub(crate) already_released: bool,
 }
 
-/// What `force-release` says.
+/// Output of the command `force-release`.
 #[derive(Debug, Serialize)]
-pub(crate) struct ForceReleased {
+pub(crate) struct ForceReleaseOutput {
     pub(crate) is_done: bool,
     pub(crate) holder: Option<Holder>,
     pub(crate) queue_length: i32,
 }
 
-/// What `check-token` says.
+/// Output of the command `check-token`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Checked {
+pub(crate) struct CheckTokenOutput {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) fencing_token: i64,
@@ -140,9 +140,9 @@ pub(crate) struct Checked {
     pub(crate) remaining_ms: u64,
 }
 
-/// What `ping` says of one broker.
+/// Output of `ping` for one broker.
 #[derive(Debug, Serialize)]
-pub(crate) struct Ping {
+pub(crate) struct PingOutput {
     pub(crate) endpoint: String,
     pub(crate) is_serving: bool,
     pub(crate) round_trip: Option<String>,
@@ -150,31 +150,30 @@ pub(crate) struct Ping {
     pub(crate) error: Option<String>,
 }
 
-/// What `version` says.
+/// Output of the command `version`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Version {
+pub(crate) struct VersionOutput {
     pub(crate) version: &'static str,
     pub(crate) api: &'static str,
 }
 
-/// Whole milliseconds.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One line.
+/// Formats a value as JSON on one line.
 pub(crate) fn line(value: &impl Serialize) -> String {
-    escaped(&serde_json::to_string(value).expect("maps have text as keys"))
+    escape_hidden(&serde_json::to_string(value).expect("maps have text as keys"))
 }
 
-/// Several lines, for people who look.
+/// Formats a value as indented JSON for people.
 pub(crate) fn pretty(value: &impl Serialize) -> String {
-    escaped(&serde_json::to_string_pretty(value).expect("maps have text as keys"))
+    escape_hidden(&serde_json::to_string_pretty(value).expect("maps have text as keys"))
 }
 
-/// Returns JSON with its hidden characters as `\uXXXX`. Those below U+0020 are escaped before, in texts,
-/// and end lines between them.
-fn escaped(json: &str) -> String {
+/// Returns JSON with its hidden characters as `\uXXXX`. Control characters below U+0020 are escaped
+/// before in strings, and are only line ends between them.
+fn escape_hidden(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         if c >= ' ' && text::is_hidden(c) {
@@ -188,25 +187,25 @@ fn escaped(json: &str) -> String {
     escaped
 }
 
-fn moment(time: Option<prost_types::Timestamp>) -> Option<String> {
-    show::system_time(time).map(show::moment)
+fn format_timestamp(time: Option<prost_types::Timestamp>) -> Option<String> {
+    output::system_time(time).map(output::format_timestamp)
 }
 
 impl From<&pb::Lease> for Lease {
     fn from(lease: &pb::Lease) -> Self {
         let (ttl, interval) = (
-            show::duration(lease.ttl),
-            show::duration(lease.heartbeat_interval),
+            output::duration(lease.ttl),
+            output::duration(lease.heartbeat_interval),
         );
         Self {
             lease_id: lease.lease_id.clone(),
             lease_token: lease.lease_token.clone(),
             locks: lease.grants.iter().map(Grant::from).collect(),
-            ttl: show::exact(ttl),
+            ttl: output::format_exact(ttl),
             ttl_ms: millis(ttl),
-            heartbeat_interval: show::exact(interval),
+            heartbeat_interval: output::format_exact(interval),
             heartbeat_interval_ms: millis(interval),
-            expire_time: moment(lease.expire_time),
+            expire_time: format_timestamp(lease.expire_time),
         }
     }
 }
@@ -229,7 +228,7 @@ impl From<&pb::Grant> for Grant {
             target: Target::from(&grant.target.clone().unwrap_or_default()),
             fencing_token: grant.fencing_token,
             hold_count: grant.hold_count,
-            acquire_time: moment(grant.acquire_time),
+            acquire_time: format_timestamp(grant.acquire_time),
         }
     }
 }
@@ -264,7 +263,7 @@ impl From<Grant> for pb::Grant {
     }
 }
 
-fn mode(target: &pb::LockTarget) -> Mode {
+fn lock_mode(target: &pb::LockTarget) -> Mode {
     match target.mode() {
         LockMode::Shared => Mode::Shared,
         LockMode::Semaphore => Mode::Semaphore,
@@ -277,7 +276,7 @@ impl From<&pb::LockTarget> for Target {
         Self {
             namespace: target.namespace.clone(),
             name: target.name.clone(),
-            mode: mode(target),
+            mode: lock_mode(target),
             permits: target.permits,
             limit: target.limit,
         }
@@ -288,7 +287,7 @@ impl From<&pb::Lock> for Lock {
     fn from(lock: &pb::Lock) -> Self {
         Self {
             target: Target::from(&lock.target.clone().unwrap_or_default()),
-            state: state(lock),
+            state: state_name(lock),
             holders: lock.holders.iter().map(Holder::from).collect(),
             holder_count: lock.holder_count,
             waiters: lock.waiters.iter().map(Holder::from).collect(),
@@ -299,7 +298,7 @@ impl From<&pb::Lock> for Lock {
 }
 
 impl Lock {
-    /// One that nobody holds or waits for.
+    /// Returns a lock without holders and waiters.
     pub(crate) fn free(namespace: &str, name: &str) -> Self {
         let target = pb::LockTarget {
             namespace: namespace.to_owned(),
@@ -318,8 +317,8 @@ impl Lock {
     }
 }
 
-/// What a lock is doing, in a word.
-pub(crate) fn state(lock: &pb::Lock) -> &'static str {
+/// Returns the name of a lock's state.
+pub(crate) fn state_name(lock: &pb::Lock) -> &'static str {
     match lock.state() {
         lock::State::Held => "held",
         lock::State::Granting => "granting",
@@ -332,17 +331,17 @@ impl From<&pb::Holder> for Holder {
     fn from(holder: &pb::Holder) -> Self {
         let owner = holder.owner.clone().unwrap_or_default();
         let target = holder.target.clone().unwrap_or_default();
-        let remaining = show::duration(holder.remaining);
+        let remaining = output::duration(holder.remaining);
         Self {
             lease_id: holder.lease_id.clone(),
             owner: owner.id,
             reason: owner.reason,
             labels: owner.labels.into_iter().collect(),
-            mode: mode(&target),
+            mode: lock_mode(&target),
             permits: target.permits,
             fencing_token: holder.fencing_token,
-            since_time: moment(holder.since_time),
-            remaining: show::exact(remaining),
+            since_time: format_timestamp(holder.since_time),
+            remaining: output::format_exact(remaining),
             remaining_ms: millis(remaining),
         }
     }
@@ -353,17 +352,17 @@ impl From<&pb::WatchLocksResponse> for Event {
         let subject = event.subject.as_ref();
         let target = subject.and_then(|subject| subject.target.as_ref());
         Self {
-            r#type: event_type(event),
+            r#type: event_type_name(event),
             namespace: target.map(|target| target.namespace.clone()),
             name: target.map(|target| target.name.clone()),
             subject: subject.map(Holder::from),
-            event_time: moment(event.event_time),
+            event_time: format_timestamp(event.event_time),
         }
     }
 }
 
-/// What has changed, in a word.
-pub(crate) fn event_type(event: &pb::WatchLocksResponse) -> &'static str {
+/// Returns the name of an event's type.
+pub(crate) fn event_type_name(event: &pb::WatchLocksResponse) -> &'static str {
     match event.r#type() {
         EventType::Acquired => "acquired",
         EventType::Released => "released",

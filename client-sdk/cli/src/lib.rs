@@ -1,17 +1,17 @@
-//! The command line `leasehold`: reads the arguments, does what they say, and returns an exit code.
-//! A library, so that tests can parse the commands of the documentation.
+//! The command line program `leasehold`: parses the arguments, runs the command, and returns its
+//! exit code. It is a library so that tests can parse the commands of the documentation.
 
+mod acquire;
 mod args;
 mod broker;
 mod clock;
 mod commands;
 mod exit;
 mod json;
-mod obtain;
+mod output;
+mod progress;
 mod run;
 mod settings;
-mod show;
-mod waiting;
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ use tokio::runtime::Builder;
 
 use self::{
     args::{Cli, Command},
-    exit::{Failure, OWN_FAILURE},
+    exit::{Failure, GENERAL_FAILURE},
 };
 
 /// Returns the parser of the command line.
@@ -37,40 +37,44 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Printing fails only if the terminal is closed.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { OWN_FAILURE } else { 0 });
+            return ExitCode::from(if error.use_stderr() {
+                GENERAL_FAILURE
+            } else {
+                0
+            });
         }
     };
     let runtime = Builder::new_current_thread().enable_all().build();
-    let done = match runtime {
+    let result = match runtime {
         Ok(runtime) => runtime.block_on(dispatch(cli)),
-        Err(error) => Err(Failure::own(format!("cannot start: {error}"))),
+        Err(error) => Err(Failure::general(format!("cannot start: {error}"))),
     };
-    match done {
+    match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            show::say(&failure.text);
+            output::print_message(&failure.text);
             ExitCode::from(failure.code)
         }
     }
 }
 
 async fn dispatch(cli: Cli) -> Result<u8, Failure> {
-    let reach = &cli.reach;
+    let connection = &cli.connection;
     match cli.command {
-        Command::Run(args) => run::run(*args, reach).await,
-        Command::Hold(args) => commands::hold(args, reach).await,
-        Command::Acquire(args) => commands::acquire(args, reach).await,
-        Command::Renew(args) => commands::renew(args, reach).await,
-        Command::Release(args) => commands::release(args, reach).await,
-        Command::Ls(args) => commands::list(args, reach).await,
-        Command::Get(args) => commands::get(args, reach).await,
-        Command::Watch(args) => commands::watch(args, reach).await,
-        Command::ForceRelease(args) => commands::force_release(args, reach).await,
-        Command::CheckToken(args) => commands::check_token(args, reach).await,
-        Command::Ping(args) => commands::ping(args, reach).await,
+        Command::Run(args) => run::run(*args, connection).await,
+        Command::Hold(args) => commands::hold(args, connection).await,
+        Command::Acquire(args) => commands::acquire(args, connection).await,
+        Command::Renew(args) => commands::renew(args, connection).await,
+        Command::Release(args) => commands::release(args, connection).await,
+        Command::Ls(args) => commands::list(args, connection).await,
+        Command::Get(args) => commands::get(args, connection).await,
+        Command::Watch(args) => commands::watch(args, connection).await,
+        Command::ForceRelease(args) => commands::force_release(args, connection).await,
+        Command::CheckToken(args) => commands::check_token(args, connection).await,
+        Command::Ping(args) => commands::ping(args, connection).await,
         Command::Version(args) => commands::version(args),
         Command::Completion { shell } => commands::completion(shell),
-        Command::Guard(args) => run::guard(args).await,
+        Command::Guard(args) => run::supervise(args).await,
         Command::ExecChild(args) => run::exec_child(args),
     }
 }

@@ -1,4 +1,4 @@
-//! The binary `leasehold`.
+//! Entry point of the program `leasehold`.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,13 @@
-//! `run`: a command that lives no longer than the lock that it runs under.
+//! The command `run`: runs a command under a lock, and ends the command before the lock can be
+//! lost.
 
-mod channel;
 mod exec_child;
-mod guard;
-mod guarded;
+mod ipc;
+mod process_tree;
 mod signals;
+mod supervised;
+mod supervisor;
 mod terminal;
-mod tree;
 
 use std::{
     ffi::OsString,
@@ -19,142 +20,146 @@ use leasehold::Guard;
 use leasehold_proto::text::plain;
 use tokio::time::{MissedTickBehavior, interval};
 
+pub(crate) use self::{exec_child::exec_child, signals::Signals, supervisor::supervise};
 use self::{
-    channel::{Ending, Order, Report},
-    guarded::{Guarded, Job},
+    ipc::{CommandExit, Report, SupervisorCommand},
+    supervised::{CommandParams, SupervisedCommand},
 };
-pub(crate) use self::{exec_child::exec_child, guard::guard, signals::Signals};
 use crate::{
-    args::{Reach, Run},
+    acquire::{AcquiredLock, acquire_lock},
+    args::{ConnectionArgs, Run},
     clock,
-    commands::give_back,
-    exit::{self, Failure, LOST, OWN_FAILURE},
-    obtain::{Obtained, obtain},
+    commands::release_guard,
+    exit::{self, Failure, GENERAL_FAILURE, LOST},
+    output,
     settings::Settings,
-    show,
 };
 
-/// How often the guard of the command is told until when the lock can be trusted.
+/// Interval at which the validity of the lock is sent to the supervisor process of the command.
 const TICK: Duration = Duration::from_millis(50);
-/// The ttl must be so many times the time that ending a command takes: between two heartbeats, a third
-/// of the ttl apart, there must be time to hear of a loss and time to end.
-const PARTS: u32 = 3;
+/// Minimum ratio of the TTL to the time for ending a command. Heartbeats are a third of the TTL
+/// apart, and between two of them there must be time to detect a loss and to end the command.
+const TTL_TO_KILL_TIME_MIN: u32 = 3;
 
-pub(crate) async fn run(mut args: Run, reach: &Reach) -> Result<u8, Failure> {
-    let settings = Settings::read(reach)?;
-    if let Some(why) = too_short(args.take.ttl, args.kill_after) {
-        return Err(Failure::own(format!("--ttl {why}")));
+pub(crate) async fn run(mut args: Run, connection: &ConnectionArgs) -> Result<u8, Failure> {
+    let settings = Settings::read(connection)?;
+    if let Some(problem) = ttl_problem(args.lock.ttl, args.kill_after) {
+        return Err(Failure::general(format!("--ttl {problem}")));
     }
-    if args.take.reason.is_none() {
-        args.take.reason = program_name(&args.command);
+    if args.lock.reason.is_none() {
+        args.lock.reason = program_name(&args.command);
     }
     let mut signals = Signals::catch()?;
-    let Obtained { client, guard } = obtain(&args.take, &settings, &mut signals, "run").await?;
-    let name = args.take.name.clone();
-    let done = under(&args, &settings, &guard, &mut signals).await;
-    // The command has ended: whether the lock lived on after that is of no account.
-    let released = give_back(guard, &name).await;
+    let AcquiredLock { client, guard } =
+        acquire_lock(&args.lock, &settings, &mut signals, "run").await?;
+    let name = args.lock.name.clone();
+    let result = run_under_lock(&args, &settings, &guard, &mut signals).await;
+    // The command has ended, so a later loss of the lock is irrelevant.
+    let released = release_guard(guard, &name).await;
     client.shutdown().await;
-    let code = done?;
+    let code = result?;
     if let (Err(failure), false) = (released, code == LOST) {
-        show::say(&failure.text);
+        output::print_message(&failure.text);
     }
     Ok(code)
 }
 
-/// Why a ttl is too short for ending a command in time.
-fn too_short(ttl: Duration, kill_after: Duration) -> Option<String> {
-    let (least, most) = (kill_after.saturating_mul(PARTS), ttl / PARTS);
-    if least <= ttl {
+/// Returns the reason for which a TTL is too short for ending a command in time, if it is.
+fn ttl_problem(ttl: Duration, kill_after: Duration) -> Option<String> {
+    let (ttl_min, kill_after_max) = (
+        kill_after.saturating_mul(TTL_TO_KILL_TIME_MIN),
+        ttl / TTL_TO_KILL_TIME_MIN,
+    );
+    if ttl_min <= ttl {
         return None;
     }
     Some(format!(
-        "{} is too short for --kill-after {}: the command could not be ended before somebody else gets \
-         the lock. Give --ttl {} or more, or --kill-after {} or less",
-        show::exact(ttl),
-        show::exact(kill_after),
-        show::exact(least),
-        show::exact(most)
+        "{} is too short for --kill-after {}: the command could not be ended before another caller \
+         gets the lock. Use --ttl {} or more, or --kill-after {} or less",
+        output::format_exact(ttl),
+        output::format_exact(kill_after),
+        output::format_exact(ttl_min),
+        output::format_exact(kill_after_max)
     ))
 }
 
-/// Runs the command under the lock; the code to exit with.
-async fn under(
+/// Runs the command under the lock and returns the exit code.
+async fn run_under_lock(
     args: &Run,
     settings: &Settings,
     guard: &Guard,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    if let Some(why) = too_short(guard.ttl(), args.kill_after) {
-        return Err(Failure::own(format!(
-            "the broker grants no longer ttl, and {why}"
+    if let Some(problem) = ttl_problem(guard.ttl(), args.kill_after) {
+        return Err(Failure::general(format!(
+            "the broker granted a shorter ttl: {problem}"
         )));
     }
-    let job = Job {
-        name: &args.take.name,
+    let job = CommandParams {
+        name: &args.lock.name,
         namespace: &settings.namespace,
         command: &args.command,
         kill_after: args.kill_after,
     };
-    let mut guarded = Guarded::start(&job, guard).await?;
+    let mut supervised = SupervisedCommand::start(&job, guard).await?;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut why = None;
+    let mut lost_reason = None;
     let mut is_lost = false;
-    let ending = loop {
+    let command_exit = loop {
         tokio::select! {
-            report = guarded.hear() => match report {
-                Some(Report::Ended(ending)) => break Some(ending),
+            report = supervised.recv() => match report {
+                Some(Report::Ended(command_exit)) => break Some(command_exit),
                 Some(Report::Lost) => {
                     is_lost = true;
-                    tell_of_loss(args, guard);
+                    report_loss(args, guard);
                 }
-                Some(Report::Stopped) => guarded.stopped(),
+                Some(Report::Stopped) => supervised.on_stopped(),
                 Some(Report::Ready | Report::Started) => {}
                 None => break None,
             },
-            signal = signals.next() => guarded.pass_on(signal),
-            reason = guard.lost(), if why.is_none() => {
-                why = Some(reason);
-                guarded.order(Order::Lost);
+            signal = signals.next() => supervised.forward_signal(signal),
+            reason = guard.lost(), if lost_reason.is_none() => {
+                lost_reason = Some(reason);
+                supervised.send(SupervisorCommand::Lost);
             }
-            _ = tick.tick() => guarded.tick(guard),
+            _ = tick.tick() => supervised.tick(guard),
         }
     };
-    let is_guarded = ending.is_some();
-    guarded.end(is_guarded).await;
-    match ending {
-        None if is_lost || why.is_some() => Ok(LOST),
+    let is_supervised = command_exit.is_some();
+    supervised.wait_or_kill(is_supervised).await;
+    match command_exit {
+        None if is_lost || lost_reason.is_some() => Ok(LOST),
         None => Err(Failure::new(
-            OWN_FAILURE,
+            GENERAL_FAILURE,
             "the guard of the command was killed, and the command with it",
         )),
         Some(_) if is_lost => Ok(LOST),
-        Some(Ending::Code(code)) => Ok(u8::try_from(code).unwrap_or(OWN_FAILURE)),
-        Some(Ending::Signal(signal)) => Ok(exit::of_signal(signal)),
+        Some(CommandExit::Code(code)) => Ok(u8::try_from(code).unwrap_or(GENERAL_FAILURE)),
+        Some(CommandExit::Signal(signal)) => Ok(exit::code_of_signal(signal)),
     }
 }
 
-fn tell_of_loss(args: &Run, guard: &Guard) {
-    let why = guard.lost_reason();
-    let why = why.map_or("no renewal was confirmed in time".to_owned(), |why| {
-        plain(&why.to_string())
+fn report_loss(args: &Run, guard: &Guard) {
+    let reason = guard.lost_reason();
+    let reason = reason.map_or("no renewal was confirmed in time".to_owned(), |reason| {
+        plain(&reason.to_string())
     });
-    show::say(&format!(
-        "the lock {:?} is lost: {why}. The command is told to end, and killed {} later",
-        args.take.name,
-        show::exact(args.kill_after)
+    output::print_message(&format!(
+        "the lock {:?} is lost: {reason}. The command gets SIGTERM, and SIGKILL {} later",
+        args.lock.name,
+        output::format_exact(args.kill_after)
     ));
 }
 
-/// Returns the file name of the command's program. Its folder and the arguments may hold secrets, and
-/// everybody who may observe the lock can read its reason.
+/// Returns the file name of the command's program. The folder and the arguments may contain
+/// secrets, and every caller that may observe the lock can read its reason.
 fn program_name(command: &[OsString]) -> Option<String> {
     let name = Path::new(command.first()?).file_name()?;
     Some(name.to_string_lossy().into_owned())
 }
 
-/// What starts this program again, though its file may have been replaced since.
+/// Returns a path that starts this program again, even if its file was replaced since.
 fn this_program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
@@ -162,10 +167,10 @@ fn this_program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Until when a lock can be trusted, on the clock of deadlines; `None`: no more.
-fn trusted_until(guard: &Guard) -> Option<Duration> {
-    // Read before: late is not on the safe side.
+/// Returns the end of the lock's validity on the clock of `clock::now`, or `None` if it has ended.
+fn valid_until(guard: &Guard) -> Option<Duration> {
+    // The clock is read first, because a deadline that is too late would be unsafe.
     let now = clock::now();
-    let left = guard.remaining();
-    (!left.is_zero()).then(|| now + left)
+    let remaining = guard.remaining();
+    (!remaining.is_zero()).then(|| now + remaining)
 }

@@ -1,4 +1,5 @@
-//! Where the broker is and how to convince it: flags, then the environment, then a context.
+//! Endpoints and credentials: from flags, else the environment, else a context of the configuration
+//! file.
 
 use std::{
     collections::BTreeMap,
@@ -9,32 +10,31 @@ use std::{
 use leasehold::{Certificate, ClientTlsConfig, Identity};
 use serde::Deserialize;
 
-use crate::{args::Reach, exit::Failure};
+use crate::{args::ConnectionArgs, exit::Failure};
 
 const ENDPOINT: &str = "http://127.0.0.1:7070";
 const ADMIN_ENDPOINT: &str = "http://127.0.0.1:7071";
 
-/// What is needed to call a broker.
+/// Settings for calls to a broker.
 pub(crate) struct Settings {
     pub(crate) endpoint: String,
     pub(crate) admin_endpoint: String,
     pub(crate) namespace: String,
-    /// The bearer token.
     pub(crate) token: Option<String>,
-    /// Where it was found; it may be replaced there.
+    /// File that contains the token. The token may be replaced there.
     pub(crate) token_file: Option<PathBuf>,
-    /// Whether the token may cross a network unencrypted.
+    /// True if the token may be sent over a network unencrypted.
     pub(crate) allow_insecure_token: bool,
-    /// `None`: whom the machine trusts.
+    /// TLS configuration. `None`: the system trust store and no client certificate.
     pub(crate) tls: Option<ClientTlsConfig>,
     pub(crate) quiet: bool,
 }
 
-/// The configuration file.
+/// Contents of the configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    /// The context that counts when none is named.
+struct ConfigFile {
+    /// Name of the default context.
     context: Option<String>,
     #[serde(default)]
     contexts: BTreeMap<String, Context>,
@@ -55,68 +55,70 @@ struct Context {
 }
 
 impl Settings {
-    /// Puts together what this call of the program says.
-    pub(crate) fn read(reach: &Reach) -> Result<Self, Failure> {
-        let context = context(reach)?;
-        let text = |given: &Option<String>, configured: Option<String>, default: &str| {
-            let found = given.clone().or(configured);
+    /// Combines the flags, the environment and the configuration file.
+    pub(crate) fn read(connection: &ConnectionArgs) -> Result<Self, Failure> {
+        let context = selected_context(connection)?;
+        let text = |flag: &Option<String>, configured: Option<String>, default: &str| {
+            let found = flag.clone().or(configured);
             found.unwrap_or_else(|| default.to_owned())
         };
         let file =
-            |given: &Option<PathBuf>, configured: Option<PathBuf>| given.clone().or(configured);
-        let token_file = file(&reach.token_file, context.token_file);
-        let token = token_file.as_deref().map(token_of).transpose()?;
+            |flag: &Option<PathBuf>, configured: Option<PathBuf>| flag.clone().or(configured);
+        let token_file = file(&connection.token_file, context.token_file);
+        let token = token_file.as_deref().map(read_token).transpose()?;
         let tls = tls(
-            file(&reach.ca_file, context.ca_file),
-            file(&reach.cert_file, context.cert_file),
-            file(&reach.key_file, context.key_file),
+            file(&connection.ca_file, context.ca_file),
+            file(&connection.cert_file, context.cert_file),
+            file(&connection.key_file, context.key_file),
         )?;
         Ok(Self {
-            endpoint: text(&reach.endpoint, context.endpoint, ENDPOINT),
+            endpoint: text(&connection.endpoint, context.endpoint, ENDPOINT),
             admin_endpoint: text(
-                &reach.admin_endpoint,
+                &connection.admin_endpoint,
                 context.admin_endpoint,
                 ADMIN_ENDPOINT,
             ),
-            namespace: text(&reach.namespace, context.namespace, "default"),
+            namespace: text(&connection.namespace, context.namespace, "default"),
             token,
             token_file,
-            allow_insecure_token: reach.allow_insecure_token || context.allow_insecure_token,
+            allow_insecure_token: connection.allow_insecure_token || context.allow_insecure_token,
             tls,
-            quiet: reach.quiet,
+            quiet: connection.quiet,
         })
     }
 }
 
-/// The context that counts, with its files found from where the configuration is; empty if none does.
-fn context(reach: &Reach) -> Result<Context, Failure> {
-    let path = match &reach.config {
+/// Returns the selected context, with file names relative to the configuration file. Empty if no
+/// context is selected.
+fn selected_context(connection: &ConnectionArgs) -> Result<Context, Failure> {
+    let path = match &connection.config {
         Some(path) => path.clone(),
         None => match default_path().filter(|path| path.exists()) {
             Some(path) => path,
-            None => return no_file(reach),
+            None => return context_without_file(connection),
         },
     };
-    let file: File = toml::from_str(&text_of(&path, "the configuration")?).map_err(|error| {
-        let error = error.to_string();
-        Failure::own(format!(
-            "the configuration {}: {}",
-            path.display(),
-            error.trim_end()
-        ))
-    })?;
-    let Some(name) = reach.context.as_ref().or(file.context.as_ref()) else {
+    let file: ConfigFile =
+        toml::from_str(&read_text(&path, "the configuration")?).map_err(|error| {
+            let error = error.to_string();
+            Failure::general(format!(
+                "the configuration {}: {}",
+                path.display(),
+                error.trim_end()
+            ))
+        })?;
+    let Some(name) = connection.context.as_ref().or(file.context.as_ref()) else {
         return Ok(Context::default());
     };
     let Some(context) = file.contexts.get(name).cloned() else {
-        let known: Vec<_> = file.contexts.keys().map(String::as_str).collect();
-        return Err(Failure::own(format!(
+        let names: Vec<_> = file.contexts.keys().map(String::as_str).collect();
+        return Err(Failure::general(format!(
             "there is no context {name:?} in {}; it has: {}",
             path.display(),
-            if known.is_empty() {
+            if names.is_empty() {
                 "none".to_owned()
             } else {
-                known.join(", ")
+                names.join(", ")
             }
         )));
     };
@@ -131,31 +133,31 @@ fn context(reach: &Reach) -> Result<Context, Failure> {
     })
 }
 
-fn no_file(reach: &Reach) -> Result<Context, Failure> {
-    let Some(name) = &reach.context else {
+fn context_without_file(connection: &ConnectionArgs) -> Result<Context, Failure> {
+    let Some(name) = &connection.context else {
         return Ok(Context::default());
     };
     let path = default_path().unwrap_or_else(|| "~/.config/leasehold/config.toml".into());
-    Err(Failure::own(format!(
+    Err(Failure::general(format!(
         "there is no context {name:?}, because there is no file {}; write one with\n  [contexts.{name}]\n  endpoint = \"{ENDPOINT}\"",
         path.display()
     )))
 }
 
 fn default_path() -> Option<PathBuf> {
-    let set = |name| {
+    let variable = |name| {
         env::var_os(name)
             .filter(|value| !value.is_empty())
             .map(PathBuf::from)
     };
-    let folder = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    let folder = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
     Some(folder.join("leasehold/config.toml"))
 }
 
-fn token_of(path: &Path) -> Result<String, Failure> {
-    let token = text_of(path, "the bearer token")?.trim().to_owned();
+fn read_token(path: &Path) -> Result<String, Failure> {
+    let token = read_text(path, "the bearer token")?.trim().to_owned();
     if token.is_empty() {
-        return Err(Failure::own(format!(
+        return Err(Failure::general(format!(
             "the token file {} is empty",
             path.display()
         )));
@@ -171,18 +173,18 @@ fn tls(
     let identity = match (cert, key) {
         (None, None) => None,
         (Some(cert), Some(key)) => {
-            let cert = text_of(&cert, "the client certificate")?;
-            Some(Identity::from_pem(cert, text_of(&key, "the key")?))
+            let cert = read_text(&cert, "the client certificate")?;
+            Some(Identity::from_pem(cert, read_text(&key, "the key")?))
         }
-        (Some(_), None) => return Err(lone("certificate", "--key-file")),
-        (None, Some(_)) => return Err(lone("key", "--cert-file")),
+        (Some(_), None) => return Err(missing_half("certificate", "--key-file")),
+        (None, Some(_)) => return Err(missing_half("key", "--cert-file")),
     };
     if ca.is_none() && identity.is_none() {
         return Ok(None);
     }
     let mut tls = ClientTlsConfig::new();
     tls = match ca {
-        Some(ca) => tls.ca_certificate(Certificate::from_pem(text_of(&ca, "the certificates")?)),
+        Some(ca) => tls.ca_certificate(Certificate::from_pem(read_text(&ca, "the certificates")?)),
         None => tls.with_native_roots(),
     };
     if let Some(identity) = identity {
@@ -191,11 +193,16 @@ fn tls(
     Ok(Some(tls))
 }
 
-fn lone(there: &str, missing: &str) -> Failure {
-    Failure::own(format!("a client {there} is given alone; add {missing}"))
+fn missing_half(present: &str, missing: &str) -> Failure {
+    Failure::general(format!("a client {present} is given alone; add {missing}"))
 }
 
-fn text_of(path: &Path, what: &str) -> Result<String, Failure> {
+fn read_text(path: &Path, description: &str) -> Result<String, Failure> {
     let text = fs::read_to_string(path);
-    text.map_err(|error| Failure::own(format!("cannot read {what} {}: {error}", path.display())))
+    text.map_err(|error| {
+        Failure::general(format!(
+            "cannot read {description} {}: {error}",
+            path.display()
+        ))
+    })
 }

@@ -1,5 +1,5 @@
-//! Plays the scenarios of the suite with the Rust client: one JSON command a line in, one JSON line out
-//! for each answer and each event. The protocol is in `tests/suite/README.md`.
+//! Plays the scenarios of the suite with the Rust client. Each line of input is a JSON command, and
+//! each line of output is a JSON response or event. The protocol is in `tests/suite/README.md`.
 
 #![expect(clippy::print_stdout, reason = "stdout is where the runner listens")]
 #![expect(clippy::disallowed_methods, reason = "the runner's variables are read")]
@@ -16,7 +16,7 @@ use std::{
 
 use leasehold::{
     Certificate, Client, ClientTlsConfig, ConnectError, Error, Guard, Held, Holder, Identity, Lock,
-    Place, ReleaseError, Target,
+    QueuePosition, ReleaseError, Target,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -31,17 +31,17 @@ type Shared<K, V> = Rc<RefCell<HashMap<K, V>>>;
 type Setting = fn(Lock, Duration) -> Lock;
 type Outcome = Result<Value, Value>;
 
-/// What the commands speak of.
+/// State that the commands use.
 #[derive(Clone)]
 struct Probe {
     client: Client,
     leases: Shared<String, Lease>,
-    /// How to cancel the acquires under way.
-    open: Shared<u64, oneshot::Sender<()>>,
+    /// Senders that cancel pending acquires.
+    pending: Shared<u64, oneshot::Sender<()>>,
 }
 
 struct Lease {
-    /// `None` once it was released.
+    /// `None` after the release.
     guard: Option<Guard>,
     held: Held,
     targets: Vec<Target>,
@@ -50,7 +50,7 @@ struct Lease {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // Nothing that goes wrong may look like an answer that is late.
+    // A panic must not look like a late response.
     panic::set_hook(Box::new(|what| {
         eprintln!("{what}");
         exit(101);
@@ -66,18 +66,18 @@ async fn main() -> ExitCode {
     }
     match connect().await {
         Ok(client) => {
-            say(json!({"event": "ready", "at_ms": now_ms()}));
+            emit(json!({"event": "ready", "at_ms": now_ms()}));
             let probe = Probe {
                 client,
                 leases: Rc::default(),
-                open: Rc::default(),
+                pending: Rc::default(),
             };
-            LocalSet::new().run_until(probe.play()).await;
+            LocalSet::new().run_until(probe.run()).await;
             ExitCode::SUCCESS
         }
         Err(error) => {
             let error = json!({"class": variant(&error), "message": error.to_string()});
-            say(json!({"event": "failed", "at_ms": now_ms(), "error": error}));
+            emit(json!({"event": "failed", "at_ms": now_ms(), "error": error}));
             ExitCode::FAILURE
         }
     }
@@ -108,47 +108,47 @@ async fn connect() -> Result<Client, ConnectError> {
 }
 
 impl Probe {
-    async fn play(self) {
+    async fn run(self) {
         let mut lines = BufReader::new(tokio::io::stdin()).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             let command: Value = serde_json::from_str(&line).expect("a line of JSON");
             let probe = self.clone();
             match command["do"].as_str().expect("what to do") {
-                // On the thread of the program's own code.
+                // Blocks the thread of the program itself.
                 "block" => {
                     thread::sleep(ms(&command["ms"]).expect("how long"));
-                    answer(&command, now_ms(), Ok(json!({})));
+                    respond(&command, now_ms(), Ok(json!({})));
                 }
-                // Releases and hooks of exit are left out.
+                // Exits without releases and exit hooks.
                 "exit" => exit(0),
                 _ => drop(spawn_local(async move {
                     let before = now_ms();
-                    let outcome = probe.obey(&command).await;
-                    let is_look = command["do"] == "state";
-                    answer(&command, if is_look { before } else { now_ms() }, outcome);
+                    let outcome = probe.execute(&command).await;
+                    let is_state = command["do"] == "state";
+                    respond(&command, if is_state { before } else { now_ms() }, outcome);
                 })),
             }
         }
-        // As a good program ends: this client has no hook at the exit of the process.
+        // A well-behaved program ends this way: the client has no exit hook of its own.
         self.client.shutdown().await;
     }
 
-    async fn obey(&self, command: &Value) -> Outcome {
+    async fn execute(&self, command: &Value) -> Outcome {
         match command["do"].as_str().unwrap_or_default() {
             "version" => Ok(json!({"language": "rust", "version": env!("CARGO_PKG_VERSION")})),
             "acquire" => {
                 let guard = self.cancellable(command, self.lock(command).acquire());
-                Ok(self.keep(command, guard.await?))
+                Ok(self.store_lease(command, guard.await?))
             }
             "try_acquire" => {
                 let guard = self.cancellable(command, self.lock(command).try_acquire());
                 let guard = guard.await?;
-                Ok(guard.map_or(Value::Null, |guard| self.keep(command, guard)))
+                Ok(guard.map_or(Value::Null, |guard| self.store_lease(command, guard)))
             }
             "cancel" => {
                 let call = command["call"].as_u64().expect("the id of a call");
-                // It may have ended by now.
-                if let Some(cancel) = self.open.borrow_mut().remove(&call) {
+                // The acquire may have ended before.
+                if let Some(cancel) = self.pending.borrow_mut().remove(&call) {
                     let _ = cancel.send(());
                 }
                 Ok(json!({}))
@@ -163,7 +163,7 @@ impl Probe {
                 guard
                     .release()
                     .await
-                    .map_err(|error| not_released(&error))?;
+                    .map_err(|error| release_failure(&error))?;
                 Ok(json!({}))
             }
             "state" => {
@@ -208,16 +208,16 @@ impl Probe {
             lock = lock.under(&self.leases.borrow().get(under).expect("a lease").held);
         }
         let call = command["id"].clone();
-        lock.on_queue(move |place: &Place| {
-            let holders: Vec<_> = place.holders.iter().map(holder).collect();
-            say(json!({
-                "event": "queued", "at_ms": now_ms(), "call": call, "position": place.position,
-                "queue_length": place.queue_length, "holders": holders,
+        lock.on_queue(move |queue_position: &QueuePosition| {
+            let holders: Vec<_> = queue_position.holders.iter().map(holder).collect();
+            emit(json!({
+                "event": "queued", "at_ms": now_ms(), "call": call, "position": queue_position.position,
+                "queue_length": queue_position.queue_length, "holders": holders,
             }));
         })
     }
 
-    /// The result of an acquire, unless it is dropped before.
+    /// Waits for the result of an acquire, unless a `cancel` command drops it first.
     async fn cancellable<T>(
         &self,
         command: &Value,
@@ -225,25 +225,25 @@ impl Probe {
     ) -> Result<T, Value> {
         let id = command["id"].as_u64().expect("an id");
         let (cancel, cancelled) = oneshot::channel();
-        self.open.borrow_mut().insert(id, cancel);
+        self.pending.borrow_mut().insert(id, cancel);
         tokio::select! {
             biased;
             result = acquire => {
-                self.open.borrow_mut().remove(&id);
+                self.pending.borrow_mut().remove(&id);
                 result.map_err(|error| failure(&error))
             }
             Ok(()) = cancelled => Err(json!({"class": "Cancelled", "message": "cancelled"})),
         }
     }
 
-    /// Keeps a lease under its name, and tells when it is lost.
-    fn keep(&self, command: &Value, guard: Guard) -> Value {
+    /// Stores a lease under its name, and reports its loss.
+    fn store_lease(&self, command: &Value, guard: Guard) -> Value {
         let name = text(command, "as").to_owned();
         let (held, watched, lease) = (guard.held(), guard.held(), name.clone());
         let watch = spawn_local(async move {
             let why = watched.lost().await;
             let at_ms = now_ms();
-            say(json!({"event": "lost", "at_ms": at_ms, "lease": lease, "reason": variant(&why)}));
+            emit(json!({"event": "lost", "at_ms": at_ms, "lease": lease, "reason": variant(&why)}));
         });
         let lease = Lease {
             guard: Some(guard),
@@ -291,9 +291,9 @@ fn targets(command: &Value) -> Vec<Target> {
     targets.map(target).collect()
 }
 
-fn answer(command: &Value, at_ms: f64, outcome: Outcome) {
+fn respond(command: &Value, at_ms: f64, outcome: Outcome) {
     let id = &command["id"];
-    say(match outcome {
+    emit(match outcome {
         Ok(value) => json!({"id": id, "at_ms": at_ms, "ok": value}),
         Err(error) => json!({"id": id, "at_ms": at_ms, "error": error}),
     });
@@ -313,7 +313,7 @@ fn failure(error: &Error) -> Value {
     })
 }
 
-fn not_released(error: &ReleaseError) -> Value {
+fn release_failure(error: &ReleaseError) -> Value {
     let (class, lost) = if let ReleaseError::Lost(why) = error {
         ("LeaseLost".to_owned(), Some(variant(why)))
     } else {
@@ -329,7 +329,7 @@ fn holder(holder: &Holder) -> Value {
     })
 }
 
-/// The name of an enum's variant, which is the common spelling.
+/// Returns the name of an enum's variant, which all SDKs share.
 fn variant(value: &impl std::fmt::Debug) -> String {
     let shown = format!("{value:?}");
     let name = shown.split(|c: char| !c.is_alphanumeric()).next();
@@ -350,6 +350,6 @@ fn now_ms() -> f64 {
     seconds * 1e3 + nanos / 1e6
 }
 
-fn say(line: Value) {
+fn emit(line: Value) {
     println!("{line}");
 }

@@ -1,26 +1,27 @@
-//! A client of Leasehold: one for each process.
+//! The client and its settings. A process needs one client.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use leasehold_proto::v1::Owner;
 
 use crate::{
-    core::Core,
     election::Election,
-    endpoint::{self, Brokers, Credential, Endpoint, Source},
+    endpoint::{self, Credential, CredentialSource, Endpoint, Endpoints},
     error::ConnectError,
     lock::Lock,
+    runtime::ClientRuntime,
     target::Target,
 };
 
-/// Makes locks. Cheap to clone; one is enough for a process.
+/// A client of the brokers, from which locks and elections are created. Cheap to clone; one is
+/// enough for a process.
 ///
-/// A client runs a thread of its own that keeps its leases alive, so nothing that the program does
-/// can hold heartbeats up, and its futures run on any executor. The thread ends with the last clone
-/// and the last guard.
+/// A client runs its own thread, which renews its leases. The program therefore cannot delay
+/// heartbeats, and the futures of the client run on any executor. The thread ends when the last
+/// clone and the last guard are dropped.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pub(crate) core: Arc<Core>,
+    pub(crate) runtime: Arc<ClientRuntime>,
     pub(crate) owner: Arc<Owner>,
 }
 
@@ -37,13 +38,18 @@ pub struct Builder {
 }
 
 impl Client {
-    /// Connects to the first of the `endpoints` that answers: URLs, separated by commas, as in
-    /// `http://a:7070,http://b:7070`. The others are for when it does not any more.
+    /// Connects to the first of the `endpoints` that responds. `endpoints` are URLs separated by
+    /// commas, as in `http://a:7070,http://b:7070`. The client moves to the next endpoint if its
+    /// broker fails.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if an endpoint is invalid or no broker accepts the connection.
     pub async fn connect(endpoints: &str) -> Result<Self, ConnectError> {
         Self::builder(endpoints).connect().await
     }
 
-    /// The same with more settings.
+    /// Returns a builder for a client with more settings. `endpoints` as in
+    /// [`connect`](Self::connect).
     pub fn builder(endpoints: &str) -> Builder {
         Builder {
             endpoints: endpoints.to_owned(),
@@ -56,78 +62,83 @@ impl Client {
         }
     }
 
-    /// A lock, by its name or as a [`Target`].
+    /// Returns a request for one lock, given by its name or as a [`Target`].
     pub fn lock(&self, target: impl Into<Target>) -> Lock {
         Lock::new(self, vec![target.into()])
     }
 
-    /// 2-16 different locks, taken all or none under one lease, in an order that cannot deadlock.
+    /// Returns a request for 2 to 16 different locks, which are acquired all or none under one
+    /// lease, in an order that cannot deadlock.
     pub fn lock_all<T: Into<Target>>(&self, targets: impl IntoIterator<Item = T>) -> Lock {
         Lock::new(self, targets.into_iter().map(Into::into).collect())
     }
 
-    /// The election of one leader for a job.
+    /// Returns the election of one leader for `job`.
     pub fn elect(&self, job: impl Into<Target>) -> Election {
         Election::new(self, job.into())
     }
 
-    /// Gives up every wait, releases every lease, and ends the client with all its clones: their
-    /// calls fail from now on, and guards that are left have lost their locks. Takes at most 2 s;
-    /// what could not be released by then runs out by itself. Call it before the process ends: then
-    /// the next in line need not wait for that.
+    /// Cancels every wait, releases every lease, and closes the client with all its clones. Later
+    /// calls fail with [`Error::Closed`](crate::Error::Closed), and remaining guards have lost
+    /// their locks. Takes at most 2 s; leases that could not be released by then expire. Call
+    /// `shutdown` before the process ends, so that the next waiter need not wait for the expiry.
     pub async fn shutdown(self) {
-        self.core.shutdown().await;
+        self.runtime.shutdown().await;
     }
 
-    pub(crate) fn new(core: Arc<Core>, owner: String) -> Self {
+    pub(crate) fn new(runtime: Arc<ClientRuntime>, owner: String) -> Self {
         let owner = Arc::new(Owner {
             id: owner,
             ..Owner::default()
         });
-        Self { core, owner }
+        Self { runtime, owner }
     }
 }
 
 impl Builder {
-    /// The name of this process, shown to people who find a lock held. Default: host name and
-    /// process id.
+    /// Sets the name of this process, which operators and other callers see as the owner of a held
+    /// lock: 1 to 256 bytes. Default: host name and process id.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Shown to the broker as bearer token.
+    /// Sets the bearer token that is sent to the brokers. Printable ASCII only.
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
         self.bearer = Some(token.into());
         self
     }
 
-    /// The same from a file, which is looked at every second: when it has another token, that is
-    /// shown to the brokers, so that locks outlive the token that they were taken with. White space
-    /// around the token does not count.
+    /// Sets a file that contains the bearer token, in place of
+    /// [`bearer_token`](Self::bearer_token). The file is read every second, and a changed token is
+    /// sent to the brokers, so that locks outlive the token with which they were acquired. White
+    /// space around the token is ignored.
     pub fn bearer_token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.bearer_file = Some(path.into());
         self
     }
 
-    /// Lets the bearer token go unencrypted to endpoints that are not https and not of this machine
-    /// (127.0.0.0/8, `::1` and `localhost`): only where the network itself is trusted. Without it such an
-    /// endpoint is refused ([`ConnectError::InsecureToken`]).
+    /// Allows sending the bearer token unencrypted to endpoints that are neither https nor on this
+    /// machine (127.0.0.0/8, `::1` and `localhost`). Use it only if the network itself is trusted.
+    /// Without it these endpoints are rejected with [`ConnectError::InsecureToken`].
     pub fn allow_insecure_token(mut self, allow: bool) -> Self {
         self.allow_insecure_token = allow;
         self
     }
 
-    /// How https endpoints are trusted, and a certificate of this client's own. Default: the root
-    /// certificates of the machine; a configuration trusts only what it names, and these with
-    /// `with_native_roots`.
+    /// Sets the trusted root certificates of https endpoints and an optional client certificate.
+    /// Default: the system trust store. A given configuration trusts only the certificates that it
+    /// names; include the system trust store with `with_native_roots`.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: tonic::transport::ClientTlsConfig) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Connects to the first endpoint that answers within two seconds.
+    /// Connects to the first endpoint that responds within two seconds.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if a setting is invalid or no broker accepts the connection.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         #[cfg_attr(
             not(feature = "tls"),
@@ -138,30 +149,35 @@ impl Builder {
         {
             let roots = || tonic::transport::ClientTlsConfig::new().with_native_roots();
             let tls = self.tls.unwrap_or_else(roots);
-            let with_tls = endpoints.into_iter().map(|one| one.tls(tls.clone()));
+            let with_tls = endpoints
+                .into_iter()
+                .map(|endpoint| endpoint.tls(tls.clone()));
             endpoints = with_tls.collect::<Result<_, _>>()?;
         }
-        let source = match (self.bearer, self.bearer_file) {
-            (None, None) => Source::Nowhere,
-            (_, Some(path)) => Source::File(path),
-            (Some(token), None) => Source::Fixed(Credential::new(&token)?),
+        let credentials = match (self.bearer, self.bearer_file) {
+            (None, None) => CredentialSource::None,
+            (_, Some(path)) => CredentialSource::File(path),
+            (Some(token), None) => CredentialSource::Fixed(Credential::new(&token)?),
         };
-        let shows_token = source.now()?.is_some();
-        if shows_token && !self.allow_insecure_token {
+        let sends_token = credentials.current()?.is_some();
+        if sends_token && !self.allow_insecure_token {
             endpoints
                 .iter()
-                .try_for_each(Endpoint::refuse_exposed_token)?;
+                .try_for_each(Endpoint::reject_exposed_token)?;
         }
-        let owner = self.owner.unwrap_or_else(this_process);
+        let owner = self.owner.unwrap_or_else(default_owner);
         if !(1..=256).contains(&owner.len()) {
             return Err(ConnectError::InvalidOwner);
         }
-        let brokers = Arc::new(Brokers { endpoints, source });
-        Ok(Client::new(Core::connect(brokers).await?, owner))
+        let brokers = Arc::new(Endpoints {
+            list: endpoints,
+            credentials,
+        });
+        Ok(Client::new(ClientRuntime::connect(brokers).await?, owner))
     }
 }
 
-/// Without secrets: the bearer token, and the private key that a TLS configuration may have.
+/// Omits secrets: the bearer token, and the private key that a TLS configuration may contain.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
@@ -171,11 +187,11 @@ impl fmt::Debug for Builder {
     }
 }
 
-fn this_process() -> String {
+fn default_owner() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     format!("{host}:{}", std::process::id())
 }
 
-/// How long a shutdown waits for brokers.
-pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+/// Time for which a shutdown waits for responses of brokers.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,9 +1,9 @@
-//! The clock that validity is counted on: it runs on while the machine is suspended, which
+//! A clock for the validity of leases. It runs through a suspend of the machine, which
 //! `std::time::Instant` does not (rust-lang/rust#87906).
 
 use std::time::Duration;
 
-/// Time since some moment in the past.
+/// Returns the time since a fixed moment in the past.
 #[cfg(target_os = "linux")]
 pub(crate) fn now() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +13,7 @@ pub(crate) fn now() -> Duration {
     Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// Time since some moment in the past.
+/// Returns the time since a fixed moment in the past.
 #[cfg(not(target_os = "linux"))]
 #[expect(
     clippy::disallowed_types,
@@ -25,27 +25,34 @@ pub(crate) fn now() -> Duration {
         time::{Instant, SystemTime},
     };
 
-    static CLOCK: OnceLock<Mutex<(Instant, SystemTime, Larger)>> = OnceLock::new();
-    let fresh = || Mutex::new((Instant::now(), SystemTime::now(), Larger::default()));
-    let clock = CLOCK.get_or_init(fresh).lock();
+    static CLOCK: OnceLock<Mutex<(Instant, SystemTime, SuspendAwareClock)>> = OnceLock::new();
+    let new_clock = || {
+        Mutex::new((
+            Instant::now(),
+            SystemTime::now(),
+            SuspendAwareClock::default(),
+        ))
+    };
+    let clock = CLOCK.get_or_init(new_clock).lock();
     let mut clock = clock.unwrap_or_else(PoisonError::into_inner);
     let (monotonic, wall) = (clock.0.elapsed(), clock.1.elapsed());
     clock.2.advance(monotonic, wall.unwrap_or_default())
 }
 
-/// Where no clock runs through a suspend: from reading to reading the larger step of the monotonic
-/// and the wall clock. Never goes back, and never slower than the monotonic clock, whatever the wall
-/// clock is set to; a wall clock set ahead ends validity early.
+/// A clock for systems on which no clock runs through a suspend. Each reading adds the larger of
+/// the steps of the monotonic and the wall clock since the previous reading. The clock never goes
+/// back and is never slower than the monotonic clock, whatever the wall clock is set to. A wall
+/// clock that is set ahead ends validity early.
 #[cfg(any(test, not(target_os = "linux")))]
 #[derive(Debug, Default)]
-struct Larger {
+struct SuspendAwareClock {
     monotonic: Duration,
     wall: Duration,
     total: Duration,
 }
 
 #[cfg(any(test, not(target_os = "linux")))]
-impl Larger {
+impl SuspendAwareClock {
     fn advance(&mut self, monotonic: Duration, wall: Duration) -> Duration {
         let steps = [
             monotonic.saturating_sub(self.monotonic),
@@ -67,14 +74,14 @@ mod tests {
 
     #[test]
     fn a_suspend_counts_though_the_monotonic_clock_stood_still() {
-        let mut clock = Larger::default();
+        let mut clock = SuspendAwareClock::default();
         assert_eq!(clock.advance(secs(1), secs(1)), secs(1));
         assert_eq!(clock.advance(secs(1), secs(301)), secs(301));
     }
 
     #[test]
     fn a_wall_clock_set_back_does_not_stop_it() {
-        let mut clock = Larger::default();
+        let mut clock = SuspendAwareClock::default();
         assert_eq!(clock.advance(secs(1), secs(3_601)), secs(3_601));
         assert_eq!(clock.advance(secs(2), secs(2)), secs(3_602));
         assert_eq!(clock.advance(secs(3), secs(3)), secs(3_603));

@@ -1,4 +1,4 @@
-//! Where the brokers are, and how to reach and convince them.
+//! Endpoints of brokers, connections to them, and credentials.
 
 use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,45 +18,45 @@ use tonic::{
 
 use crate::error::ConnectError;
 
-/// Establishing a connection, and opening a stream on it.
-pub(crate) const OPEN_LIMIT: Duration = Duration::from_secs(2);
-/// A dead connection must be known before a place in line is given up, 6 s after the last heartbeat:
-/// 2 s without any message, and 2 s without an answer to a ping.
-const PING_EVERY: Duration = Duration::from_secs(2);
-const PING_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for connecting and opening a stream.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval of HTTP/2 keepalive pings. A dead connection is detected after 2 s without a message
+/// and 2 s without a ping response, before the broker removes a waiter, 6 s after the waiter's last
+/// heartbeat.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One broker, or a name behind which there are several.
+/// Address of one broker, or of several brokers behind one name.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     name: String,
     address: Address,
 }
 
-/// Shown with every call and every stream. Its value is in no log.
+/// Value of the `authorization` header of every call and stream. It is never logged.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credential(MetadataValue<Ascii>);
 
-/// Where the credential comes from.
+/// Source of the credential.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Source {
-    /// There is none.
+pub(crate) enum CredentialSource {
+    /// No credential is sent.
     #[default]
-    Nowhere,
-    /// Always the same.
+    None,
+    /// A credential that never changes.
     Fixed(Credential),
-    /// Whatever is in this file now.
+    /// A file, read again for each use.
     File(PathBuf),
 }
 
-/// Why there is no stream.
+/// Failure to open a stream.
 #[derive(Debug)]
-pub(crate) struct NotOpen {
-    pub(crate) why: String,
-    /// The broker answers, and does not know the credential.
+pub(crate) struct OpenError {
+    pub(crate) reason: String,
+    /// True if the broker responded and rejected the credential.
     pub(crate) is_denied: bool,
 }
 
-/// A connection to a broker.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     channel: Channel,
@@ -64,7 +64,7 @@ pub(crate) struct Connection {
     is_tls: bool,
 }
 
-/// Makes endpoints of a comma-separated list of URLs.
+/// Parses a comma-separated list of URLs.
 pub(crate) fn parse(urls: &str) -> Result<Vec<Endpoint>, ConnectError> {
     let urls = urls.split(',').map(str::trim).filter(|url| !url.is_empty());
     let endpoints: Vec<_> = urls.map(Endpoint::new).collect::<Result<_, _>>()?;
@@ -76,9 +76,9 @@ pub(crate) fn parse(urls: &str) -> Result<Vec<Endpoint>, ConnectError> {
 
 impl Endpoint {
     fn new(url: &str) -> Result<Self, ConnectError> {
-        let invalid = |why: String| ConnectError::InvalidEndpoint {
+        let invalid = |reason: String| ConnectError::InvalidEndpoint {
             endpoint: url.to_owned(),
-            why,
+            why: reason,
         };
         let address = Address::from_shared(url.to_owned());
         let address = address.map_err(|error| invalid(error.to_string()))?;
@@ -86,19 +86,19 @@ impl Endpoint {
             Some("http") => {}
             Some("https") if cfg!(feature = "tls") => {}
             Some("https") => return Err(invalid("needs the feature `tls`".to_owned())),
-            _ => return Err(invalid("is no http or https URL".to_owned())),
+            _ => return Err(invalid("is not an http or https URL".to_owned())),
         }
         Ok(Self {
             name: url.to_owned(),
             address: address
-                .connect_timeout(OPEN_LIMIT)
+                .connect_timeout(OPEN_TIMEOUT)
                 .tcp_nodelay(true)
-                .http2_keep_alive_interval(PING_EVERY)
-                .keep_alive_timeout(PING_LIMIT),
+                .http2_keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT),
         })
     }
 
-    /// The https endpoints with this TLS configuration.
+    /// Applies a TLS configuration, if the endpoint is https.
     #[cfg(feature = "tls")]
     pub(crate) fn tls(self, tls: tonic::transport::ClientTlsConfig) -> Result<Self, ConnectError> {
         if !self.is_tls() {
@@ -121,7 +121,7 @@ impl Endpoint {
     }
 
     /// Returns an error if a bearer token would cross a network unencrypted.
-    pub(crate) fn refuse_exposed_token(&self) -> Result<(), ConnectError> {
+    pub(crate) fn reject_exposed_token(&self) -> Result<(), ConnectError> {
         if is_exposed(self.address.uri()) {
             let endpoint = self.name.clone();
             return Err(ConnectError::InsecureToken { endpoint });
@@ -129,14 +129,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Connects.
     pub(crate) async fn connect(
         &self,
         credential: Option<Credential>,
-    ) -> Result<Connection, NotOpen> {
+    ) -> Result<Connection, OpenError> {
         let channel = self.address.connect().await;
-        let why = |error| NotOpen::new(format!("{}: {}", self.name, causes(&error)));
-        let channel = channel.map_err(why)?;
+        let open_error =
+            |error| OpenError::new(format!("{}: {}", self.name, format_with_causes(&error)));
+        let channel = channel.map_err(open_error)?;
         Ok(Connection {
             channel,
             credential,
@@ -146,10 +146,10 @@ impl Endpoint {
 }
 
 impl Credential {
-    /// Of a bearer token.
+    /// Creates a credential from a bearer token.
     pub(crate) fn new(bearer: &str) -> Result<Self, ConnectError> {
         let invalid = || ConnectError::InvalidCredential("is not printable ASCII".to_owned());
-        // The parser takes more than that, and brokers may not.
+        // The parser accepts more characters, which brokers may reject.
         if !bearer.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             return Err(invalid());
         }
@@ -159,7 +159,7 @@ impl Credential {
         Ok(Self(value))
     }
 
-    /// As it stands in the header.
+    /// Returns the value of the header.
     pub(crate) fn authorization(&self) -> String {
         self.0.to_str().unwrap_or_default().to_owned()
     }
@@ -171,11 +171,11 @@ impl fmt::Debug for Credential {
     }
 }
 
-impl Source {
-    /// What is to be shown now.
-    pub(crate) fn now(&self) -> Result<Option<Credential>, ConnectError> {
+impl CredentialSource {
+    /// Reads the current credential.
+    pub(crate) fn current(&self) -> Result<Option<Credential>, ConnectError> {
         match self {
-            Self::Nowhere => Ok(None),
+            Self::None => Ok(None),
             Self::Fixed(credential) => Ok(Some(credential.clone())),
             Self::File(path) => {
                 let unread = |error| format!("cannot be read from {}: {error}", path.display());
@@ -186,42 +186,45 @@ impl Source {
         }
     }
 
-    /// Whether this was not replaced. A file that cannot be read may be about to be.
-    pub(crate) fn is_still(&self, shown: Option<&Credential>) -> bool {
-        self.now().is_ok_and(|newest| newest.as_ref() == shown)
+    /// Returns true if `shown` is still the current credential. An unreadable file counts as
+    /// changed, because it may be about to be replaced.
+    pub(crate) fn is_current(&self, credential: Option<&Credential>) -> bool {
+        self.current()
+            .is_ok_and(|newest| newest.as_ref() == credential)
     }
 }
 
-impl NotOpen {
-    pub(crate) fn new(why: String) -> Self {
+impl OpenError {
+    pub(crate) fn new(reason: String) -> Self {
         let is_denied = false;
-        Self { why, is_denied }
+        Self { reason, is_denied }
     }
 }
 
 impl Connection {
-    /// Opens a lease stream that sends what comes out of `requests`.
+    /// Opens a lease stream that sends the messages of `requests`.
     pub(crate) async fn hold(
         &self,
         requests: UnboundedReceiverStream<HoldRequest>,
-    ) -> Result<Streaming<HoldResponse>, NotOpen> {
-        let opened = self.locks().hold(self.request(requests)).await;
-        let opened = opened.map_err(|status| NotOpen {
-            why: self.why_not(&status),
+    ) -> Result<Streaming<HoldResponse>, OpenError> {
+        let response = self.locks().hold(self.request(requests)).await;
+        let response = response.map_err(|status| OpenError {
+            reason: self.describe_failure(&status),
             is_denied: status.code() == Code::Unauthenticated,
         })?;
-        Ok(opened.into_inner())
+        Ok(response.into_inner())
     }
 
-    fn why_not(&self, status: &Status) -> String {
+    fn describe_failure(&self, status: &Status) -> String {
         match std::error::Error::source(status) {
             None => format!("{}: {}", status.code(), status.message()),
-            // TLS 1.3 refuses a client after its side of the handshake, and the reason may get lost.
+            // With TLS 1.3 a broker rejects a client certificate after the client has completed its
+            // handshake, and the reason may be lost.
             Some(broken) if self.is_tls => {
-                let hint = "does the broker want a client certificate?";
-                format!("{}; {hint}", causes(broken))
+                let hint = "the broker may require a client certificate";
+                format!("{}; {hint}", format_with_causes(broken))
             }
-            Some(broken) => causes(broken),
+            Some(broken) => format_with_causes(broken),
         }
     }
 
@@ -233,7 +236,7 @@ impl Connection {
         InspectionServiceClient::new(self.channel.clone())
     }
 
-    /// A request with the credential.
+    /// Creates a request with the credential.
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(Credential(value)) = &self.credential {
@@ -244,8 +247,8 @@ impl Connection {
     }
 }
 
-/// An error with what is behind it: tonic's own text is "transport error".
-fn causes(error: &dyn std::error::Error) -> String {
+/// Formats an error with its causes, because tonic's own text is only "transport error".
+fn format_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -255,15 +258,14 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What all streams of a client share.
+/// Endpoints and credential source, shared by all streams of a client.
 #[derive(Debug)]
-pub(crate) struct Brokers {
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) source: Source,
+pub(crate) struct Endpoints {
+    pub(crate) list: Vec<Endpoint>,
+    pub(crate) credentials: CredentialSource,
 }
 
-/// Shared by the client's tasks.
-pub(crate) type SharedBrokers = Arc<Brokers>;
+pub(crate) type SharedEndpoints = Arc<Endpoints>;
 
 #[cfg(test)]
 mod tests {
@@ -271,15 +273,15 @@ mod tests {
 
     #[test]
     fn https_needs_the_feature() {
-        let refused = parse("http://a:7070, https://b:7070").err();
-        let refused = refused.map(|error| error.to_string());
+        let error = parse("http://a:7070, https://b:7070").err();
+        let error = error.map(|error| error.to_string());
         if cfg!(feature = "tls") {
-            assert_eq!(refused, None);
+            assert_eq!(error, None);
         } else {
-            let why = refused.expect("it cannot be reached");
+            let reason = error.expect("it cannot be reached");
             assert!(
-                why.contains("\"https://b:7070\": needs the feature `tls`"),
-                "{why}"
+                reason.contains("\"https://b:7070\": needs the feature `tls`"),
+                "{reason}"
             );
         }
     }
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn tokens_are_exposed_by_plaintext_to_other_machines() {
         let urls = "http://localhost:1,http://127.0.0.2,http://[::1]:1,http://b:1";
-        let protects = |one: &Endpoint| one.refuse_exposed_token().is_ok();
+        let protects = |endpoint: &Endpoint| endpoint.reject_exposed_token().is_ok();
         let endpoints = parse(urls).expect("URLs");
         let protected: Vec<_> = endpoints.iter().map(protects).collect();
         assert_eq!(protected, [true, true, true, false]);
@@ -298,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_of_a_broker_is_refused() {
+    fn an_invalid_broker_url_is_rejected() {
         for endpoint in ["a:7070", "ftp://a:7070", "http://"] {
-            let refused = parse(endpoint);
+            let result = parse(endpoint);
             let is_named = matches!(
-                &refused,
+                &result,
                 Err(ConnectError::InvalidEndpoint { endpoint: named, .. }) if named == endpoint
             );
-            assert!(is_named, "{endpoint}: {refused:?}");
+            assert!(is_named, "{endpoint}: {result:?}");
         }
         assert!(matches!(parse(" , "), Err(ConnectError::NoEndpoint)));
     }

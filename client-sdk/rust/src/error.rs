@@ -1,224 +1,228 @@
-//! Everything that can go wrong, one variant for each reason that a caller may treat differently.
+//! Errors of the client, with one variant for each reason that a caller may handle differently.
 
-mod read;
+mod convert;
 
 use std::{
     fmt,
     time::{Duration, SystemTime},
 };
 
-pub(crate) use self::read::{holder, is_open, lost, refused, status, time};
+pub(crate) use self::convert::{
+    duration, from_refused, holder, is_retryable, lost_reason, refused_from_status,
+};
 
-/// Why a lock was not taken.
+/// Reason for which a lock was not acquired.
 ///
-/// Messages are for people; branch on the variants. New ones may come.
+/// Messages are meant for people; branch on the variants. Variants may be added.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the lock, and the call did not wait.
+    /// Another caller holds the lock, and the call did not wait.
     #[error("{0}")]
-    Held(Busy),
-    /// The wait timed out. The call has left the queue, unless another attempt of it is still queued or has
-    /// been granted the lock (`STILL_QUEUED`).
+    Held(Contention),
+    /// The wait timed out. The call has left the queue, unless another attempt of it is still
+    /// queued or has been granted the lock (`STILL_QUEUED`).
     #[error("{0}")]
-    WaitTimeout(Busy),
-    /// The lease given to [`Lock::under`](crate::Lock::under) is over.
-    #[error("the lease that the lock was to be added to is over: {0}")]
+    WaitTimeout(Contention),
+    /// The lease given to [`Lock::under`](crate::Lock::under) has ended.
+    #[error("the lease that the lock should be added to has ended: {0}")]
     LeaseLost(LostReason),
     /// Another limit or mode is in use on this lock.
     #[error("{0}")]
-    LimitMismatch(Refusal),
-    /// Shared to exclusive under one lease.
+    LimitMismatch(ErrorDetail),
+    /// The lease holds the lock as shared and requested it as exclusive.
     #[error("{0}")]
-    UpgradeDenied(Refusal),
-    /// A field of the call is not legal.
+    UpgradeDenied(ErrorDetail),
+    /// A field of the call is invalid.
     #[error("{0}")]
-    Invalid(Refusal),
-    /// The lock's line is full.
+    Invalid(ErrorDetail),
+    /// The queue of the lock is full.
     #[error("{0}")]
-    QueueFull(Refusal),
-    /// A quota of the broker is used up.
+    QueueFull(ErrorDetail),
+    /// A quota of the broker is exhausted.
     #[error("{0}")]
-    QuotaExceeded(Refusal),
+    QuotaExceeded(ErrorDetail),
     /// The broker's store has no memory for another holder or waiter.
     #[error("{0}")]
-    StoreFull(Refusal),
-    /// The broker's store cannot do that.
+    StoreFull(ErrorDetail),
+    /// The broker's store does not support the request.
     #[error("{0}")]
-    UnsupportedByStore(Refusal),
-    /// The credential is missing or not accepted.
+    UnsupportedByStore(ErrorDetail),
+    /// The credential is missing or was not accepted.
     #[error("{0}")]
-    Unauthenticated(Refusal),
-    /// The credential does not allow that.
+    Unauthenticated(ErrorDetail),
+    /// The credential does not authorize the request.
     #[error("{0}")]
-    PermissionDenied(Refusal),
-    /// No broker, or no store behind it, could answer in time. The call was repeated until then, and
-    /// was given up: if it did take the lock, that runs out by itself.
+    PermissionDenied(ErrorDetail),
+    /// No broker responded in time, or its store did not. The client repeated the call until then.
+    /// If an attempt acquired the lock nevertheless, its lease expires.
     #[error("{0}")]
-    Unavailable(Refusal),
-    /// The store has lost data and grants nothing until every lease that it may have forgotten is
-    /// over.
+    Unavailable(ErrorDetail),
+    /// The store has lost data, and grants nothing until every lease that may have been lost has
+    /// expired.
     #[error("{0}")]
-    StoreRecovering(Refusal),
-    /// A fault of the broker.
+    StoreRecovering(ErrorDetail),
+    /// An internal error of the broker.
     #[error("{0}")]
-    Internal(Refusal),
+    Internal(ErrorDetail),
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// Anything else that a broker says, perhaps a newer one than this client.
+    /// Any other rejection, perhaps of a broker that is newer than this client.
     #[error("{0}")]
-    Other(Refusal),
+    Other(ErrorDetail),
 }
 
-/// Who was in the way.
+/// Contention: holders and waiters for which an acquire was rejected.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct Busy {
-    /// For people.
+pub struct Contention {
+    /// Message of the broker, for people.
     pub message: String,
-    /// At most 5.
+    /// Some holders of the lock; at most 5.
     pub holders: Vec<Holder>,
-    /// How many wait.
+    /// Number of waiters in the queue of the lock.
     pub queue_length: u32,
-    /// The shortest time until a holder's lease runs out unless it is renewed.
+    /// Shortest time until the lease of a holder expires unless it is renewed.
     pub retry_after: Option<Duration>,
 }
 
-/// What the broker said.
+/// Rejection by a broker.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct Refusal {
-    /// For people.
+pub struct ErrorDetail {
+    /// Message of the broker, for people.
     pub message: String,
-    /// When to try again, if that is worth while.
+    /// Time after which a retry may succeed, if the broker sent one.
     pub retry_after: Option<Duration>,
 }
 
-/// Somebody who holds a lock, as others may see it. A hint, perhaps stale already.
+/// A holder of a lock, as other callers may see it. A hint that may be stale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// Public identifier of the lease.
     pub lease_id: String,
-    /// The process.
+    /// Name of the process that holds the lock.
     pub owner: String,
-    /// Why it took the lock.
+    /// Reason for which the process acquired the lock.
     pub reason: String,
-    /// Its fencing token.
+    /// Fencing token of the grant.
     pub fencing_token: i64,
-    /// Since when, by the broker's clock.
+    /// Time of the grant by the broker's clock.
     pub since: Option<SystemTime>,
-    /// Time left on its lease.
+    /// Time until the lease expires.
     pub remaining: Duration,
 }
 
-/// Why a lease is over although nobody released it here.
+/// Reason for which a lease ended although its guard did not release it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// No renewal was confirmed in time: the network, the broker or its store could not be reached,
-    /// or this process stood still.
+    /// No renewal was confirmed in time: the network, the broker or its store was unavailable, or
+    /// this process was paused.
     #[error("no renewal was confirmed in time")]
     Expired,
-    /// An operator took it away.
+    /// An operator revoked the lease, with this message.
     #[error("revoked: {0}")]
     Revoked(String),
-    /// The store does not know it any more.
-    #[error("the store lost it")]
+    /// The store has no record of the lease.
+    #[error("the store lost the lease")]
     StoreLost,
-    /// It has been held for all of its `max_hold`.
-    #[error("held for all of its max_hold")]
+    /// The lock was held for the whole of its `max_hold`.
+    #[error("the lease has reached its max_hold")]
     MaxHold,
-    /// It was given back, here or with a copy of the lease.
+    /// The lease was released, by this client or with a copy of the lease.
     #[error("released")]
     Released,
-    /// Somebody took it over with a copy of the lease.
+    /// Another client attached the lease with a copy of it.
     #[error("moved to another client")]
     Moved,
-    /// The client's credential ran out.
-    #[error("the credential ran out")]
+    /// The client's credential expired.
+    #[error("the credential expired")]
     CredentialExpired,
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// A reason that this client does not know.
+    /// A reason that this version of the client does not define, as text.
     #[error("{0}")]
     Other(String),
 }
 
 impl LostReason {
-    /// Whether the store keeps the lock for the lease for a while, so that it is worth giving back.
-    pub(crate) fn leaves_the_lock(&self) -> bool {
+    /// Returns true if the store keeps the lock for some time after the end of the lease, so that a
+    /// release frees the lock earlier.
+    pub(crate) fn needs_release(&self) -> bool {
         matches!(self, Self::Revoked(_) | Self::MaxHold)
     }
 }
 
-/// Why a release did not go as hoped. The guard is gone in any case.
+/// Error of a release. The guard is consumed in any case.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The lease was over before: what it guarded may have overlapped with another holder's work,
-    /// unless a fencing token kept them apart.
-    #[error("the lease was over before it was released: {0}")]
+    /// The lease ended before the release. The protected work may have overlapped with that of
+    /// another holder, unless a fencing token prevented it.
+    #[error("the lease ended before it was released: {0}")]
     Lost(#[from] LostReason),
-    /// No broker has confirmed it while the lease could have lived; it has run out by now.
-    #[error("no broker has confirmed the release; the lock has run out by itself")]
+    /// No broker confirmed the release before the lease expired or the client closed. The lease
+    /// expires if it was not released.
+    #[error("no broker has confirmed the release; the lease expires if it was not released")]
     Unconfirmed,
-    /// The broker would not.
+    /// A broker rejected the release.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(ErrorDetail),
 }
 
-/// Why [`Lock::run`](crate::Lock::run) has no result.
+/// Reason for which [`Lock::run`](crate::Lock::run) returned no result.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The lock was not taken; the work was not begun.
+    /// The lock was not acquired, and the work was not started.
     #[error(transparent)]
     Acquire(#[from] Error),
-    /// The lock was lost, and the work was dropped where it stood.
+    /// The lock was lost, and the work was dropped at its current await.
     #[error("the lock was lost: {0}")]
     Lost(#[from] LostReason),
-    /// The work was done, but whether it was alone to the end is not certain.
+    /// The work was completed, but the lock may have been lost before its end.
     #[error(transparent)]
     Release(#[from] ReleaseError),
 }
 
-/// Why a client could not be made.
+/// Error of connecting a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// No endpoint was given.
     #[error("no endpoint: give at least one, as in http://127.0.0.1:7070")]
     NoEndpoint,
-    /// An endpoint is none.
+    /// An endpoint is not a usable http or https URL.
     #[error("endpoint {endpoint:?}: {why}; expected a URL as in http://127.0.0.1:7070")]
     InvalidEndpoint {
-        /// As it was given.
+        /// Endpoint as it was given.
         endpoint: String,
-        /// What is wrong with it.
+        /// Reason for which the endpoint is invalid.
         why: String,
     },
-    /// The credential has characters other than printable ones of ASCII, or its file cannot be read.
+    /// The credential contains characters other than printable ASCII, or its file cannot be read.
     #[error("the credential {0}")]
     InvalidCredential(String),
     /// A bearer token would be sent unencrypted to another machine.
     #[error(
-        "endpoint {endpoint:?}: the bearer token would cross the network unencrypted; use https, or \
-         `allow_insecure_token` where the network itself is trusted"
+        "endpoint {endpoint:?}: the bearer token would be sent unencrypted to another machine; use \
+         https, or set `allow_insecure_token` on a trusted network"
     )]
     InsecureToken {
-        /// As it was given.
+        /// Endpoint as it was given.
         endpoint: String,
     },
     /// The owner is empty or longer than 256 bytes.
     #[error("the owner's name must have 1 to 256 bytes")]
     InvalidOwner,
-    /// The brokers answer, and accept no call with this credential, or without one.
+    /// The brokers respond, but accept no call with this credential, or without one.
     #[error("the credential is missing or not accepted: {0}")]
     CredentialRefused(String),
-    /// No broker answers.
+    /// No broker responded, for the given reasons.
     #[error("no broker answers: {0}")]
     Unreachable(String),
     /// The client's thread could not be started.
@@ -227,39 +231,39 @@ pub enum ConnectError {
 }
 
 impl Error {
-    /// When to try again, if that is worth while.
+    /// Returns the time after which a retry may succeed, if the broker sent one.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Held(busy) | Self::WaitTimeout(busy) => busy.retry_after,
-            Self::LimitMismatch(refusal)
-            | Self::UpgradeDenied(refusal)
-            | Self::Invalid(refusal)
-            | Self::QueueFull(refusal)
-            | Self::QuotaExceeded(refusal)
-            | Self::StoreFull(refusal)
-            | Self::UnsupportedByStore(refusal)
-            | Self::Unauthenticated(refusal)
-            | Self::PermissionDenied(refusal)
-            | Self::Unavailable(refusal)
-            | Self::StoreRecovering(refusal)
-            | Self::Internal(refusal)
-            | Self::Other(refusal) => refusal.retry_after,
+            Self::Held(contention) | Self::WaitTimeout(contention) => contention.retry_after,
+            Self::LimitMismatch(detail)
+            | Self::UpgradeDenied(detail)
+            | Self::Invalid(detail)
+            | Self::QueueFull(detail)
+            | Self::QuotaExceeded(detail)
+            | Self::StoreFull(detail)
+            | Self::UnsupportedByStore(detail)
+            | Self::Unauthenticated(detail)
+            | Self::PermissionDenied(detail)
+            | Self::Unavailable(detail)
+            | Self::StoreRecovering(detail)
+            | Self::Internal(detail)
+            | Self::Other(detail) => detail.retry_after,
             Self::LeaseLost(_) | Self::Closed => None,
         }
     }
 
-    /// Some who hold the lock, if they were in the way.
+    /// Returns some holders of the lock, at most 5, if the lock was held. Otherwise empty.
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
-        if let Self::Held(busy) | Self::WaitTimeout(busy) = self {
-            return &busy.holders;
+        if let Self::Held(contention) | Self::WaitTimeout(contention) = self {
+            return &contention.holders;
         }
         &[]
     }
 }
 
-impl Refusal {
+impl ErrorDetail {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -269,13 +273,13 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ErrorDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl fmt::Display for Busy {
+impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         for (index, holder) in self.holders.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A broker in memory, for tests of code that takes locks: the same client and the same guards
-//! without a network, and a switch to lose a lock.
+//! A broker in memory, for tests of code that acquires locks. It serves the same client and guards
+//! without a network, and can end leases on request.
 //!
 //! ```
 //! use leasehold::{LostReason, fake};
@@ -18,13 +18,13 @@
 //! # }
 //! ```
 //!
-//! Leases never run out here, and there is no `max_hold`, `lock_delay` or `disconnect_grace`: a lock is
-//! held until it is given back or [lost](Broker::lose). Everything else is as with a broker: one line
-//! for each lock in strict order, fencing tokens that rise, shared locks, permits, several locks at
-//! once and re-entry.
+//! Leases never expire here, and there is no `max_hold`, `lock_delay` or `disconnect_grace`: a lock
+//! is held until it is released or [lost](Broker::lose). Everything else works as with a broker:
+//! one queue for each lock in strict order, rising fencing tokens, shared locks, permits, several
+//! locks at once and re-entry.
 
-mod answers;
 mod locks;
+mod replies;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -40,71 +40,71 @@ use self::locks::Locks;
 use crate::{
     client::Client,
     clock,
-    core::{Backend, Core},
+    command::Command,
     error::ConnectError,
-    order::Order,
+    runtime::{Backend, ClientRuntime},
     target::Target,
 };
 
-/// A broker in memory. Its clones are the same broker.
+/// A broker in memory. Clones refer to the same broker.
 #[derive(Debug, Clone, Default)]
 pub struct Broker(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     locks: Mutex<Locks>,
-    /// Somebody waits who did not before.
+    /// Notified when a request enters a queue, because the next timeout may be earlier.
     changed: Notify,
 }
 
 impl Broker {
-    /// A broker whose locks are all free.
+    /// Creates a broker whose locks are all free.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A client of it.
+    /// Returns a new client of the broker.
     ///
     /// # Errors
-    /// If its thread does not start.
+    /// [`ConnectError::Thread`] if the client's thread does not start.
     pub fn client(&self, owner: &str) -> Result<Client, ConnectError> {
-        let core = Core::start(Backend::Fake(self.clone()))?;
-        Ok(Client::new(core, owner.to_owned()))
+        let runtime = ClientRuntime::start(Backend::Fake(self.clone()))?;
+        Ok(Client::new(runtime, owner.to_owned()))
     }
 
-    /// Takes a lock away from everybody who holds it, as if the store had lost their leases; how many
-    /// those were. The next in line gets it at once.
+    /// Ends the leases of all holders of a lock, as if the store had lost them, and returns their
+    /// number. The next waiters acquire the lock at once.
     pub fn lose(&self, lock: impl Into<Target>) -> usize {
-        self.locks().lose(&lock.into().lock())
+        self.locks().lose(&lock.into().lock_ref())
     }
 
-    /// How many hold a lock.
+    /// Returns the number of holders of a lock.
     #[must_use]
     pub fn holder_count(&self, lock: impl Into<Target>) -> usize {
-        self.locks().holders(&lock.into().lock()).len()
+        self.locks().holders(&lock.into().lock_ref()).len()
     }
 
-    /// How many calls wait for a lock.
+    /// Returns the number of calls that wait for a lock.
     #[must_use]
     pub fn queue_length(&self, lock: impl Into<Target>) -> usize {
-        self.locks().queue_length(&lock.into().lock())
+        self.locks().queue_length(&lock.into().lock_ref())
     }
 
-    /// Serves the orders of one client.
-    pub(crate) async fn serve(self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    /// Serves the commands of one client.
+    pub(crate) async fn serve(self, mut commands: mpsc::UnboundedReceiver<Command>) {
         let client = self.locks().new_client();
         loop {
-            let next = self.locks().next_time_out();
+            let next = self.locks().next_timeout();
             let next = next.map(|at| at.saturating_sub(clock::now()));
             tokio::select! {
-                order = orders.recv() => match order {
-                    Some(Order::Close { done }) => {
+                command = commands.recv() => match command {
+                    Some(Command::Close { done }) => {
                         self.locks().close(client);
                         let _ = done.send(());
                         return;
                     }
-                    Some(order) => self.obey(client, order),
+                    Some(command) => self.on_command(client, command),
                     None => return,
                 },
                 () = self.0.changed.notified() => {}
@@ -115,28 +115,28 @@ impl Broker {
         }
     }
 
-    fn obey(&self, client: u64, order: Order) {
-        match order {
-            Order::Acquire(ask) => {
-                self.locks().acquire(client, *ask);
+    fn on_command(&self, client: u64, command: Command) {
+        match command {
+            Command::Acquire(acquire) => {
+                self.locks().acquire(client, *acquire);
                 self.0.changed.notify_waiters();
             }
-            Order::Cancel { request_id } => self.locks().cancel(&request_id),
-            Order::Release {
+            Command::Cancel { request_id } => self.locks().cancel(&request_id),
+            Command::Release {
                 lease_id,
-                entry,
-                answer,
+                scope,
+                reply,
             } => {
-                self.locks().release(&lease_id, &entry);
-                if let Some(answer) = answer {
-                    // A caller that is gone needs no answer.
-                    let _ = answer.send(Ok(()));
+                self.locks().release(&lease_id, &scope);
+                if let Some(reply) = reply {
+                    // A caller that was dropped needs no response.
+                    let _ = reply.send(Ok(()));
                 }
             }
-            Order::Look { lock, answer } => {
-                let _ = answer.send(Ok(self.locks().holders(&lock)));
+            Command::GetHolders { lock, reply } => {
+                let _ = reply.send(Ok(self.locks().holders(&lock)));
             }
-            Order::Close { .. } => {}
+            Command::Close { .. } => {}
         }
     }
 

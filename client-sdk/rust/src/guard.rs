@@ -1,4 +1,4 @@
-//! Guards: a lock is held while its guard lives, and its guard knows when it is not any more.
+//! Guards of held locks, and read-only views of them.
 
 use std::{
     fmt,
@@ -16,117 +16,121 @@ use tracing::warn;
 
 use crate::{
     clock,
-    core::{Core, Orders},
+    command::{Command, GuardScope},
     error::{LostReason, ReleaseError},
-    order::{Entry, Order},
-    target::{lock, shown},
+    runtime::{ClientRuntime, CommandSender},
+    target::{display_lock, lock_ref},
     telemetry,
-    trust::Trust,
+    validity::LeaseValidity,
 };
 
-/// A lock that is held, or several under one lease.
+/// A guard of a lock that is held, or of several locks under one lease.
 ///
-/// The client sends heartbeats for it until it is released, dropped or lost. Dropping gives the lock
-/// back without waiting for that; [`Guard::release`] waits, and says if the lock was lost before.
-#[must_use = "the lock is given back as soon as the guard is dropped"]
+/// The client renews the lease until the guard is released, dropped or lost. Dropping the guard
+/// releases the lock without waiting for a response. [`Guard::release`] waits, and returns an error
+/// if the lock was lost before.
+#[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     held: Held,
-    entry: Entry,
-    since: Duration,
+    scope: GuardScope,
+    acquired_at: Duration,
     is_released: bool,
 }
 
-/// What is known of a held lock, without the power to give it back. Cheap to clone.
+/// A view of a held lock, which cannot release the lock. Cheap to clone.
 ///
-/// It says [`is_valid`](Self::is_valid) no longer than the lease can be trusted, but a view does not
-/// learn that its guard gave the lock back while another guard keeps the lease.
+/// [`is_valid`](Self::is_valid) returns true at most until the validity of the lease ends. A
+/// release of the guard does not end the validity while another guard keeps the lease.
 #[derive(Clone)]
-pub struct Held(Arc<Lease>);
+pub struct Held(Arc<LeaseHandle>);
 
-/// A lease as its guards see it.
-pub(crate) struct Lease {
+/// A lease, shared by a guard and its views.
+pub(crate) struct LeaseHandle {
     lease_id: String,
     grants: Vec<Grant>,
-    trust: Arc<Trust>,
-    orders: Orders,
-    /// The client lives as long as its guards.
-    core: Arc<Core>,
-    stop: OnceLock<CancellationToken>,
+    validity: Arc<LeaseValidity>,
+    commands: CommandSender,
+    /// Keeps the client alive while a guard exists.
+    runtime: Arc<ClientRuntime>,
+    cancellation: OnceLock<CancellationToken>,
 }
 
 impl Guard {
-    /// `grants` are those that the call `request_id` made or entered.
+    /// Creates a guard of the `grants` that the call `request_id` created or entered.
     pub(crate) fn new(
         lease_id: &str,
         grants: Vec<Grant>,
         request_id: String,
-        trust: Arc<Trust>,
-        (orders, core): (Orders, Arc<Core>),
+        validity: Arc<LeaseValidity>,
+        (commands, runtime): (CommandSender, Arc<ClientRuntime>),
     ) -> Self {
         let targets = grants.iter().filter_map(|grant| grant.target.as_ref());
-        let entry = Entry {
+        let scope = GuardScope {
             request_id,
-            locks: targets.map(lock).collect(),
+            locks: targets.map(lock_ref).collect(),
         };
-        let held = Held(Arc::new(Lease {
+        let held = Held(Arc::new(LeaseHandle {
             lease_id: lease_id.to_owned(),
             grants,
-            trust,
-            orders,
-            core,
-            stop: OnceLock::new(),
+            validity,
+            commands,
+            runtime,
+            cancellation: OnceLock::new(),
         }));
         Self {
             held,
-            entry,
-            since: clock::now(),
+            scope,
+            acquired_at: clock::now(),
             is_released: false,
         }
     }
 
-    /// Gives the lock back and waits until the broker has confirmed it. For a guard that was made
-    /// [`under`](crate::Lock::under) another one, and for that one, this gives back only what the guard
-    /// itself took.
+    /// Releases the lock and waits until the broker has confirmed the release. If the lease was
+    /// shared with [`under`](crate::Lock::under), each guard releases only what its own call
+    /// acquired.
     ///
     /// # Errors
-    /// [`ReleaseError::Lost`] if the lock was lost before: what it guarded may have
-    /// overlapped with another holder's work.
+    /// * [`ReleaseError::Lost`] if the lock was lost before: the protected work may have overlapped
+    ///   with the work of another holder.
+    /// * [`ReleaseError::Unconfirmed`] if no broker confirmed the release before the lease expired
+    ///   or the client closed.
+    /// * [`ReleaseError::Refused`] if a broker rejected the release.
     ///
     /// # Cancel safety
-    /// The lock is given back even if the future is dropped.
+    /// The lock is released even if the future is dropped.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
-        if let Some(why) = self.lost_reason() {
-            self.give_back(None);
-            return Err(why.into());
+        if let Some(reason) = self.lost_reason() {
+            self.start_release(None);
+            return Err(reason.into());
         }
-        let (answer, answered) = oneshot::channel();
-        self.give_back(Some(answer));
-        // Without an answer it was lost while it was given back.
+        let (reply, response) = oneshot::channel();
+        self.start_release(Some(reply));
+        // A dropped sender means that the lock was lost during the release.
         let lost = || self.lost_reason().unwrap_or(LostReason::Closed);
-        answered.await.unwrap_or_else(|_| Err(lost().into()))
+        response.await.unwrap_or_else(|_| Err(lost().into()))
     }
 
-    /// What is known of the lock, to pass on.
+    /// Returns a view of the lock, which cannot release it.
     #[must_use]
     pub fn held(&self) -> Held {
         self.held.clone()
     }
 
-    fn give_back(&mut self, answer: Option<oneshot::Sender<Result<(), ReleaseError>>>) {
+    fn start_release(&mut self, reply: Option<oneshot::Sender<Result<(), ReleaseError>>>) {
         if std::mem::replace(&mut self.is_released, true) {
             return;
         }
-        let held = clock::now().saturating_sub(self.since);
-        telemetry::held(held, self.lost_reason().is_some());
-        if let Some(stop) = self.held.0.stop.get() {
-            stop.cancel();
+        let held = clock::now().saturating_sub(self.acquired_at);
+        telemetry::record_hold(held, self.lost_reason().is_some());
+        if let Some(cancellation) = self.held.0.cancellation.get() {
+            cancellation.cancel();
         }
-        let entry = std::mem::take(&mut self.entry);
-        // A keeper that has ended has given everything back.
-        let _ = self.held.0.orders.send(Order::Release {
+        let scope = std::mem::take(&mut self.scope);
+        // A session task that has ended has released all its leases.
+        let _ = self.held.0.commands.send(Command::Release {
             lease_id: self.held.0.lease_id.clone(),
-            entry,
-            answer,
+            scope,
+            reply,
         });
     }
 }
@@ -141,107 +145,116 @@ impl std::ops::Deref for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(why) = self.lost_reason().filter(|_| !self.is_released) {
-            warn!(lease_id = self.lease_id(), %why, "a guard is dropped whose lock was lost");
+        if let Some(reason) = self.lost_reason().filter(|_| !self.is_released) {
+            let lease_id = self.lease_id();
+            warn!(lease_id, why = %reason, "a guard was dropped after its lock was lost");
         }
-        self.give_back(None);
+        self.start_release(None);
     }
 }
 
 impl Held {
-    /// Public identifier of the lease: safe to log and to show.
+    /// Returns the public identifier of the lease, which may be logged and displayed.
     #[must_use]
     pub fn lease_id(&self) -> &str {
         &self.0.lease_id
     }
 
-    /// Send it with every write to what the lock protects, and refuse smaller ones there. Of the first
-    /// lock, if there are several. Positive and below 2^53.
+    /// Returns the fencing token of the lock, or of the first lock if there are several. Positive
+    /// and below 2^53. Send it with every write to the protected resource, and reject smaller
+    /// tokens there.
     #[must_use]
     pub fn fencing_token(&self) -> i64 {
         self.0.grants.first().map_or(0, |grant| grant.fencing_token)
     }
 
-    /// The fencing token of the lock with this name in the default namespace, if the guard has it.
+    /// Returns the fencing token of `lock`, if the guard holds that lock. A name refers to a lock
+    /// in the default namespace.
     #[must_use]
     pub fn fencing_token_of(&self, lock: impl Into<crate::Target>) -> Option<i64> {
-        let wanted = lock.into().lock();
-        let is_it = |grant: &&Grant| {
+        let requested = lock.into().lock_ref();
+        let is_requested = |grant: &&Grant| {
             let target = grant.target.as_ref();
-            target.is_some_and(|target| self::lock(target) == wanted)
+            target.is_some_and(|target| self::lock_ref(target) == requested)
         };
-        let grant = self.0.grants.iter().find(is_it);
+        let grant = self.0.grants.iter().find(is_requested);
         grant.map(|grant| grant.fencing_token)
     }
 
-    /// Whether the lock can be trusted at this moment, by the clock. Once false it stays so.
+    /// Returns true if the lease is valid now, by the client's clock. Once false, it stays false.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.0.trust.is_valid()
+        self.0.validity.is_valid()
     }
 
-    /// [`is_valid`](Self::is_valid) as an error, for the `?` before a step that must not be done
-    /// without the lock.
+    /// Checks [`is_valid`](Self::is_valid) before a step that must not run without the lock, for
+    /// use with `?`.
     ///
     /// # Errors
-    /// Why it was lost.
+    /// The reason for which the lock was lost.
     pub fn check(&self) -> Result<(), LostReason> {
         self.lost_reason().map_or(Ok(()), Err)
     }
 
-    /// How long it can be trusted if no heartbeat is confirmed from now on.
+    /// Returns the time for which the lock stays valid if no further heartbeat is confirmed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.0.trust.remaining()
+        self.0.validity.remaining()
     }
 
-    /// The validity that the broker announced last: how long the lock could be trusted from the sending
-    /// of a heartbeat. Longer than [`remaining`](Self::remaining), which ends a margin earlier.
+    /// Returns the validity that the broker announced last, counted from the sending of a
+    /// heartbeat. It is longer than [`remaining`](Self::remaining), which ends a safety margin
+    /// earlier.
     #[must_use]
     pub fn ttl(&self) -> Duration {
-        self.0.trust.ttl()
+        self.0.validity.ttl()
     }
 
-    /// Why it was lost, if it was.
+    /// Returns the reason for which the lock was lost, or `None` while it is valid.
     #[must_use]
     pub fn lost_reason(&self) -> Option<LostReason> {
-        self.0.trust.lost_reason()
+        self.0.validity.lost_reason()
     }
 
-    /// Ends when the lock is lost: the broker said so, or no heartbeat was confirmed for so long
-    /// that it could go to somebody else a little later. Latches. Cancel safe.
+    /// Waits until the lock is lost and returns the reason. The lock is lost when the broker
+    /// reports it, or a safety margin before another caller could acquire it because no heartbeat
+    /// was confirmed. Returns at once if the lock was lost before. Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        let mut over = pin!(self.0.trust.over().cancelled());
+        let mut ended = pin!(self.0.validity.ended().cancelled());
         poll_fn(|cx| {
-            // Whoever asks after a suspend must not wait for the timer.
+            // After a suspend the validity may end before the timer fires.
             match self.lost_reason() {
-                Some(why) => Poll::Ready(why),
-                None => over.as_mut().poll(cx).map(|()| self.over()),
+                Some(reason) => Poll::Ready(reason),
+                None => ended
+                    .as_mut()
+                    .poll(cx)
+                    .map(|()| self.lost_reason_or_expired()),
             }
         })
         .await
     }
 
-    /// Cancelled when the lock is not held any more: lost, released or dropped.
+    /// Returns a token that is cancelled when the lock is lost, or when the guard is released or
+    /// dropped. Cancelling the returned token has no effect on the lock.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        let stop = self
+        let cancellation = self
             .0
-            .stop
-            .get_or_init(|| self.0.trust.over().child_token());
-        // Its holder may cancel a child without harm.
-        stop.child_token()
+            .cancellation
+            .get_or_init(|| self.0.validity.ended().child_token());
+        // The caller may cancel a child token without effect on other tokens.
+        cancellation.child_token()
     }
 
-    fn over(&self) -> LostReason {
+    fn lost_reason_or_expired(&self) -> LostReason {
         self.lost_reason().unwrap_or(LostReason::Expired)
     }
 
-    pub(crate) fn reach(&self) -> (Orders, Arc<Core>) {
-        (self.0.orders.clone(), Arc::clone(&self.0.core))
+    pub(crate) fn session_access(&self) -> (CommandSender, Arc<ClientRuntime>) {
+        (self.0.commands.clone(), Arc::clone(&self.0.runtime))
     }
 
-    /// The locks, as the broker names them.
+    /// Returns the names of the locks, as `namespace/name`.
     #[must_use]
     pub fn locks(&self) -> Vec<String> {
         let targets = self
@@ -249,7 +262,9 @@ impl Held {
             .grants
             .iter()
             .filter_map(|grant| grant.target.as_ref());
-        targets.map(|target| shown(&lock(target))).collect()
+        targets
+            .map(|target| display_lock(&lock_ref(target)))
+            .collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The Rust client of Leasehold, a lock broker.
 //!
-//! A lock is held while its [`Guard`] lives, and the guard knows when it is not any more: the broker
-//! says so, or the client's own clock does when the broker cannot be heard.
+//! A lock is held while its [`Guard`] exists. The guard reports the loss of the lock when the
+//! broker reports it, or when the client's own clock passes the end of the validity while no broker
+//! responds.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -37,44 +38,48 @@
 //!
 //! # What can be relied on
 //!
-//! * [`Held::is_valid`] is false, and stays false, before anybody else can get the lock, also after
-//!   this process or its machine stood still: validity counts from the *sending* of the last confirmed
-//!   heartbeat, on a clock that runs through a suspend, and ends a margin earlier.
-//! * That is not enough to protect data: between the check and the write the process may stand still.
-//!   Send [`Held::fencing_token`] with every write, and refuse smaller ones there.
-//! * A guard goes on over another broker when its broker is stopped, killed or cut off. The waits
-//!   keep their places in line.
-//! * Nothing is taken again silently: a lost lock stays lost.
+//! * [`Held::is_valid`] returns false, permanently, before another caller can acquire the lock.
+//!   This also holds after a pause of this process or its machine: validity counts from the
+//!   *sending* of the last confirmed heartbeat, on a clock that runs through a suspend, and ends a
+//!   safety margin earlier.
+//! * The validity alone does not protect data, because the process may pause between the check and
+//!   the write. Send [`Held::fencing_token`] with every write, and reject smaller tokens at the
+//!   resource.
+//! * When a broker is stopped, killed or disconnected, the client renews its leases over another
+//!   broker. Waiting calls keep their queue positions.
+//! * The client never acquires a lost lock again: a lost lock stays lost.
 //!
-//! Tests of code that takes locks need no broker: see [`fake`] (feature `fake`).
+//! Tests of code that acquires locks need no broker: see [`fake`] (feature `fake`).
 
 mod client;
 mod clock;
-mod core;
+mod command;
 mod election;
 mod endpoint;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod guard;
-mod keeper;
 mod lock;
-mod order;
 mod queue;
+mod runtime;
+mod session;
 mod target;
 mod telemetry;
-mod trust;
+mod validity;
 
-/// Transport security of https endpoints, as [`Builder::tls`] takes it.
+/// TLS types for https endpoints, used with [`Builder::tls`].
 #[cfg(feature = "tls")]
 pub use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 pub use self::{
     client::{Builder, Client},
     election::{Election, Observer},
-    error::{Busy, ConnectError, Error, Holder, LostReason, Refusal, ReleaseError, RunError},
+    error::{
+        ConnectError, Contention, Error, ErrorDetail, Holder, LostReason, ReleaseError, RunError,
+    },
     guard::{Guard, Held},
     lock::Lock,
-    queue::Place,
+    queue::QueuePosition,
     target::Target,
 };

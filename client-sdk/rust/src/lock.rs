@@ -1,4 +1,4 @@
-//! Taking a lock.
+//! Acquiring one or several locks.
 
 use std::{fmt, time::Duration};
 
@@ -11,44 +11,44 @@ use uuid::Uuid;
 use crate::{
     client::Client,
     clock,
-    core::Orders,
+    command::{AcquireCommand, AcquireParams, Command},
     error::{Error, RunError},
     guard::{Guard, Held},
-    order::{Ask, Call, Order},
-    queue::Place,
-    target::{Target, lock, shown},
+    queue::QueuePosition,
+    runtime::CommandSender,
+    target::{Target, display_lock, lock_ref},
     telemetry,
 };
 
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
-/// The longest wait that a broker allows; a longer one is several of these.
+/// Longest wait that a broker allows. A longer wait is split.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
 
-type OnQueue = Box<dyn FnMut(&Place) + Send>;
+type QueueCallback = Box<dyn FnMut(&QueuePosition) + Send>;
 
-/// A lock, or several, about to be taken. Made by [`Client::lock`] and [`Client::lock_all`].
+/// A request for one lock, or for several. Created by [`Client::lock`] and [`Client::lock_all`].
 #[must_use = "ends with acquire(), try_acquire() or run()"]
 pub struct Lock {
     client: Client,
-    call: Call,
+    params: AcquireParams,
     wait: Duration,
     attempts: (u32, Duration),
     under: Option<Held>,
-    on_queue: Option<OnQueue>,
+    on_queue: Option<QueueCallback>,
 }
 
-/// Tells the client's thread when the caller of an acquire is gone before its answer.
-struct Caller {
-    orders: Orders,
+/// Cancels an acquire on the client's thread when its caller is dropped before the result.
+struct CancelOnDrop {
+    commands: CommandSender,
     request_id: String,
-    is_answered: bool,
+    is_complete: bool,
 }
 
 impl Lock {
     pub(crate) fn new(client: &Client, targets: Vec<Target>) -> Self {
         Self {
             client: client.clone(),
-            call: Call {
+            params: AcquireParams {
                 targets: targets.into_iter().map(Target::into_proto).collect(),
                 owner: Owner::clone(&client.owner),
                 ttl: None,
@@ -65,104 +65,109 @@ impl Lock {
         }
     }
 
-    /// Together with others that share the lock.
+    /// Requests the lock as shared, together with other shared holders; see [`Target::shared`].
     pub fn shared(self) -> Self {
-        self.each(Target::shared)
+        self.map_targets(Target::shared)
     }
 
-    /// So many permits of the `limit` that the lock has.
+    /// Requests `permits` of the `limit` permits of a semaphore; see [`Target::permits`].
     pub fn permits(self, permits: u32, limit: u32) -> Self {
-        self.each(|target| target.permits(permits, limit))
+        self.map_targets(|target| target.permits(permits, limit))
     }
 
-    /// How long the lock can be trusted after each heartbeat, and so how long others wait when this
-    /// process dies. 1 s to 60 s unless the broker says otherwise; default 10 s.
+    /// Sets the time for which the lock stays valid after each heartbeat, and so the time that
+    /// others wait if this process dies. 1 s to 60 s unless the broker is configured otherwise;
+    /// default 10 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.call.ttl = Some(ttl);
+        self.params.ttl = Some(ttl);
         self
     }
 
-    /// How long [`acquire`](Self::acquire) and [`run`](Self::run) wait in line; default 30 s. After
-    /// each hour of a longer wait the place in line begins again at its end.
+    /// Sets the time for which [`acquire`](Self::acquire) and [`run`](Self::run) wait in the queue;
+    /// default 30 s. A longer wait than an hour enters the queue again at its end after each hour.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Why the lock is taken, for whoever finds it held. At most 512 bytes.
+    /// Sets the reason for the lock, for callers and operators that find it held. At most 512
+    /// bytes.
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
-        self.call.owner.reason = reason.into();
+        self.params.owner.reason = reason.into();
         self
     }
 
-    /// A label for lists and logs; at most 16.
+    /// Adds a label for lists and logs. At most 16 labels.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.call.owner.labels.insert(key.into(), value.into());
+        self.params.owner.labels.insert(key.into(), value.into());
         self
     }
 
-    /// The longest the lock may be held in all; then it is lost with
+    /// Sets the longest time for which the lock may be held in all. Then it is lost with
     /// [`LostReason::MaxHold`](crate::LostReason::MaxHold).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.call.max_hold = Some(max_hold);
+        self.params.max_hold = Some(max_hold);
         self
     }
 
-    /// Keeps the lock closed for so long after an expiry or revocation, at most 60 s; for resources
-    /// that cannot check fencing tokens.
+    /// Sets the time for which the lock grants nothing after an expiry or revocation, at most 60 s.
+    /// Use it for resources that cannot check fencing tokens.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
-        self.call.lock_delay = Some(lock_delay);
+        self.params.lock_delay = Some(lock_delay);
         self
     }
 
-    /// Frees the lock so long after this client's stream broke, even if this process may still trust
-    /// it: faster after a crash, but a holder behind a broken network may overlap with the next one.
+    /// Sets the time after which the lock is released when this client's stream breaks, even if the
+    /// lease is still valid. Frees the lock sooner after a crash, but a holder behind a broken
+    /// network may overlap with the next one.
     pub fn disconnect_grace(mut self, grace: Duration) -> Self {
-        self.call.disconnect_grace = Some(grace);
+        self.params.disconnect_grace = Some(grace);
         self
     }
 
-    /// Adds the lock to a lease that is held, or enters a lock once more that the lease has. Both
-    /// guards are lost together; each gives back what it took itself.
+    /// Adds the lock to the lease of `held`, or re-enters a lock that the lease already has. Both
+    /// guards are lost together. Each guard releases what its own call acquired.
     pub fn under(mut self, held: &Held) -> Self {
         self.under = Some(held.clone());
         self
     }
 
-    /// Calls `hook` with the place in line, at first and when it changes, at most once a second. It
-    /// is called while the acquire is polled, and ends with it.
-    pub fn on_queue(mut self, hook: impl FnMut(&Place) + Send + 'static) -> Self {
+    /// Calls `hook` with the queue position, initially and after changes, at most once a second.
+    /// The hook runs while the acquire is polled.
+    pub fn on_queue(mut self, hook: impl FnMut(&QueuePosition) + Send + 'static) -> Self {
         self.on_queue = Some(Box::new(hook));
         self
     }
 
-    /// Has [`try_acquire`](Self::try_acquire) try up to `attempts` times, `every` so often give or
-    /// take a quarter. Waiting in line, as [`acquire`](Self::acquire) does, is fair and faster.
+    /// Makes [`try_acquire`](Self::try_acquire) try up to `attempts` times, with pauses of `every`
+    /// plus or minus a quarter. Waiting in the queue with [`acquire`](Self::acquire) is fair and
+    /// faster.
     pub fn attempts(mut self, attempts: u32, every: Duration) -> Self {
         self.attempts = (attempts.max(1), every);
         self
     }
 
-    /// Takes the lock, waiting in line.
+    /// Acquires the lock, waiting in its queue.
     ///
     /// # Errors
-    /// [`Error::WaitTimeout`] if it was held for all of [`wait`](Self::wait), by whom it says;
-    /// [`Error::Unavailable`] up to 5 s after that if no broker could answer.
+    /// [`Error::WaitTimeout`] if the lock was held for the whole of [`wait`](Self::wait), with the
+    /// holders. [`Error::Unavailable`] up to 5 s later if no broker responded. Other variants for a
+    /// rejected request.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in line. A lock that was granted at that moment is
-    /// given back at once. If the connection is gone at that moment, too, the place in line is kept
-    /// for 6 s after its end, and a lock until it runs out.
+    /// Dropping the future leaves the queue. A lock that is granted at that moment is released at
+    /// once. If the connection is broken at that moment, the broker keeps the queue position for
+    /// 6 s after the end of the connection, and a granted lock until its lease expires.
     pub async fn acquire(mut self) -> Result<Guard, Error> {
-        let until = clock::now().saturating_add(self.wait);
+        let deadline = clock::now().saturating_add(self.wait);
         loop {
-            let left = until.saturating_sub(clock::now());
-            match self.ask(left.min(WAIT_MAX)).await {
-                Err(Error::WaitTimeout(_)) if clock::now() < until => {}
-                // A call that waited is repeated without a wait once its time is over.
-                Err(Error::Held(busy)) if !self.wait.is_zero() => {
-                    if clock::now() >= until {
-                        return Err(Error::WaitTimeout(busy));
+            let remaining = deadline.saturating_sub(clock::now());
+            match self.acquire_once(remaining.min(WAIT_MAX)).await {
+                Err(Error::WaitTimeout(_)) if clock::now() < deadline => {}
+                // A repeated call does not wait once the wait has ended, and is rejected as held.
+                Err(Error::Held(contention)) if !self.wait.is_zero() => {
+                    if clock::now() >= deadline {
+                        return Err(Error::WaitTimeout(contention));
                     }
                 }
                 result => return result,
@@ -170,21 +175,21 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free. `None`: somebody else has it.
+    /// Acquires the lock if it is free. Returns `None` if another caller holds it.
     ///
     /// # Errors
-    /// Everything but [`Error::Held`].
+    /// Every variant of [`Error`] except [`Error::Held`].
     ///
     /// # Cancel safety
-    /// As [`acquire`](Self::acquire).
+    /// See [`acquire`](Self::acquire).
     pub async fn try_acquire(mut self) -> Result<Option<Guard>, Error> {
         let (attempts, every) = self.attempts;
         for attempt in 1.. {
-            match self.ask(Duration::ZERO).await {
+            match self.acquire_once(Duration::ZERO).await {
                 Ok(guard) => return Ok(Some(guard)),
                 Err(Error::Held(_)) if attempt < attempts => {
                     let pause = every.mul_f64(rand::thread_rng().gen_range(0.75..1.25));
-                    self.client.core.sleep(pause).await;
+                    self.client.runtime.sleep(pause).await;
                 }
                 Err(Error::Held(_)) => break,
                 Err(error) => return Err(error),
@@ -193,15 +198,15 @@ impl Lock {
         Ok(None)
     }
 
-    /// Takes the lock, does the work and gives the lock back. When the lock is lost the work is
-    /// dropped where it stands.
+    /// Acquires the lock, runs `work` and releases the lock. If the lock is lost, the work is
+    /// dropped at its current await.
     ///
     /// # Errors
-    /// [`RunError::Lost`] if the lock was lost while the work went on; the other variants say what
-    /// failed before or after it.
+    /// [`RunError::Lost`] if the lock was lost during the work; [`RunError::Acquire`] and
+    /// [`RunError::Release`] for failures before and after it.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the work and gives the lock back.
+    /// Dropping the future drops the work and releases the lock.
     pub async fn run<T, F: Future<Output = T>>(
         self,
         work: impl FnOnce(Held) -> F,
@@ -209,30 +214,32 @@ impl Lock {
         let guard = self.acquire().await?;
         let work = work(guard.held());
         let done = tokio::select! {
-            // Before each step of the work.
+            // The loss is checked before each poll of the work.
             biased;
-            why = guard.lost() => return Err(why.into()),
-            done = work => done,
+            reason = guard.lost() => return Err(reason.into()),
+            output = work => output,
         };
         guard.release().await?;
         Ok(done)
     }
 
-    fn each(mut self, change: impl Fn(Target) -> Target) -> Self {
-        let targets = self.call.targets.drain(..);
+    fn map_targets(mut self, change: impl Fn(Target) -> Target) -> Self {
+        let targets = self.params.targets.drain(..);
         let changed = targets.map(|target| change(Target::from_proto(target)).into_proto());
-        self.call.targets = changed.collect();
+        self.params.targets = changed.collect();
         self
     }
 
-    /// One call with a request id of its own.
-    async fn ask(&mut self, wait: Duration) -> Result<Guard, Error> {
-        let targets = self.call.targets.iter();
-        let locks: Vec<_> = targets.map(|target| shown(&lock(target))).collect();
+    /// Sends one acquire with a new request id and waits for its result.
+    async fn acquire_once(&mut self, wait: Duration) -> Result<Guard, Error> {
+        let targets = self.params.targets.iter();
+        let locks: Vec<_> = targets
+            .map(|target| display_lock(&lock_ref(target)))
+            .collect();
         let span = debug_span!("lock.acquire", ?locks, ?wait);
-        let begun = clock::now();
-        let result = self.call(wait).instrument(span.clone()).await;
-        telemetry::waited(clock::now().saturating_sub(begun), &result);
+        let started_at = clock::now();
+        let result = self.request(wait).instrument(span.clone()).await;
+        telemetry::record_acquire(clock::now().saturating_sub(started_at), &result);
         span.in_scope(|| match &result {
             Ok(guard) => debug!(lease_id = guard.lease_id(), "granted"),
             Err(error) => debug!(%error, "not granted"),
@@ -240,63 +247,70 @@ impl Lock {
         result
     }
 
-    async fn call(&mut self, wait: Duration) -> Result<Guard, Error> {
-        let core = &self.client.core;
-        let (orders, slot) = match &self.under {
-            Some(held) => (held.reach().0, None),
-            None => core.place().map(|(orders, slot)| (orders, Some(slot)))?,
+    async fn request(&mut self, wait: Duration) -> Result<Guard, Error> {
+        let runtime = &self.client.runtime;
+        let (commands, slot) = match &self.under {
+            Some(held) => (held.session_access().0, None),
+            None => runtime
+                .session_with_capacity()
+                .map(|(commands, slot)| (commands, Some(slot)))?,
         };
-        let (answer, mut answered) = oneshot::channel();
-        let (place, mut places) = watch::channel(None);
-        self.call.request_id = Uuid::new_v4().to_string();
-        self.call.traceparent = telemetry::traceparent();
-        let ask = Ask {
-            call: self.call.clone(),
+        let (reply, mut response) = oneshot::channel();
+        let (queue_position, mut queue_positions) = watch::channel(None);
+        self.params.request_id = Uuid::new_v4().to_string();
+        self.params.traceparent = telemetry::traceparent();
+        let command = AcquireCommand {
+            params: self.params.clone(),
             slot,
             under: self.under.clone(),
             wait,
-            place,
-            answer,
-            orders: orders.clone(),
-            core: core.clone(),
+            position: queue_position,
+            reply,
+            commands: commands.clone(),
+            runtime: runtime.clone(),
         };
-        let request_id = self.call.request_id.clone();
-        let sent = orders.send(Order::Acquire(Box::new(ask)));
+        let request_id = self.params.request_id.clone();
+        let sent = commands.send(Command::Acquire(Box::new(command)));
         sent.map_err(|_| Error::Closed)?;
-        let mut caller = Caller {
-            orders,
+        let mut cancel_on_drop = CancelOnDrop {
+            commands,
             request_id,
-            is_answered: false,
+            is_complete: false,
         };
         loop {
             tokio::select! {
                 biased;
-                result = &mut answered => {
-                    caller.is_answered = true;
+                result = &mut response => {
+                    cancel_on_drop.is_complete = true;
                     return result.unwrap_or(Err(Error::Closed));
                 }
-                Ok(()) = places.changed() => {
-                    self.queued(places.borrow_and_update().as_ref());
+                Ok(()) = queue_positions.changed() => {
+                    self.notify_position(queue_positions.borrow_and_update().as_ref());
                 }
             }
         }
     }
 
-    fn queued(&mut self, place: Option<&Place>) {
-        let Some(place) = place else { return };
-        debug!(place.position, place.queue_length, "queued");
+    fn notify_position(&mut self, queue_position: Option<&QueuePosition>) {
+        let Some(queue_position) = queue_position else {
+            return;
+        };
+        debug!(
+            queue_position.position,
+            queue_position.queue_length, "queued"
+        );
         if let Some(hook) = &mut self.on_queue {
-            hook(place);
+            hook(queue_position);
         }
     }
 }
 
-impl Drop for Caller {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if !self.is_answered {
+        if !self.is_complete {
             let request_id = std::mem::take(&mut self.request_id);
-            // A keeper that has ended has given everything up.
-            let _ = self.orders.send(Order::Cancel { request_id });
+            // A session task that has ended has cancelled all its acquires.
+            let _ = self.commands.send(Command::Cancel { request_id });
         }
     }
 }
@@ -304,7 +318,7 @@ impl Drop for Caller {
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("targets", &self.call.targets)
+            .field("targets", &self.params.targets)
             .field("wait", &self.wait)
             .finish_non_exhaustive()
     }

@@ -1,15 +1,15 @@
-//! Where a waiting call stands.
+//! Queue position of a waiting call.
 
 use crate::error::Holder;
 
-/// A place in line. A hint: it was true when the broker looked, at most once a second.
+/// Position in the queue of a lock. A hint, which the broker updates at most once a second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
-    /// 1 is next.
+pub struct QueuePosition {
+    /// Position counted from 1, which is the next waiter.
     pub position: u32,
-    /// How many wait in all.
+    /// Number of all waiters.
     pub queue_length: u32,
-    /// Some who hold the lock; at most 5.
+    /// Some holders of the lock; at most 5.
     pub holders: Vec<Holder>,
 }

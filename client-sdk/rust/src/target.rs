@@ -1,8 +1,8 @@
-//! What to take: a lock's name, and how it is shared.
+//! The lock to acquire: its name and mode.
 
 use leasehold_proto::v1::{LockMode, LockRef, LockTarget};
 
-/// One lock to take, and how.
+/// A lock to acquire, and its mode.
 ///
 /// ```
 /// use leasehold::Target;
@@ -15,7 +15,8 @@ use leasehold_proto::v1::{LockMode, LockRef, LockTarget};
 pub struct Target(LockTarget);
 
 impl Target {
-    /// The lock with this name, 1-512 bytes without control characters, for one holder alone.
+    /// Creates a target for the lock with this name, 1 to 512 bytes without control characters. The
+    /// mode is exclusive.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self(LockTarget {
@@ -25,33 +26,33 @@ impl Target {
         })
     }
 
-    /// In this namespace, 1-63 characters of `[a-z0-9-]`, instead of `default`.
+    /// Sets the namespace, 1 to 63 characters of `[a-z0-9-]`. Default: `default`.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.0.namespace = namespace.into();
         self
     }
 
-    /// Together with any number of other holders that share it, but with none that does not.
+    /// Sets the mode to shared: any number of shared holders, and no holder of another mode.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.0.mode = LockMode::Shared.into();
         self
     }
 
-    /// As a semaphore: `permits` of the `limit` (1-1000) that the lock has in all. All callers name the
-    /// same limit; 0 takes the one in use.
+    /// Sets the mode to semaphore, with `permits` of the lock's `limit` (1 to 1000) permits. All
+    /// callers use the same limit; 0 means the limit in use.
     #[must_use]
     pub fn permits(mut self, permits: u32, limit: u32) -> Self {
         self.0.mode = LockMode::Semaphore.into();
-        // What does not fit is refused by the broker, as too much.
+        // Larger values are rejected by the broker as too large.
         self.0.permits = i32::try_from(permits).unwrap_or(i32::MAX);
         self.0.limit = i32::try_from(limit).unwrap_or(i32::MAX);
         self
     }
 
-    pub(crate) fn lock(&self) -> LockRef {
-        lock(&self.0)
+    pub(crate) fn lock_ref(&self) -> LockRef {
+        lock_ref(&self.0)
     }
 
     pub(crate) fn from_proto(target: LockTarget) -> Self {
@@ -75,8 +76,8 @@ impl From<String> for Target {
     }
 }
 
-/// The lock of a target, with the default namespace filled in.
-pub(crate) fn lock(target: &LockTarget) -> LockRef {
+/// Returns the lock of a target, with the default namespace filled in.
+pub(crate) fn lock_ref(target: &LockTarget) -> LockRef {
     let namespace = match target.namespace.as_str() {
         "" => "default",
         named => named,
@@ -87,7 +88,7 @@ pub(crate) fn lock(target: &LockTarget) -> LockRef {
     }
 }
 
-/// A lock for people.
-pub(crate) fn shown(lock: &LockRef) -> String {
+/// Formats a lock for people.
+pub(crate) fn display_lock(lock: &LockRef) -> String {
     format!("{}/{}", lock.namespace, lock.name)
 }

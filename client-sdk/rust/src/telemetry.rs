@@ -1,5 +1,5 @@
-//! What the client tells of itself with OpenTelemetry: the caller's trace context to the broker, and
-//! how long calls waited and locks were held to the program's meter. Without the feature nothing.
+//! OpenTelemetry: the trace context of calls, and histograms of wait and hold times on the
+//! program's meter. Does nothing without the feature.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use self::with_opentelemetry as imp;
 use self::without as imp;
 use crate::error::Error;
 
-/// The caller's trace context as in the W3C header of this name, by the program's global
-/// propagator; empty: none.
+/// Returns the caller's trace context as a W3C `traceparent` header, from the program's global
+/// propagator. Empty if there is none.
 pub(crate) fn traceparent() -> String {
     imp::traceparent()
 }
 
-/// A call has ended after this time.
-pub(crate) fn waited<T>(time: Duration, result: &Result<T, Error>) {
+/// Records the duration of an acquire.
+pub(crate) fn record_acquire<T>(time: Duration, result: &Result<T, Error>) {
     let outcome = match result {
         Ok(_) => "granted",
         Err(Error::Held(_)) => "held",
         Err(Error::WaitTimeout(_)) => "wait_timeout",
         Err(_) => "failed",
     };
-    imp::waited(time, outcome);
+    imp::record_acquire(time, outcome);
 }
 
-/// A guard has ended after this time.
-pub(crate) fn held(time: Duration, is_lost: bool) {
-    imp::held(time, if is_lost { "lost" } else { "released" });
+/// Records the time for which a guard was held.
+pub(crate) fn record_hold(time: Duration, is_lost: bool) {
+    imp::record_hold(time, if is_lost { "lost" } else { "released" });
 }
 
 #[cfg(feature = "opentelemetry")]
@@ -42,7 +42,7 @@ mod with_opentelemetry {
         hold: Histogram<f64>,
     }
 
-    /// Of the meter provider that the program has set by the first call.
+    /// Returns instruments of the meter provider that the program has set before the first call.
     fn instruments() -> &'static Instruments {
         static INSTRUMENTS: OnceLock<Instruments> = OnceLock::new();
         INSTRUMENTS.get_or_init(|| {
@@ -54,11 +54,11 @@ mod with_opentelemetry {
             Instruments {
                 wait: histogram(
                     "leasehold.client.wait.duration",
-                    "From a call to its answer, by outcome.",
+                    "Time from a call to its response, by outcome.",
                 ),
                 hold: histogram(
                     "leasehold.client.hold.duration",
-                    "From a grant to the end of its guard, by outcome.",
+                    "Time from a grant to the end of its guard, by outcome.",
                 ),
             }
         })
@@ -70,12 +70,12 @@ mod with_opentelemetry {
         headers.remove("traceparent").unwrap_or_default()
     }
 
-    pub(super) fn waited(time: Duration, outcome: &'static str) {
+    pub(super) fn record_acquire(time: Duration, outcome: &'static str) {
         let outcome = [KeyValue::new("outcome", outcome)];
         instruments().wait.record(time.as_secs_f64(), &outcome);
     }
 
-    pub(super) fn held(time: Duration, outcome: &'static str) {
+    pub(super) fn record_hold(time: Duration, outcome: &'static str) {
         let outcome = [KeyValue::new("outcome", outcome)];
         instruments().hold.record(time.as_secs_f64(), &outcome);
     }
@@ -89,7 +89,7 @@ mod without {
         String::new()
     }
 
-    pub(super) fn waited(_: Duration, _: &'static str) {}
+    pub(super) fn record_acquire(_: Duration, _: &'static str) {}
 
-    pub(super) fn held(_: Duration, _: &'static str) {}
+    pub(super) fn record_hold(_: Duration, _: &'static str) {}
 }

@@ -1,5 +1,4 @@
-//! The certificate that a client shows when it connects: the caller that it names, and until when it
-//! counts.
+//! Client certificates: the caller that a certificate names, and the period in which it is valid.
 
 use std::{
     fmt,
@@ -13,87 +12,89 @@ use tokio_util::sync::CancellationToken;
 use x509_parser::{extensions::GeneralName, parse_x509_certificate, prelude::X509Certificate};
 
 const SCHEME: &str = "spiffe://";
-/// Length of the longest SPIFFE ID.
+/// Maximum length of a SPIFFE ID.
 const ID_MAX: usize = 2_048;
-/// The tag of a URI among the names of a certificate (RFC 5280, section 4.2.1.6).
+/// Tag of a URI in the subject alternative names of a certificate (RFC 5280, section 4.2.1.6).
 const URI_TAG: u32 = 6;
-/// Longest time until the clock of the machine is read again: it may be set meanwhile.
-const CLOCK_CHECK: Duration = Duration::from_secs(60);
+/// Maximum time between two reads of the system clock, which may be set in the meantime.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A client's certificate, of which all clones share the end. Cheap to clone.
+/// A client certificate. All clones share its withdrawal. Cheap to clone.
 #[derive(Clone)]
-pub struct Certificate(Arc<Shown>);
+pub struct Certificate(Arc<CertificateState>);
 
-struct Shown {
-    name: Result<Arc<str>, Unnamed>,
+struct CertificateState {
+    name: Result<Arc<str>, CertificateNameError>,
     expires: SystemTime,
     chain: Vec<CertificateDer<'static>>,
     withdrawn: CancellationToken,
 }
 
-/// Why a certificate names no caller.
+/// The reason why a certificate names no caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unnamed {
-    /// It has no URI.
+pub enum CertificateNameError {
     NoUri,
-    /// It has several.
     SeveralUris,
-    /// Its URI is no SPIFFE ID of a workload.
+    /// The URI is not the SPIFFE ID of a workload.
     NoSpiffeId,
 }
 
 impl Certificate {
-    /// Reads the chain that a client has shown, its own certificate first. `None`: that cannot be read.
+    /// Parses the chain that a client has presented, with its own certificate first. Returns `None`
+    /// if the certificate cannot be parsed.
     #[must_use]
     pub fn read(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let (_, certificate) = parse_x509_certificate(chain.first()?).ok()?;
         let not_after = certificate.validity().not_after.timestamp();
         let not_after = Duration::from_secs(u64::try_from(not_after).unwrap_or_default());
-        Some(Self(Arc::new(Shown {
+        Some(Self(Arc::new(CertificateState {
             name: name(&certificate),
-            // The last second counts (RFC 5280, section 4.1.2.5).
+            // A certificate is valid through the last second (RFC 5280, section 4.1.2.5).
             expires: SystemTime::UNIX_EPOCH.checked_add(not_after + Duration::from_secs(1))?,
-            chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
+            chain: chain
+                .iter()
+                .map(|certificate_der| certificate_der.clone().into_owned())
+                .collect(),
             withdrawn: CancellationToken::new(),
         })))
     }
 
-    /// The caller that it names: its only URI, a SPIFFE ID.
+    /// Returns the caller that the certificate names: its only URI, a SPIFFE ID.
     ///
     /// # Errors
-    /// If it names none.
-    pub fn name(&self) -> Result<&Arc<str>, Unnamed> {
-        self.0.name.as_ref().map_err(|why| *why)
+    /// If the certificate names no caller.
+    pub fn name(&self) -> Result<&Arc<str>, CertificateNameError> {
+        self.0.name.as_ref().map_err(|error| *error)
     }
 
-    /// When it has expired.
+    /// Returns the time at which the certificate expires.
     #[must_use]
     pub fn expires(&self) -> SystemTime {
         self.0.expires
     }
 
-    /// The chain that the client has shown, its own certificate first.
+    /// Returns the chain that the client has presented, with its own certificate first.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.0.chain
     }
 
-    /// Notes that no authority that counts now has signed it.
+    /// Marks the certificate as withdrawn, because no current authority has signed it.
     pub fn withdraw(&self) {
         self.0.withdrawn.cancel();
     }
 
-    /// Returns whether it counts still.
+    /// Returns true if the certificate has neither expired nor been withdrawn.
     #[must_use]
-    pub fn counts(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         !self.0.withdrawn.is_cancelled() && SystemTime::now() < self.0.expires
     }
 
-    /// Waits until it counts no more.
-    pub async fn ended(&self) {
+    /// Waits until the certificate has expired or is withdrawn.
+    pub async fn until_invalid(&self) {
         tokio::select! {
             () = self.0.withdrawn.cancelled() => {}
-            () = reached(self.0.expires) => {}
+            () = sleep_until_system_time(self.0.expires) => {}
         }
     }
 }
@@ -107,30 +108,31 @@ impl fmt::Debug for Certificate {
     }
 }
 
-impl fmt::Display for Unnamed {
+impl fmt::Display for CertificateNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoUri => "it has no URI",
             Self::SeveralUris => "it has several URIs",
-            Self::NoSpiffeId => "its URI is no SPIFFE ID of a workload",
+            Self::NoSpiffeId => "its URI is not the SPIFFE ID of a workload",
         })
     }
 }
 
-/// Waits until the clock of the machine shows a time.
-pub(super) async fn reached(time: SystemTime) {
-    while let Ok(left) = time.duration_since(SystemTime::now())
-        && !left.is_zero()
+/// Waits until the system clock reaches `time`.
+pub(super) async fn sleep_until_system_time(time: SystemTime) {
+    while let Ok(remaining) = time.duration_since(SystemTime::now())
+        && !remaining.is_zero()
     {
-        sleep(left.min(CLOCK_CHECK)).await;
+        sleep(remaining.min(CLOCK_CHECK_INTERVAL)).await;
     }
 }
 
-/// Returns the only URI of a certificate. One beside others, of whatever scheme, names nobody (SPIFFE
-/// X.509-SVID, section 2), and one of another scheme could be the name of another kind of caller.
-fn name(certificate: &X509Certificate<'_>) -> Result<Arc<str>, Unnamed> {
+/// Returns the only URI of a certificate. A certificate with several URIs, of any scheme, names
+/// no caller (SPIFFE X.509-SVID, section 2). A URI of another scheme could be the name of
+/// another kind of caller.
+fn name(certificate: &X509Certificate<'_>) -> Result<Arc<str>, CertificateNameError> {
     let names = certificate.subject_alternative_name();
-    let names = names.map_err(|_| Unnamed::NoSpiffeId)?;
+    let names = names.map_err(|_| CertificateNameError::NoSpiffeId)?;
     let names = names.map_or(&[][..], |names| &names.value.general_names);
     let mut uris = names.iter().filter_map(|name| match name {
         GeneralName::URI(uri) => Some(Some(*uri)),
@@ -146,30 +148,31 @@ fn name(certificate: &X509Certificate<'_>) -> Result<Arc<str>, Unnamed> {
         | GeneralName::Invalid(..) => None,
     });
     match (uris.next(), uris.next()) {
-        (None, _) => Err(Unnamed::NoUri),
-        (Some(_), Some(_)) => Err(Unnamed::SeveralUris),
+        (None, _) => Err(CertificateNameError::NoUri),
+        (Some(_), Some(_)) => Err(CertificateNameError::SeveralUris),
         (Some(uri), None) => {
             let id = uri.filter(|uri| is_spiffe_id(uri));
-            id.map(Arc::from).ok_or(Unnamed::NoSpiffeId)
+            id.map(Arc::from).ok_or(CertificateNameError::NoSpiffeId)
         }
     }
 }
 
-/// Returns whether a URI is the SPIFFE ID of a workload (SPIFFE-ID, section 2): a trust domain, and a
-/// path without empty or relative segments.
+/// Returns true if a URI is the SPIFFE ID of a workload (SPIFFE-ID, section 2): a trust domain, and
+/// a path without empty or relative segments.
 fn is_spiffe_id(uri: &str) -> bool {
     let rest = uri.strip_prefix(SCHEME);
     let Some((domain, path)) = rest.and_then(|rest| rest.split_once('/')) else {
         return false;
     };
-    let is_mark = |byte: u8| matches!(byte, b'.' | b'-' | b'_');
-    let of_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || is_mark(byte);
-    let of_path = |byte: u8| byte.is_ascii_alphanumeric() || is_mark(byte);
+    let is_punctuation = |byte: u8| matches!(byte, b'.' | b'-' | b'_');
+    let is_domain_byte =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || is_punctuation(byte);
+    let is_path_byte = |byte: u8| byte.is_ascii_alphanumeric() || is_punctuation(byte);
     let is_segment =
-        |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(of_path);
+        |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(is_path_byte);
     uri.len() <= ID_MAX
         && !domain.is_empty()
-        && domain.bytes().all(of_domain)
+        && domain.bytes().all(is_domain_byte)
         && path.split('/').all(is_segment)
 }
 

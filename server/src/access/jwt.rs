@@ -1,4 +1,4 @@
-//! JSON Web Tokens (RFC 7519): whose they are, if one of the issuer's keys has signed them.
+//! Verification of JSON Web Tokens (RFC 7519) with the keys of one issuer.
 
 use std::{
     collections::HashMap,
@@ -19,46 +19,48 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{signatures::use_ring, tokens::Sum};
+use super::{signatures::use_ring, tokens::TokenDigest};
 
-/// How far the issuer's clock may be off.
+/// Tolerated clock skew of the issuer.
 const LEEWAY: Duration = Duration::from_secs(30);
-/// Tokens whose signatures are known to be good.
-const KNOWN_MOST: usize = 10_000;
+/// Maximum number of tokens whose verified claims are cached.
+const CACHE_MAX: usize = 10_000;
 /// The length of a public key for Ed25519 (RFC 8032, section 5.1.5).
 const ED25519_BYTES: usize = 32;
-const NEEDED: [&str; 4] = ["exp", "iss", "aud", "sub"];
-/// Values of `typ` of tokens that are meant for an API (RFC 7519, section 5.1; RFC 9068, section 4).
-const TYPES: [&str; 2] = ["jwt", "at+jwt"];
-/// Length of the shortest RSA key that may be used (RFC 7518, section 3.3).
+const REQUIRED_CLAIMS: [&str; 4] = ["exp", "iss", "aud", "sub"];
+/// Values of `typ` for tokens that are meant for an API (RFC 7519, section 5.1;
+/// RFC 9068, section 4).
+const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
+/// Minimum length of an RSA key (RFC 7518, section 3.3).
 const RSA_MIN_BITS: usize = 2_048;
 
-/// What the tokens of an issuer are known by.
+/// Verifies tokens of an issuer, and caches the claims of verified tokens.
 pub struct Jwt {
     keys: Vec<Key>,
-    /// By their digests. A signature costs more than all else in a call.
-    known: Mutex<HashMap<Sum, Shown>>,
-    /// A token named a key that is not here.
-    wants_keys: AtomicBool,
+    /// Claims of verified tokens, by the digest of the token. Verifying a signature is the most
+    /// expensive step of a call.
+    cache: Mutex<HashMap<TokenDigest, VerifiedToken>>,
+    /// True if a token named a key that is not in `keys`.
+    has_unknown_key: AtomicBool,
 }
 
 struct Key {
     id: Option<String>,
-    sum: Sum,
+    digest: TokenDigest,
     key: DecodingKey,
-    /// Pins the algorithms of this key: a token does not choose.
+    /// Restricts the algorithms to those of this key; the header of a token cannot
+    /// choose another one.
     validation: Validation,
 }
 
-/// What a token says.
+/// The verified claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
-    /// Its subject.
+pub(super) struct VerifiedToken {
     pub subject: String,
-    /// When it is worth nothing any more.
+    /// Time after which the token is rejected, [`LEEWAY`] after its `exp`.
     pub expires: SystemTime,
-    /// Of the key that has signed it.
-    pub(super) key: Sum,
+    /// Digest of the key that signed the token.
+    pub(super) key: TokenDigest,
 }
 
 #[derive(Deserialize)]
@@ -67,98 +69,101 @@ struct Claims {
     exp: f64,
 }
 
-/// A JSON Web Key Set. Each key is read alone: one of an unknown kind says nothing about the others.
+/// A JSON Web Key Set. Each key is parsed separately, so that an unsupported key does not
+/// affect the others.
 #[derive(Deserialize)]
 struct KeySet {
     keys: Vec<Value>,
 }
 
 impl Jwt {
-    /// Reads a JSON Web Key Set (RFC 7517). Keys that cannot be used are passed over; without any other
-    /// no token is good.
+    /// Parses a JSON Web Key Set (RFC 7517). Unusable keys are skipped; without a usable key every
+    /// token is rejected.
     ///
     /// # Errors
-    /// If the text is no key set.
+    /// If the text is not a JSON Web Key Set.
     pub fn new(key_set: &str, issuer: &str, audience: &str) -> Result<Self, String> {
         use_ring();
         let set: KeySet = serde_json::from_str(key_set)
-            .map_err(|error| format!("no JSON Web Key Set: {error}"))?;
+            .map_err(|error| format!("invalid JSON Web Key Set: {error}"))?;
         let keys = set.keys.into_iter();
         let keys = keys.filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
         Ok(Self {
             keys: keys
                 .filter_map(|jwk| Key::new(&jwk, issuer, audience))
                 .collect(),
-            known: Mutex::default(),
-            wants_keys: AtomicBool::default(),
+            cache: Mutex::default(),
+            has_unknown_key: AtomicBool::default(),
         })
     }
 
-    /// Returns true if no key can be used, so that no token is good.
+    /// Returns true if the key set has no usable key, so that every token is rejected.
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// What a token says whose signature is known to be good: `Some(None)` if it is too late. `None`:
-    /// it is not known.
-    pub(super) fn known(&self, token: &str) -> Option<Option<Shown>> {
+    /// Returns the cached claims of a token that was verified before. `None` if the token is not
+    /// cached; `Some(None)` if it is cached but has expired.
+    pub(super) fn cached(&self, token: &str) -> Option<Option<VerifiedToken>> {
         let digest = digest(token);
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = known.get(&digest)?;
-        Some((SystemTime::now() < shown.expires).then(|| shown.clone()))
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let verified = cache.get(&digest)?;
+        Some((SystemTime::now() < verified.expires).then(|| verified.clone()))
     }
 
-    /// What a token says, if it is good now. `None` tells nobody why not.
-    pub(super) fn verify(&self, token: &str) -> Option<Shown> {
-        let shown = self.signed(token)?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MOST {
+    /// Verifies a token and caches its claims. Returns `None` for an invalid token,
+    /// without the reason.
+    pub(super) fn verify(&self, token: &str) -> Option<VerifiedToken> {
+        let verified = self.verify_signature(token)?;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= CACHE_MAX {
             let now = SystemTime::now();
-            known.retain(|_, shown| now < shown.expires);
+            cache.retain(|_, verified| now < verified.expires);
         }
-        if known.len() < KNOWN_MOST {
-            known.insert(digest(token), shown.clone());
+        if cache.len() < CACHE_MAX {
+            cache.insert(digest(token), verified.clone());
         }
-        Some(shown)
+        Some(verified)
     }
 
-    /// Whether a token has named a key that is not here since it was asked last.
-    pub(super) fn wants_keys(&self) -> bool {
-        self.wants_keys.swap(false, Ordering::Relaxed)
+    /// Returns true if a token has named a missing key since the previous call,
+    /// and resets the flag.
+    pub(super) fn take_unknown_key_flag(&self) -> bool {
+        self.has_unknown_key.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the key is in use still.
-    pub(super) fn has(&self, key: &Sum) -> bool {
-        self.keys.iter().any(|known| known.sum == *key)
+    /// Returns true if the key set contains the key with this digest.
+    pub(super) fn contains_key(&self, key: &TokenDigest) -> bool {
+        self.keys.iter().any(|candidate| candidate.digest == *key)
     }
 
-    fn signed(&self, token: &str) -> Option<Shown> {
+    fn verify_signature(&self, token: &str) -> Option<VerifiedToken> {
         let header = decode_header(token).ok()?;
-        if !is_understood(&header) {
+        if !is_supported(&header) {
             return None;
         }
         let id = header.kid;
         if id.is_some() && self.keys.iter().all(|key| key.id != id) {
-            self.wants_keys.store(true, Ordering::Relaxed);
+            self.has_unknown_key.store(true, Ordering::Relaxed);
         }
-        let is_it = |key: &&Key| id.is_none() || key.id.is_none() || key.id == id;
-        let mut read = self.keys.iter().filter(is_it).filter_map(|key| {
+        let is_match = |key: &&Key| id.is_none() || key.id.is_none() || key.id == id;
+        let mut verified = self.keys.iter().filter(is_match).filter_map(|key| {
             let token = decode::<Claims>(token, &key.key, &key.validation).ok()?;
-            let expires = Duration::try_from_secs_f64(token.claims.exp).ok()? + LEEWAY;
-            Some(Shown {
+            let expires_at = Duration::try_from_secs_f64(token.claims.exp).ok()? + LEEWAY;
+            Some(VerifiedToken {
                 subject: token.claims.sub,
-                expires: SystemTime::UNIX_EPOCH.checked_add(expires)?,
-                key: key.sum,
+                expires: SystemTime::UNIX_EPOCH.checked_add(expires_at)?,
+                key: key.digest,
             })
         });
-        read.next()
+        verified.next()
     }
 }
 
 impl Key {
-    /// Returns `None` unless it is a public key for signatures that is long enough.
+    /// Returns `None` unless the key is a public signature key of sufficient length.
     fn new(jwk: &Jwk, issuer: &str, audience: &str) -> Option<Self> {
-        if !is_for_signatures(jwk) || !is_long_enough(jwk) || !is_whole(jwk) {
+        if !is_for_signatures(jwk) || !is_long_enough(jwk) || !has_valid_length(jwk) {
             return None;
         }
         let key = DecodingKey::from_jwk(jwk).ok()?;
@@ -173,32 +178,33 @@ impl Key {
         validation.validate_nbf = true;
         validation.set_issuer(&[issuer]);
         validation.set_audience(&[audience]);
-        validation.set_required_spec_claims(&NEEDED);
+        validation.set_required_spec_claims(&REQUIRED_CLAIMS);
         Some(Self {
             id: jwk.common.key_id.clone(),
-            sum: digest(&serde_json::to_string(jwk).ok()?),
+            digest: digest(&serde_json::to_string(jwk).ok()?),
             key,
             validation,
         })
     }
 }
 
-/// Returns whether a token is of a type for APIs and asks for no extension: none is known here, and a
-/// token must be refused that names an unknown one as critical (RFC 7515, section 4.1.11).
-fn is_understood(header: &Header) -> bool {
-    let is_known = |typ: &String| {
+/// Returns true if the token's type is one for APIs and its header has no `crit`. A token that
+/// requires an unknown extension must be rejected (RFC 7515, section 4.1.11), and no extension
+/// is supported here.
+fn is_supported(header: &Header) -> bool {
+    let is_known_type = |typ: &String| {
         let typ = typ.to_ascii_lowercase();
-        TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
+        ACCEPTED_TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
     };
-    header.crit.is_none() && header.typ.as_ref().is_none_or(is_known)
+    header.crit.is_none() && header.typ.as_ref().is_none_or(is_known_type)
 }
 
 fn is_for_signatures(jwk: &Jwk) -> bool {
     let key = &jwk.common;
-    let is_meant = |usage: &PublicKeyUse| *usage == PublicKeyUse::Signature;
-    let verifies = |operations: &Vec<KeyOperations>| operations.contains(&KeyOperations::Verify);
-    key.public_key_use.as_ref().is_none_or(is_meant)
-        && key.key_operations.as_ref().is_none_or(verifies)
+    let is_signature = |usage: &PublicKeyUse| *usage == PublicKeyUse::Signature;
+    let can_verify = |operations: &Vec<KeyOperations>| operations.contains(&KeyOperations::Verify);
+    key.public_key_use.as_ref().is_none_or(is_signature)
+        && key.key_operations.as_ref().is_none_or(can_verify)
 }
 
 fn is_long_enough(jwk: &Jwk) -> bool {
@@ -213,9 +219,9 @@ fn is_long_enough(jwk: &Jwk) -> bool {
     (modulus.len() - first) * 8 - zeros >= RSA_MIN_BITS
 }
 
-/// Returns false for an Ed25519 key of another length than such keys have. jsonwebtoken does not check
-/// it, and panics at the first token for a shorter key.
-fn is_whole(jwk: &Jwk) -> bool {
+/// Returns false for an Ed25519 key of the wrong length. jsonwebtoken does not check the length,
+/// and panics at the first token for a shorter key.
+fn has_valid_length(jwk: &Jwk) -> bool {
     let AlgorithmParameters::OctetKeyPair(key) = &jwk.algorithm else {
         return true;
     };
@@ -223,7 +229,7 @@ fn is_whole(jwk: &Jwk) -> bool {
     bytes.is_ok_and(|bytes| bytes.len() == ED25519_BYTES)
 }
 
-fn digest(text: &str) -> Sum {
+fn digest(text: &str) -> TokenDigest {
     Sha256::digest(text.as_bytes()).into()
 }
 
@@ -248,17 +254,17 @@ mod tests {
         jwt.keys.len()
     }
 
-    /// A public key on P-256 with these fields besides.
-    fn ec(other: &Value) -> Value {
+    /// Returns a public P-256 key with the additional fields of `extra`.
+    fn ec(extra: &Value) -> Value {
         let mut key = json!({
             "kty": "EC", "crv": "P-256", "alg": "ES256",
             "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
             "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
         });
-        let (Value::Object(fields), Value::Object(other)) = (&mut key, other) else {
+        let (Value::Object(fields), Value::Object(extra)) = (&mut key, extra) else {
             panic!("both are objects");
         };
-        fields.extend(other.clone());
+        fields.extend(extra.clone());
         key
     }
 
@@ -268,7 +274,7 @@ mod tests {
 
     #[test]
     fn keys_for_other_uses_are_passed_over() {
-        for (other, count) in [
+        for (fields, count) in [
             (json!({}), 1),
             (json!({ "use": "sig" }), 1),
             (json!({ "key_ops": ["sign", "verify"] }), 1),
@@ -280,24 +286,24 @@ mod tests {
             (json!({ "kty": "other" }), 0),
             (json!({ "alg": "none" }), 0),
         ] {
-            assert_eq!(usable(json!([ec(&other)])), count, "{other}");
-            let beside = json!([ec(&other), ec(&json!({}))]);
-            assert_eq!(usable(beside), count + 1, "{other}");
+            assert_eq!(usable(json!([ec(&fields)])), count, "{fields}");
+            let keys = json!([ec(&fields), ec(&json!({}))]);
+            assert_eq!(usable(keys), count + 1, "{fields}");
         }
         let secret = json!([{ "kty": "oct", "k": "c2VjcmV0" }]);
         assert_eq!((usable(secret), usable(json!([]))), (0, 0));
     }
 
     #[test]
-    fn short_rsa_keys_are_passed_over() {
-        let mut longest_refused = [0xff; 256];
-        longest_refused[0] = 0x7f;
+    fn short_rsa_keys_are_ignored() {
+        let mut longest_rejected = [0xff; 256];
+        longest_rejected[0] = 0x7f;
         let mut padded = vec![0; 200];
         padded.extend([0xff; 128]);
         for (modulus, count) in [
             (&[0x80; 256][..], 1),
             (&[0xff; 512], 1),
-            (&longest_refused, 0),
+            (&longest_rejected, 0),
             (&[0xff; 128], 0),
             (&padded, 0),
             (&[0; 512], 0),
@@ -308,16 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_set_is_refused() {
+    fn an_invalid_key_set_is_rejected() {
         for text in ["", "[]", "{}", r#"{"keys": 1}"#, "<html></html>"] {
             let problem = Jwt::new(text, "issuer", "audience").expect_err("no key set");
-            assert!(problem.starts_with("no JSON Web Key Set"), "{problem}");
+            assert!(problem.starts_with("invalid JSON Web Key Set"), "{problem}");
         }
     }
 
     #[test]
-    fn tokens_that_ask_for_more_are_not_understood() {
-        for (header, is_good) in [
+    fn tokens_with_unknown_types_or_critical_headers_are_rejected() {
+        for (header, is_accepted) in [
             (json!({}), true),
             (json!({ "typ": "JWT" }), true),
             (json!({ "typ": "jwt" }), true),
@@ -330,17 +336,17 @@ mod tests {
             (json!({ "crit": ["b64"] }), false),
         ] {
             let mut fields = json!({ "alg": "ES256" });
-            let (Value::Object(fields_of), Value::Object(other)) = (&mut fields, &header) else {
+            let (Value::Object(map), Value::Object(extra)) = (&mut fields, &header) else {
                 panic!("both are objects");
             };
-            fields_of.extend(other.clone());
+            map.extend(extra.clone());
             let parsed: Header = serde_json::from_value(fields).expect("a header");
-            assert_eq!(is_understood(&parsed), is_good, "{header}");
+            assert_eq!(is_supported(&parsed), is_accepted, "{header}");
         }
     }
 
     #[test]
-    fn ed25519_keys_of_another_length_are_passed_over() {
+    fn ed25519_keys_of_another_length_are_ignored() {
         let key = |bytes: usize| {
             let x = BASE64URL_NOPAD.encode(&vec![9; bytes]);
             format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#)
@@ -361,17 +367,20 @@ mod tests {
         let jwt = Jwt::new(&samples.to_string(), "https://issuer.test", "leasehold");
         let jwt = jwt.expect("public keys");
         let token = |name: &str| samples["tokens"][name].as_str().expect("a token");
-        let shown = jwt.verify(token("EdDSA")).expect("a good token");
-        let remember = |number: usize, shown: &Shown| {
-            let mut known = jwt.known.lock().expect("nobody has panicked");
-            known.insert(digest(&number.to_string()), shown.clone());
+        let verified = jwt.verify(token("EdDSA")).expect("a good token");
+        let insert = |number: usize, verified: &VerifiedToken| {
+            let mut cache = jwt.cache.lock().expect("not poisoned");
+            cache.insert(digest(&number.to_string()), verified.clone());
         };
-        (1..KNOWN_MOST).for_each(|number| remember(number, &shown));
+        (1..CACHE_MAX).for_each(|number| insert(number, &verified));
         assert!(jwt.verify(token("ES256")).is_some());
-        assert_eq!(jwt.known(token("ES256")), None, "it is verified again");
-        let expires = SystemTime::UNIX_EPOCH;
-        remember(1, &Shown { expires, ..shown });
+        assert_eq!(jwt.cached(token("ES256")), None, "it is verified again");
+        let expired = VerifiedToken {
+            expires: SystemTime::UNIX_EPOCH,
+            ..verified
+        };
+        insert(1, &expired);
         assert!(jwt.verify(token("ES256")).is_some());
-        assert!(jwt.known(token("ES256")).is_some());
+        assert!(jwt.cached(token("ES256")).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The key set of an issuer that is on the web.
+//! Download of an issuer's JSON Web Key Set.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,34 +14,34 @@ use ureq::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Key sets have a few keys of a few hundred bytes.
-const BYTES_MOST: u64 = 256 * 1_024;
+/// Maximum size of a key set. Typical ones have a few keys of a few hundred bytes.
+const BYTES_MAX: u64 = 256 * 1_024;
 
-/// Where the key set is.
+/// The URL of a key set and the CA of its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySetUrl {
-    /// `https://`.
+    /// The URL; its scheme must be `https`.
     pub url: String,
-    /// Who signs the certificate of that server (PEM); `None`: whom the machine trusts.
+    /// File of CA certificates (PEM) that verify the server. `None`: the system trust store.
     pub ca: Option<PathBuf>,
 }
 
 impl KeySetUrl {
-    /// What is there now.
+    /// Downloads the key set.
     ///
     /// # Errors
-    /// Why not, with the address.
+    /// The cause, with the URL.
     pub(super) async fn get(&self) -> Result<String, String> {
-        let asked = self.clone();
-        let got = spawn_blocking(move || asked.ask()).await;
-        let got = got.unwrap_or_else(|error| Err(error.to_string()));
-        got.map_err(|why| format!("no key set from {}: {why}", self.url))
+        let source = self.clone();
+        let result = spawn_blocking(move || source.request()).await;
+        let result = result.unwrap_or_else(|error| Err(error.to_string()));
+        result.map_err(|error| format!("cannot download the key set from {}: {error}", self.url))
     }
 
-    fn ask(&self) -> Result<String, String> {
-        let asked = self.agent()?.get(&self.url).call();
-        let mut reply = asked.map_err(|error| error.to_string())?;
-        text_of(reply.body_mut())
+    fn request(&self) -> Result<String, String> {
+        let result = self.agent()?.get(&self.url).call();
+        let mut response = result.map_err(|error| error.to_string())?;
+        text_of(response.body_mut())
     }
 
     fn agent(&self) -> Result<Agent, String> {
@@ -74,7 +74,7 @@ impl KeySetUrl {
 }
 
 fn text_of(body: &mut Body) -> Result<String, String> {
-    let body = body.with_config().limit(BYTES_MOST);
+    let body = body.with_config().limit(BYTES_MAX);
     body.read_to_string().map_err(|error| error.to_string())
 }
 
@@ -84,19 +84,19 @@ mod tests {
 
     #[test]
     fn an_issuer_has_five_seconds_to_answer() {
-        let site = KeySetUrl {
+        let source = KeySetUrl {
             url: "https://issuer.test/keys".to_owned(),
             ca: None,
         };
-        let agent = site.agent().expect("a client");
+        let agent = source.agent().expect("a client");
         assert_eq!(agent.config().timeouts().global, Some(TIMEOUT));
     }
 
     #[test]
     fn a_key_set_has_256_kib_at_most() {
-        let most = usize::try_from(BYTES_MOST).expect("a size");
-        let read = |bytes| text_of(&mut Body::builder().data(vec![b' '; bytes]));
-        assert_eq!(read(most).map(|text| text.len()), Ok(most));
-        assert!(read(most + 1).is_err());
+        let max_bytes = usize::try_from(BYTES_MAX).expect("a size");
+        let read_body = |bytes| text_of(&mut Body::builder().data(vec![b' '; bytes]));
+        assert_eq!(read_body(max_bytes).map(|text| text.len()), Ok(max_bytes));
+        assert!(read_body(max_bytes + 1).is_err());
     }
 }

@@ -1,9 +1,8 @@
-//! Patterns of names: `*` stands for any characters, or none.
+//! Name patterns, in which `*` matches any number of characters.
 
-/// A pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// What stands between the stars.
+    /// The literal parts between the asterisks.
     parts: Vec<String>,
 }
 
@@ -13,29 +12,30 @@ impl Pattern {
         Self { parts }
     }
 
-    /// What it says, if that is one name.
+    /// Returns the text of a pattern without asterisks.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
-            [only] => Some(only),
+            [literal] => Some(literal),
             _ => None,
         }
     }
 
     pub(super) fn matches(&self, name: &str) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else {
-            return self.parts.first().is_some_and(|only| only == name);
+            return self.parts.first().is_some_and(|literal| literal == name);
         };
-        let Some(mut rest) = name.strip_prefix(first.as_str()) else {
+        let Some(mut remaining) = name.strip_prefix(first.as_str()) else {
             return false;
         };
-        // The first place of each part leaves the most for those behind it.
+        // Matching each part at its first occurrence leaves the longest rest for
+        // the parts after it.
         for part in middle {
-            let Some(at) = rest.find(part.as_str()) else {
+            let Some(index) = remaining.find(part.as_str()) else {
                 return false;
             };
-            rest = &rest[at + part.len()..];
+            remaining = &remaining[index + part.len()..];
         }
-        rest.ends_with(last.as_str())
+        remaining.ends_with(last.as_str())
     }
 }
 

@@ -1,4 +1,5 @@
-//! The rules: each allows some callers some verbs on some locks. What no rule allows is denied.
+//! Authorization rules. Each rule allows some callers some verbs on some locks; all other
+//! requests are denied.
 
 use std::fmt;
 
@@ -7,18 +8,18 @@ use toml::{Table, Value};
 use super::pattern::Pattern;
 use crate::lock::LockKey;
 
-/// What is done to a lock.
+/// A kind of operation on a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Acquire, renew, release, attach.
+    /// Acquire, renew, release and attach.
     Acquire,
-    /// See who holds it and who waits.
+    /// Read the holders and waiters.
     Observe,
-    /// Find it in lists and watches.
+    /// Find the lock in lists and watches.
     List,
-    /// Take it away from its holder.
+    /// Revoke a lease on the lock.
     ForceRelease,
-    /// Set its limit.
+    /// Set the limit of the lock.
     Admin,
 }
 
@@ -29,7 +30,6 @@ impl fmt::Display for Verb {
     }
 }
 
-/// All rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -50,11 +50,11 @@ const VERBS: [(&str, Verb); 5] = [
     ("force_release", Verb::ForceRelease),
     ("admin", Verb::Admin),
 ];
-const KEYS: [&str; 4] = ["callers", "verbs", "namespaces", "names"];
+const RULE_KEYS: [&str; 4] = ["callers", "verbs", "namespaces", "names"];
 
 impl Policy {
-    /// Everybody may do everything: the policy of a broker that does not ask who calls.
-    pub fn open() -> Self {
+    /// Returns a policy that allows every caller every verb, for a broker without authentication.
+    pub fn allow_all() -> Self {
         let all = || vec![Pattern::new("*")];
         let rule = Rule {
             callers: all(),
@@ -65,26 +65,26 @@ impl Policy {
         Self { rules: vec![rule] }
     }
 
-    /// The namespaces that rules name as they are called.
+    /// Returns the namespaces that rules name without a pattern.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
         let patterns = self.rules.iter().flat_map(|rule| &rule.namespaces);
         patterns.filter_map(Pattern::literal)
     }
 
-    /// Reads `[[rule]]` tables of TOML, each with `callers`, `verbs`, and, where not all are meant,
-    /// `namespaces` and `names`.
+    /// Parses `[[rule]]` tables of TOML. `callers` and `verbs` are required; `namespaces` and
+    /// `names` match all if they are absent.
     ///
     /// # Errors
-    /// Every problem, one sentence each.
+    /// A sentence for every problem.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let table: Table = text
             .parse()
             .map_err(|error: toml::de::Error| vec![error.message().to_owned()])?;
         let mut problems = Vec::new();
         for key in table.keys().filter(|key| *key != "rule") {
-            problems.push(format!("{key}: no such key; rules are tables [[rule]]"));
+            problems.push(format!("{key}: unknown key; rules are tables [[rule]]"));
         }
-        let given = match table.get("rule") {
+        let tables = match table.get("rule") {
             None => &[][..],
             Some(Value::Array(rules)) => rules.as_slice(),
             Some(_) => {
@@ -92,10 +92,11 @@ impl Policy {
                 &[]
             }
         };
-        let numbered = (1..).zip(given);
-        let rules = numbered.filter_map(|(number, rule)| {
-            let mut wrong = |why: String| problems.push(format!("rule {number}: {why}"));
-            read(rule, &mut wrong)
+        let numbered_rules = (1..).zip(tables);
+        let rules = numbered_rules.filter_map(|(number, rule)| {
+            let mut add_problem =
+                |problem: String| problems.push(format!("rule {number}: {problem}"));
+            parse_rule(rule, &mut add_problem)
         });
         let rules = rules.collect();
         match problems.is_empty() {
@@ -104,65 +105,70 @@ impl Policy {
         }
     }
 
-    /// Whether a caller of this name may do that.
+    /// Returns true if a rule allows the caller to use `verb` on the lock.
     pub fn allows(&self, caller: &str, verb: Verb, lock: &LockKey) -> bool {
         let mut rules = self.rules.iter();
         rules.any(|rule| {
             rule.verbs.contains(&verb)
-                && any(&rule.callers, caller)
-                && any(&rule.namespaces, lock.namespace())
-                && any(&rule.names, lock.name())
+                && matches_any(&rule.callers, caller)
+                && matches_any(&rule.namespaces, lock.namespace())
+                && matches_any(&rule.names, lock.name())
         })
     }
 
-    /// Whether a caller may do that to any lock at all.
+    /// Returns true if a rule allows the caller to use `verb` on at least one lock.
     pub fn allows_some(&self, caller: &str, verb: Verb) -> bool {
         let mut rules = self.rules.iter();
-        rules.any(|rule| rule.verbs.contains(&verb) && any(&rule.callers, caller))
+        rules.any(|rule| rule.verbs.contains(&verb) && matches_any(&rule.callers, caller))
     }
 }
 
-fn any(patterns: &[Pattern], name: &str) -> bool {
+fn matches_any(patterns: &[Pattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(name))
 }
 
-fn read(rule: &Value, wrong: &mut impl FnMut(String)) -> Option<Rule> {
+fn parse_rule(rule: &Value, add_problem: &mut impl FnMut(String)) -> Option<Rule> {
     let Value::Table(rule) = rule else {
-        wrong("it is no table".to_owned());
+        add_problem("must be a table".to_owned());
         return None;
     };
-    for key in rule.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-        wrong(format!("{key}: no such key; there are {}", KEYS.join(", ")));
+    for key in rule.keys().filter(|key| !RULE_KEYS.contains(&key.as_str())) {
+        add_problem(format!(
+            "{key}: unknown key; expected one of {}",
+            RULE_KEYS.join(", ")
+        ));
     }
-    let mut texts = |key: &str, is_needed: bool| match rule.get(key) {
-        None if !is_needed => Some(vec!["*"]),
+    let mut texts = |key: &str, is_required: bool| match rule.get(key) {
+        None if !is_required => Some(vec!["*"]),
         None => {
-            wrong(format!("{key}: is missing"));
+            add_problem(format!("{key}: is missing"));
             None
         }
         Some(Value::Array(list)) if !list.is_empty() => {
             let texts: Option<Vec<_>> = list.iter().map(Value::as_str).collect();
             if texts.is_none() {
-                wrong(format!("{key}: must be a list of texts"));
+                add_problem(format!("{key}: must be a list of strings"));
             }
             texts
         }
         Some(_) => {
-            wrong(format!("{key}: must be a list of texts, at least one"));
+            add_problem(format!("{key}: must be a non-empty list of strings"));
             None
         }
     };
     let (callers, verbs) = (texts("callers", true), texts("verbs", true));
     let (namespaces, names) = (texts("namespaces", false), texts("names", false));
-    let mut known = |name: &str| {
-        let verb = VERBS.iter().find(|(known, _)| *known == name);
+    let mut parse_verb = |name: &str| {
+        let verb = VERBS.iter().find(|(verb_name, _)| *verb_name == name);
         if verb.is_none() {
             let all = VERBS.map(|(name, _)| name).join(", ");
-            wrong(format!("verbs: {name:?} is none; there are {all}"));
+            add_problem(format!(
+                "verbs: unknown verb {name:?}; expected one of {all}"
+            ));
         }
         verb.map(|(_, verb)| *verb)
     };
-    let verbs: Vec<_> = verbs?.into_iter().map(&mut known).collect();
+    let verbs: Vec<_> = verbs?.into_iter().map(&mut parse_verb).collect();
     let patterns = |texts: Vec<&str>| texts.into_iter().map(Pattern::new).collect();
     Some(Rule {
         callers: patterns(callers?),
@@ -221,12 +227,12 @@ mod tests {
                 .expect("legal")
                 .allows("", Verb::List, &invoice)
         );
-        assert!(Policy::open().allows("", Verb::Admin, &invoice));
+        assert!(Policy::allow_all().allows("", Verb::Admin, &invoice));
     }
 
     #[test]
-    fn every_problem_is_told() {
-        let wrong = r#"
+    fn every_problem_is_reported() {
+        let invalid = r#"
             other = 1
             [[rule]]
             callers = []
@@ -238,17 +244,18 @@ mod tests {
             callers = ["a"]
             verbs = "list"
         "#;
-        let problems = Policy::parse(wrong).expect_err("wrong");
+        let problems = Policy::parse(invalid).expect_err("wrong");
         assert_eq!(
             problems,
             [
-                "other: no such key; rules are tables [[rule]]",
-                "rule 1: callers: must be a list of texts, at least one",
-                "rule 1: verbs: \"aquire\" is none; there are acquire, observe, list, force_release, admin",
-                "rule 2: caller: no such key; there are callers, verbs, namespaces, names",
-                "rule 2: callers: must be a list of texts",
+                "other: unknown key; rules are tables [[rule]]",
+                "rule 1: callers: must be a non-empty list of strings",
+                "rule 1: verbs: unknown verb \"aquire\"; expected one of acquire, observe, list, \
+                 force_release, admin",
+                "rule 2: caller: unknown key; expected one of callers, verbs, namespaces, names",
+                "rule 2: callers: must be a list of strings",
                 "rule 2: verbs: is missing",
-                "rule 3: verbs: must be a list of texts, at least one",
+                "rule 3: verbs: must be a non-empty list of strings",
             ]
         );
     }

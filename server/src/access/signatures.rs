@@ -1,4 +1,4 @@
-//! Verifies the signatures of JSON Web Tokens with ring, which also does TLS.
+//! Verification of JWT signatures with ring, which is also used for TLS.
 
 use jsonwebtoken::{
     Algorithm, DecodingKey, DecodingKeyKind,
@@ -31,9 +31,10 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Has jsonwebtoken verify with ring in this process. Further calls do nothing.
+/// Installs ring as the signature verifier of jsonwebtoken in this process.
+/// Further calls do nothing.
 pub(super) fn use_ring() {
-    // An error says that it is installed already.
+    // An error means that a provider is already installed.
     let _ = RING.install_default();
 }
 
@@ -51,12 +52,14 @@ enum Scheme {
 
 impl RingVerifier {
     /// # Errors
-    /// If the algorithm has a shared secret, or is not of the family of the key.
+    /// If the algorithm uses a shared secret, or does not belong to the family of the key.
     fn new(algorithm: Algorithm, key: &DecodingKey) -> Result<Self, Error> {
         if algorithm.family() != key.family() {
             return Err(ErrorKind::InvalidKeyFormat.into());
         }
-        let scheme = SCHEMES.iter().find(|(known, _)| *known == algorithm);
+        let scheme = SCHEMES
+            .iter()
+            .find(|(candidate, _)| *candidate == algorithm);
         let (_, scheme) = scheme.ok_or(ErrorKind::UnsupportedAlgorithm)?;
         Ok(Self {
             algorithm,
@@ -95,7 +98,8 @@ mod tests {
 
     use crate::access::Jwt;
 
-    /// Public keys, and tokens until 2100 that another library has signed with their private halves.
+    /// Public keys, and tokens that are valid until 2100. Another library signed the tokens
+    /// with the private keys.
     const SAMPLES: &str = include_str!("signatures/samples.json");
 
     struct Samples {
@@ -121,7 +125,7 @@ mod tests {
         }
 
         fn subject(&self, token: &str) -> Option<String> {
-            self.jwt.verify(token).map(|shown| shown.subject)
+            self.jwt.verify(token).map(|verified| verified.subject)
         }
     }
 
@@ -133,14 +137,14 @@ mod tests {
         ] {
             let token = samples.token(name);
             assert_eq!(samples.subject(token).as_deref(), Some(name));
-            // A bit of the signature that is not padding of Base64.
-            let at = token.len() - 9;
-            let other = if token[at..].starts_with('A') {
+            // Changes a bit of the signature that is not Base64 padding.
+            let index = token.len() - 9;
+            let replacement = if token[index..].starts_with('A') {
                 'B'
             } else {
                 'A'
             };
-            let forged = format!("{}{other}{}", &token[..at], &token[at + 1..]);
+            let forged = format!("{}{replacement}{}", &token[..index], &token[index + 1..]);
             assert_eq!(samples.subject(&forged), None, "{name}: {forged}");
         }
     }

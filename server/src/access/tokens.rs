@@ -1,4 +1,4 @@
-//! Tokens that callers show: the broker knows their digests only.
+//! Static bearer tokens, of which the broker stores only the digests.
 
 use std::collections::HashSet;
 
@@ -6,19 +6,19 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// A digest.
-pub(super) type Sum = [u8; 32];
+/// SHA-256 digest of a token or a key.
+pub(super) type TokenDigest = [u8; 32];
 
-/// Callers, and the digests of their tokens. Several tokens of one caller are valid at once.
+/// Callers and the digests of their tokens. A caller can have several valid tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tokens(Vec<(String, Sum)>);
+pub struct Tokens(Vec<(String, TokenDigest)>);
 
 impl Tokens {
-    /// Reads lines of a caller's name and the SHA-256 of a token in hexadecimal digits. `#` begins a
-    /// comment.
+    /// Parses lines, each with a caller's name and the SHA-256 of a token in hexadecimal digits.
+    /// `#` begins a comment.
     ///
     /// # Errors
-    /// Every line that is wrong. No text of the file is in it.
+    /// A message for every invalid line. Messages contain no text of the file.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let (mut tokens, mut problems, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for (number, line) in (1..).zip(text.lines()) {
@@ -26,15 +26,17 @@ impl Tokens {
             let words: Vec<_> = line.split_whitespace().collect();
             match words.as_slice() {
                 [] => {}
-                [name, sum] => match digest(sum) {
-                    Some(sum) if seen.insert(sum) => tokens.push(((*name).to_owned(), sum)),
-                    Some(_) => problems.push(format!("line {number}: this token is there twice")),
+                [name, hex_digest] => match digest(hex_digest) {
+                    Some(digest) if seen.insert(digest) => {
+                        tokens.push(((*name).to_owned(), digest))
+                    }
+                    Some(_) => problems.push(format!("line {number}: duplicate token")),
                     None => problems.push(format!(
-                        "line {number}: behind the name must be 64 hexadecimal digits, the SHA-256 \
-                         of a token"
+                        "line {number}: the name must be followed by 64 hexadecimal digits, the \
+                         SHA-256 of a token"
                     )),
                 },
-                _ => problems.push(format!("line {number}: must be a name and a digest")),
+                _ => problems.push(format!("line {number}: must contain a name and a digest")),
             }
         }
         match problems.is_empty() {
@@ -43,26 +45,27 @@ impl Tokens {
         }
     }
 
-    /// Whose token that is. Takes as long for each of them, and for none.
-    pub(super) fn caller(&self, token: &str) -> Option<(&str, Sum)> {
-        let shown = Sha256::digest(token.as_bytes());
-        let mut whose = None;
-        for (name, sum) in &self.0 {
-            if bool::from(sum.ct_eq(shown.as_slice())) {
-                whose = Some((name.as_str(), *sum));
+    /// Returns the caller that the token belongs to and the token's digest. The comparison
+    /// runs in constant time.
+    pub(super) fn caller(&self, token: &str) -> Option<(&str, TokenDigest)> {
+        let digest = Sha256::digest(token.as_bytes());
+        let mut caller = None;
+        for (name, stored_digest) in &self.0 {
+            if bool::from(stored_digest.ct_eq(digest.as_slice())) {
+                caller = Some((name.as_str(), *stored_digest));
             }
         }
-        whose
+        caller
     }
 
-    /// Returns whether the caller of this name still has the token.
-    pub(super) fn has(&self, name: &str, sum: &Sum) -> bool {
+    /// Returns true if the caller `name` has a token with this digest.
+    pub(super) fn has(&self, name: &str, digest: &TokenDigest) -> bool {
         let mut tokens = self.0.iter();
-        tokens.any(|(known, digest)| known == name && digest == sum)
+        tokens.any(|(caller, stored_digest)| caller == name && stored_digest == digest)
     }
 }
 
-fn digest(text: &str) -> Option<Sum> {
+fn digest(text: &str) -> Option<TokenDigest> {
     let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?;
     bytes.try_into().ok()
 }
@@ -75,19 +78,19 @@ mod tests {
     const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
     #[test]
-    fn tokens_are_known_by_their_digests() {
+    fn tokens_are_identified_by_their_digests() {
         let tokens = Tokens::parse(&format!("# comment\nci {SECRET} # old\n\n")).expect("legal");
-        let known = tokens.caller("secret").expect("a token");
-        assert!(known.0 == "ci" && tokens.has("ci", &known.1));
-        assert!(!tokens.has("ops", &known.1), "given to another caller");
-        assert!(!Tokens::default().has("ci", &known.1));
+        let caller = tokens.caller("secret").expect("a token");
+        assert!(caller.0 == "ci" && tokens.has("ci", &caller.1));
+        assert!(!tokens.has("ops", &caller.1), "given to another caller");
+        assert!(!Tokens::default().has("ci", &caller.1));
         assert_eq!(tokens.caller("Secret"), None);
         assert_eq!(tokens.caller(""), None);
         assert_eq!(Tokens::default().caller(""), None);
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_line() {
+    fn problems_are_reported_with_their_line() {
         let text = format!("ci {SECRET}\nops {SECRET}\nops secret\nalone\n");
         let problems = Tokens::parse(&text).expect_err("three wrong lines");
         assert_eq!(problems.len(), 3, "{problems:?}");

@@ -1,44 +1,46 @@
-//! The heartbeats of a stream: validity counts from them.
+//! Heartbeats of a lease stream, from which the validity of its leases counts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-/// The newest that were read, newest first. Two are enough: a command is answered before a third comes.
+/// The last two heartbeats, newest first. Two suffice: a store command completes before a third
+/// heartbeat arrives.
 #[derive(Debug, Default)]
 pub(super) struct Heartbeats(Mutex<[Heartbeat; 2]>);
 
-/// A heartbeat.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Heartbeat {
-    /// 0: none was read.
+    /// Sequence number; 0 if no heartbeat was received.
     pub(super) sequence: i64,
-    /// When it was read.
     pub(super) read_at: Option<Instant>,
 }
 
 impl Heartbeats {
-    /// One was read. False if its sequence goes back; it is ignored then.
-    pub(super) fn read(&self, sequence: i64) -> bool {
-        let mut beats = self.beats();
-        if beats[0].sequence >= sequence {
+    /// Records a heartbeat. Returns false, and ignores the heartbeat, unless its sequence number is
+    /// higher than the newest one.
+    pub(super) fn record(&self, sequence: i64) -> bool {
+        let mut heartbeats = self.beats();
+        if heartbeats[0].sequence >= sequence {
             return false;
         }
         let read_at = Some(Instant::now());
-        *beats = [Heartbeat { sequence, read_at }, beats[0]];
+        *heartbeats = [Heartbeat { sequence, read_at }, heartbeats[0]];
         true
     }
 
-    /// The sequence of the newest.
-    pub(super) fn newest(&self) -> i64 {
+    /// Returns the sequence number of the newest heartbeat.
+    pub(super) fn latest(&self) -> i64 {
         self.beats()[0].sequence
     }
 
-    /// The newest that had been read before then; `None` if that is not known any more.
-    pub(super) fn before(&self, then: Instant) -> Option<Heartbeat> {
-        let beats = *self.beats();
-        let had_come = |beat: &Heartbeat| beat.read_at.is_none_or(|read_at| read_at < then);
-        beats.into_iter().find(had_come)
+    /// Returns the newest heartbeat received before `time`, or `None` if it is older than the last
+    /// two.
+    pub(super) fn latest_before(&self, time: Instant) -> Option<Heartbeat> {
+        let heartbeats = *self.beats();
+        let is_before =
+            |heartbeat: &Heartbeat| heartbeat.read_at.is_none_or(|read_at| read_at < time);
+        heartbeats.into_iter().find(is_before)
     }
 
     fn beats(&self) -> MutexGuard<'_, [Heartbeat; 2]> {
@@ -53,22 +55,31 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_command_has_the_newest_heartbeat_that_came_before_it() {
-        let beats = Heartbeats::default();
+    async fn a_command_has_the_newest_heartbeat_received_before_it() {
+        let heartbeats = Heartbeats::default();
         let tick = || tokio::time::advance(Duration::from_millis(1));
         let first = Instant::now();
-        assert_eq!(beats.before(first).map(|beat| beat.sequence), Some(0));
+        assert_eq!(
+            heartbeats
+                .latest_before(first)
+                .map(|heartbeat| heartbeat.sequence),
+            Some(0)
+        );
         let mut sent = Vec::new();
         for sequence in 1..=3 {
             tick().await;
             sent.push(Instant::now());
             tick().await;
-            assert!(beats.read(sequence));
-            assert_eq!(beats.newest(), sequence);
+            assert!(heartbeats.record(sequence));
+            assert_eq!(heartbeats.latest(), sequence);
         }
-        assert!(!beats.read(3) && !beats.read(2));
+        assert!(!heartbeats.record(3) && !heartbeats.record(2));
         tick().await;
-        let before = |then| beats.before(then).map(|beat| beat.sequence);
+        let before = |time| {
+            heartbeats
+                .latest_before(time)
+                .map(|heartbeat| heartbeat.sequence)
+        };
         assert_eq!(before(Instant::now()), Some(3));
         assert_eq!(before(sent[2]), Some(2));
         assert_eq!(before(sent[1]), None);

@@ -1,51 +1,61 @@
-//! A lease that its holder shows again: renewed as a whole, given back as a whole or in part.
+//! Renewal, attachment and release of a lease.
 
 use futures::future::join_all;
 
 use super::{Broker, expiry};
 use crate::{
-    lock::{Attachment, Failed, Grant, HeldLock, LeaseRef, LockError, Release, StreamId, Ttl, Via},
+    lock::{
+        Attachment, ExpectedAttachment, Grant, HeldLock, LeaseRef, LockError, LockFailure,
+        ReleaseScope, StreamId, Ttl,
+    },
     store::{Attached, Released, Renewed, StoreError},
 };
 
-/// What became of a release.
+/// Result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GivenBack {
-    /// An earlier release had given it back.
-    pub already: bool,
-    /// Entries left.
+pub struct ReleaseResult {
+    /// True if earlier releases had already released all locks of the request.
+    pub already_released: bool,
+    /// Number of entries that the lease still has, summed over the locks of the request.
     pub hold_count: u32,
 }
 
 impl Broker {
-    /// Extends every lock of a lease: never shortens one, and never makes one. Locks that were
-    /// released are no longer part of it; the loss of any other is the end of the whole.
+    /// Extends every lock of a lease. Never shortens the validity of a lock and never creates one.
+    /// Locks that were released are dropped from the lease. The loss of any other lock ends the
+    /// whole lease.
     pub async fn renew(
         &self,
         lease: &[LeaseRef],
         ttl: Option<Ttl>,
-        via: Via,
-    ) -> Result<Vec<HeldLock>, Failed> {
-        let kept = renewed(lease, self.renew_each(lease, ttl, via).await)?;
-        if let (Via::Anywhere, Some(first)) = (via, lease.first()) {
-            let ttl_ms = kept.iter().map(|held| held.grant.ttl.as_millis()).min();
+        expected_attachment: ExpectedAttachment,
+    ) -> Result<Vec<HeldLock>, LockFailure> {
+        let locks = renewed(
+            lease,
+            self.renew_each(lease, ttl, expected_attachment).await,
+        )?;
+        if let (ExpectedAttachment::Any, Some(first)) = (expected_attachment, lease.first()) {
+            let ttl_ms = locks.iter().map(|held| held.grant.ttl.as_millis()).min();
             self.quotas
                 .renewed(first.lease_id, expiry(ttl_ms.unwrap_or(0)));
         }
-        Ok(kept)
+        Ok(locks)
     }
 
-    /// The same for a lease of that stream, which knows what the lease has: what the store does not
-    /// know of it was lost. (Who shows a lease may show one that has been over for long.)
-    pub(super) async fn renew_own(
+    /// Renews a lease of the given stream. The list of locks of a stream is current, so a lock that
+    /// the store does not have is recorded as lost. [`Broker::renew`] does not record a loss,
+    /// because a caller may present a lease that ended long ago.
+    pub(super) async fn renew_for_stream(
         &self,
         lease: &[LeaseRef],
         stream: StreamId,
-    ) -> Result<Vec<HeldLock>, Failed> {
-        let renewals = self.renew_each(lease, None, Via::Stream(stream)).await;
+    ) -> Result<Vec<HeldLock>, LockFailure> {
+        let renewals = self
+            .renew_each(lease, None, ExpectedAttachment::Stream(stream))
+            .await;
         for (held, renewed) in lease.iter().zip(&renewals) {
             if matches!(renewed, Ok(Renewed::NotFound)) {
-                self.ends.lost(held);
+                self.lease_ends.lost(held);
             }
         }
         renewed(lease, renewals)
@@ -55,22 +65,24 @@ impl Broker {
         &self,
         lease: &[LeaseRef],
         ttl: Option<Ttl>,
-        via: Via,
+        expected_attachment: ExpectedAttachment,
     ) -> Vec<Result<Renewed, StoreError>> {
-        let renewals = lease.iter().map(|held| self.store.renew(held, ttl, via));
+        let renewals = lease
+            .iter()
+            .map(|held| self.store.renew(held, ttl, expected_attachment));
         join_all(renewals).await
     }
 
-    /// Puts every lock of a lease on a stream, without extending it. Locks that were released are no
-    /// longer part of it; the loss of any other is the end of the whole.
+    /// Attaches every lock of a lease to a stream, without extending the lease. Locks that were
+    /// released are dropped from the lease. The loss of any other lock ends the whole lease.
     pub(super) async fn attach(
         &self,
         lease: &[LeaseRef],
-        to: Attachment,
-    ) -> Result<Vec<HeldLock>, Failed> {
-        let attachments = lease.iter().map(|held| self.store.attach(held, to));
+        attachment: Attachment,
+    ) -> Result<Vec<HeldLock>, LockFailure> {
+        let attachments = lease.iter().map(|held| self.store.attach(held, attachment));
         let attachments = join_all(attachments).await.into_iter();
-        kept(
+        surviving_locks(
             lease,
             attachments.map(|attached| match attached? {
                 Attached::Attached(grant) => Ok(grant),
@@ -84,33 +96,33 @@ impl Broker {
         )
     }
 
-    /// Gives back these locks of a lease, or one entry of each. What can be given back is, whatever
-    /// becomes of the others.
+    /// Releases these locks of a lease, or one entry of each. A failure for one lock does not
+    /// prevent the release of the others.
     pub async fn release(
         &self,
         lease: &[LeaseRef],
-        release: Release,
-        via: Via,
-    ) -> Result<GivenBack, Failed> {
+        scope: ReleaseScope,
+        expected_attachment: ExpectedAttachment,
+    ) -> Result<ReleaseResult, LockFailure> {
         let releases = lease
             .iter()
-            .map(|held| self.store.release(held, release, via));
+            .map(|held| self.store.release(held, scope, expected_attachment));
         let releases = join_all(releases).await;
-        let mut given_back = GivenBack {
-            already: true,
+        let mut result = ReleaseResult {
+            already_released: true,
             hold_count: 0,
         };
-        let mut failed = Vec::new();
+        let mut failures = Vec::new();
         for (held, released) in lease.iter().zip(releases) {
             let error = match released {
                 Ok(Released::Now { hold_count } | Released::Already { hold_count }) => {
-                    given_back.already &= matches!(released, Ok(Released::Already { .. }));
-                    given_back.hold_count += hold_count;
+                    result.already_released &= matches!(released, Ok(Released::Already { .. }));
+                    result.hold_count += hold_count;
                     if hold_count == 0 {
                         self.quotas.released(held.lease_id, &held.lock);
                         let is_now = matches!(released, Ok(Released::Now { .. }));
-                        if is_now && release != Release::Lapse {
-                            self.ends.released(held);
+                        if is_now && scope != ReleaseScope::ExpireNow {
+                            self.lease_ends.released(held);
                         }
                     }
                     continue;
@@ -122,27 +134,27 @@ impl Broker {
                 Err(error) => error.into(),
             };
             let lock = held.lock.clone();
-            failed.push(Failed { lock, error });
+            failures.push(LockFailure { lock, error });
         }
-        // A lock of the lease that the store does not know counts as released: it was released earlier, or
+        // A lock that the store does not have counts as released: the lock was released earlier, or
         // the store lost it.
-        if release == Release::All && failed.len() < lease.len() {
-            failed.retain(|failed| failed.error != LockError::LeaseNotFound);
+        if scope == ReleaseScope::All && failures.len() < lease.len() {
+            failures.retain(|failure| failure.error != LockError::LeaseNotFound);
         }
-        // While something could not be reached, the call is worth repeating.
-        let failed = failed
+        // Prefer a retryable error: if a lock could not be reached, the call is worth repeating.
+        let failure = failures
             .into_iter()
-            .max_by_key(|failed| failed.error.is_open());
-        failed.map_or(Ok(given_back), Err)
+            .max_by_key(|failure| failure.error.is_indeterminate());
+        failure.map_or(Ok(result), Err)
     }
 }
 
-/// What is left after these renewals.
+/// Returns the locks that remain after these renewals.
 fn renewed(
     lease: &[LeaseRef],
     renewals: Vec<Result<Renewed, StoreError>>,
-) -> Result<Vec<HeldLock>, Failed> {
-    kept(
+) -> Result<Vec<HeldLock>, LockFailure> {
+    surviving_locks(
         lease,
         renewals.into_iter().map(|renewed| match renewed? {
             Renewed::Extended(grant) => Ok(grant),
@@ -156,24 +168,24 @@ fn renewed(
     )
 }
 
-/// The locks that a lease still has. One that was released is no loss, unless it was the last.
-fn kept(
+/// Returns the locks that a lease still has. A released lock is an error only if no lock remains.
+fn surviving_locks(
     lease: &[LeaseRef],
     results: impl Iterator<Item = Result<Grant, LockError>>,
-) -> Result<Vec<HeldLock>, Failed> {
-    let (mut kept, mut released, mut failed) = (Vec::new(), None, Vec::new());
+) -> Result<Vec<HeldLock>, LockFailure> {
+    let (mut locks, mut released, mut failures) = (Vec::new(), None, Vec::new());
     for (held, result) in lease.iter().zip(results) {
         let lock = held.lock.clone();
         match result {
-            Ok(grant) => kept.push(HeldLock { lock, grant }),
-            Err(error @ LockError::LeaseReleased) => released = Some(Failed { lock, error }),
-            Err(error) => failed.push(Failed { lock, error }),
+            Ok(grant) => locks.push(HeldLock { lock, grant }),
+            Err(error @ LockError::LeaseReleased) => released = Some(LockFailure { lock, error }),
+            Err(error) => failures.push(LockFailure { lock, error }),
         }
     }
-    failed.extend(released.filter(|_| kept.is_empty()));
-    // What is lost is lost, whatever could not be reached.
-    let failed = failed
+    failures.extend(released.filter(|_| locks.is_empty()));
+    // Prefer a definitive error: the lease is lost even if another lock could not be reached.
+    let failure = failures
         .into_iter()
-        .min_by_key(|failed| failed.error.is_open());
-    failed.map_or(Ok(kept), Err)
+        .min_by_key(|failure| failure.error.is_indeterminate());
+    failure.map_or(Ok(locks), Err)
 }

@@ -1,4 +1,4 @@
-//! Watching: what changes is told to whoever wants to hear it, while somebody does.
+//! Watches of lock changes. The broker subscribes at the store while it has at least one watch.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -15,151 +15,152 @@ use tracing::warn;
 use super::Broker;
 use crate::{
     lock::{LockError, LockKey},
-    quotas::Share,
+    quotas::SharedQuotaPermit,
     store::{Change, WATCHED_MS},
 };
 
-/// Changes that a watcher may fall behind; one that does is told that there is a gap.
-const BEHIND_MAX: usize = 4_096;
-/// How often the brokers are asked again to tell what they change.
-const ASK_EVERY: Duration = Duration::from_millis(WATCHED_MS / 3);
+/// Number of changes that a watch may fall behind before it receives [`WatchEvent::Gap`] instead.
+const WATCH_LAG_MAX: usize = 4_096;
+/// Interval at which the subscription at the store is renewed.
+const INTEREST_RENEWAL_INTERVAL: Duration = Duration::from_millis(WATCHED_MS / 3);
 
-/// What a watcher hears.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
-    /// Something has changed.
+pub enum WatchEvent {
+    /// A change of a lock.
     Changed(LockKey, Arc<Change>),
-    /// Something may have been missed.
+    /// Changes may have been missed.
     Gap,
 }
 
-/// All watchers of this broker.
+/// All watches of this broker.
 #[derive(Debug)]
-pub(super) struct Watchers {
-    news: broadcast::Sender<News>,
-    /// A task asks the brokers.
-    is_asking: Mutex<bool>,
+pub(super) struct WatchHub {
+    events: broadcast::Sender<WatchEvent>,
+    /// True while a task renews the subscription at the store.
+    is_renewing_interest: Mutex<bool>,
 }
 
-/// One watcher's ear.
+/// A subscription to the changes of all locks.
 #[derive(Debug)]
-pub struct Watch {
-    news: broadcast::Receiver<News>,
+pub struct WatchSubscription {
+    events: broadcast::Receiver<WatchEvent>,
     draining: CancellationToken,
-    /// That of a caller's watch.
-    _share: Option<Share>,
+    /// Quota permit, if a caller opened the watch.
+    _permit: Option<SharedQuotaPermit>,
 }
 
-impl Default for Watchers {
+impl Default for WatchHub {
     fn default() -> Self {
         Self {
-            news: broadcast::Sender::new(BEHIND_MAX),
-            is_asking: Mutex::new(false),
+            events: broadcast::Sender::new(WATCH_LAG_MAX),
+            is_renewing_interest: Mutex::new(false),
         }
     }
 }
 
-impl Watchers {
-    /// Passes on what a store tells of a lock.
-    pub(super) fn changed(&self, lock: &LockKey, changes: Vec<Change>) {
-        if self.news.receiver_count() > 0 {
+impl WatchHub {
+    /// Publishes changes that the store has reported for a lock.
+    pub(super) fn publish_changes(&self, lock: &LockKey, changes: Vec<Change>) {
+        if self.events.receiver_count() > 0 {
             for change in changes {
-                self.tell(News::Changed(lock.clone(), Arc::new(change)));
+                self.publish(WatchEvent::Changed(lock.clone(), Arc::new(change)));
             }
         }
     }
 
-    /// How many listen.
+    /// Returns the number of watches.
     pub(super) fn count(&self) -> usize {
-        self.news.receiver_count()
+        self.events.receiver_count()
     }
 
-    /// Something may have been missed.
-    pub(super) fn missed(&self) {
-        self.tell(News::Gap);
+    /// Publishes that changes may have been missed.
+    pub(super) fn publish_gap(&self) {
+        self.publish(WatchEvent::Gap);
     }
 
-    fn tell(&self, news: News) {
-        // Nobody may be left to hear it.
-        let _ = self.news.send(news);
+    fn publish(&self, event: WatchEvent) {
+        // Sending fails only if there are no watches.
+        let _ = self.events.send(event);
     }
 
-    fn listen(&self) -> broadcast::Receiver<News> {
-        let _is_asking = self.is_asking.lock();
-        self.news.subscribe()
+    fn subscribe(&self) -> broadcast::Receiver<WatchEvent> {
+        let _guard = self.is_renewing_interest.lock();
+        self.events.subscribe()
     }
 
-    /// Whether the caller is to start the task that asks.
-    fn starts(&self) -> bool {
-        let mut is_asking = self
-            .is_asking
+    /// Returns true if the caller must start the task that renews the subscription.
+    fn try_start(&self) -> bool {
+        let mut is_renewing = self
+            .is_renewing_interest
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        !std::mem::replace(&mut *is_asking, true)
+        !std::mem::replace(&mut *is_renewing, true)
     }
 
-    /// Whether nobody listens any more; the task that asks then ends.
-    fn ends(&self) -> bool {
-        let mut is_asking = self
-            .is_asking
+    /// Returns true if there are no watches, so that the task that renews the subscription must
+    /// end.
+    fn try_stop(&self) -> bool {
+        let mut is_renewing = self
+            .is_renewing_interest
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let ends = self.news.receiver_count() == 0;
-        *is_asking = !ends;
-        ends
+        let is_unwatched = self.events.receiver_count() == 0;
+        *is_renewing = !is_unwatched;
+        is_unwatched
     }
 }
 
 impl Broker {
-    /// Watches for a caller, as [`Broker::watch_uncounted`] does; `caller` is empty where callers do
-    /// not show who they are.
+    /// Opens a watch for a caller, like [`Broker::watch_uncounted`]. `caller` is empty if callers
+    /// are not authenticated.
     ///
     /// # Errors
-    /// [`LockError::QuotaExceeded`] beside those of the store.
-    pub async fn watch(&self, caller: &Arc<str>) -> Result<Watch, LockError> {
-        let share = self.quotas.watch(caller).map_err(LockError::from);
-        let share = share.inspect_err(|error| self.metrics.over_quota(error))?;
+    /// [`LockError::QuotaExceeded`], in addition to the errors of the store.
+    pub async fn watch(&self, caller: &Arc<str>) -> Result<WatchSubscription, LockError> {
+        let permit = self.quotas.watch(caller).map_err(LockError::from);
+        let permit = permit.inspect_err(|error| self.metrics.over_quota(error))?;
         let watch = self.watch_uncounted().await?;
-        Ok(Watch {
-            _share: Some(share),
+        Ok(WatchSubscription {
+            _permit: Some(permit),
             ..watch
         })
     }
 
-    /// Has all brokers tell what they change from now on, until the watch is dropped. No quota counts
-    /// the watch: it is that of the broker itself.
-    pub async fn watch_uncounted(&self) -> Result<Watch, LockError> {
+    /// Opens a watch of the changes that all brokers make, until it is dropped. The watch is for
+    /// the broker's own use and counts towards no quota.
+    pub async fn watch_uncounted(&self) -> Result<WatchSubscription, LockError> {
         if self.draining.is_cancelled() {
             return Err(LockError::Draining);
         }
-        let news = self.watchers.listen();
+        let events = self.watch_hub.subscribe();
         self.store.watch().await?;
-        if self.watchers.starts() {
-            self.tasks.spawn(self.clone().ask_for_changes());
+        if self.watch_hub.try_start() {
+            self.tasks.spawn(self.clone().renew_interest());
         }
-        Ok(Watch {
-            news,
+        Ok(WatchSubscription {
+            events,
             draining: self.draining.clone(),
-            _share: None,
+            _permit: None,
         })
     }
 
-    async fn ask_for_changes(self) {
+    async fn renew_interest(self) {
         let mut has_failed = false;
         loop {
             tokio::select! {
-                () = sleep(ASK_EVERY) => {}
+                () = sleep(INTEREST_RENEWAL_INTERVAL) => {}
                 () = self.draining.cancelled() => return,
             }
-            if self.watchers.ends() {
+            if self.watch_hub.try_stop() {
                 return;
             }
             match self.store.watch().await {
-                Ok(()) if std::mem::take(&mut has_failed) => self.watchers.missed(),
+                Ok(()) if std::mem::take(&mut has_failed) => self.watch_hub.publish_gap(),
                 Ok(()) => {}
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
-                        warn!(%error, "those who watch hear nothing until the store answers");
+                        warn!(%error, "watch streams are paused: the store is unavailable");
                     }
                 }
             }
@@ -167,15 +168,15 @@ impl Broker {
     }
 }
 
-impl Watch {
-    /// What comes next; `None` when the broker is going away. Cancel safe.
-    pub async fn next(&mut self) -> Option<News> {
+impl WatchSubscription {
+    /// Waits for the next event. Returns `None` when the broker drains. Cancel safe.
+    pub async fn next(&mut self) -> Option<WatchEvent> {
         tokio::select! {
             biased;
             () = self.draining.cancelled() => None,
-            news = self.news.recv() => match news {
-                Ok(news) => Some(news),
-                Err(RecvError::Lagged(_)) => Some(News::Gap),
+            event = self.events.recv() => match event {
+                Ok(event) => Some(event),
+                Err(RecvError::Lagged(_)) => Some(WatchEvent::Gap),
                 Err(RecvError::Closed) => None,
             },
         }

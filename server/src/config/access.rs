@@ -1,82 +1,90 @@
-//! Who may connect: certificates, and how many connections there may be.
+//! Settings `tls.*`, `authentication.*` and `authorization.*`, and the connection limits.
 
 use std::{net::SocketAddr, time::Duration};
 
 use super::{
-    key::{Key, Kind, key, number, switch, time},
     reader::Reader,
-    store::{readable, secret},
+    setting_def::{SettingDef, ValueType, boolean, duration, number, setting},
+    store::{protected_file, secret_file},
 };
-use crate::access::{JwtSource, KeySet, KeySetUrl, Source};
+use crate::access::{JwtSource, KeySet, KeySetUrl, RulesSource};
 use crate::transport::{ConnectionLimits, TlsFiles};
 
-const CERT: Key = key(
+const CERT: SettingDef = setting(
     "tls.cert_file",
-    "The broker's certificate (PEM), with those in between: both listeners then speak TLS 1.3 only",
+    "Certificate chain of the broker (PEM); if set, both listeners require TLS 1.3",
 );
-const KEY: Key = key(
+const KEY: SettingDef = setting(
     "tls.key_file",
-    "The private key of the broker's certificate (PEM)",
+    "Private key of the broker's certificate (PEM)",
 );
-const CLIENT_CA: Key = key(
+const CLIENT_CA: SettingDef = setting(
     "tls.client_ca_file",
-    "Who signs the certificates that clients must show (PEM); without it they need none",
+    "Certificate authorities that sign client certificates (PEM); if set, every client must \
+     present one",
 );
-const TOKENS: Key = key(
+const TOKENS: SettingDef = setting(
     "authentication.tokens_file",
     "Static tokens: a name and the SHA-256 of a token on each line",
 );
-const JWT_KEYS: Key = key(
+const JWT_KEYS: SettingDef = setting(
     "authentication.jwt_keys_file",
-    "The keys that sign JSON Web Tokens, as a JSON Web Key Set",
+    "Keys that verify JSON Web Tokens, as a JSON Web Key Set",
 );
-const JWT_URL: Key = key(
+const JWT_URL: SettingDef = setting(
     "authentication.jwt_keys_url",
-    "The same at an https address, such as the issuer's jwks_uri; it is fetched again every 5 minutes",
+    "Address of the JSON Web Key Set, such as the issuer's jwks_uri; fetched again every 5 minutes",
 );
-const JWT_CA: Key = key(
+const JWT_CA: SettingDef = setting(
     "authentication.jwt_keys_ca_file",
-    "Who signs the certificate of that address (PEM); else whom the machine trusts",
+    "Certificate authorities for jwt_keys_url (PEM); default: the system trust store",
 );
-const JWT_MAX_AGE: Key = key(
+const JWT_MAX_AGE: SettingDef = setting(
     "authentication.jwt_keys_max_age",
-    "How long the last keys are used while that address gives no others",
+    "Time for which the last fetched keys are used while jwt_keys_url cannot be fetched",
 )
-.or("24h");
-const JWT_ISSUER: Key = key("authentication.jwt_issuer", "The iss of tokens");
-const JWT_AUDIENCE: Key = key("authentication.jwt_audience", "The aud of tokens");
-const POLICY: Key = key(
+.with_default("24h");
+const JWT_ISSUER: SettingDef = setting("authentication.jwt_issuer", "Required iss claim of tokens");
+const JWT_AUDIENCE: SettingDef = setting(
+    "authentication.jwt_audience",
+    "Required aud claim of tokens",
+);
+const POLICY: SettingDef = setting(
     "authorization.policy_file",
-    "Who may do what (TOML); with it callers must show who they are",
+    "Authorization policy (TOML); if set, callers must authenticate",
 );
 const INSECURE: &str = "server.insecure";
-const CONNECTIONS_MOST: u32 = 1_000_000;
+const CONNECTIONS_MAX: u32 = 1_000_000;
 const MAX_AGE_MIN: Duration = Duration::from_secs(10);
 const MAX_AGE_MAX: Duration = Duration::from_secs(30 * 86_400);
 
-/// Who may connect.
+/// Access settings of both listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// How callers are known, and what they may do.
-    pub rules: Source,
-    /// `None`: plaintext.
+    /// Sources of credentials and of the policy.
+    pub rules: RulesSource,
+    /// Certificate files, or `None` for plaintext.
     pub tls: Option<TlsFiles>,
-    /// For each listener.
+    /// Connection limits of each listener.
     pub limits: ConnectionLimits,
 }
 
 impl Access {
-    /// Plaintext is for addresses of this machine, unless it is asked for.
+    /// Reads the access settings. Plaintext is allowed only on loopback addresses, unless
+    /// `server.insecure` is set.
     pub(super) fn read(reader: &mut Reader, listeners: [(&'static str, SocketAddr); 2]) -> Self {
-        let about = "Serve without TLS where others than this machine can connect";
-        let insecure = reader.read(key(INSECURE, about).or("false"), switch());
-        let about = "Connections to a listener at once; what comes then is closed";
-        let total = key("server.max_connections", about).or("20000");
-        let about = "The same from one address; a proxy has one for all its clients";
-        let per_address = key("server.max_connections_per_address", about).or("1000");
-        let about = "The same with client certificates of one name";
-        let per_identity = key("server.max_connections_per_identity", about).or("1000");
-        let counted = || number(1, CONNECTIONS_MOST);
+        let about = "Serve without TLS on addresses that other machines can reach";
+        let insecure = reader.read(setting(INSECURE, about).with_default("false"), boolean());
+        let about =
+            "Maximum number of open connections of a listener; further connections are closed";
+        let total = setting("server.max_connections", about).with_default("20000");
+        let about = "Maximum number of open connections from one address; a proxy has one address \
+            for all its clients";
+        let per_address = setting("server.max_connections_per_address", about).with_default("1000");
+        let about = "Maximum number of open connections with client certificates of one name";
+        let per_identity =
+            setting("server.max_connections_per_identity", about).with_default("1000");
+        let counted = || number(1, CONNECTIONS_MAX);
         let limits = ConnectionLimits {
             total: reader.read(total, counted()),
             per_address: reader.read(per_address, counted()),
@@ -93,8 +101,8 @@ impl Access {
             for (key, _) in &reachable {
                 reader.problem(
                     key,
-                    "others than this machine can connect there: set tls.cert_file and \
-                     tls.key_file, or --insecure where the network itself is trusted",
+                    "other machines can reach this address: set tls.cert_file and tls.key_file, or \
+                     --insecure where the network itself is trusted",
                 );
             }
         }
@@ -104,39 +112,39 @@ impl Access {
         );
         if tls.is_none() && !is_set && rules.has_bearer_tokens() {
             for (key, _) in reachable {
-                let why = "others than this machine can connect there, and bearer tokens can be read on \
-                           the network: set tls.cert_file and tls.key_file";
-                reader.warn(key, why);
+                let message = "other machines can reach this address, and bearer tokens can be \
+                    read on the network: set tls.cert_file and tls.key_file";
+                reader.warn(key, message);
             }
         }
         Self { rules, tls, limits }
     }
 }
 
-fn rules(reader: &mut Reader, has_certificates: bool) -> Source {
-    let (tokens, keys) = (readable(reader, TOKENS), key_set(reader));
+fn rules(reader: &mut Reader, has_certificates: bool) -> RulesSource {
+    let (tokens, keys) = (protected_file(reader, TOKENS), key_set(reader));
     let (issuer, audience) = (
         reader.find(JWT_ISSUER, &name()),
         reader.find(JWT_AUDIENCE, &name()),
     );
-    let policy = readable(reader, POLICY);
+    let policy = protected_file(reader, POLICY);
     let has_keys = [JWT_KEYS, JWT_URL].map(|key| reader.is_set(key.name));
     let are_set = [JWT_ISSUER, JWT_AUDIENCE].map(|key| reader.is_set(key.name));
     let are_set = [has_keys.contains(&true), are_set[0], are_set[1]];
     if are_set.contains(&true) && are_set.contains(&false) {
-        let why = "authentication.jwt_keys_file (or jwt_keys_url), jwt_issuer and jwt_audience \
-                   belong together: give all three";
-        reader.problem(JWT_KEYS.name, why);
+        let message = "authentication.jwt_keys_file (or jwt_keys_url), jwt_issuer and jwt_audience \
+            belong together: set all three";
+        reader.problem(JWT_KEYS.name, message);
     }
-    let asks = has_certificates || are_set[0] || reader.is_set(TOKENS.name);
-    match (asks, reader.is_set(POLICY.name)) {
+    let has_authentication = has_certificates || are_set[0] || reader.is_set(TOKENS.name);
+    match (has_authentication, reader.is_set(POLICY.name)) {
         (true, false) => reader.problem(
             POLICY.name,
-            "is required where callers show who they are: without it nobody may do anything",
+            "is required if callers authenticate: without a policy every request is denied",
         ),
         (false, true) => reader.problem(
             POLICY.name,
-            "is not used while nobody can show who they are: set tls.client_ca_file, \
+            "is not used while callers cannot authenticate: set tls.client_ca_file, \
              authentication.tokens_file or authentication.jwt_keys_file",
         ),
         (true, true) | (false, false) => {}
@@ -147,7 +155,7 @@ fn rules(reader: &mut Reader, has_certificates: bool) -> Source {
         issuer,
         audience,
     });
-    let source = Source {
+    let source = RulesSource {
         tokens,
         jwt,
         policy,
@@ -161,14 +169,17 @@ fn rules(reader: &mut Reader, has_certificates: bool) -> Source {
 }
 
 fn key_set(reader: &mut Reader) -> Option<KeySet> {
-    let (file, ca) = (readable(reader, JWT_KEYS), readable(reader, JWT_CA));
+    let (file, ca) = (
+        protected_file(reader, JWT_KEYS),
+        protected_file(reader, JWT_CA),
+    );
     let url = reader.find(JWT_URL, &https());
-    let max_age = reader.read(JWT_MAX_AGE, time(MAX_AGE_MIN, MAX_AGE_MAX));
+    let max_age = reader.read(JWT_MAX_AGE, duration(MAX_AGE_MIN, MAX_AGE_MAX));
     match (file, url) {
         (Some(_), Some(_)) => {
             reader.problem(
                 JWT_URL.name,
-                "there is authentication.jwt_keys_file: give one",
+                "conflicts with authentication.jwt_keys_file: set only one of them",
             );
             None
         }
@@ -178,8 +189,8 @@ fn key_set(reader: &mut Reader) -> Option<KeySet> {
         }),
         (file, None) => {
             if ca.is_some() {
-                let why = "is not used without authentication.jwt_keys_url";
-                reader.problem(JWT_CA.name, why);
+                let message = "is not used without authentication.jwt_keys_url";
+                reader.problem(JWT_CA.name, message);
             }
             file.map(KeySet::File)
         }
@@ -187,15 +198,15 @@ fn key_set(reader: &mut Reader) -> Option<KeySet> {
 }
 
 fn tls(reader: &mut Reader) -> Option<TlsFiles> {
-    let (cert, key) = (readable(reader, CERT), secret(reader, KEY));
-    let client_ca = readable(reader, CLIENT_CA);
+    let (cert, key) = (protected_file(reader, CERT), secret_file(reader, KEY));
+    let client_ca = protected_file(reader, CLIENT_CA);
     let is_set = [CERT, KEY, CLIENT_CA].map(|key| reader.is_set(key.name));
     if is_set[0] != is_set[1] {
-        let why = "tls.cert_file and tls.key_file belong together: give both";
-        reader.problem(CERT.name, why);
+        let message = "tls.cert_file and tls.key_file belong together: set both";
+        reader.problem(CERT.name, message);
     } else if is_set[2] && !is_set[0] {
-        let why = "is not used without TLS: set tls.cert_file and tls.key_file";
-        reader.problem(CLIENT_CA.name, why);
+        let message = "is not used without TLS: set tls.cert_file and tls.key_file";
+        reader.problem(CLIENT_CA.name, message);
     }
     let are_read = [&cert, &key, &client_ca].map(Option::is_some) == is_set;
     let files = TlsFiles {
@@ -203,23 +214,23 @@ fn tls(reader: &mut Reader) -> Option<TlsFiles> {
         key: key?,
         client_ca,
     };
-    if let Some(why) = files.check().err().filter(|_| are_read) {
-        reader.problem(CERT.name, &why);
+    if let Some(problem) = files.check().err().filter(|_| are_read) {
+        reader.problem(CERT.name, &problem);
     }
     Some(files)
 }
 
-fn https() -> Kind<String> {
+fn https() -> ValueType<String> {
     let schema = serde_json::json!({ "type": "string", "pattern": "^https://." });
-    Kind::new("an https address", schema, |text| {
-        let is_one = text.len() > "https://".len() && text.starts_with("https://");
-        is_one.then(|| text.to_owned())
+    ValueType::new("an https address", schema, |text| {
+        let is_https = text.len() > "https://".len() && text.starts_with("https://");
+        is_https.then(|| text.to_owned())
     })
 }
 
-fn name() -> Kind<String> {
+fn name() -> ValueType<String> {
     let schema = serde_json::json!({ "type": "string", "minLength": 1 });
-    Kind::new("a text", schema, |text| {
+    ValueType::new("a text", schema, |text| {
         (!text.is_empty()).then(|| text.to_owned())
     })
 }

@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments.
 
 use std::path::PathBuf;
 
@@ -8,45 +8,45 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-server", version, about)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// A command of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a broker on an embedded store: nothing else is needed, and nothing outlives it
+    /// Run a broker on an embedded store, which needs no Redis and keeps nothing on exit
     Dev(Flags),
     /// Run a broker
     Serve(Flags),
     /// Print every problem of the configuration; exit 0 if there is none, else 1
     CheckConfig(Check),
-    /// Print the JSON Schema of the file
+    /// Print the JSON Schema of the configuration file
     ConfigSchema,
     /// Write the first era into a new, empty store, so that grants begin at once
     InitStore(Flags),
 }
 
-/// What `check-config` takes.
+/// Arguments of `check-config`.
 #[derive(Debug, Args)]
 pub struct Check {
     /// The configuration to check.
     #[command(flatten)]
     pub flags: Flags,
-    /// Check the store itself, too
+    /// Also connect to the store and check it
     #[arg(long)]
     pub connect: bool,
-    /// Print the configuration in effect, as TOML, each key with where it is from
+    /// Print the configuration in effect, as TOML, with the source of each setting
     #[arg(long)]
     pub show: bool,
 }
 
-/// Flags shared by all commands. They win over the environment (`LEASEHOLD__SECTION__KEY`), which
-/// wins over the file.
+/// Flags shared by all commands. They override the environment (`LEASEHOLD__SECTION__KEY`), which
+/// overrides the file.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Flags {
-    /// A TOML file
+    /// The configuration file, in TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address of the API, such as 127.0.0.1:7070; port 0 picks a free one
@@ -55,42 +55,42 @@ pub struct Flags {
     /// Address of health and the admin service, such as 127.0.0.1:7071
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
-    /// Where locks are kept: memory, or redis://user:password@host:port/db
+    /// URL of the store: memory, or redis://user:password@host:port/db
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
-    /// What the keys in the store begin with
+    /// Prefix of all keys in the store
     #[arg(long, value_name = "PREFIX")]
     pub key_prefix: Option<String>,
-    /// The longest validity of a lease, such as 60s
+    /// Longest validity of a lease, such as 60s
     #[arg(long, value_name = "TIME")]
     pub ttl_max: Option<String>,
-    /// Grant at once in a store without an era: it may have lost leases that are still trusted
+    /// Grant at once in a store without an era, although it may have lost leases that are valid
     #[arg(long)]
     pub trust_empty_store: bool,
     /// Wait for a store that cannot be reached yet, instead of exiting
     #[arg(long)]
     pub wait_for_store: bool,
-    /// Run on a Redis that may lose locks: evicting, too old, or a replica
+    /// Run on a Redis that may lose locks because it evicts keys, is too old, or is a replica
     #[arg(long)]
     pub allow_unsafe_redis: bool,
-    /// Serve without TLS where others than this machine can connect
+    /// Serve without TLS on addresses that other machines can reach
     #[arg(long)]
     pub insecure: bool,
-    /// What to log to stderr, such as info or leasehold_server=debug
+    /// Filter of the log on stderr, such as info or leasehold_server=debug
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
 }
 
 impl Cli {
-    /// The arguments of this process. Wrong ones end it with a usage text.
-    pub fn of_process() -> Self {
+    /// Parses the arguments of this process. If they are invalid, prints a usage text and exits.
+    pub fn from_process_arguments() -> Self {
         Self::parse()
     }
 }
 
 impl Flags {
-    /// Key, value and name of each flag that was given.
-    pub(super) fn given(&self) -> Vec<(&'static str, String, &'static str)> {
+    /// Returns key, value and flag name of each flag that was given.
+    pub(super) fn set_flags(&self) -> Vec<(&'static str, String, &'static str)> {
         let text = [
             ("server.listen", &self.listen, "--listen"),
             ("server.admin_listen", &self.admin_listen, "--admin-listen"),
@@ -122,7 +122,7 @@ impl Flags {
             .filter_map(|(key, value, flag)| Some((key, value.clone()?, flag)));
         let switches = switches
             .into_iter()
-            .filter(|(_, given, _)| *given)
+            .filter(|(_, is_given, _)| *is_given)
             .map(|(key, _, flag)| (key, "true".to_owned(), flag));
         text.chain(switches).collect()
     }

@@ -1,15 +1,15 @@
-//! What the fuzz target of the configuration calls.
+//! Entry point of the fuzz target for the configuration.
 
 use std::ffi::OsString;
 
 use super::{Config, reader::Reader, reloadable};
 use crate::access::{Policy, Tokens};
 
-/// The line between the text of the file and the variables, of which each line is one.
+/// Separator between the text of the file and the environment, which has one variable on each line.
 const ENVIRONMENT: &str = "# environment\n";
 
-/// Reads a configuration, whose text is tried as the files that it can name, too. What is accepted can
-/// be shown, and reloaded without a change.
+/// Loads a configuration. Its text is also parsed as the policy and token files. An accepted
+/// configuration can be printed as TOML, and reloaded without a change.
 pub fn configuration(input: &str) {
     let (text, variables) = input.split_once(ENVIRONMENT).unwrap_or((input, ""));
     drop(Policy::parse(text));
@@ -19,12 +19,12 @@ pub fn configuration(input: &str) {
         .map(|(name, value)| (OsString::from(name), OsString::from(value)))
         .collect();
     for dev in [false, true] {
-        let Ok(config) = Config::load_from(Reader::of(text, variables.clone()), dev) else {
+        let Ok(config) = Config::load_from(Reader::from_text(text, variables.clone()), dev) else {
             continue;
         };
-        let shown = config.settings.to_toml();
-        assert!(shown.parse::<toml::Table>().is_ok(), "no TOML: {shown}");
+        let toml = config.settings.to_toml();
+        assert!(toml.parse::<toml::Table>().is_ok(), "no TOML: {toml}");
         let reloaded = reloadable(&config.settings, &config.settings);
-        assert!(reloaded.is_ok(), "not reloadable: {shown}");
+        assert!(reloaded.is_ok(), "not reloadable: {toml}");
     }
 }

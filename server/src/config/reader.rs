@@ -1,4 +1,4 @@
-//! Reads keys one by one from what was given, and collects what is wrong with them.
+//! Reads settings from their sources, validates them, and collects all problems.
 
 use std::env;
 #[cfg(feature = "fuzzing")]
@@ -6,141 +6,142 @@ use std::ffi::OsString;
 
 use super::{
     Flags,
-    key::{Key, Kind},
+    setting_def::{SettingDef, ValueType},
     settings::{Setting, Settings},
-    sources::{self, Given, GivenValue, Sources},
+    sources::{self, RawSetting, RawValue, Sources},
 };
 
-/// Edits between a key and what was written in its place, at most.
+/// Maximum edit distance between an unknown key and a suggested one.
 const EDITS_MAX: usize = 3;
 
-/// What was given, and the keys and the problems found so far.
+/// Raw settings, and the settings and problems found so far.
 #[derive(Default)]
 pub(super) struct Reader {
-    given: Sources,
+    raw: Sources,
     is_file_missing: bool,
     settings: Settings,
     problems: Vec<String>,
     warnings: Vec<String>,
 }
 
-/// What became of the reading.
+/// Result of reading all settings.
 pub(super) struct Outcome {
-    /// What each key that was read is.
+    /// All settings that were read.
     pub(super) settings: Settings,
-    /// What must be changed.
+    /// Errors that prevent a start.
     pub(super) problems: Vec<String>,
-    /// What should be changed.
+    /// Doubtful settings that should be changed.
     pub(super) warnings: Vec<String>,
 }
 
 impl Reader {
-    /// Opens the file, the environment and the flags; later ones replace earlier ones.
+    /// Opens the file, the environment and the flags. Later ones override earlier ones.
     pub(super) fn open(flags: &Flags) -> Self {
         let mut reader = Self::default();
         let file = flags.config.as_deref();
-        let file = file.map_or(Ok(()), |path| sources::add_file(&mut reader.given, path));
+        let file = file.map_or(Ok(()), |path| sources::add_file(&mut reader.raw, path));
         reader.is_file_missing = file.is_err();
-        let environment = sources::add_environment(&mut reader.given, env::vars_os());
-        let wrong = [file, environment].into_iter().filter_map(Result::err);
-        reader.problems.extend(wrong);
-        sources::add_flags(&mut reader.given, flags);
+        let environment = sources::add_environment(&mut reader.raw, env::vars_os());
+        let errors = [file, environment].into_iter().filter_map(Result::err);
+        reader.problems.extend(errors);
+        sources::add_flags(&mut reader.raw, flags);
         reader
     }
 
-    /// Opens a file of this text and these variables of the environment.
+    /// Opens a file with this text, and these environment variables.
     #[cfg(feature = "fuzzing")]
-    pub(super) fn of(
+    pub(super) fn from_text(
         text: &str,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Self {
         let mut reader = Self::default();
-        let file = sources::add_text(&mut reader.given, "leasehold.toml".to_owned(), text);
-        let environment = sources::add_environment(&mut reader.given, variables);
-        let wrong = [file, environment].into_iter().filter_map(Result::err);
-        reader.problems.extend(wrong);
+        let file = sources::add_text(&mut reader.raw, "leasehold.toml".to_owned(), text);
+        let environment = sources::add_environment(&mut reader.raw, variables);
+        let errors = [file, environment].into_iter().filter_map(Result::err);
+        reader.problems.extend(errors);
         reader
     }
 
-    /// Reads what can be reloaded from `wanted`, and what needs a restart as it is in use.
-    pub(super) fn reloading(wanted: &Settings, in_use: &Settings) -> Self {
+    /// Opens the reloadable settings of `requested`, and all other settings of `in_use`.
+    pub(super) fn for_reload(requested: &Settings, in_use: &Settings) -> Self {
         let mut reader = Self::default();
-        for (name, wanted) in &wanted.0 {
-            let setting = match wanted.key.reloads {
-                true => Some(wanted),
+        for (name, new) in &requested.0 {
+            let setting = match new.key.is_reloadable {
+                true => Some(new),
                 false => in_use.0.get(name),
             };
-            let given = setting.and_then(|setting| {
-                let value = GivenValue::Text(setting.text.clone()?);
+            let raw = setting.and_then(|setting| {
+                let value = RawValue::Text(setting.text.clone()?);
                 let origin = setting.origin.clone()?;
-                Some(Given { value, origin })
+                Some(RawSetting { value, origin })
             });
-            if let Some(given) = given {
-                reader.given.insert((*name).to_owned(), vec![given]);
+            if let Some(raw) = raw {
+                reader.raw.insert((*name).to_owned(), vec![raw]);
             }
         }
         reader
     }
 
-    /// Whether anybody gave the key.
+    /// Returns true if a source contains the key.
     pub(super) fn is_set(&self, key: &'static str) -> bool {
-        self.given.contains_key(key)
+        self.raw.contains_key(key)
     }
 
-    /// The value of a key, or its default.
-    pub(super) fn read<T>(&mut self, key: Key, kind: Kind<T>) -> T {
+    /// Returns the value of a setting, or its default.
+    pub(super) fn read<T>(&mut self, key: SettingDef, kind: ValueType<T>) -> T {
         let default = key.default.unwrap_or_else(|| unreachable!("{key:?}"));
         self.read_or(key, kind, default)
     }
 
-    /// The value of a key whose default depends on others. A wrong one is a problem, and the default
-    /// takes its place so that the rest is checked, too.
-    pub(super) fn read_or<T>(&mut self, key: Key, kind: Kind<T>, default: &str) -> T {
+    /// Returns the value of a setting whose default depends on other settings. An invalid value is
+    /// reported, and replaced by the default so that the remaining settings are validated as well.
+    pub(super) fn read_or<T>(&mut self, key: SettingDef, kind: ValueType<T>, default: &str) -> T {
         let or = (kind.parse)(default);
-        let given = self.take(key, &kind, Some(default));
-        given.unwrap_or_else(|| or.unwrap_or_else(|why| unreachable!("{key:?}: {why}")))
+        let value = self.take(key, &kind, Some(default));
+        value.unwrap_or_else(|| or.unwrap_or_else(|message| unreachable!("{key:?}: {message}")))
     }
 
-    /// The value of a key without a default.
-    pub(super) fn find<T>(&mut self, key: Key, kind: &Kind<T>) -> Option<T> {
+    /// Returns the value of a setting without a default.
+    pub(super) fn find<T>(&mut self, key: SettingDef, kind: &ValueType<T>) -> Option<T> {
         self.take(key, kind, None)
     }
 
-    /// Notes that nobody gave a key.
-    pub(super) fn required(&mut self, key: &'static str, why: &str) {
+    /// Reports a missing setting, unless the configuration file could not be read.
+    pub(super) fn require(&mut self, key: &'static str, message: &str) {
         if !self.is_file_missing {
-            self.problem(key, why);
+            self.problem(key, message);
         }
     }
 
-    /// Notes what is wrong with a key.
-    pub(super) fn problem(&mut self, key: &str, why: &str) {
-        let problem = self.sentence(key, why);
+    /// Reports an error in a setting.
+    pub(super) fn problem(&mut self, key: &str, message: &str) {
+        let problem = self.problem_message(key, message);
         self.problems.push(problem);
     }
 
-    /// Notes what is doubtful about a key.
-    pub(super) fn warn(&mut self, key: &str, why: &str) {
-        let warning = self.sentence(key, why);
+    /// Reports a doubtful setting.
+    pub(super) fn warn(&mut self, key: &str, message: &str) {
+        let warning = self.problem_message(key, message);
         self.warnings.push(warning);
     }
 
-    /// Notes the keys that were given and that nobody has read.
-    pub(super) fn refuse_unknown(&mut self) {
-        for (key, given) in &self.given {
+    /// Reports all keys in the sources that are not settings.
+    pub(super) fn report_unknown(&mut self) {
+        for (key, raw_settings) in &self.raw {
             if self.settings.0.contains_key(key.as_str()) {
                 continue;
             }
-            for given in given {
-                if let Some(why) = self.unknown(key, given) {
-                    let origin = &given.origin;
-                    self.problems.push(format!("{key} (from {origin}): {why}"));
+            for raw in raw_settings {
+                if let Some(message) = self.unknown_key_problem(key, raw) {
+                    let origin = &raw.origin;
+                    self.problems
+                        .push(format!("{key} (from {origin}): {message}"));
                 }
             }
         }
     }
 
-    /// Ends the reading.
+    /// Returns the settings, errors and warnings.
     pub(super) fn finish(self) -> Outcome {
         Outcome {
             settings: self.settings,
@@ -149,18 +150,23 @@ impl Reader {
         }
     }
 
-    fn take<T>(&mut self, key: Key, kind: &Kind<T>, default: Option<&str>) -> Option<T> {
-        let given = self.given.get(key.name).and_then(|given| given.last());
-        let text = given.map(|given| given.text(&kind.form));
-        let origin = given.map(|given| given.origin.clone());
+    fn take<T>(
+        &mut self,
+        key: SettingDef,
+        kind: &ValueType<T>,
+        default: Option<&str>,
+    ) -> Option<T> {
+        let raw = self.raw.get(key.name).and_then(|raw| raw.last());
+        let text = raw.map(|raw| raw.text(&kind.form));
+        let origin = raw.map(|raw| raw.origin.clone());
         let read = text.map(|text| {
             let text = text?;
             (kind.parse)(&text).map(|value| (value, text))
         });
         let (value, text) = match read {
             Some(Ok((value, text))) => (Some(value), Some(text)),
-            Some(Err(why)) => {
-                self.problem(key.name, &why);
+            Some(Err(message)) => {
+                self.problem(key.name, &message);
                 (None, None)
             }
             None => (None, default.map(str::to_owned)),
@@ -175,46 +181,50 @@ impl Reader {
         value
     }
 
-    fn sentence(&self, key: &str, why: &str) -> String {
-        match self.given.get(key).and_then(|given| given.last()) {
-            Some(given) => format!("{key} (from {}): {why}", given.origin),
-            None => format!("{key}: {why}"),
+    fn problem_message(&self, key: &str, message: &str) -> String {
+        match self.raw.get(key).and_then(|raw| raw.last()) {
+            Some(raw) => format!("{key} (from {}): {message}", raw.origin),
+            None => format!("{key}: {message}"),
         }
     }
 
-    /// `None` for a section that holds nothing, which is as good as none.
-    fn unknown(&self, key: &str, given: &Given) -> Option<String> {
-        let known = self.settings.0.keys();
-        let is_section = known.clone().any(|name| is_in(name, key));
+    /// Returns the error of an unknown key. Returns `None` for an empty section, which is ignored.
+    fn unknown_key_problem(&self, key: &str, raw: &RawSetting) -> Option<String> {
+        let names = self.settings.0.keys();
+        let is_section = names.clone().any(|name| is_in_section(name, key));
         if is_section {
-            let names: Vec<_> = known.copied().filter(|name| is_in(name, key)).collect();
-            let why = || format!("is a section, with the keys {}", names.join(", "));
-            return (!given.is_empty_section()).then(why);
+            let names: Vec<_> = names
+                .copied()
+                .filter(|name| is_in_section(name, key))
+                .collect();
+            let problem = || format!("is a section, with the keys {}", names.join(", "));
+            return (!raw.is_empty_section()).then(problem);
         }
-        Some(match nearest(key, known.copied()) {
+        Some(match suggest_key(key, names.copied()) {
             Some(name) => {
-                let name = given.origin.spelling(name);
+                let name = raw.origin.spelling(name);
                 format!("no such key; did you mean {name}?")
             }
-            None => "no such key; leasehold-server config-schema lists them, as does \
-                     docs/configuration.md"
+            None => "no such key; leasehold-server config-schema and docs/configuration.md list \
+                all keys"
                 .to_owned(),
         })
     }
 }
 
-fn is_in(name: &str, section: &str) -> bool {
+fn is_in_section(name: &str, section: &str) -> bool {
     let rest = name.strip_prefix(section);
     rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The key that was meant: of the same name in another section, or with few other letters.
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// Returns the setting that was probably meant: one with the same name in another section, or with
+/// a similar spelling.
+fn suggest_key<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let last = |key: &str| key.rsplit('.').next().map(str::to_owned);
     let edits = |name: &str| match last(name) == last(key) {
         true => 0,
         false => strsim::damerau_levenshtein(key, name),
     };
-    let near = known.map(|name| (edits(name), name)).min()?;
+    let near = names.map(|name| (edits(name), name)).min()?;
     (near.0 <= EDITS_MAX).then_some(near.1)
 }

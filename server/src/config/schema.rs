@@ -1,10 +1,10 @@
-//! The JSON Schema of the file, for editors and charts.
+//! JSON Schema of the configuration file, for editors and Helm charts.
 
 use serde_json::{Value, json};
 
 use super::settings::{Setting, Settings};
 
-/// The schema of a file with these keys (draft 2020-12).
+/// Returns the schema (draft 2020-12) of a file with these settings.
 pub(super) fn schema(keys: &Settings) -> Value {
     let mut sections = json!({});
     for setting in keys.0.values() {
@@ -27,8 +27,8 @@ fn object(properties: Value) -> Value {
 fn property(setting: &Setting) -> Value {
     let (key, form) = (setting.key, &setting.form);
     let mut property = form.schema.clone();
-    let mut description = format!("{} ({}).", key.about, form.what);
-    if key.reloads {
+    let mut description = format!("{} ({}).", key.about, form.expected);
+    if key.is_reloadable {
         description.push_str(" Needs no restart.");
     }
     property["description"] = description.into();

@@ -1,40 +1,40 @@
-//! The values in effect with where each is from: shown as TOML, and compared.
+//! Values in effect with their sources, to print as TOML and to compare.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    key::{Form, Key},
-    sources::Origin,
+    setting_def::{SettingDef, ValueSchema},
+    sources::SettingSource,
 };
 
-/// Every key that was read. Its debug form holds no value: there may be a password among them.
+/// All settings that were read. The debug output contains no values, because they may be passwords.
 #[derive(Clone, Default)]
 pub struct Settings(pub(super) BTreeMap<&'static str, Setting>);
 
-/// What a key is.
+/// Definition, value and source of a setting.
 #[derive(Clone)]
 pub(super) struct Setting {
-    pub(super) key: Key,
-    pub(super) form: Form,
-    /// The value in effect; `None`: there is none.
+    pub(super) key: SettingDef,
+    pub(super) form: ValueSchema,
+    /// Value in effect, or `None` if the setting is not set.
     pub(super) text: Option<String>,
-    /// `None`: it is the default.
-    pub(super) origin: Option<Origin>,
+    /// Source of the value, or `None` for the default.
+    pub(super) origin: Option<SettingSource>,
 }
 
-/// A key with another value.
+/// A setting whose value has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// Name of the setting.
     pub key: &'static str,
-    /// What it was, without secrets.
+    /// Previous value, without secrets.
     pub from: String,
-    /// What it is, without secrets.
+    /// New value, without secrets.
     pub to: String,
 }
 
 impl Settings {
-    /// As TOML, by section, each key with where it is from. Secrets are `***`.
+    /// Returns the settings as TOML by section, each with its source. Secrets are printed as `***`.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut lines = Vec::new();
@@ -48,7 +48,7 @@ impl Settings {
             }
             lines.push(match &setting.text {
                 Some(text) => {
-                    let origin = setting.origin.as_ref().map(Origin::to_string);
+                    let origin = setting.origin.as_ref().map(SettingSource::to_string);
                     let origin = origin.unwrap_or_else(|| "default".to_owned());
                     format!("{name} = {} # from: {origin}", setting.literal(text))
                 }
@@ -58,31 +58,31 @@ impl Settings {
         lines.join("\n")
     }
 
-    /// What was given, on one line. Secrets are `***`.
+    /// Returns the settings that were given explicitly, on one line. Secrets are printed as `***`.
     #[must_use]
-    pub fn given(&self) -> String {
-        let given = self
+    pub fn explicit_settings(&self) -> String {
+        let explicit = self
             .0
             .iter()
             .filter(|(_, setting)| setting.origin.is_some());
-        let given = given.map(|(name, setting)| format!("{name}={}", setting.shown()));
-        given.collect::<Vec<_>>().join(" ")
+        let explicit = explicit.map(|(name, setting)| format!("{name}={}", setting.redacted()));
+        explicit.collect::<Vec<_>>().join(" ")
     }
 
-    /// What is different here from `before`.
-    pub(crate) fn since(&self, before: &Self) -> Vec<Change> {
+    /// Returns the settings whose values differ from those in `before`.
+    pub(crate) fn changes_since(&self, before: &Self) -> Vec<Change> {
         let of_both = |(name, to): (&&'static str, &Setting)| {
             let from = before.0.get(name)?;
             (from.text != to.text).then(|| Change {
                 key: name,
-                from: from.shown(),
-                to: to.shown(),
+                from: from.redacted(),
+                to: to.redacted(),
             })
         };
         self.0.iter().filter_map(of_both).collect()
     }
 
-    /// Takes over what `newer` has.
+    /// Replaces settings by those in `newer`.
     pub(crate) fn update(&mut self, newer: Self) {
         self.0.extend(newer.0);
     }
@@ -90,16 +90,16 @@ impl Settings {
 
 impl Setting {
     fn literal(&self, text: &str) -> String {
-        let text = (self.form.shown)(text);
+        let text = (self.form.redact)(text);
         match self.form.json_type() {
             "string" => toml::Value::String(text).to_string(),
             _ => text,
         }
     }
 
-    fn shown(&self) -> String {
+    fn redacted(&self) -> String {
         let text = self.text.as_deref();
-        text.map_or_else(|| "nothing".to_owned(), self.form.shown)
+        text.map_or_else(|| "nothing".to_owned(), self.form.redact)
     }
 }
 

@@ -1,45 +1,45 @@
-//! What the file, the environment and the flags give, later ones after earlier ones.
+//! Raw settings from the file, the environment and the flags, in this order.
 
 use std::{collections::BTreeMap, ffi::OsString, fmt, fs, path::Path};
 
-use super::{Flags, key::Form};
+use super::{Flags, setting_def::ValueSchema};
 
 const ENV_PREFIX: &str = "LEASEHOLD__";
 
-/// A value as it was given.
+/// A raw value with its source.
 #[derive(Clone)]
-pub(super) struct Given {
-    pub(super) value: GivenValue,
-    pub(super) origin: Origin,
+pub(super) struct RawSetting {
+    pub(super) value: RawValue,
+    pub(super) origin: SettingSource,
 }
 
-/// In a file values have types.
+/// A raw value. Values from a file are typed.
 #[derive(Clone)]
-pub(super) enum GivenValue {
+pub(super) enum RawValue {
     Text(String),
     Toml(toml::Value),
 }
 
-/// Where a value was given.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// In the file of this name.
+pub(super) enum SettingSource {
+    /// The file with this name.
     File(String),
-    /// In the variable of this name.
+    /// The environment variable with this name.
     Environment(String),
-    /// By this flag.
+    /// The flag with this name.
     Flag(&'static str),
 }
 
-/// Everything given, by key.
-pub(super) type Sources = BTreeMap<String, Vec<Given>>;
+/// Raw values by key. The last value of a key has the highest precedence.
+pub(super) type Sources = BTreeMap<String, Vec<RawSetting>>;
 
-impl Given {
-    /// The text of the value, or why it is not of the type that the key takes.
-    pub(super) fn text(&self, form: &Form) -> Result<String, String> {
+impl RawSetting {
+    /// Returns the text of the value, or an error if its TOML type does not match.
+    pub(super) fn text(&self, form: &ValueSchema) -> Result<String, String> {
         let value = match &self.value {
-            GivenValue::Text(text) => return Ok(text.clone()),
-            GivenValue::Toml(value) => value,
+            RawValue::Text(text) => return Ok(text.clone()),
+            RawValue::Toml(value) => value,
         };
         match (value, form.json_type()) {
             (toml::Value::String(text), "string") => Ok(text.clone()),
@@ -49,20 +49,20 @@ impl Given {
             (toml::Value::Integer(_) | toml::Value::Float(_), "number") => Ok(value.to_string()),
             (_, expected) => Err(format!(
                 "must be {}, in TOML of type {expected}, not {}",
-                form.what,
+                form.expected,
                 value.type_str()
             )),
         }
     }
 
-    /// Whether it is a section that holds nothing.
+    /// Returns true if the value is an empty section.
     pub(super) fn is_empty_section(&self) -> bool {
-        matches!(&self.value, GivenValue::Toml(toml::Value::Table(_)))
+        matches!(&self.value, RawValue::Toml(toml::Value::Table(_)))
     }
 }
 
-impl Origin {
-    /// How a key is written there.
+impl SettingSource {
+    /// Returns the spelling of a key in this source.
     pub(super) fn spelling(&self, key: &str) -> String {
         match self {
             Self::Environment(_) => {
@@ -73,7 +73,7 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(name) | Self::Environment(name) => f.write_str(name),
@@ -82,39 +82,40 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Adds what the file gives.
+/// Adds the settings of the file.
 ///
 /// # Errors
-/// Why it cannot be read. Nothing of its text is repeated: there may be a password in it.
+/// If the file cannot be read or parsed. The message does not repeat its text, which may contain a
+/// password.
 pub(super) fn add_file(sources: &mut Sources, path: &Path) -> Result<(), String> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
     add_text(sources, name, &text)
 }
 
-/// Adds what a file of this name and text gives. See [`add_file`].
+/// Adds the settings of a file with this name and text. See [`add_file`].
 pub(super) fn add_text(sources: &mut Sources, name: String, text: &str) -> Result<(), String> {
     let table: toml::Table = toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        let why = error.message().replace('\n', "; ");
-        format!("{name}, line {line}, column {column}: {why}")
+        let message = error.message().replace('\n', "; ");
+        format!("{name}, line {line}, column {column}: {message}")
     })?;
-    flatten(sources, "", &table, &Origin::File(name));
+    flatten(sources, "", &table, &SettingSource::File(name));
     Ok(())
 }
 
-/// Adds what the variables of the environment give.
+/// Adds the settings of environment variables.
 ///
 /// # Errors
-/// The variable that is no text.
+/// If the value of a variable is not UTF-8.
 pub(super) fn add_environment(
     sources: &mut Sources,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<(), String> {
-    let mut wrong = Ok(());
+    let mut result = Ok(());
     for (name, value) in variables {
         let name = name.to_string_lossy().into_owned();
         let Some(key) = name.strip_prefix(ENV_PREFIX) else {
@@ -125,30 +126,30 @@ pub(super) fn add_environment(
             Ok(text) => add(
                 sources,
                 key,
-                GivenValue::Text(text),
-                Origin::Environment(name),
+                RawValue::Text(text),
+                SettingSource::Environment(name),
             ),
-            Err(_) => wrong = Err(format!("{key} (from {name}): must be UTF-8")),
+            Err(_) => result = Err(format!("{key} (from {name}): must be UTF-8")),
         }
     }
-    wrong
+    result
 }
 
-/// Adds what the flags give.
+/// Adds the settings of the flags.
 pub(super) fn add_flags(sources: &mut Sources, flags: &Flags) {
-    for (key, text, flag) in flags.given() {
+    for (key, text, flag) in flags.set_flags() {
         add(
             sources,
             key.to_owned(),
-            GivenValue::Text(text),
-            Origin::Flag(flag),
+            RawValue::Text(text),
+            SettingSource::Flag(flag),
         );
     }
 }
 
-fn flatten(sources: &mut Sources, path: &str, table: &toml::Table, origin: &Origin) {
+fn flatten(sources: &mut Sources, path: &str, table: &toml::Table, origin: &SettingSource) {
     for (name, value) in table {
-        // A quoted name with a dot in it is one name.
+        // A quoted name that contains a dot is a single name.
         let name = if name.contains('.') {
             format!("{name:?}")
         } else {
@@ -162,16 +163,16 @@ fn flatten(sources: &mut Sources, path: &str, table: &toml::Table, origin: &Orig
         match value.as_table() {
             Some(inner) if !inner.is_empty() => flatten(sources, &key, inner, origin),
             Some(_) | None => {
-                let value = GivenValue::Toml(value.clone());
+                let value = RawValue::Toml(value.clone());
                 add(sources, key, value, origin.clone());
             }
         }
     }
 }
 
-fn add(sources: &mut Sources, key: String, value: GivenValue, origin: Origin) {
+fn add(sources: &mut Sources, key: String, value: RawValue, origin: SettingSource) {
     sources
         .entry(key)
         .or_default()
-        .push(Given { value, origin });
+        .push(RawSetting { value, origin });
 }

@@ -1,4 +1,4 @@
-//! Where locks are kept: the store's URL and the keys that go with it.
+//! Settings `store.*`: the URL of the store, and the settings of its connections.
 
 mod url;
 
@@ -8,133 +8,143 @@ use leasehold_proto::address::is_loopback;
 use serde_json::json;
 
 use super::{
-    key::{Key, Kind, file, key, number, switch, time},
-    live::{HOUR, millis},
     reader::Reader,
+    reloadable::{HOUR, millis},
+    setting_def::{SettingDef, ValueType, boolean, duration, file, number, setting},
 };
 use crate::{
     lock::{DeploymentKey, Limits},
     store::redis::{
         connection::RedisConfig,
+        credentials::{Credentials, Secret},
         era::EraBounds,
-        login::{Login, Secret},
-        place::{Address, Place},
+        location::{Address, StoreLocation},
         tls::Tls,
     },
 };
 
 const KEY_PREFIX_MAX_BYTES: usize = 64;
-const WAIT_REPLICAS_MOST: u32 = 1_000;
-/// The bit of a file's mode by which all may read it.
+const WAIT_REPLICAS_MAX: u32 = 1_000;
+/// File mode bit: readable by all users.
 const READABLE_BY_ALL: u32 = 0o004;
-/// The bit of a file's mode by which all may write it.
+/// File mode bit: writable by all users.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-const USERNAME: Key = key("store.username_file", "The user in Redis");
-const PASSWORD: Key = key("store.password_file", "The password in Redis");
-const SENTINEL_USERNAME: Key = key("store.sentinel_username_file", "The user at the Sentinels");
-const SENTINEL_PASSWORD: Key = key(
-    "store.sentinel_password_file",
-    "The password at the Sentinels",
+const USERNAME: SettingDef = setting("store.username_file", "User name for Redis");
+const PASSWORD: SettingDef = setting("store.password_file", "Password for Redis");
+const SENTINEL_USERNAME: SettingDef = setting(
+    "store.sentinel_username_file",
+    "User name for the Sentinels",
 );
-const TLS_CA: Key = key(
+const SENTINEL_PASSWORD: SettingDef =
+    setting("store.sentinel_password_file", "Password for the Sentinels");
+const TLS_CA: SettingDef = setting(
     "store.tls_ca_file",
-    "Who signs the servers' certificates (PEM); else whom the machine trusts",
+    "Certificate authorities for the servers' certificates (PEM); default: the system trust store",
 );
-const TLS_CERT: Key = key(
+const TLS_CERT: SettingDef = setting(
     "store.tls_cert_file",
-    "The broker's certificate (PEM), where servers ask for one",
+    "Client certificate of the broker (PEM), for servers that require one",
 );
-const TLS_KEY: Key = key(
+const TLS_KEY: SettingDef = setting(
     "store.tls_key_file",
-    "The private key of the broker's certificate (PEM)",
+    "Private key of the broker's certificate (PEM)",
 );
-const TLS_SERVER_NAME: Key = key(
+const TLS_SERVER_NAME: SettingDef = setting(
     "store.tls_server_name",
-    "The name in the servers' certificates; else the host of the address",
+    "Name in the servers' certificates; default: the host of the address",
 );
 
-/// Which store.
+/// Kind of store, with its settings.
 #[derive(Debug, Clone)]
 pub enum StoreSettings {
-    /// In this process.
+    /// A store in the memory of this process.
     Memory {
-        /// How long it grants nothing at first: the process before it may have granted leases.
+        /// Time after the start in which nothing is granted, because the previous process may have
+        /// granted leases.
         quarantine: Duration,
     },
-    /// Redis: one server, the master that Sentinel names, or a cluster.
+    /// Redis: a single server, a master found by Sentinel, or a cluster.
     Redis(Box<RedisConfig>),
-    /// Several Redis servers that know nothing of each other.
+    /// RedLock: several independent Redis servers.
     Redlock {
-        /// All but where each is.
+        /// Settings of all servers, except their addresses.
         common: Box<RedisConfig>,
-        /// Where each is.
+        /// Addresses of the servers.
         addresses: Vec<Address>,
     },
 }
 
 impl StoreSettings {
-    /// What it is and where, for people.
-    pub fn described(&self) -> String {
+    /// Returns a description of the store and its address, for users.
+    pub fn description(&self) -> String {
         match self {
             Self::Memory { .. } => "in the memory of this process".to_owned(),
-            Self::Redis(redis) => match &redis.place {
-                Place::Server(address) => format!("Redis at {address}"),
-                Place::Sentinel(sentinel) => {
+            Self::Redis(redis) => match &redis.location {
+                StoreLocation::Server(address) => format!("Redis at {address}"),
+                StoreLocation::Sentinel(sentinel) => {
                     format!("Redis, the master {} of Sentinel", sentinel.master)
                 }
-                Place::Cluster(addresses) => format!("Redis Cluster, by {}", several(addresses)),
+                StoreLocation::Cluster(addresses) => {
+                    format!("Redis Cluster, by {}", join_addresses(addresses))
+                }
             },
-            Self::Redlock { addresses, .. } => format!("RedLock on {}", several(addresses)),
+            Self::Redlock { addresses, .. } => format!("RedLock on {}", join_addresses(addresses)),
         }
     }
 
-    /// What stands in the store's era.
+    /// Reads the bounds that are recorded in the store's era.
     pub(super) fn bounds(reader: &mut Reader, limits: &Limits) -> EraBounds {
-        let about = "How long a replaced master may still accept writes; no lease is renewed for that time \
-                     after a promotion; behind Sentinel 5s or more";
-        let former_master_max = key("store.former_master_max", about).or("12s");
+        let about = "Time for which a replaced master may still accept writes; after a promotion \
+            no lease is renewed for that time; at least 5s with Sentinel";
+        let former_master_max = setting("store.former_master_max", about).with_default("12s");
         EraBounds {
             ttl_max_ms: limits.ttl_max_ms,
             lock_delay_max_ms: limits.lock_delay_max_ms,
             former_master_max_ms: millis(
-                reader.read(former_master_max, time(Duration::ZERO, HOUR)),
+                reader.read(former_master_max, duration(Duration::ZERO, HOUR)),
             ),
         }
     }
 
-    /// Every key is read whatever the URL is, or it would be reported as unknown.
+    /// Reads the settings of the store. All keys are read for every kind of store, otherwise they
+    /// would be reported as unknown.
     pub(super) fn read(reader: &mut Reader, dev: bool, bounds: EraBounds) -> Self {
-        let mut settings = Self::of_url(reader, dev);
-        let about = "What every key and channel in the store begins with";
-        let key_prefix = key("store.key_prefix", about).or("leasehold:");
+        let mut settings = Self::from_url(reader, dev);
+        let about = "Prefix of every key and channel in the store";
+        let key_prefix = setting("store.key_prefix", about).with_default("leasehold:");
         let key_prefix = reader.read(key_prefix, self::key_prefix());
-        let about = "The key of lease tokens, the same for all brokers: 64 hexadecimal digits";
-        let deployment_key = key("store.deployment_key_file", about);
-        let deployment_key = deployment_key_of(reader, deployment_key);
-        let login = login(reader, USERNAME, PASSWORD);
-        let sentinel_login = self::login(reader, SENTINEL_USERNAME, SENTINEL_PASSWORD);
+        let about = "Key of lease tokens, the same for all brokers: 64 hexadecimal digits";
+        let deployment_key = setting("store.deployment_key_file", about);
+        let deployment_key = read_deployment_key(reader, deployment_key);
+        let login = read_credential_files(reader, USERNAME, PASSWORD);
+        let sentinel_login =
+            self::read_credential_files(reader, SENTINEL_USERNAME, SENTINEL_PASSWORD);
         let tls = tls(reader, &settings);
-        let about = "Replicas that must have a grant or a renewal before anybody is told";
-        let wait_replicas = key("store.wait_replicas", about).or("0");
-        let wait_replicas = reader.read(wait_replicas, number(0, WAIT_REPLICAS_MOST));
-        let about = "Whether brokers of a cluster tell each other on sharded channels";
-        let sharded_pubsub = on(reader, "store.sharded_pubsub", about);
-        let about = "Grant at once in a store without an era; it may have lost leases";
-        let trust_empty_store = on(reader, "store.trust_empty_store", about);
-        let about = "Start although the store is out of reach, and wait for it";
-        let wait_for_store = on(reader, "store.wait_for_store", about);
-        let about = "Serve a Redis that may lose locks: evicting, too old, or a replica";
-        let allow_unsafe = on(reader, "store.allow_unsafe_redis", about);
+        let about = "Number of replicas that must acknowledge a grant or renewal before the caller \
+            is notified";
+        let wait_replicas = setting("store.wait_replicas", about).with_default("0");
+        let wait_replicas = reader.read(wait_replicas, number(0, WAIT_REPLICAS_MAX));
+        let about = "Use sharded channels for messages between brokers of a cluster";
+        let sharded_pubsub = read_switch(reader, "store.sharded_pubsub", about);
+        let about = "Grant at once in a store without an era, although it may have lost leases";
+        let trust_empty_store = read_switch(reader, "store.trust_empty_store", about);
+        let about = "Start although the store is unreachable, and wait for it";
+        let wait_for_store = read_switch(reader, "store.wait_for_store", about);
+        let about = "Accept a Redis that may lose locks because it evicts keys, is too old, or is \
+            a replica";
+        let allow_unsafe = read_switch(reader, "store.allow_unsafe_redis", about);
         if let Self::Redlock { .. } = settings {
-            fits_redlock(reader, trust_empty_store, wait_replicas);
+            check_redlock_settings(reader, trust_empty_store, wait_replicas);
         }
-        let is_cluster =
-            matches!(&settings, Self::Redis(redis) if matches!(redis.place, Place::Cluster(_)));
+        let is_cluster = matches!(
+            &settings,
+            Self::Redis(redis) if matches!(redis.location, StoreLocation::Cluster(_))
+        );
         if sharded_pubsub && !is_cluster {
-            let why =
-                "is for redis-cluster:// only: elsewhere a message reaches one server as it is";
-            reader.problem("store.sharded_pubsub", why);
+            let message = "requires redis-cluster://: with any other store a message reaches only \
+                one server anyway";
+            reader.problem("store.sharded_pubsub", message);
         }
         match &mut settings {
             Self::Memory { .. } if dev => {}
@@ -156,22 +166,22 @@ impl StoreSettings {
                 redis.wait_for_store = wait_for_store;
                 redis.allow_unsafe = allow_unsafe;
                 if is_cluster && !reader.is_set("store.deployment_key_file") {
-                    let why = "required for redis-cluster://, which keeps no deployment key: 64 \
-                        hexadecimal digits, the same for all brokers";
-                    reader.problem("store.deployment_key_file", why);
+                    let message = "required with redis-cluster://, which does not store a \
+                        deployment key: 64 hexadecimal digits, the same for all brokers";
+                    reader.problem("store.deployment_key_file", message);
                 }
-                complete(reader, &mut redis.login, login);
-                if let Place::Sentinel(sentinel) = &mut redis.place {
-                    sentinel.login = sentinel_login;
+                add_file_credentials(reader, &mut redis.credentials, login);
+                if let StoreLocation::Sentinel(sentinel) = &mut redis.location {
+                    sentinel.credentials = sentinel_login;
                 }
             }
         }
         if let Some(host) = settings.plaintext_host() {
-            let why = format!(
+            let message = format!(
                 "the connection to {host} is not encrypted: passwords, the deployment key and all \
                  grants can be read and changed on the network; set store.tls = true"
             );
-            reader.warn("store.url", &why);
+            reader.warn("store.url", &message);
         }
         settings
     }
@@ -180,7 +190,7 @@ impl StoreSettings {
     fn plaintext_host(&self) -> Option<&str> {
         let (redis, addresses) = match self {
             Self::Memory { .. } => return None,
-            Self::Redis(redis) => (redis, redis.place.addresses()),
+            Self::Redis(redis) => (redis, redis.location.addresses()),
             Self::Redlock { common, addresses } => (common, addresses.as_slice()),
         };
         let mut hosts = addresses.iter().map(|address| address.host.as_str());
@@ -188,124 +198,133 @@ impl StoreSettings {
         redis.tls.is_none().then_some(host)
     }
 
-    fn of_url(reader: &mut Reader, dev: bool) -> Self {
-        let about = "Where locks are kept; a password in it is better kept in a file";
-        let given = reader.find(key("store.url", about), &url::kind());
-        if given.is_none() && !dev && !reader.is_set("store.url") {
+    fn from_url(reader: &mut Reader, dev: bool) -> Self {
+        let about = "URL of the store; keep its password in store.password_file instead";
+        let settings = reader.find(setting("store.url", about), &url::value_type());
+        if settings.is_none() && !dev && !reader.is_set("store.url") {
             let required = "required: memory, or redis://host:port/db (flag --store)";
-            reader.required("store.url", required);
+            reader.require("store.url", required);
         }
-        given.unwrap_or(Self::Memory {
+        settings.unwrap_or(Self::Memory {
             quarantine: Duration::ZERO,
         })
     }
 }
 
-/// What several independent servers need, and what they must not have.
-fn fits_redlock(reader: &mut Reader, trust_empty_store: bool, wait_replicas: u32) {
+/// Reports missing and unsuitable settings of RedLock.
+fn check_redlock_settings(reader: &mut Reader, trust_empty_store: bool, wait_replicas: u32) {
     let key = "store.deployment_key_file";
     if !reader.is_set(key) {
-        let why = "required with redlock://: no single server could keep the key. Write 64 random \
-            hexadecimal digits into a file, and give every broker the same";
-        reader.problem(key, why);
+        let message = "required with redlock://, because no single server can store the key: write \
+            64 random hexadecimal digits to a file, the same for all brokers";
+        reader.problem(key, message);
     }
     if trust_empty_store {
-        let why = "is not for redlock://: a server that lost its locks would vote at once. Use \
-            init-store, once";
-        reader.problem("store.trust_empty_store", why);
+        let message = "is not supported with redlock://: a server that has lost its locks would \
+            vote at once; run init-store once instead";
+        reader.problem("store.trust_empty_store", message);
     }
     if wait_replicas > 0 {
-        let why = "is not for redlock://: its servers have no replicas that count";
-        reader.problem("store.wait_replicas", why);
+        let message = "is not supported with redlock://: replicas of its servers do not count";
+        reader.problem("store.wait_replicas", message);
     }
 }
 
-/// Files take the place of what the URL leaves open.
-fn complete(reader: &mut Reader, of_url: &mut Login, of_files: Login) {
+/// Adds credentials from files where the URL contains none.
+fn add_file_credentials(reader: &mut Reader, of_url: &mut Credentials, of_files: Credentials) {
     for (own, file, key) in [
         (&mut of_url.username, of_files.username, USERNAME.name),
         (&mut of_url.password, of_files.password, PASSWORD.name),
     ] {
         if own.is_some() && file.is_some() {
-            reader.problem(key, "stands in store.url, too: keep only one of them");
+            reader.problem(key, "is also set in store.url: remove one of them");
         }
         *own = own.take().or(file);
     }
 }
 
-/// User and password, in files.
-fn login(reader: &mut Reader, username: Key, password: Key) -> Login {
-    Login {
-        username: readable(reader, username).map(Secret::File),
-        password: secret(reader, password).map(Secret::File),
+/// Reads the paths of files with user and password.
+fn read_credential_files(
+    reader: &mut Reader,
+    username: SettingDef,
+    password: SettingDef,
+) -> Credentials {
+    Credentials {
+        username: protected_file(reader, username).map(Secret::File),
+        password: secret_file(reader, password).map(Secret::File),
     }
 }
 
-fn deployment_key_of(reader: &mut Reader, key: Key) -> Option<DeploymentKey> {
-    let path = secret(reader, key)?;
-    let shown = path.display().to_string();
+fn read_deployment_key(reader: &mut Reader, key: SettingDef) -> Option<DeploymentKey> {
+    let path = secret_file(reader, key)?;
+    let path_text = path.display().to_string();
     let text = Secret::File(path).read();
     let parsed = text.and_then(|text| {
-        let wrong = || format!("{shown} must hold 64 hexadecimal digits");
-        DeploymentKey::parse(&text).ok_or_else(wrong)
+        let problem = || format!("{path_text} must contain 64 hexadecimal digits");
+        DeploymentKey::parse(&text).ok_or_else(problem)
     });
-    parsed.map_err(|why| reader.problem(key.name, &why)).ok()
+    parsed
+        .map_err(|problem| reader.problem(key.name, &problem))
+        .ok()
 }
 
-/// A file with a text that only the broker should be able to read.
-pub(super) fn secret(reader: &mut Reader, key: Key) -> Option<PathBuf> {
-    let path = readable(reader, key)?;
+/// Reads the path of a file that only the broker should be able to read.
+pub(super) fn secret_file(reader: &mut Reader, key: SettingDef) -> Option<PathBuf> {
+    let path = protected_file(reader, key)?;
     if fs::metadata(&path).is_ok_and(|file| file.mode() & READABLE_BY_ALL != 0) {
         let path = path.display();
-        let why = format!("everybody on this machine may read {path}: chmod o-r {path}");
-        reader.warn(key.name, &why);
+        let message = format!("every user of this machine can read {path}: run chmod o-r {path}");
+        reader.warn(key.name, &message);
     }
     Some(path)
 }
 
-/// A file with a text that only the broker's operator should be able to write.
-pub(super) fn readable(reader: &mut Reader, key: Key) -> Option<PathBuf> {
+/// Reads the path of a file that only the operator should be able to write.
+pub(super) fn protected_file(reader: &mut Reader, key: SettingDef) -> Option<PathBuf> {
     let kind = file(|path| Secret::File(path.clone()).read().map(|_| path));
     let path = reader.find(key, &kind)?;
     if fs::metadata(&path).is_ok_and(|file| file.mode() & WRITABLE_BY_ALL != 0) {
         let path = path.display();
-        let why = format!("everybody on this machine may write {path}: chmod o-w {path}");
-        reader.warn(key.name, &why);
+        let message = format!("every user of this machine can write {path}: run chmod o-w {path}");
+        reader.warn(key.name, &message);
     }
     Some(path)
 }
 
-fn on(reader: &mut Reader, name: &'static str, about: &'static str) -> bool {
-    reader.read(key(name, about).or("false"), switch())
+fn read_switch(reader: &mut Reader, name: &'static str, about: &'static str) -> bool {
+    reader.read(setting(name, about).with_default("false"), boolean())
 }
 
 fn tls(reader: &mut Reader, settings: &StoreSettings) -> Option<Tls> {
     let is_rediss = matches!(settings, StoreSettings::Redis(redis) if redis.tls.is_some());
-    let about = "TLS to every server, Sentinels included; rediss:// sets it";
-    let is_on = key("store.tls", about).or("false");
-    let is_on = reader.read_or(is_on, switch(), if is_rediss { "true" } else { "false" });
+    let about = "Use TLS for every server, including Sentinels; rediss:// enables it";
+    let is_on = setting("store.tls", about).with_default("false");
+    let is_on = reader.read_or(is_on, boolean(), if is_rediss { "true" } else { "false" });
     if is_rediss && !is_on {
         reader.problem(
             "store.tls",
-            "rediss:// is TLS: remove this key, or use redis://",
+            "rediss:// requires TLS: remove this key, or use redis://",
         );
     }
-    let ca_file = readable(reader, TLS_CA);
-    let (certificate, private_key) = (readable(reader, TLS_CERT), secret(reader, TLS_KEY));
+    let ca_file = protected_file(reader, TLS_CA);
+    let (certificate, private_key) = (
+        protected_file(reader, TLS_CERT),
+        secret_file(reader, TLS_KEY),
+    );
     let server_name = reader.find(TLS_SERVER_NAME, &name());
     let is_set = [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME].map(|key| reader.is_set(key.name));
     if !is_on {
         for key in [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME] {
             if reader.is_set(key.name) {
-                let why = "is not used without TLS: set store.tls = true, or use rediss://";
-                reader.problem(key.name, why);
+                let message = "is not used without TLS: set store.tls = true, or use rediss://";
+                reader.problem(key.name, message);
             }
         }
         return None;
     }
     if reader.is_set(TLS_CERT.name) != reader.is_set(TLS_KEY.name) {
-        let why = "store.tls_cert_file and store.tls_key_file belong together: give both";
-        reader.problem(TLS_CERT.name, why);
+        let message = "store.tls_cert_file and store.tls_key_file belong together: set both";
+        reader.problem(TLS_CERT.name, message);
     }
     let are_read = [&ca_file, &certificate, &private_key].map(Option::is_some) == is_set[..3];
     let tls = Tls {
@@ -313,29 +332,33 @@ fn tls(reader: &mut Reader, settings: &StoreSettings) -> Option<Tls> {
         client: certificate.zip(private_key),
         server_name,
     };
-    if let Some(why) = tls.connector().err().filter(|_| are_read) {
-        reader.problem("store.tls", &why);
+    if let Some(problem) = tls.connector().err().filter(|_| are_read) {
+        reader.problem("store.tls", &problem);
     }
     Some(tls)
 }
 
-fn key_prefix() -> Kind<String> {
-    let schema = json!({ "type": "string", "pattern": "^[^{}*?\\[\\]\\\\]+$", "maxLength": KEY_PREFIX_MAX_BYTES });
-    let what = "1 to 64 bytes without { } * ? [ ] \\ and control characters";
-    Kind::new(what, schema, |text| {
+fn key_prefix() -> ValueType<String> {
+    let schema = json!({
+        "type": "string",
+        "pattern": "^[^{}*?\\[\\]\\\\]+$",
+        "maxLength": KEY_PREFIX_MAX_BYTES,
+    });
+    let expected = "1 to 64 bytes without { } * ? [ ] \\ and control characters";
+    ValueType::new(expected, schema, |text| {
         let is_legal = |c: char| !c.is_control() && !"{}*?[]\\".contains(c);
         let has_length = (1..=KEY_PREFIX_MAX_BYTES).contains(&text.len());
         (has_length && text.chars().all(is_legal)).then(|| text.to_owned())
     })
 }
 
-fn name() -> Kind<String> {
+fn name() -> ValueType<String> {
     let schema = json!({ "type": "string", "minLength": 1 });
-    Kind::new("a name", schema, |name| {
+    ValueType::new("a name", schema, |name| {
         (!name.is_empty()).then(|| name.to_owned())
     })
 }
-fn several(addresses: &[Address]) -> String {
+fn join_addresses(addresses: &[Address]) -> String {
     let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
     addresses.join(", ")
 }

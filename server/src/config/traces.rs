@@ -1,32 +1,35 @@
-//! `tracing.*`: where spans go, and how many.
+//! Settings `tracing.*`: export and sampling of spans.
 
 use std::env;
 
 use serde_json::json;
 
 use super::{
-    key::{Kind, key},
     reader::Reader,
+    setting_def::{ValueType, setting},
 };
 use crate::trace::TracingSettings;
 
-/// OpenTelemetry's own variables that name a collector, the more special one first.
-const ENDPOINTS: [&str; 2] = [
+/// OpenTelemetry's variables for the collector's address, the more specific one first.
+const ENDPOINT_VARIABLES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 ];
-/// Turns all of OpenTelemetry off.
-const DISABLED: &str = "OTEL_SDK_DISABLED";
+/// OpenTelemetry's variable that disables the SDK.
+const DISABLE_VARIABLE: &str = "OTEL_SDK_DISABLED";
 
 pub(super) fn read(reader: &mut Reader) -> TracingSettings {
-    let about = "The collector to which spans of calls are sent with OTLP over gRPC; without it, and \
-                 without OTEL_EXPORTER_OTLP_ENDPOINT, there is no tracing";
-    let endpoint = reader.find(key("tracing.otlp_endpoint", about), &address());
-    let about =
-        "The share of calls that are traced where the caller has not decided; 0 turns tracing off";
-    let sample_ratio = reader.read(key("tracing.sample_ratio", about).or("0.01"), share());
-    let of_library = ENDPOINTS.into_iter().find_map(variable);
-    let is_disabled = variable(DISABLED).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let about = "Collector that receives spans of calls with OTLP over gRPC; without it, and \
+        without OTEL_EXPORTER_OTLP_ENDPOINT, tracing is off";
+    let endpoint = reader.find(setting("tracing.otlp_endpoint", about), &address());
+    let about = "Share of calls to trace if the caller has not decided; 0 turns tracing off";
+    let sample_ratio = reader.read(
+        setting("tracing.sample_ratio", about).with_default("0.01"),
+        sampling_ratio(),
+    );
+    let of_library = ENDPOINT_VARIABLES.into_iter().find_map(variable);
+    let is_disabled =
+        variable(DISABLE_VARIABLE).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     TracingSettings {
         endpoint: endpoint.filter(|_| !is_disabled),
         endpoint_of_library: of_library.filter(|_| !is_disabled),
@@ -39,10 +42,10 @@ fn variable(name: &str) -> Option<String> {
     (!value.trim().is_empty()).then_some(value)
 }
 
-fn address() -> Kind<String> {
-    let what = "an http or https address without a password, such as http://127.0.0.1:4317";
+fn address() -> ValueType<String> {
+    let expected = "an http or https address without a password, such as http://127.0.0.1:4317";
     let schema = json!({ "type": "string", "pattern": "^https?://[^@/]+/?$" });
-    Kind::new(what, schema, |text| {
+    ValueType::new(expected, schema, |text| {
         let rest = text.strip_prefix("http://");
         let host = rest.or_else(|| text.strip_prefix("https://"))?;
         let host = host.strip_suffix('/').unwrap_or(host);
@@ -51,10 +54,10 @@ fn address() -> Kind<String> {
     })
 }
 
-fn share() -> Kind<f64> {
+fn sampling_ratio() -> ValueType<f64> {
     let schema = json!({ "type": "number", "minimum": 0, "maximum": 1 });
-    Kind::new("a number from 0 to 1, such as 0.01", schema, |text| {
-        let share: f64 = text.parse().ok()?;
-        (0.0..=1.0).contains(&share).then_some(share)
+    ValueType::new("a number from 0 to 1, such as 0.01", schema, |text| {
+        let ratio: f64 = text.parse().ok()?;
+        (0.0..=1.0).contains(&ratio).then_some(ratio)
     })
 }

@@ -1,4 +1,4 @@
-//! AdminService: what operators change.
+//! AdminService: revokes leases and sets limits for operators.
 
 use std::{
     net::SocketAddr,
@@ -13,31 +13,31 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{address, admit::Asking, decode, encode, status};
+use super::{address, authorization::RequestContext, decode, encode, status};
 use crate::{
-    access::{Gate, Verb},
-    broker::{Broker, traced as spans},
-    config::Live,
-    history::{Deed, DeedKind},
-    lock::{Force, LockError, LockKey},
-    trace::Traced,
+    access::{AccessControl, Verb},
+    broker::{Broker, spans},
+    config::ReloadableConfig,
+    lock::{LockError, LockKey, RevokeMode},
+    recent_events::{AuditEvent, AuditEventKind},
+    trace::Span,
 };
 
-pub(super) struct Admin {
-    /// Empty until the store is verified: the admin listener is up before.
+pub(super) struct AdminServiceImpl {
+    /// Empty until the store is verified, because the admin listener starts earlier.
     pub(super) broker: Arc<OnceLock<Broker>>,
-    pub(super) gate: Gate,
-    pub(super) live: watch::Receiver<Live>,
+    pub(super) access_control: AccessControl,
+    pub(super) live: watch::Receiver<ReloadableConfig>,
 }
 
-impl Admin {
-    fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
-        Asking::by(&self.gate, self.live.borrow().limits, request)
+impl AdminServiceImpl {
+    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
+        RequestContext::from_request(&self.access_control, self.live.borrow().limits, request)
     }
 
-    fn done(&self, deed: Deed) {
+    fn record_audit(&self, event: AuditEvent) {
         if let Some(broker) = self.broker.get() {
-            broker.history().done(deed);
+            broker.history().record_audit(event);
         }
     }
 
@@ -47,24 +47,24 @@ impl Admin {
 }
 
 #[tonic::async_trait]
-impl AdminService for Admin {
+impl AdminService for AdminServiceImpl {
     async fn force_release_lease(
         &self,
         request: Request<ForceReleaseLeaseRequest>,
     ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
         let peer = address(&request);
-        let asking = self.asking(&request)?;
-        let revoke = decode::force_release(request.into_inner(), &asking)?;
-        let traced = Traced::current();
-        spans::about(&traced, [&revoke.lock]);
-        spans::lease_id(&traced, revoke.lease_id);
+        let context = self.context(&request)?;
+        let revoke = decode::force_release(request.into_inner(), &context)?;
+        let span = Span::current();
+        spans::record_locks(&span, [&revoke.lock]);
+        spans::lease_id(&span, revoke.lease_id);
         let revoked = match self.broker() {
             Ok(broker) => broker.revoke(&revoke).await,
             Err(error) => Err(error),
         };
         let (holder, queue_length) =
-            revoked.map_err(|error| status::not_taken(&error, &revoke.lock))?;
-        if revoke.force != Force::None {
+            revoked.map_err(|error| status::force_release_error(&error, &revoke.lock))?;
+        if revoke.mode != RevokeMode::DryRun {
             tracing::warn!(
                 target: "audit",
                 lock = revoke.lock.to_string(),
@@ -72,23 +72,25 @@ impl AdminService for Admin {
                 owner = holder.as_ref().map(|holder| holder.owner.id.as_str()),
                 reason = revoke.reason,
                 grace_ms = revoke.grace_ms,
-                unsafe_now = revoke.force == Force::Unsafe,
-                caller = &*asking.caller.name,
+                unsafe_now = revoke.mode == RevokeMode::Immediate,
+                caller = &*context.caller.name,
                 peer = peer.map(tracing::field::display),
-                "an operator has taken a lease away"
+                "an operator has revoked a lease"
             );
             let lock = revoke.lock.clone();
-            let deed = deed(DeedKind::ForceRelease, lock, (&asking, peer));
-            self.done(Deed {
+            let event = audit_event(AuditEventKind::ForceRelease, lock, (&context, peer));
+            self.record_audit(AuditEvent {
                 lease_id: Some(revoke.lease_id),
-                why: revoke.reason,
-                ..deed
+                detail: revoke.reason,
+                ..event
             });
         }
-        let holder = holder.filter(|_| asking.may(Verb::Observe, &revoke.lock));
+        let holder = holder.filter(|_| context.can(Verb::Observe, &revoke.lock));
         let holder = holder.map(|holder| encode::holder(&revoke.lock, &holder));
         Ok(Response::new(ForceReleaseLeaseResponse {
-            holder: Some(holder.unwrap_or_else(|| encode::gone(&revoke.lock, revoke.lease_id))),
+            holder: Some(
+                holder.unwrap_or_else(|| encode::unknown_holder(&revoke.lock, revoke.lease_id)),
+            ),
             queue_length: encode::count(queue_length),
         }))
     }
@@ -98,17 +100,17 @@ impl AdminService for Admin {
         request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
         let peer = address(&request);
-        let asking = self.asking(&request)?;
-        let (lock, limit) = decode::set_lock_limit(request.into_inner(), &asking)?;
+        let context = self.context(&request)?;
+        let (lock, limit) = decode::set_lock_limit(request.into_inner(), &context)?;
         let previous = match self.broker() {
             Ok(broker) => broker.set_limit(&lock, limit).await,
             Err(error) => Err(error),
         };
         let previous = previous.map_err(|error| status::limit_not_set(&error, &lock))?;
-        let caller = &*asking.caller.name;
+        let caller = &*context.caller.name;
         let (kind, changed, new) = match limit {
-            Some(limit) => (DeedKind::SetLimit, "set", limit.to_string()),
-            None => (DeedKind::RemoveLimit, "removed", "none".to_owned()),
+            Some(limit) => (AuditEventKind::SetLimit, "set", limit.to_string()),
+            None => (AuditEventKind::RemoveLimit, "removed", "none".to_owned()),
         };
         tracing::info!(
             target: "audit",
@@ -119,10 +121,10 @@ impl AdminService for Admin {
             peer = peer.map(tracing::field::display),
             "an operator has {changed} a limit"
         );
-        let deed = deed(kind, lock, (&asking, peer));
-        self.done(Deed {
-            why: format!("from {previous} to {new}"),
-            ..deed
+        let event = audit_event(kind, lock, (&context, peer));
+        self.record_audit(AuditEvent {
+            detail: format!("from {previous} to {new}"),
+            ..event
         });
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous),
@@ -130,15 +132,19 @@ impl AdminService for Admin {
     }
 }
 
-/// What an operator has done now, without the particulars.
-fn deed(kind: DeedKind, lock: LockKey, (asking, peer): (&Asking, Option<SocketAddr>)) -> Deed {
-    Deed {
+/// Creates an audit event with the current time, without details.
+fn audit_event(
+    kind: AuditEventKind,
+    lock: LockKey,
+    (context, peer): (&RequestContext, Option<SocketAddr>),
+) -> AuditEvent {
+    AuditEvent {
         at: SystemTime::now(),
         kind,
-        caller: asking.caller.name.to_string(),
+        caller: context.caller.name.to_string(),
         peer: peer.map(|peer| peer.to_string()).unwrap_or_default(),
         lock: Some(lock),
         lease_id: None,
-        why: String::new(),
+        detail: String::new(),
     }
 }

@@ -1,9 +1,10 @@
-//! Requests to domain types. Every violation of a request is listed; nothing runs before all are gone.
+//! Decoding of requests into domain types. An invalid request is rejected with all its violations
+//! before it has any effect.
 
+mod admin;
 mod fields;
 mod lease;
 pub(super) mod listing;
-mod operate;
 
 use std::collections::HashSet;
 
@@ -14,22 +15,22 @@ use leasehold_proto::v1::{
 };
 use prost_types::Duration;
 
-use self::fields::Fields;
-pub(super) use self::operate::{force_release, set_lock_limit};
+pub(super) use self::admin::{force_release, set_lock_limit};
+use self::fields::FieldValidator;
 use super::{
-    admit::{Ask, Asking},
-    status::Refused,
+    authorization::{Operation, RequestContext},
+    status::Rejection,
 };
 use crate::lock::{
-    AcquireCall, ArgumentsHash, FencingToken, LeaseId, LeaseRef, Limits, LockKey, Mode, Release,
-    RequestHash, RequestId, ShownLease, Target, Terms, Ttl, Via,
+    AcquireCall, ArgumentsHash, ExpectedAttachment, FencingToken, LeaseId, LeaseOptions, LeaseRef,
+    Limits, LockKey, Mode, PresentedLease, ReleaseScope, RequestHash, RequestId, Target, Ttl,
 };
 
-/// Locks of one AcquireAll.
+/// Maximum number of locks in an AcquireAll.
 const TARGETS_MAX: usize = 16;
 
-/// What Acquire and AcquireAll ask alike.
-struct Asked {
+/// The fields that Acquire and AcquireAll have in common.
+struct CommonFields {
     owner: Option<pb::Owner>,
     ttl: Option<Duration>,
     wait_timeout: Option<Duration>,
@@ -39,18 +40,25 @@ struct Asked {
     disconnect_grace: Option<Duration>,
 }
 
-pub(super) fn acquire(request: AcquireRequest, asking: &Asking) -> Result<AcquireCall, Refused> {
-    one(request, Ask::Acquire, asking)
+pub(super) fn acquire(
+    request: AcquireRequest,
+    context: &RequestContext,
+) -> Result<AcquireCall, Rejection> {
+    decode_target(request, Operation::Acquire, context)
 }
 
-fn one(request: AcquireRequest, ask: Ask, asking: &Asking) -> Result<AcquireCall, Refused> {
-    let mut fields = Fields::default();
+fn decode_target(
+    request: AcquireRequest,
+    operation: Operation,
+    context: &RequestContext,
+) -> Result<AcquireCall, Rejection> {
+    let mut fields = FieldValidator::default();
     let target = fields.required("target", request.target, |fields, target| {
         fields.target("target", &target)
     });
     let mut under = None;
     if let Some(lease) = request.under {
-        under = lease::shown(&mut fields, "under", lease, asking);
+        under = lease::parse(&mut fields, "under", lease, context);
     }
     if let (Some(target), Some(lease)) = (&target, &under)
         && lease.locks.iter().any(|held| held.lock == target.lock)
@@ -60,11 +68,11 @@ fn one(request: AcquireRequest, ask: Ask, asking: &Asking) -> Result<AcquireCall
             ("lock_delay", request.lock_delay.is_some()),
         ] {
             if is_set {
-                fields.violation(field, "must be unset: the lease holds the lock already");
+                fields.violation(field, "must be unset: the lease already holds the lock");
             }
         }
     }
-    let asked = Asked {
+    let common_fields = CommonFields {
         owner: request.owner,
         ttl: request.ttl,
         wait_timeout: request.wait_timeout,
@@ -73,69 +81,75 @@ fn one(request: AcquireRequest, ask: Ask, asking: &Asking) -> Result<AcquireCall
         lock_delay: request.lock_delay,
         disconnect_grace: request.disconnect_grace,
     };
-    let call = asked.read(
+    let call = common_fields.read(
         &mut fields,
         target.map(|target| vec![target]),
         under,
-        &asking.limits,
+        &context.limits,
     );
-    let call = fields.accept(call)?;
-    asking.about(ask, locks_of(&call))?;
+    let call = fields.finish(call)?;
+    context.authorize(operation, locks_of(&call))?;
     let under = call
         .under
-        .map(|lease| lease::proven(lease, &asking.caller))
+        .map(|lease| lease::verify_ownership(lease, &context.caller))
         .transpose()?;
     Ok(AcquireCall { under, ..call })
 }
 
-/// On a stream a call must be repeatable, and says which attachment it is.
+/// Decodes an acquire on a stream, which requires a request id and an attach number.
 pub(super) fn hold_acquire(
     acquire: HoldAcquire,
-    asking: &Asking,
-) -> Result<(AcquireCall, u32), Refused> {
-    let mut fields = Fields::default();
+    context: &RequestContext,
+) -> Result<(AcquireCall, u32), Rejection> {
+    let mut fields = FieldValidator::default();
     let number = fields.attach_number(acquire.attach_number);
     let request = fields.required("request", acquire.request, |fields, request| {
         fields.is_repeatable("request.request_id", &request.request_id);
         Some(request)
     });
-    let (number, request) = fields.accept(number.zip(request))?;
-    Ok((one(request, Ask::HoldAcquire, asking)?, number))
-}
-
-pub(super) fn hold_acquire_all(
-    acquire: HoldAcquireAll,
-    asking: &Asking,
-) -> Result<(AcquireCall, u32), Refused> {
-    let mut fields = Fields::default();
-    let number = fields.attach_number(acquire.attach_number);
-    let request = fields.required("request", acquire.request, |fields, request| {
-        fields.is_repeatable("request.request_id", &request.request_id);
-        Some(request)
-    });
-    let (number, request) = fields.accept(number.zip(request))?;
+    let (number, request) = fields.finish(number.zip(request))?;
     Ok((
-        several_at_once(request, Ask::HoldAcquireAll, asking)?,
+        decode_target(request, Operation::HoldAcquire, context)?,
         number,
     ))
 }
 
-pub(super) fn attach(attach: AttachLease, asking: &Asking) -> Result<(ShownLease, u32), Refused> {
-    let mut fields = Fields::default();
+pub(super) fn hold_acquire_all(
+    acquire: HoldAcquireAll,
+    context: &RequestContext,
+) -> Result<(AcquireCall, u32), Rejection> {
+    let mut fields = FieldValidator::default();
+    let number = fields.attach_number(acquire.attach_number);
+    let request = fields.required("request", acquire.request, |fields, request| {
+        fields.is_repeatable("request.request_id", &request.request_id);
+        Some(request)
+    });
+    let (number, request) = fields.finish(number.zip(request))?;
+    Ok((
+        decode_acquire_all(request, Operation::HoldAcquireAll, context)?,
+        number,
+    ))
+}
+
+pub(super) fn attach(
+    attach: AttachLease,
+    context: &RequestContext,
+) -> Result<(PresentedLease, u32), Rejection> {
+    let mut fields = FieldValidator::default();
     let number = fields.attach_number(attach.attach_number);
     let lease = fields.required("lease", attach.lease, |fields, lease| {
-        lease::shown(fields, "lease", lease, asking)
+        lease::parse(fields, "lease", lease, context)
     });
-    let (number, lease) = fields.accept(number.zip(lease))?;
-    let lease = shown_by(lease, Ask::HoldAttach, asking)?;
+    let (number, lease) = fields.finish(number.zip(lease))?;
+    let lease = authorize_presented(lease, Operation::HoldAttach, context)?;
     Ok((lease, number))
 }
 
 pub(super) fn hold_release(
     release: HoldRelease,
-    asking: &Asking,
-) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), Refused> {
-    let mut fields = Fields::default();
+    context: &RequestContext,
+) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), Rejection> {
+    let mut fields = FieldValidator::default();
     let lease_id = fields.lease_id("lease_id", &release.lease_id);
     if release.lock.is_none() && !release.request_id.is_empty() {
         fields.violation("lock", "is required with request_id");
@@ -144,35 +158,38 @@ pub(super) fn hold_release(
         .lock
         .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
     let entry = fields.request_id("request_id", &release.request_id);
-    let lease_id = fields.accept(lease_id)?;
-    asking.about(Ask::HoldRelease, &lock)?;
+    let lease_id = fields.finish(lease_id)?;
+    context.authorize(Operation::HoldRelease, &lock)?;
     Ok((lease_id, lock, entry.map(|request_id| request_id.hash())))
 }
 
-pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, Refused> {
-    let mut fields = Fields::default();
+pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, Rejection> {
+    let mut fields = FieldValidator::default();
     let lease_id = fields.lease_id("lease_id", &detach.lease_id);
-    fields.accept(lease_id)
+    fields.finish(lease_id)
 }
 
-/// Nobody renews the locks that a unary call has while it waits for the next: it waits at most ttl.
+/// Decodes a unary AcquireAll. Its wait is limited to the TTL, because the locks that it has
+/// already acquired are not renewed during the wait.
 pub(super) fn acquire_all(
     request: AcquireAllRequest,
-    asking: &Asking,
-) -> Result<AcquireCall, Refused> {
-    let mut call = several_at_once(request, Ask::AcquireAll, asking)?;
-    call.wait_ms = call.wait_ms.min(call.terms.cut(call.ttl).as_millis());
+    context: &RequestContext,
+) -> Result<AcquireCall, Rejection> {
+    let mut call = decode_acquire_all(request, Operation::AcquireAll, context)?;
+    call.wait_ms = call
+        .wait_ms
+        .min(call.options.effective_ttl(call.ttl).as_millis());
     Ok(call)
 }
 
-fn several_at_once(
+fn decode_acquire_all(
     request: AcquireAllRequest,
-    ask: Ask,
-    asking: &Asking,
-) -> Result<AcquireCall, Refused> {
-    let mut fields = Fields::default();
-    let targets = several(&mut fields, &request.targets);
-    let asked = Asked {
+    operation: Operation,
+    context: &RequestContext,
+) -> Result<AcquireCall, Rejection> {
+    let mut fields = FieldValidator::default();
+    let targets = decode_targets(&mut fields, &request.targets);
+    let common_fields = CommonFields {
         owner: request.owner,
         ttl: request.ttl,
         wait_timeout: request.wait_timeout,
@@ -181,87 +198,95 @@ fn several_at_once(
         lock_delay: request.lock_delay,
         disconnect_grace: request.disconnect_grace,
     };
-    let call = asked.read(&mut fields, targets, None, &asking.limits);
-    let call = fields.accept(call)?;
-    asking.about(ask, locks_of(&call))?;
+    let call = common_fields.read(&mut fields, targets, None, &context.limits);
+    let call = fields.finish(call)?;
+    context.authorize(operation, locks_of(&call))?;
     Ok(call)
 }
 
-/// The locks to release, what of them, and from where: a part is given back only on the stream of its
-/// lease, if it is on one.
+/// Decodes the locks to release, the scope of the release, and the required attachment. A part of a
+/// lease that is on a stream can be released only on that stream.
 pub(super) fn release(
     request: ReleaseRequest,
-    asking: &Asking,
-) -> Result<(Vec<LeaseRef>, Release, Via), Refused> {
-    let mut fields = Fields::default();
+    context: &RequestContext,
+) -> Result<(Vec<LeaseRef>, ReleaseScope, ExpectedAttachment), Rejection> {
+    let mut fields = FieldValidator::default();
     if request.lock.is_none() && !request.request_id.is_empty() {
         fields.violation("lock", "is required with request_id");
     }
-    let only = request
+    let requested_lock = request
         .lock
         .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
     let entry = fields.request_id("request_id", &request.request_id);
     let mut lease = fields.required("lease", request.lease, |fields, lease| {
-        lease::shown(fields, "lease", lease, asking)
+        lease::parse(fields, "lease", lease, context)
     });
-    if let (Some(lock), Some(lease)) = (&only, &mut lease) {
+    if let (Some(lock), Some(lease)) = (&requested_lock, &mut lease) {
         lease.locks.retain(|held| held.lock == *lock);
         if lease.locks.is_empty() {
             fields.violation("lock", "must be a lock of the lease");
         }
     }
-    let via = match only {
-        Some(_) => Via::Unary,
-        None => Via::Anywhere,
+    let expected_attachment = match requested_lock {
+        Some(_) => ExpectedAttachment::None,
+        None => ExpectedAttachment::Any,
     };
-    let lease = shown_by(fields.accept(lease)?, Ask::Release, asking)?;
-    let release = match (only, entry) {
-        (None, _) => Release::All,
-        (Some(_), None) => Release::Lock,
-        (Some(_), Some(request_id)) => Release::Entry(request_id.hash()),
+    let lease = authorize_presented(fields.finish(lease)?, Operation::Release, context)?;
+    let scope = match (requested_lock, entry) {
+        (None, _) => ReleaseScope::All,
+        (Some(_), None) => ReleaseScope::Lock,
+        (Some(_), Some(request_id)) => ReleaseScope::Entry(request_id.hash()),
     };
-    Ok((lease.locks, release, via))
+    Ok((lease.locks, scope, expected_attachment))
 }
 
 pub(super) fn renew(
     request: RenewRequest,
-    asking: &Asking,
-) -> Result<(ShownLease, Option<Ttl>), Refused> {
-    let mut fields = Fields::default();
+    context: &RequestContext,
+) -> Result<(PresentedLease, Option<Ttl>), Rejection> {
+    let mut fields = FieldValidator::default();
     let ttl_ms = fields.ttl("ttl", request.ttl);
     let lease = fields.required("lease", request.lease, |fields, lease| {
-        lease::shown(fields, "lease", lease, asking)
+        lease::parse(fields, "lease", lease, context)
     });
-    let lease = shown_by(fields.accept(lease)?, Ask::Renew, asking)?;
-    Ok((lease, ttl_ms.map(|ttl_ms| asking.limits.ttl(Some(ttl_ms)))))
+    let lease = authorize_presented(fields.finish(lease)?, Operation::Renew, context)?;
+    Ok((lease, ttl_ms.map(|ttl_ms| context.limits.ttl(Some(ttl_ms)))))
 }
 
 pub(super) fn check_fencing_token(
     request: CheckFencingTokenRequest,
-    asking: &Asking,
-) -> Result<(LockKey, FencingToken), Refused> {
-    let mut fields = Fields::default();
+    context: &RequestContext,
+) -> Result<(LockKey, FencingToken), Rejection> {
+    let mut fields = FieldValidator::default();
     let lock = fields.required("lock", request.lock, |fields, lock| {
         fields.lock("lock", &lock.namespace, &lock.name)
     });
     let token = fields.fencing_token("fencing_token", request.fencing_token);
-    let (lock, token) = fields.accept(lock.zip(token))?;
-    asking.about(Ask::CheckFencingToken, [&lock])?;
+    let (lock, token) = fields.finish(lock.zip(token))?;
+    context.authorize(Operation::CheckFencingToken, [&lock])?;
     Ok((lock, token))
 }
 
-pub(super) fn get_lock(request: GetLockRequest, asking: &Asking) -> Result<LockKey, Refused> {
-    let mut fields = Fields::default();
+pub(super) fn get_lock(
+    request: GetLockRequest,
+    context: &RequestContext,
+) -> Result<LockKey, Rejection> {
+    let mut fields = FieldValidator::default();
     let lock = fields.lock("", &request.namespace, &request.name);
-    let lock = fields.accept(lock)?;
-    asking.about(Ask::GetLock, [&lock])?;
+    let lock = fields.finish(lock)?;
+    context.authorize(Operation::GetLock, [&lock])?;
     Ok(lock)
 }
 
-/// A lease that the caller shows: every lock of it may be asked about, and it is the caller's own.
-fn shown_by(lease: ShownLease, ask: Ask, asking: &Asking) -> Result<ShownLease, Refused> {
-    asking.about(ask, lease.locks.iter().map(|held| &held.lock))?;
-    lease::proven(lease, &asking.caller)
+/// Authorizes the use of every lock of a presented lease, and verifies that the lease
+/// belongs to the caller.
+fn authorize_presented(
+    lease: PresentedLease,
+    operation: Operation,
+    context: &RequestContext,
+) -> Result<PresentedLease, Rejection> {
+    context.authorize(operation, lease.locks.iter().map(|held| &held.lock))?;
+    lease::verify_ownership(lease, &context.caller)
 }
 
 fn locks_of(call: &AcquireCall) -> impl Iterator<Item = &LockKey> {
@@ -270,30 +295,30 @@ fn locks_of(call: &AcquireCall) -> impl Iterator<Item = &LockKey> {
     call.targets.iter().map(|target| &target.lock).chain(held)
 }
 
-fn several(fields: &mut Fields, targets: &[pb::LockTarget]) -> Option<Vec<Target>> {
+fn decode_targets(fields: &mut FieldValidator, targets: &[pb::LockTarget]) -> Option<Vec<Target>> {
     if !(2..=TARGETS_MAX).contains(&targets.len()) {
         fields.violation("targets", "must be 2 to 16");
         return None;
     }
     let targets = targets.iter().enumerate();
-    let read: Vec<_> = targets
+    let decoded: Vec<_> = targets
         .map(|(index, target)| fields.target(&format!("targets[{index}]"), target))
         .collect();
     let mut names = HashSet::new();
-    for (index, target) in read.iter().enumerate() {
+    for (index, target) in decoded.iter().enumerate() {
         if target.iter().any(|target| !names.insert(&target.lock)) {
             fields.violation(format!("targets[{index}]"), "must not name a lock twice");
         }
     }
-    read.into_iter().collect()
+    decoded.into_iter().collect()
 }
 
-impl Asked {
+impl CommonFields {
     fn read(
         self,
-        fields: &mut Fields,
+        fields: &mut FieldValidator,
         targets: Option<Vec<Target>>,
-        under: Option<ShownLease>,
+        under: Option<PresentedLease>,
         limits: &Limits,
     ) -> Option<AcquireCall> {
         let owner = fields.required("owner", self.owner, fields::owner);
@@ -303,51 +328,52 @@ impl Asked {
         let grace = self.disconnect_grace.filter(|_| under.is_none());
         let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
         let max_hold_ms = fields.ttl("max_hold", self.max_hold);
-        let terms = Terms {
+        let options = LeaseOptions {
             max_hold_ms: limits.max_hold_ms(max_hold_ms).unwrap_or(0),
             lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
             disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
         };
-        fields.lock_delay(terms.lock_delay_ms, limits);
+        fields.lock_delay(options.lock_delay_ms, limits);
         let request_id = fields.request_id("request_id", &self.request_id);
         let (targets, owner) = (targets?, owner?);
-        let wished = Wished {
+        let requested_times = RequestedTimes {
             ttl_ms: ttl_ms.filter(|_| under.is_none()),
             max_hold_ms: max_hold_ms.unwrap_or(0),
-            lock_delay_ms: terms.lock_delay_ms,
+            lock_delay_ms: options.lock_delay_ms,
             disconnect_grace_ms: grace_ms,
         };
         Some(AcquireCall {
-            arguments: wished.arguments(&targets, &owner.id),
+            arguments: requested_times.arguments_hash(&targets, &owner.id),
             targets,
             owner,
             ttl: under.as_ref().map_or(ttl, |lease| lease.ttl),
             under,
-            terms,
+            options,
             wait_ms: limits.wait_ms(wait_ms),
             request_id: request_id.unwrap_or_else(RequestId::random),
         })
     }
 }
 
-/// The times that a caller asked for, before this broker's limits cut or raise them: another broker,
-/// or this one after a reload, may have other limits, and the repeat is the same call all the same.
-struct Wished {
-    /// `None`: none was named, or the lease's is taken.
+/// The times that a caller requested, before the broker's limits are applied. Another broker, or
+/// this one after a reload, may have other limits, and must still recognize a repeated call.
+struct RequestedTimes {
+    /// `None` if the request has no TTL, or the TTL of an existing lease applies.
     ttl_ms: Option<u64>,
     max_hold_ms: u64,
     lock_delay_ms: u64,
     disconnect_grace_ms: Option<u64>,
 }
 
-impl Wished {
-    /// A repeat of a request id must share the locks, their modes and permits, the owner's id, the
-    /// ttl asked for, `max_hold`, `lock_delay` and `disconnect_grace`. It may differ in `limit`, since
-    /// the lock has one already, and in `wait_timeout`, the owner's reason and labels: they change
-    /// between attempts and decide nothing.
-    fn arguments(&self, targets: &[Target], owner: &str) -> ArgumentsHash {
+impl RequestedTimes {
+    /// Returns the hash of the arguments that a repeated request id must have in common with the
+    /// first call: the locks, their modes and permits, the owner's id, the requested `ttl`,
+    /// `max_hold`, `lock_delay` and `disconnect_grace`. `limit` may differ, because the lock
+    /// already has one. `wait_timeout` and the owner's reason and labels may differ, because they
+    /// do not affect the result.
+    fn arguments_hash(&self, targets: &[Target], owner: &str) -> ArgumentsHash {
         let mut targets: Vec<_> = targets.iter().collect();
-        targets.sort_by(|one, other| one.lock.cmp(&other.lock));
+        targets.sort_by(|left, right| left.lock.cmp(&right.lock));
         let weights = targets.iter().map(|target| target.mode.weight());
         let weights: Vec<_> = weights.map(u32::to_be_bytes).collect();
         let mut fields: Vec<&[u8]> = Vec::new();

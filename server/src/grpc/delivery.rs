@@ -1,4 +1,4 @@
-//! Answers that tell of a lease: what was taken is given back if the answer is not sent whole.
+//! Responses that contain a lease. The lease is released unless the complete response is sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,24 +6,25 @@ use tonic::Response;
 
 use crate::broker::Delivery;
 
-/// An extension of an answer: what to do when all of it was sent. Dropped before, the caller is gone.
+/// A response extension that confirms the delivery once the complete response is sent. If it is
+/// dropped before, the client has disconnected.
 #[derive(Clone)]
-pub struct OnDelivery(Arc<Mutex<Option<Delivery>>>);
+pub struct DeliveryConfirmation(Arc<Mutex<Option<Delivery>>>);
 
-impl OnDelivery {
-    /// An answer that tells of the lease.
-    pub(super) fn with<T>(message: T, delivery: Delivery) -> Response<T> {
-        let mut answer = Response::new(message);
+impl DeliveryConfirmation {
+    /// Creates a response that contains the lease.
+    pub(super) fn response<T>(message: T, delivery: Delivery) -> Response<T> {
+        let mut response = Response::new(message);
         let delivery = Arc::new(Mutex::new(Some(delivery)));
-        answer.extensions_mut().insert(Self(delivery));
-        answer
+        response.extensions_mut().insert(Self(delivery));
+        response
     }
 
-    /// All of the answer was sent.
-    pub fn done(&self) {
+    /// Confirms that the complete response was sent.
+    pub fn confirm(&self) {
         let delivery = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(delivery) = delivery {
-            delivery.done();
+            delivery.confirm();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Domain types to replies.
+//! Encoding of domain types as protobuf messages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,12 +6,12 @@ use leasehold_proto::v1::{self as pb, watch_locks_response::EventType};
 use prost_types::{Duration, Timestamp};
 
 use crate::{
-    broker::GivenBack,
-    lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, Waiting},
+    broker::ReleaseResult,
+    lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, WaiterInfo},
     store::{Change, ChangeKind},
 };
 
-/// A lease with the validity that now runs.
+/// Encodes a lease whose validity starts now.
 pub(super) fn lease(lease: &Lease) -> pb::Lease {
     let ttl_ms = lease.ttl().as_millis();
     pb::Lease {
@@ -34,10 +34,10 @@ fn grant(held: &HeldLock) -> pb::Grant {
     }
 }
 
-pub(super) fn released(given_back: GivenBack) -> pb::ReleaseResponse {
+pub(super) fn released(result: ReleaseResult) -> pb::ReleaseResponse {
     pb::ReleaseResponse {
-        already_released: given_back.already,
-        hold_count: count(given_back.hold_count),
+        already_released: result.already_released,
+        hold_count: count(result.hold_count),
     }
 }
 
@@ -47,8 +47,8 @@ pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
     let mut modes = state.holders.iter().map(|held| held.mode);
     let mode = modes
         .next()
-        .or(state.waiters.first().map(|waits| waits.mode));
-    let lock_state = match (holders.is_empty(), state.closed_ms > 0) {
+        .or(state.waiters.first().map(|waiter_info| waiter_info.mode));
+    let lock_state = match (holders.is_empty(), state.lock_delay_remaining_ms > 0) {
         (false, _) => pb::lock::State::Held,
         (true, true) => pb::lock::State::Delayed,
         (true, false) => pb::lock::State::Granting,
@@ -64,15 +64,15 @@ pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
         waiters: state
             .waiters
             .iter()
-            .map(|waits| waiter(lock, waits))
+            .map(|waiter_info| waiter(lock, waiter_info))
             .collect(),
         queue_length: count(state.queue_length),
         last_fencing_token: signed(state.last_fencing_token),
     }
 }
 
-/// The same in a list.
-pub(super) fn listed(lock: &LockKey, state: &LockState) -> pb::Lock {
+/// Encodes a lock as an entry of a list, without its waiters.
+pub(super) fn list_entry(lock: &LockKey, state: &LockState) -> pb::Lock {
     pb::Lock {
         waiters: Vec::new(),
         ..self::lock(lock, state)
@@ -90,8 +90,8 @@ pub(super) fn holder(lock: &LockKey, holder: &Holder) -> pb::Holder {
     }
 }
 
-/// A holder of whom nothing is known any more.
-pub(super) fn gone(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
+/// Encodes a holder of which only the lease id is known.
+pub(super) fn unknown_holder(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
     pb::Holder {
         lease_id: lease_id.to_string(),
         target: Some(target(lock, Mode::Exclusive)),
@@ -99,7 +99,7 @@ pub(super) fn gone(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
     }
 }
 
-/// An event of a watch, by this broker's clock.
+/// Encodes an event of a watch with the time of this broker's clock.
 pub(super) fn event(kind: EventType, subject: Option<pb::Holder>) -> pb::WatchLocksResponse {
     let now_ms = now_ms();
     pb::WatchLocksResponse {
@@ -121,8 +121,8 @@ pub(super) fn event_type(kind: ChangeKind) -> EventType {
     }
 }
 
-/// Whom a change is about.
-pub(super) fn changed(lock: &LockKey, change: &Change) -> pb::Holder {
+/// Encodes the holder or waiter that a change is about.
+pub(super) fn changed_holder(lock: &LockKey, change: &Change) -> pb::Holder {
     let lease_id = change.lease_id.as_ref();
     pb::Holder {
         lease_id: lease_id.map(ToString::to_string).unwrap_or_default(),
@@ -141,14 +141,14 @@ pub(super) fn duration(ms: u64) -> Duration {
     }
 }
 
-fn waiter(lock: &LockKey, waiting: &Waiting) -> pb::Holder {
+fn waiter(lock: &LockKey, waiter: &WaiterInfo) -> pb::Holder {
     pb::Holder {
         lease_id: String::new(),
-        owner: Some(owner(&waiting.owner)),
-        target: Some(target(lock, waiting.mode)),
+        owner: Some(owner(&waiter.owner)),
+        target: Some(target(lock, waiter.mode)),
         fencing_token: 0,
-        since_time: Some(timestamp(waiting.since_ms)),
-        remaining: Some(duration(waiting.remaining_ms)),
+        since_time: Some(timestamp(waiter.since_ms)),
+        remaining: Some(duration(waiter.remaining_ms)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the fuzz targets of requests call.
+//! Entry points of the fuzz targets for requests.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,74 +11,77 @@ use tonic::{
 };
 
 use super::{
-    admit::{Asking, authenticate},
+    authorization::{RequestContext, authenticate},
+    deadline,
     decode::{self, listing},
     hold,
-    status::Refused,
-    timeout,
+    status::Rejection,
 };
 use crate::{
-    access::{Gate, Rules},
+    access::{AccessControl, AccessRules},
     lock::{Filter, Limits, TraceParent},
     metrics::Metrics,
     store::Cursor,
-    trace::Traced,
+    trace::Span,
 };
 
-static ASKING: LazyLock<Asking> = LazyLock::new(|| {
-    let (_, rules) = watch::channel(Arc::new(Rules::open()));
-    let gate = Gate::new(rules, Metrics::off());
-    let admitted = authenticate(&gate, None, None)
-        .and_then(|caller| Asking::admitted(&gate, Limits::default(), caller, None));
-    match admitted {
-        Ok(asking) => asking,
-        Err(status) => unreachable!("the rules admit all callers: {status}"),
+static CONTEXT: LazyLock<RequestContext> = LazyLock::new(|| {
+    let (_, rules) = watch::channel(Arc::new(AccessRules::allow_all()));
+    let access_control = AccessControl::new(rules, Metrics::off());
+    let context = authenticate(&access_control, None, None).and_then(|caller| {
+        RequestContext::for_caller(&access_control, Limits::default(), caller, None)
+    });
+    match context {
+        Ok(context) => context,
+        Err(status) => unreachable!("the rules accept all callers: {status}"),
     }
 });
 
-/// Every message that a client may send, and the headers whose text the broker reads.
-const REQUESTS: [fn(&[u8]); 12] = [
-    |bytes| check(bytes, |request| decode::acquire(request, &ASKING)),
-    |bytes| check(bytes, |request| decode::acquire_all(request, &ASKING)),
-    |bytes| check(bytes, |request| decode::release(request, &ASKING)),
-    |bytes| check(bytes, |request| decode::renew(request, &ASKING)),
+/// Decoders of every message that a client may send, and of the headers whose text
+/// the broker parses.
+const DECODERS: [fn(&[u8]); 12] = [
+    |bytes| check(bytes, |request| decode::acquire(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::acquire_all(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::release(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::renew(request, &CONTEXT)),
     |bytes| {
         check(bytes, |request| {
-            decode::check_fencing_token(request, &ASKING)
+            decode::check_fencing_token(request, &CONTEXT)
         })
     },
-    |bytes| check(bytes, |request| decode::get_lock(request, &ASKING)),
+    |bytes| check(bytes, |request| decode::get_lock(request, &CONTEXT)),
     |bytes| check(bytes, listing::list_locks),
     |bytes| check(bytes, listing::watch_locks),
-    |bytes| check(bytes, |request| decode::set_lock_limit(request, &ASKING)),
-    |bytes| check(bytes, |request| decode::force_release(request, &ASKING)),
+    |bytes| check(bytes, |request| decode::set_lock_limit(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::force_release(request, &CONTEXT)),
     hold_message,
     header_value,
 ];
 
-/// Decodes and checks a message. The first byte says which: `a` is the first of `REQUESTS`.
+/// Decodes and checks a message. The first byte selects the decoder: `a` is the
+/// first of `DECODERS`.
 pub fn grpc_request(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else {
         return;
     };
     let index = usize::from(kind.wrapping_sub(b'a'));
-    REQUESTS[index % REQUESTS.len()](bytes);
+    DECODERS[index % DECODERS.len()](bytes);
 }
 
-fn check<M: Message + Default, T>(bytes: &[u8], read: impl FnOnce(M) -> Result<T, Refused>) {
+fn check<M: Message + Default, T>(bytes: &[u8], decode: impl FnOnce(M) -> Result<T, Rejection>) {
     if let Ok(message) = M::decode(bytes)
-        && let Err(refused) = read(message)
+        && let Err(rejection) = decode(message)
     {
-        drop(Status::from(refused));
+        drop(Status::from(rejection));
     }
 }
 
 fn hold_message(bytes: &[u8]) {
-    let mut asking = ASKING.clone();
+    let mut context = CONTEXT.clone();
     if let Ok(request) = HoldRequest::decode(bytes)
         && let Some(message) = request.message
     {
-        drop(hold::asked(message, &mut asking, Traced::current()));
+        drop(hold::decode(message, &mut context, Span::current()));
     }
 }
 
@@ -91,34 +94,34 @@ fn header_value(bytes: &[u8]) {
     }
     let mut metadata = MetadataMap::new();
     metadata.insert("grpc-timeout", value);
-    timeout::wait_max_ms(&metadata);
+    deadline::wait_max_ms(&metadata);
 }
 
-/// Reads the text as a page token, and as the cursor in one: a token that the broker has issued leads
-/// to its cursor, and only in a list with the same filter.
+/// Parses the text as a page token, and as the cursor in one. A token that the broker has issued
+/// must decode to its cursor, and only in a list with the same filter.
 pub fn page_token(text: &str) {
     let request = |filter: &Filter, page_token: String| ListLocksRequest {
         owner_id: filter.owner_id.clone(),
         page_token,
         ..ListLocksRequest::default()
     };
-    let everything = Filter {
+    let unfiltered = Filter {
         namespace: None,
         name_prefix: String::new(),
         owner_id: String::new(),
     };
-    drop(listing::list_locks(request(&everything, text.to_owned())));
+    drop(listing::list_locks(request(&unfiltered, text.to_owned())));
     let Some(cursor) = Cursor::parse(text) else {
         return;
     };
-    let token = listing::page_token(&everything, &cursor);
-    let other = Filter {
+    let token = listing::page_token(&unfiltered, &cursor);
+    let other_filter = Filter {
         owner_id: "another".to_owned(),
-        ..everything.clone()
+        ..unfiltered.clone()
     };
-    assert!(listing::list_locks(request(&other, token.clone())).is_err());
-    match listing::list_locks(request(&everything, token)) {
-        Ok(call) => assert_eq!(call.from, Some(cursor)),
-        Err(_) => panic!("the broker refuses its own token of {cursor:?}"),
+    assert!(listing::list_locks(request(&other_filter, token.clone())).is_err());
+    match listing::list_locks(request(&unfiltered, token)) {
+        Ok(call) => assert_eq!(call.cursor, Some(cursor)),
+        Err(_) => panic!("the broker rejects its own token of {cursor:?}"),
     }
 }

@@ -1,8 +1,9 @@
-//! The lease stream at the edge: messages in, messages out. Nothing here waits for the store.
+//! Lease streams (`Hold`): decodes requests and encodes responses. Nothing here
+//! waits for the store.
 
-mod calls;
-mod told;
-mod unread;
+mod call_spans;
+mod encode;
+mod outbound_queue;
 
 use std::{
     future,
@@ -18,50 +19,51 @@ use tokio::{sync::watch, time::Instant};
 use tonic::{Code, Status, Streaming};
 
 use self::{
-    calls::Calls,
-    told::{refused, response},
-    unread::{Requests, Sender},
+    call_spans::CallSpans,
+    encode::{refused, response},
+    outbound_queue::{RequestBackpressure, Sender},
 };
-use super::{admit::Asking, decode, status};
+use super::{authorization::RequestContext, decode, status};
 use crate::{
     access::Verb,
     broker::{
         Broker,
-        stream::{Asked, StreamCaller},
+        lease_stream::{StreamCaller, StreamCommand},
     },
-    config::Live,
+    config::ReloadableConfig,
     lock::LockKey,
-    pace::Pace,
-    trace::{Traced, Tracing},
-    transport::Load,
+    rate_limit::RateLimit,
+    trace::{Span, Tracing},
+    transport::ConnectionLoad,
 };
 
-/// The shortest ttl wants three.
+/// Rate limit for heartbeats of a stream. The shortest TTL requires three per second.
 const HEARTBEATS_PER_SECOND: u32 = 20;
-/// What was held up on the way for the longest ttl comes at once.
-const HEARTBEATS: Pace = Pace::per_second(HEARTBEATS_PER_SECOND, 200);
+/// The burst covers the heartbeats of a client that sends three per second, if the network delays
+/// them for the longest TTL and then delivers them at once.
+const HEARTBEATS: RateLimit = RateLimit::per_second(HEARTBEATS_PER_SECOND, 200);
 
-/// What comes to the stream. On its way for a moment only.
+/// An input of the stream. Values are short-lived.
 #[expect(clippy::large_enum_variant, reason = "nothing keeps it")]
-enum Heard {
+enum Inbound {
     Message(Result<HoldRequest, Status>),
-    /// The rules have become others, or the credential has ended.
+    /// The rules have changed, or the credential has ended.
     Rules,
 }
 
-/// The way to the client.
+/// Sends responses to the client.
 #[derive(Clone)]
-struct Client {
-    unread: Sender,
-    calls: Calls,
+struct ClientSender {
+    queue: Sender,
+    calls: CallSpans,
 }
 
-/// What hears it.
-struct Reader {
-    asking: Asking,
-    client: Client,
-    /// From when on heartbeats could keep their rate.
-    due: Instant,
+/// Converts inputs of the stream to commands.
+struct CommandReader {
+    context: RequestContext,
+    client: ClientSender,
+    /// Time from which further heartbeats conform to the rate limit.
+    arrival_time: Instant,
 }
 
 /// Serves one stream until its client ends it.
@@ -70,60 +72,66 @@ struct Reader {
 /// If there are too many streams.
 pub(super) fn serve(
     broker: &Broker,
-    asking: Asking,
-    (live, tracing): (watch::Receiver<Live>, &Tracing),
-    (incoming, load): (Streaming<HoldRequest>, Option<Arc<Load>>),
+    context: RequestContext,
+    (live, tracing): (watch::Receiver<ReloadableConfig>, &Tracing),
+    (incoming, load): (Streaming<HoldRequest>, Option<Arc<ConnectionLoad>>),
 ) -> Result<BoxStream<'static, Result<HoldResponse, Status>>, Status> {
-    let (unread, requests, told) = unread::queue(load);
-    let calls = Calls::new(tracing);
-    let client = Client { unread, calls };
+    let (sender, requests, events) = outbound_queue::queue(load);
+    let calls = CallSpans::new(tracing);
+    let client = ClientSender {
+        queue: sender,
+        calls,
+    };
     let caller = StreamCaller {
-        name: Arc::clone(&asking.caller.name),
-        expires: asking.caller.deadline(),
-        moves_at: asking.caller.moves_at(),
+        name: Arc::clone(&context.caller.name),
+        expires: context.caller.deadline(),
+        reconnects_at: context.caller.reconnects_at(),
     };
-    let veil = asking.clone();
-    let heard = heard((incoming, requests), asking.changes());
-    let reader = Reader {
-        asking,
+    let viewer = context.clone();
+    let input = merge_inputs((incoming, requests), context.changes());
+    let reader = CommandReader {
+        context,
         client: client.clone(),
-        due: Instant::now(),
+        arrival_time: Instant::now(),
     };
-    let asked = heard.scan(reader, move |reader, heard| {
-        reader.asking.limits = live.borrow().limits;
-        future::ready(reader.hear(heard))
+    let commands = input.scan(reader, move |reader, input| {
+        reader.context.limits = live.borrow().limits;
+        future::ready(reader.read_command(input))
     });
-    let tell = Arc::new(move |told| client.send(Box::new(response(told, &veil))));
-    let held = broker.hold(caller, in_turn(asked).boxed(), tell);
-    held.map_err(|error| status::of_all(&error, None))?;
-    Ok(told.boxed())
+    let event_sink = Arc::new(move |event| client.send(Box::new(response(event, &viewer))));
+    let result = broker.hold(caller, yield_after_rejections(commands).boxed(), event_sink);
+    result.map_err(|error| status::from_error(&error, None))?;
+    Ok(events.boxed())
 }
 
-/// Ends with the client's messages, which are read while there is room for the answers.
-fn heard(
-    (mut incoming, requests): (Streaming<HoldRequest>, Requests),
+/// Merges the client's messages with changes of access, and ends when the messages end. Messages
+/// are read only while there is room for responses.
+fn merge_inputs(
+    (mut incoming, requests): (Streaming<HoldRequest>, RequestBackpressure),
     changes: impl Stream<Item = ()> + Send,
-) -> impl Stream<Item = Heard> + Send {
+) -> impl Stream<Item = Inbound> + Send {
     let mut changes = Box::pin(changes.fuse());
     stream::poll_fn(move |cx| {
         if requests.poll_room(cx).is_ready()
             && let Poll::Ready(next) = incoming.poll_next_unpin(cx)
         {
-            return Poll::Ready(next.map(Heard::Message));
+            return Poll::Ready(next.map(Inbound::Message));
         }
         match changes.poll_next_unpin(cx) {
-            Poll::Ready(Some(())) => Poll::Ready(Some(Heard::Rules)),
+            Poll::Ready(Some(())) => Poll::Ready(Some(Inbound::Rules)),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     })
 }
 
-/// Passes on what a client asks. Each message that was refused costs its turn: a client that sends many of them keeps
-/// other tasks from nothing.
-fn in_turn(asked: impl Stream<Item = Option<Asked>> + Send) -> impl Stream<Item = Asked> + Send {
-    let mut asked = Box::pin(asked);
-    stream::poll_fn(move |cx| match ready!(asked.poll_next_unpin(cx)) {
-        Some(Some(asked)) => Poll::Ready(Some(asked)),
+/// Forwards the commands of a client. Yields to other tasks after each rejected message, so that a
+/// client that sends many of them does not block other tasks.
+fn yield_after_rejections(
+    commands: impl Stream<Item = Option<StreamCommand>> + Send,
+) -> impl Stream<Item = StreamCommand> + Send {
+    let mut commands = Box::pin(commands);
+    stream::poll_fn(move |cx| match ready!(commands.poll_next_unpin(cx)) {
+        Some(Some(command)) => Poll::Ready(Some(command)),
         Some(None) => {
             cx.waker().wake_by_ref();
             Poll::Pending
@@ -132,108 +140,112 @@ fn in_turn(asked: impl Stream<Item = Option<Asked>> + Send) -> impl Stream<Item 
     })
 }
 
-impl Client {
-    /// False if it is gone.
+impl ClientSender {
+    /// Sends a response. Returns false if the client has disconnected.
     fn send(&self, response: Box<HoldResponse>) -> bool {
-        self.calls.told(&response);
-        self.unread.send(response)
+        self.calls.finish(&response);
+        self.queue.send(response)
     }
 }
 
-impl Reader {
-    /// What that asks; `Some(None)` if it was refused here. `None` ends the stream: it broke, or its
-    /// client does not read why it is refused, or floods it.
-    fn hear(&mut self, heard: Heard) -> Option<Option<Asked>> {
-        let message = match heard {
-            Heard::Message(request) => request.ok()?.message,
-            Heard::Rules => return Some(Some(self.rules())),
+impl CommandReader {
+    /// Converts an input to a command. `Some(None)` if the message was rejected here. `None` ends
+    /// the stream: the connection failed, the client has disconnected, or it exceeds the rate
+    /// limit for heartbeats.
+    fn read_command(&mut self, input: Inbound) -> Option<Option<StreamCommand>> {
+        let message = match input {
+            Inbound::Message(request) => request.ok()?.message,
+            Inbound::Rules => return Some(Some(self.rules())),
         };
         let Some(message) = message else {
             return Some(None);
         };
-        if matches!(message, Request::Heartbeat(_)) && HEARTBEATS.take(&mut self.due).is_err() {
-            self.client.unread.fail(flooded());
+        if matches!(message, Request::Heartbeat(_))
+            && HEARTBEATS.check(&mut self.arrival_time).is_err()
+        {
+            self.client.queue.fail(rate_limit_exceeded());
             return None;
         }
-        let traced = self.client.calls.asked(&message);
-        match asked(message, &mut self.asking, traced) {
-            Ok(asked) => Some(Some(asked)),
+        let span = self.client.calls.start(&message);
+        match decode(message, &mut self.context, span) {
+            Ok(command) => Some(Some(command)),
             Err((call_id, status)) => {
-                let refused = Box::new(refused(call_id, &status));
-                self.client.send(refused).then_some(None)
+                let response = Box::new(refused(call_id, &status));
+                self.client.send(response).then_some(None)
             }
         }
     }
 
-    /// What the client may go on with by the rules that are in force now.
-    fn rules(&self) -> Asked {
-        if !self.asking.is_known() {
-            return Asked::Expire;
+    /// Returns the command that applies the current rules to the stream.
+    fn rules(&self) -> StreamCommand {
+        if !self.context.is_still_valid() {
+            return StreamCommand::Expire;
         }
-        let asking = self.asking.clone();
-        let may = Arc::new(move |lock: &LockKey| asking.may(Verb::Acquire, lock));
-        Asked::Restrict { may }
+        let context = self.context.clone();
+        let access_filter = Arc::new(move |lock: &LockKey| context.can(Verb::Acquire, lock));
+        StreamCommand::Restrict { may: access_filter }
     }
 }
 
-fn flooded() -> Status {
+fn rate_limit_exceeded() -> Status {
     let message = format!(
-        "more than {HEARTBEATS_PER_SECOND} heartbeats a second; send them as often as \
-         heartbeat_interval says"
+        "more than {HEARTBEATS_PER_SECOND} heartbeats a second; send one heartbeat every \
+         heartbeat_interval"
     );
     let reason = pb::ErrorReason::QuotaExceeded;
-    status::plain(Code::ResourceExhausted, reason, &message)
+    status::with_reason(Code::ResourceExhausted, reason, &message)
 }
 
-pub(super) fn asked(
+pub(super) fn decode(
     message: Request,
-    asking: &mut Asking,
-    traced: Traced,
-) -> Result<Asked, (i64, Status)> {
+    context: &mut RequestContext,
+    span: Span,
+) -> Result<StreamCommand, (i64, Status)> {
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;
-            let call = decode::hold_acquire(acquire, asking);
-            let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
+            let call = decode::hold_acquire(acquire, context);
+            let (call, number) = call.map_err(|rejection| (call_id, rejection.into()))?;
             let call = Box::new(call);
-            Ok(Asked::Acquire {
+            Ok(StreamCommand::Acquire {
                 call_id,
                 call,
                 number,
-                traced,
+                span,
             })
         }
         Request::AcquireAll(acquire) => {
             let call_id = acquire.call_id;
-            let call = decode::hold_acquire_all(acquire, asking);
-            let (call, number) = call.map_err(|refused| (call_id, refused.into()))?;
+            let call = decode::hold_acquire_all(acquire, context);
+            let (call, number) = call.map_err(|rejection| (call_id, rejection.into()))?;
             let call = Box::new(call);
-            Ok(Asked::Acquire {
+            Ok(StreamCommand::Acquire {
                 call_id,
                 call,
                 number,
-                traced,
+                span,
             })
         }
-        Request::Cancel(cancel) => Ok(Asked::Cancel {
+        Request::Cancel(cancel) => Ok(StreamCommand::Cancel {
             call_id: cancel.call_id,
         }),
         Request::Attach(attach) => {
             let call_id = attach.call_id;
-            let attach = decode::attach(attach, asking);
-            let (lease, number) = attach.map_err(|refused| (call_id, refused.into()))?;
-            Ok(Asked::Attach {
+            let attach = decode::attach(attach, context);
+            let (lease, number) = attach.map_err(|rejection| (call_id, rejection.into()))?;
+            Ok(StreamCommand::Attach {
                 call_id,
                 lease,
                 number,
-                traced,
+                span,
             })
         }
         Request::Release(release) => {
             let call_id = release.call_id;
-            let release = decode::hold_release(release, asking);
-            let (lease_id, lock, entry) = release.map_err(|refused| (call_id, refused.into()))?;
-            Ok(Asked::Release {
+            let release = decode::hold_release(release, context);
+            let (lease_id, lock, entry) =
+                release.map_err(|rejection| (call_id, rejection.into()))?;
+            Ok(StreamCommand::Release {
                 call_id,
                 lease_id,
                 lock,
@@ -243,20 +255,20 @@ pub(super) fn asked(
         Request::Detach(detach) => {
             let call_id = detach.call_id;
             let lease_id = decode::detach(detach);
-            let lease_id = lease_id.map_err(|refused| (call_id, refused.into()))?;
-            Ok(Asked::Detach { call_id, lease_id })
+            let lease_id = lease_id.map_err(|rejection| (call_id, rejection.into()))?;
+            Ok(StreamCommand::Detach { call_id, lease_id })
         }
-        Request::Close(_) => Ok(Asked::Close),
+        Request::Close(_) => Ok(StreamCommand::Close),
         Request::RefreshCredential(refresh) => {
             let call_id = refresh.call_id;
-            let refreshed = asking.refreshed(&refresh.authorization);
-            asking.caller = refreshed.map_err(|status| (call_id, status))?;
-            Ok(Asked::Refresh {
+            let refreshed = context.reauthenticate(&refresh.authorization);
+            context.caller = refreshed.map_err(|status| (call_id, status))?;
+            Ok(StreamCommand::Refresh {
                 call_id,
-                expires: asking.caller.deadline(),
+                expires: context.caller.deadline(),
             })
         }
-        Request::Heartbeat(heartbeat) => Ok(Asked::Heartbeat {
+        Request::Heartbeat(heartbeat) => Ok(StreamCommand::Heartbeat {
             sequence: heartbeat.sequence,
         }),
     }
@@ -271,11 +283,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refused_message_costs_a_turn() {
-        let asked = stream::iter([None, None, Some(Asked::Close)]);
-        let mut asked = std::pin::pin!(in_turn(asked));
+    fn the_stream_yields_after_each_rejected_message() {
+        let commands = stream::iter([None, None, Some(StreamCommand::Close)]);
+        let mut commands = std::pin::pin!(yield_after_rejections(commands));
         let mut cx = Context::from_waker(noop_waker_ref());
-        let mut is_asked = || matches!(asked.poll_next_unpin(&mut cx), Poll::Ready(Some(_)));
-        assert_eq!([is_asked(), is_asked(), is_asked()], [false, false, true]);
+        let mut is_command = || matches!(commands.poll_next_unpin(&mut cx), Poll::Ready(Some(_)));
+        assert_eq!(
+            [is_command(), is_command(), is_command()],
+            [false, false, true]
+        );
     }
 }

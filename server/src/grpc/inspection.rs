@@ -1,4 +1,4 @@
-//! InspectionService: looking, without touching.
+//! InspectionService: reads, lists and watches locks without changing them.
 
 use futures::stream::BoxStream;
 use leasehold_proto::v1::{
@@ -9,37 +9,37 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{
-    admit::{Ask, Asking},
-    decode, encode, listing, status, watching,
+    authorization::{Operation, RequestContext},
+    decode, encode, listing, status, watch_stream,
 };
-use crate::{access::Gate, broker::Broker, config::Live};
+use crate::{access::AccessControl, broker::Broker, config::ReloadableConfig};
 
-pub(super) struct Inspection {
+pub(super) struct InspectionServiceImpl {
     pub(super) broker: Broker,
-    pub(super) gate: Gate,
-    pub(super) live: watch::Receiver<Live>,
-    /// Bytes of a reply.
+    pub(super) access_control: AccessControl,
+    pub(super) live: watch::Receiver<ReloadableConfig>,
+    /// Maximum size of a reply in bytes.
     pub(super) max_reply: usize,
 }
 
-impl Inspection {
-    fn asking<T>(&self, request: &Request<T>) -> Result<Asking, Status> {
-        Asking::by(&self.gate, self.live.borrow().limits, request)
+impl InspectionServiceImpl {
+    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
+        RequestContext::from_request(&self.access_control, self.live.borrow().limits, request)
     }
 }
 
 #[tonic::async_trait]
-impl InspectionService for Inspection {
+impl InspectionService for InspectionServiceImpl {
     type WatchLocksStream = BoxStream<'static, Result<WatchLocksResponse, Status>>;
 
     async fn get_lock(
         &self,
         request: Request<GetLockRequest>,
     ) -> Result<Response<GetLockResponse>, Status> {
-        let asking = self.asking(&request)?;
-        let lock = decode::get_lock(request.into_inner(), &asking)?;
+        let context = self.context(&request)?;
+        let lock = decode::get_lock(request.into_inner(), &context)?;
         let state = self.broker.get(&lock).await;
-        let state = state.map_err(|error| status::of(&error, &lock))?;
+        let state = state.map_err(|error| status::from_lock_error(&error, &lock))?;
         let state = state.ok_or_else(|| status::idle_lock(&lock))?;
         let lock = Some(encode::lock(&lock, &state));
         Ok(Response::new(GetLockResponse { lock }))
@@ -49,10 +49,10 @@ impl InspectionService for Inspection {
         &self,
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
-        let asking = self.asking(&request)?;
-        asking.some(Ask::ListLocks)?;
+        let context = self.context(&request)?;
+        context.authorize_any(Operation::ListLocks)?;
         let call = decode::listing::list_locks(request.into_inner())?;
-        let page = listing::page(&self.broker, &asking, call, self.max_reply).await?;
+        let page = listing::page(&self.broker, &context, call, self.max_reply).await?;
         Ok(Response::new(page))
     }
 
@@ -60,14 +60,14 @@ impl InspectionService for Inspection {
         &self,
         request: Request<WatchLocksRequest>,
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
-        let asking = self.asking(&request)?;
-        asking.some(Ask::WatchLocks)?;
+        let context = self.context(&request)?;
+        context.authorize_any(Operation::WatchLocks)?;
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
-        let watch = self.broker.watch(&asking.caller.name).await;
-        let watch = watch.map_err(|error| status::of_all(&error, None))?;
+        let watch = self.broker.watch(&context.caller.name).await;
+        let watch = watch.map_err(|error| status::from_error(&error, None))?;
         let watch = (watch, self.broker.stream_lifetime());
-        Ok(Response::new(watching::events(
-            watch, asking, filter, resumes,
+        Ok(Response::new(watch_stream::events(
+            watch, context, filter, resumes,
         )))
     }
 }

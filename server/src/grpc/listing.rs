@@ -1,4 +1,4 @@
-//! One page of a list: bounded in locks, in bytes, in time, and in what the store looks at.
+//! Pages of a list, with bounds on locks, bytes, time and keys read from the store.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
-    admit::Asking,
+    authorization::RequestContext,
     decode::listing::{ListCall, page_token, stale_token},
     encode, status,
 };
@@ -19,65 +19,74 @@ use crate::{
     store::{Cursor, Listed},
 };
 
-/// No step is begun later. One takes no longer than a second.
-const LONG_ENOUGH: Duration = Duration::from_millis(500);
-/// Each looks at some 64 keys.
-const STEPS_MOST: usize = 160;
-/// What a page needs besides its locks: the longest token.
+/// Time after which no further step starts. A step takes at most a second.
+const STEP_START_DEADLINE: Duration = Duration::from_millis(500);
+/// Maximum number of steps for one page. A step reads about 64 keys.
+const STEPS_MAX: usize = 160;
+/// Size of the longest page token, which is reserved on each page.
 const TOKEN_MAX_BYTES: usize = 3_072;
 
-/// A page as it fills.
+/// A page under construction.
 struct Page {
     locks: Vec<pb::Lock>,
-    /// A scan may give a key twice.
+    /// Names of the locks on the page. A scan may return a key twice.
     names: HashSet<LockKey>,
     last: Option<LockKey>,
-    /// Bytes left.
-    room: usize,
+    /// Remaining size in bytes.
+    bytes_left: usize,
 }
 
-/// Lists until the page is full or has cost enough: it may be short, or empty, and not the last one.
+/// Lists locks until the page is full or reaches a bound. A page may be short, or empty, without
+/// being the last one.
 pub(super) async fn page(
     broker: &Broker,
-    asking: &Asking,
+    context: &RequestContext,
     call: ListCall,
     max_reply: usize,
 ) -> Result<ListLocksResponse, Status> {
-    let end = Instant::now() + LONG_ENOUGH;
-    let ListCall { filter, from, most } = call;
+    let deadline = Instant::now() + STEP_START_DEADLINE;
+    let ListCall {
+        filter,
+        cursor,
+        page_size,
+    } = call;
     let mut page = Page {
         locks: Vec::new(),
         names: HashSet::new(),
         last: None,
-        room: max_reply.saturating_sub(TOKEN_MAX_BYTES),
+        bytes_left: max_reply.saturating_sub(TOKEN_MAX_BYTES),
     };
-    let (mut next, mut wanted, mut steps) = (from, most, 0);
+    let (mut next, mut remaining, mut steps) = (cursor, page_size, 0);
     loop {
         steps += 1;
-        let (listed, then) = match step((broker, asking), &filter, next.as_ref(), wanted).await {
-            Ok(listed) => listed,
-            // The next call is told, if it still is so.
-            Err(_) if !page.locks.is_empty() => break,
-            Err(status) => return Err(status),
-        };
-        let fitting = page.fitting(&listed);
-        if fitting == 0 && !listed.is_empty() && !page.locks.is_empty() {
+        let (listed, next_cursor) =
+            match step((broker, context), &filter, next.as_ref(), remaining).await {
+                Ok(listed) => listed,
+                // The next call reports the error if it persists.
+                Err(_) if !page.locks.is_empty() => break,
+                Err(status) => return Err(status),
+            };
+        let fitting_count = page.count_fitting(&listed);
+        if fitting_count == 0 && !listed.is_empty() && !page.locks.is_empty() {
             break;
         }
-        if fitting.max(1) < listed.len() {
-            // Cursors stand behind all that a step gives.
-            wanted = fitting.max(1);
+        if fitting_count.max(1) < listed.len() {
+            // The cursor of a step is behind all locks of the step.
+            remaining = fitting_count.max(1);
             continue;
         }
         page.add(listed);
-        next = then;
-        wanted = most - page.locks.len();
-        let is_enough = steps >= STEPS_MOST || Instant::now() >= end;
-        if next.is_none() || wanted == 0 || is_enough && !page.must_go_on(next.as_ref()) {
+        next = next_cursor;
+        remaining = page_size - page.locks.len();
+        let is_limit_reached = steps >= STEPS_MAX || Instant::now() >= deadline;
+        if next.is_none()
+            || remaining == 0
+            || is_limit_reached && !page.must_continue(next.as_ref())
+        {
             break;
         }
     }
-    let next = next.map(|next| page.behind(next));
+    let next = next.map(|next| page.cursor_after_last_visible(next));
     let next_page_token = next.map_or_else(String::new, |next| page_token(&filter, &next));
     Ok(ListLocksResponse {
         locks: page.locks,
@@ -85,80 +94,82 @@ pub(super) async fn page(
     })
 }
 
-type Step = (Vec<(LockKey, pb::Lock)>, Option<Cursor>);
+type ListStep = (Vec<(LockKey, pb::Lock)>, Option<Cursor>);
 
 async fn step(
-    (broker, asking): (&Broker, &Asking),
+    (broker, context): (&Broker, &RequestContext),
     filter: &Filter,
-    from: Option<&Cursor>,
-    most: usize,
-) -> Result<Step, Status> {
-    let listed = broker.list(filter, from, most).await;
-    match listed.map_err(|error| status::of_all(&error, None))? {
+    cursor: Option<&Cursor>,
+    max_count: usize,
+) -> Result<ListStep, Status> {
+    let listed = broker.list(filter, cursor, max_count).await;
+    match listed.map_err(|error| status::from_error(&error, None))? {
         Listed::Step { locks, next } => {
             let encoded = |(lock, state): (LockKey, LockState)| {
-                let mut shown = encode::listed(&lock, &state);
-                if !asking.may(Verb::Observe, &lock) {
-                    shown.holders.clear();
+                let mut entry = encode::list_entry(&lock, &state);
+                if !context.can(Verb::Observe, &lock) {
+                    entry.holders.clear();
                 }
-                (lock, shown)
+                (lock, entry)
             };
             let locks = locks.into_iter();
-            let visible = locks.filter(|(lock, _)| asking.is_shown(filter, lock));
+            let visible = locks.filter(|(lock, _)| context.is_visible(filter, lock));
             Ok((visible.map(encoded).collect(), next))
         }
         Listed::Stale => Err(stale_token().into()),
         Listed::Missing { server } => {
             let error = LockError::StoreUnavailable;
-            Err(status::of_all(&error, Some(&server)))
+            Err(status::from_error(&error, Some(&server)))
         }
     }
 }
 
 impl Page {
-    /// A cursor that names a lock would tell the name of one that is hidden, and stands behind the last
-    /// one that is shown instead. While there is none the list goes on: only the embedded store has such.
-    fn must_go_on(&self, next: Option<&Cursor>) -> bool {
+    /// Returns true if the list must continue because no lock is visible yet. A key-based cursor
+    /// must not reveal the name of a hidden lock, so it refers to the last visible lock of the
+    /// page. Only the memory store has key-based cursors.
+    fn must_continue(&self, next: Option<&Cursor>) -> bool {
         self.last.is_none() && matches!(next, Some(Cursor::After(_)))
     }
 
-    fn behind(&self, next: Cursor) -> Cursor {
+    fn cursor_after_last_visible(&self, next: Cursor) -> Cursor {
         match (next, &self.last) {
             (Cursor::After(_), Some(last)) => Cursor::After(last.clone()),
             (next, _) => next,
         }
     }
 
-    /// How many of these there is room for.
-    fn fitting(&self, listed: &[(LockKey, pb::Lock)]) -> usize {
-        let mut left = self.room;
-        let fits = |(lock, shown): &&(LockKey, pb::Lock)| {
+    /// Returns the number of leading entries that fit on the page.
+    fn count_fitting(&self, listed: &[(LockKey, pb::Lock)]) -> usize {
+        let mut remaining_bytes = self.bytes_left;
+        let fits = |(lock, entry): &&(LockKey, pb::Lock)| {
             let size = match self.names.contains(lock) {
                 true => 0,
-                false => size(shown),
+                false => size(entry),
             };
-            let fits = size <= left;
-            left = left.saturating_sub(size);
+            let fits = size <= remaining_bytes;
+            remaining_bytes = remaining_bytes.saturating_sub(size);
             fits
         };
         listed.iter().take_while(fits).count()
     }
 
-    /// Adds these. One that is too large for a whole page is shown with fewer of its holders.
+    /// Adds locks to the page. A lock that is too large for a whole page is added
+    /// with fewer holders.
     fn add(&mut self, listed: Vec<(LockKey, pb::Lock)>) {
-        for (lock, mut shown) in listed {
+        for (lock, mut entry) in listed {
             if !self.names.insert(lock.clone()) {
                 continue;
             }
             self.last = Some(lock);
-            while size(&shown) > self.room && shown.holders.pop().is_some() {}
-            self.room = self.room.saturating_sub(size(&shown));
-            self.locks.push(shown);
+            while size(&entry) > self.bytes_left && entry.holders.pop().is_some() {}
+            self.bytes_left = self.bytes_left.saturating_sub(size(&entry));
+            self.locks.push(entry);
         }
     }
 }
 
-/// What a lock takes in a page: a tag, a length, and itself.
+/// Returns the size of a lock on a page: a tag, a length, and the encoded lock.
 fn size(lock: &pb::Lock) -> usize {
     let length = lock.encoded_len();
     1 + encoded_len_varint(u64::try_from(length).unwrap_or(u64::MAX)) + length
@@ -171,27 +182,29 @@ mod tests {
     use leasehold_proto::v1::ListLocksRequest;
 
     use super::*;
-    use crate::{grpc::Desk, store::stub::Stub};
+    use crate::{grpc::ConsoleBackend, store::stub::StubStore};
 
-    /// Returns for how many steps a page goes on that each find nothing.
-    async fn steps(takes: Duration) -> usize {
-        let store = Arc::new(Stub::listing(0, takes));
-        let desk = Desk::alone(Broker::alone(store.clone()));
-        let visitor = desk.admit(None, None).expect("nobody is asked");
-        let page = desk.list_locks(&visitor, ListLocksRequest::default());
+    /// Returns the number of steps for one page if each step takes this time and finds no lock.
+    async fn steps(delay: Duration) -> usize {
+        let store = Arc::new(StubStore::listing(0, delay));
+        let backend = ConsoleBackend::without_authentication(Broker::unlimited(store.clone()));
+        let user = backend
+            .authenticate(None, None)
+            .expect("authentication is not required");
+        let page = backend.list_locks(&user, ListLocksRequest::default());
         let page = page.await.expect("a page");
         assert!(page.locks.is_empty());
         assert_ne!(page.next_page_token, "", "the next page goes on");
-        store.asked()
+        store.commands_sent()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_page_ends_after_so_many_steps() {
-        assert_eq!(steps(Duration::ZERO).await, STEPS_MOST);
+        assert_eq!(steps(Duration::ZERO).await, STEPS_MAX);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_page_begins_no_step_after_half_a_second() {
-        assert_eq!(steps(LONG_ENOUGH / 5).await, 5);
+        assert_eq!(steps(STEP_START_DEADLINE / 5).await, 5);
     }
 }

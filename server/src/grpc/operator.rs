@@ -1,39 +1,39 @@
-//! Somebody who changes the broker itself, beside the API: known and admitted as its callers are.
+//! Operator actions outside the gRPC API, which are authenticated and authorized like API calls.
 
 use std::net::SocketAddr;
 
 use tonic::Status;
 
-use super::admit::{Ask, Asking, authenticate};
-use crate::{access::Gate, lock::Limits, transport::Peer};
+use super::authorization::{Operation, RequestContext, authenticate};
+use crate::{access::AccessControl, lock::Limits, transport::Peer};
 
-/// One who may.
-pub(crate) struct Operator {
-    asking: Asking,
+/// An operator who may change the log filter.
+pub(crate) struct OperatorContext {
+    context: RequestContext,
     peer: Option<SocketAddr>,
 }
 
-impl Operator {
-    /// Returns the operator that the connection and the header `authorization` show.
+impl OperatorContext {
+    /// Authenticates and authorizes an operator by the connection and the header `authorization`.
     ///
     /// # Errors
-    /// As a call of the API would be refused.
-    pub(crate) fn of(
-        gate: &Gate,
+    /// The status that an API call would fail with.
+    pub(crate) fn authorize(
+        access_control: &AccessControl,
         peer: Option<&Peer>,
         authorization: Option<&[u8]>,
     ) -> Result<Self, Status> {
-        let caller = authenticate(gate, peer, authorization)?;
-        let asking = Asking::admitted(gate, Limits::default(), caller, peer)?;
-        asking.some(Ask::SetLogFilter)?;
+        let caller = authenticate(access_control, peer, authorization)?;
+        let context = RequestContext::for_caller(access_control, Limits::default(), caller, peer)?;
+        context.authorize_any(Operation::SetLogFilter)?;
         let peer = peer.map(|peer| peer.address);
-        Ok(Self { asking, peer })
+        Ok(Self { context, peer })
     }
 
-    /// Tells the auditors.
-    pub(crate) fn tells(&self, deed: &str, what: &str) {
-        let caller = &*self.asking.caller.name;
+    /// Writes an audit event to the log.
+    pub(crate) fn audit(&self, action: &str, detail: &str) {
+        let caller = &*self.context.caller.name;
         let peer = self.peer.map(tracing::field::display);
-        tracing::info!(target: "audit", caller, peer, what, "an operator {deed}");
+        tracing::info!(target: "audit", caller, peer, what = detail, "an operator {action}");
     }
 }

@@ -1,4 +1,4 @@
-//! The one table from a refusal to the wire: code, reason, details and the sentence for people.
+//! Conversion of errors to gRPC statuses with code, reason, details and message.
 
 use leasehold_proto::v1 as pb;
 use prost::Message;
@@ -7,165 +7,172 @@ use tonic::{Code, Status};
 use tonic_types::{StatusExt as _, pb as rpc};
 
 use super::encode;
-use crate::access::{Unknown, Verb};
-use crate::lock::{Contention, Failed, LockError, LockKey, Quota};
+use crate::access::{AuthError, Verb};
+use crate::lock::{Contention, LockError, LockFailure, LockKey, QuotaExceeded};
 
 const DOMAIN: &str = "leasehold.dev";
-/// Strings in details are cut to this: gRPC clients refuse trailers of more than 8 KiB, so that details
-/// must stay below 4 KiB.
-const SHOWN_MAX_BYTES: usize = 128;
-/// Violations that an error shows.
+/// Maximum length of strings in details. gRPC clients reject trailers of more than 8 KiB, so the
+/// details must stay below 4 KiB.
+const DETAIL_TEXT_MAX_BYTES: usize = 128;
+/// Maximum number of violations in an error.
 pub(super) const VIOLATIONS_MAX: usize = 8;
 const VIOLATIONS_IN_MESSAGE: usize = 3;
 const STORE_RETRY_MS: u64 = 1_000;
-/// Memory comes back when others give their locks up, or somebody makes room.
 const OVERLOAD_RETRY_MS: u64 = 500;
+/// Memory of the store becomes free when callers release locks, or an operator makes room.
 const FULL_RETRY_MS: u64 = 5_000;
 
-/// One field of a request that is not legal.
+/// An invalid field of a request.
 pub(super) struct Violation {
-    /// The path of the field.
     pub(super) field: String,
-    /// What would be legal.
+    /// A description of the valid values.
     pub(super) description: &'static str,
 }
 
-/// Why a request did not get to the broker.
-pub(super) enum Refused {
-    /// These fields are wrong.
+/// The reason why a request was rejected before it reached the broker.
+pub(super) enum Rejection {
+    /// Some fields are invalid.
     Invalid(Vec<Violation>),
-    /// The caller may not do that to this lock.
+    /// The caller may not use the verb on the lock.
     Denied(Verb, LockKey),
-    /// It cannot be done, whatever the broker would say.
-    Failed(Failed),
+    /// The request fails regardless of the state of the store.
+    Failed(LockFailure),
 }
 
-impl From<Failed> for Status {
-    fn from(failed: Failed) -> Self {
-        of(&failed.error, &failed.lock)
+impl From<LockFailure> for Status {
+    fn from(failure: LockFailure) -> Self {
+        from_lock_error(&failure.error, &failure.lock)
     }
 }
 
-impl From<Refused> for Status {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Invalid(violations) => invalid(violations),
-            Refused::Denied(verb, lock) => denied(verb, &lock),
-            Refused::Failed(failed) => failed.into(),
+impl From<Rejection> for Status {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Invalid(violations) => invalid(violations),
+            Rejection::Denied(verb, lock) => denied(verb, &lock),
+            Rejection::Failed(failure) => failure.into(),
         }
     }
 }
 
-/// Nobody knows who calls.
-pub(super) fn unknown(why: Unknown) -> Status {
-    if let Unknown::TooOften(early) = why {
-        let message =
-            "too many calls without a good credential come from this address; show one, or wait";
-        let early_ms = u64::try_from(early.as_millis()).unwrap_or(u64::MAX);
+/// Returns the status of a call that could not be authenticated.
+pub(super) fn unauthenticated(error: AuthError) -> Status {
+    if let AuthError::RateLimited(retry_after) = error {
+        let message = "too many calls without a valid credential from this address; send a valid \
+                       credential, or retry later";
+        let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
         let details = vec![
-            info(pb::ErrorReason::QuotaExceeded, Vec::new()),
-            retry(early_ms + 1),
+            error_info(pb::ErrorReason::QuotaExceeded, Vec::new()),
+            retry(retry_after_ms + 1),
         ];
         return status(Code::ResourceExhausted, message.to_owned(), details);
     }
-    let message = match why {
-        Unknown::Unnamed(why) => format!(
-            "the client certificate names no caller: {why}; it must have exactly one URI, a SPIFFE ID \
-             such as spiffe://example.org/worker"
+    let message = match error {
+        AuthError::NoCallerName(reason) => format!(
+            "the client certificate does not identify a caller: {reason}; it must have exactly one \
+             URI, a SPIFFE ID such as spiffe://example.org/worker"
         ),
-        Unknown::Worthless | Unknown::TooOften(_) => {
-            "no credential that is good now; show a client \
-            certificate, or a bearer token in the metadata `authorization`"
+        AuthError::InvalidCredential | AuthError::RateLimited(_) => {
+            "missing or invalid credentials; provide a client certificate, or a bearer token in \
+             the `authorization` metadata"
                 .to_owned()
         }
     };
-    let details = vec![info(pb::ErrorReason::Unauthenticated, Vec::new())];
+    let details = vec![error_info(pb::ErrorReason::Unauthenticated, Vec::new())];
     status(Code::Unauthenticated, message, details)
 }
 
-/// What the policy allows for no lock.
+/// Returns the status of a call whose verb the policy allows for no lock.
 pub(super) fn denied_everywhere(verb: Verb) -> Status {
     let message = format!("the policy does not allow you to {verb} any lock");
-    let details = vec![info(pb::ErrorReason::PermissionDenied, Vec::new())];
+    let details = vec![error_info(pb::ErrorReason::PermissionDenied, Vec::new())];
     status(Code::PermissionDenied, message, details)
 }
 
-/// What the policy does not allow.
+/// Returns the status of a call that the policy does not allow.
 fn denied(verb: Verb, lock: &LockKey) -> Status {
     let message = format!(
         "{}: the policy does not allow you to {verb} it",
-        shown(lock)
+        display_lock(lock)
     );
-    let details = vec![info(pb::ErrorReason::PermissionDenied, named(lock))];
+    let details = vec![error_info(
+        pb::ErrorReason::PermissionDenied,
+        lock_metadata(lock),
+    )];
     status(Code::PermissionDenied, message, details)
 }
 
-/// The status of a call about `lock` that failed.
-pub(super) fn of(error: &LockError, lock: &LockKey) -> Status {
-    let (code, reason) = kind(error);
+/// Returns the status of a call about `lock` that failed.
+pub(super) fn from_lock_error(error: &LockError, lock: &LockKey) -> Status {
+    let (code, reason) = code_and_reason(error);
     let retry_after_ms = retry_after_ms(error);
-    let mut metadata = named(lock);
+    let mut metadata = lock_metadata(lock);
     if let LockError::StaleToken { newest } = error {
         metadata.push(("newest_fencing_token".to_owned(), newest.to_string()));
     }
-    let mut details = vec![info(reason, metadata)];
+    let mut details = vec![error_info(reason, metadata)];
     details.extend(retry_after_ms.map(retry));
-    if let LockError::Held(in_the_way) | LockError::WaitTimeout(in_the_way) = error {
-        let contention = contention(in_the_way, lock, retry_after_ms);
-        details.push(any("leasehold.v1.Contention", &contention));
+    if let LockError::Held(lock_contention) | LockError::WaitTimeout(lock_contention) = error {
+        let contention = contention(lock_contention, lock, retry_after_ms);
+        details.push(pack_any("leasehold.v1.Contention", &contention));
     }
-    let message = format!("{}: {error}; {}", shown(lock), next(error));
+    let message = format!("{}: {error}; {}", display_lock(lock), remediation(error));
     if let LockError::QuotaExceeded(quota) = error {
         details.push(quota_failure(quota));
     }
     status(code, message, details)
 }
 
-/// The status of a call about no one lock; `missing` is the part of the store that does not answer.
-pub(super) fn of_all(error: &LockError, missing: Option<&str>) -> Status {
-    let (code, reason) = kind(error);
-    let mut details = vec![info(reason, vec![])];
+/// Returns the status of a call that failed and does not refer to one lock. `server` is the part
+/// of the store that does not respond.
+pub(super) fn from_error(error: &LockError, server: Option<&str>) -> Status {
+    let (code, reason) = code_and_reason(error);
+    let mut details = vec![error_info(reason, vec![])];
     details.extend(retry_after_ms(error).map(retry));
-    let missing = missing.map_or_else(String::new, |server| format!(" ({server} does not answer)"));
+    let server = server.map_or_else(String::new, |server| format!(" ({server} does not answer)"));
     if let LockError::QuotaExceeded(quota) = error {
         details.push(quota_failure(quota));
     }
-    // These have no request_id.
-    let known = [
+    // These calls have no request id.
+    let remediations = [
         (LockError::StoreUnavailable, "repeat the call"),
         (LockError::Draining, "call another replica"),
     ];
-    let known = known.iter().find(|(known, _)| known == error);
-    let next = known.map_or_else(|| next(error), |(_, next)| next);
-    status(code, format!("{error}{missing}; {next}"), details)
+    let entry = remediations
+        .iter()
+        .find(|(lock_error, _)| lock_error == error);
+    let remediation = entry.map_or_else(|| remediation(error), |(_, remediation)| remediation);
+    status(code, format!("{error}{server}; {remediation}"), details)
 }
 
-/// A status that is about no lock.
-pub(super) fn plain(code: Code, reason: pb::ErrorReason, message: &str) -> Status {
-    status(code, message.to_owned(), vec![info(reason, vec![])])
+/// Returns a status that does not refer to a lock.
+pub(super) fn with_reason(code: Code, reason: pb::ErrorReason, message: &str) -> Status {
+    status(code, message.to_owned(), vec![error_info(reason, vec![])])
 }
 
-/// The status of a call that found no place for its answer in time.
-pub(super) fn no_place() -> Status {
-    let message = "too many lists, or looks at a lock, are made or not read yet; read the answers, and \
-        repeat the call a moment later";
+/// Returns the status of a call for whose response no slot was free in time.
+pub(super) fn no_response_permit() -> Status {
+    let message = "too many list and get requests are in progress or have unread responses; read \
+                   the responses, and repeat the call after a short delay";
     let details = vec![
-        info(pb::ErrorReason::Overloaded, Vec::new()),
+        error_info(pb::ErrorReason::Overloaded, Vec::new()),
         retry(OVERLOAD_RETRY_MS),
     ];
     status(Code::Unavailable, message.to_owned(), details)
 }
 
-/// The same as a message of a stream.
-pub(super) fn refused(call_id: i64, status: &Status) -> pb::Refused {
+/// Converts a status to a message of a lease stream.
+pub(super) fn rejected(call_id: i64, status: &Status) -> pb::Refused {
     let details = rpc::Status::decode(status.details())
         .unwrap_or_default()
         .details;
-    let known = status.get_error_details();
-    let reason = known
+    let error_details = status.get_error_details();
+    let reason = error_details
         .error_info()
         .and_then(|info| pb::ErrorReason::from_str_name(&format!("ERROR_REASON_{}", info.reason)));
-    let retry_after = known.retry_info().and_then(|retry| retry.retry_delay);
+    let retry_after = error_details
+        .retry_info()
+        .and_then(|retry| retry.retry_delay);
     let retry_after = retry_after.and_then(|delay| Duration::try_from(delay).ok());
     pb::Refused {
         call_id,
@@ -177,53 +184,60 @@ pub(super) fn refused(call_id: i64, status: &Status) -> pb::Refused {
     }
 }
 
-/// The status of a look at a lock that nobody holds or waits for.
+/// Returns the status of a `GetLock` for a lock without holders and waiters.
 pub(super) fn idle_lock(lock: &LockKey) -> Status {
-    let details = vec![info(pb::ErrorReason::LeaseNotFound, named(lock))];
-    let message = format!("{}: nobody holds this lock or waits for it", shown(lock));
+    let details = vec![error_info(
+        pb::ErrorReason::LeaseNotFound,
+        lock_metadata(lock),
+    )];
+    let message = format!(
+        "{}: the lock has no holders and no waiters",
+        display_lock(lock)
+    );
     status(Code::NotFound, message, details)
 }
 
-/// The status of a forced release that had nothing to take, or could not.
-pub(super) fn not_taken(error: &LockError, lock: &LockKey) -> Status {
-    let known = [
+/// Returns the status of a `ForceReleaseLease` that failed, or found no lease to revoke.
+pub(super) fn force_release_error(error: &LockError, lock: &LockKey) -> Status {
+    let messages = [
         (
             LockError::LeaseExpired,
-            "the lease has expired: nothing is left to take away",
+            "the lease has already expired: there is nothing to revoke",
         ),
         (
             LockError::LeaseReleased,
-            "the lease was given back: nothing is left to take away",
+            "the lease was already released: there is nothing to revoke",
         ),
         (
             LockError::LeaseNotFound,
-            "the lease does not hold this lock; look who does",
+            "the lease does not hold this lock; call GetLock to see its holders",
         ),
     ];
-    let Some((_, why)) = known.iter().find(|(known, _)| known == error) else {
-        return of(error, lock);
+    let entry = messages.iter().find(|(lock_error, _)| lock_error == error);
+    let Some((_, explanation)) = entry else {
+        return from_lock_error(error, lock);
     };
-    let (code, reason) = kind(error);
-    let message = format!("{}: {why}", shown(lock));
-    status(code, message, vec![info(reason, named(lock))])
+    let (code, reason) = code_and_reason(error);
+    let message = format!("{}: {explanation}", display_lock(lock));
+    status(code, message, vec![error_info(reason, lock_metadata(lock))])
 }
 
 /// Returns the status of a `SetLockLimit` that changed nothing.
 pub(super) fn limit_not_set(error: &LockError, lock: &LockKey) -> Status {
     if !matches!(error, LockError::LimitMismatch { .. }) {
-        return of(error, lock);
+        return from_lock_error(error, lock);
     }
-    let (code, reason) = kind(error);
+    let (code, reason) = code_and_reason(error);
     let message = format!(
         "{}: the lock is held or waited for as an exclusive or shared lock, which has no limit; \
          set the limit when the lock is idle",
-        shown(lock)
+        display_lock(lock)
     );
-    status(code, message, vec![info(reason, named(lock))])
+    status(code, message, vec![error_info(reason, lock_metadata(lock))])
 }
 
-/// The table.
-fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
+/// Returns the code and the reason of an error.
+fn code_and_reason(error: &LockError) -> (Code, pb::ErrorReason) {
     use pb::ErrorReason as Reason;
     match error {
         LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
@@ -257,18 +271,21 @@ fn kind(error: &LockError) -> (Code, pb::ErrorReason) {
     }
 }
 
-/// When to try again, where that is worth while.
+/// Returns the time after which a retry can succeed, if there is one.
 fn retry_after_ms(error: &LockError) -> Option<u64> {
     match error {
         LockError::Held(contention) | LockError::WaitTimeout(contention) => {
             let holders = contention.holders.iter();
-            let first_ms = holders.map(|holder| holder.remaining_ms).min();
-            let closed_ms = (contention.closed_ms > 0).then_some(contention.closed_ms);
-            first_ms.max(closed_ms)
+            let expiry_ms = holders.map(|holder| holder.remaining_ms).min();
+            let lock_delay_ms = (contention.lock_delay_remaining_ms > 0)
+                .then_some(contention.lock_delay_remaining_ms);
+            expiry_ms.max(lock_delay_ms)
         }
         LockError::StoreUnavailable => Some(STORE_RETRY_MS),
         LockError::StoreFull => Some(FULL_RETRY_MS),
-        LockError::QuotaExceeded(Quota::Rate { retry_after_ms, .. }) => Some(*retry_after_ms),
+        LockError::QuotaExceeded(QuotaExceeded::Rate { retry_after_ms, .. }) => {
+            Some(*retry_after_ms)
+        }
         LockError::Overloaded | LockError::TooManyAttempts => Some(OVERLOAD_RETRY_MS),
         LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
         LockError::Draining => Some(0),
@@ -295,53 +312,62 @@ fn retry_after_ms(error: &LockError) -> Option<u64> {
     }
 }
 
-/// What the caller should do now.
-fn next(error: &LockError) -> &'static str {
+/// Returns the advice for the caller.
+fn remediation(error: &LockError) -> &'static str {
     match error {
-        LockError::Held(_) => "try again later, or set wait_timeout to wait in line",
+        LockError::Held(_) => "retry later, or set wait_timeout to wait in the queue",
         LockError::WaitTimeout(_) => "the call has left the queue: acquire again to join its end",
         LockError::StillQueued => "repeat the call with the same request_id",
         LockError::LeaseExpired
         | LockError::LeaseReleased
         | LockError::LeaseRevoked { .. }
-        | LockError::MaxHold => "stop the work it guarded, and acquire with a new request_id",
-        LockError::LeaseNotFound => "treat it as lost, and acquire again",
-        LockError::NotHolder => "hand the lease back exactly as it was received",
-        LockError::StaleToken { .. } => "refuse the work that came with it",
-        LockError::RequestIdReused => "use a fresh UUID for every acquire",
+        | LockError::MaxHold => {
+            "stop the work that the lock protects, and acquire with a new request_id"
+        }
+        LockError::LeaseNotFound => "treat the lease as lost, and acquire again",
+        LockError::NotHolder => "send the lease exactly as it was received",
+        LockError::StaleToken { .. } => "reject the request that carries this token",
+        LockError::RequestIdReused => "use a new UUID for every acquire",
         LockError::LimitMismatch { .. } => {
-            "ask for the limit in use (limit 0 takes it) and for no more permits than that"
+            "request the limit in use, or limit 0 to accept it, and at most that many permits"
         }
         LockError::UpgradeDenied => {
-            "release the lease, and acquire as strongly as the work will ever need"
+            "release the lease, and acquire with the strongest mode that the work needs"
         }
-        LockError::StaleAttach => "change it on the stream that holds it, or attach it anew",
-        LockError::TooManyEntries => "release entries that are over",
+        LockError::StaleAttach => {
+            "send the call on the stream to which it is attached, or attach it again"
+        }
+        LockError::TooManyEntries => "release entries that are no longer needed",
         LockError::TooManyAttempts => {
-            "wait for the answer to one of them, or repeat the call with the same request_id a moment later"
+            "wait for the response to one of them, or repeat the call with the same request_id \
+             after a short delay"
         }
-        LockError::TooManyLocks => "release locks of it, or begin another lease",
-        LockError::Cancelled => "acquire again to join the end of the line",
-        LockError::QuotaExceeded(Quota::Rate { .. }) => "repeat the call later",
-        LockError::QuotaExceeded(Quota::Waits(_)) => {
-            "acquire the lock again when fewer of these calls wait"
+        LockError::TooManyLocks => "release some of them, or acquire with another lease",
+        LockError::Cancelled => "acquire again to join the end of the queue",
+        LockError::QuotaExceeded(QuotaExceeded::Rate { .. }) => "repeat the call later",
+        LockError::QuotaExceeded(QuotaExceeded::Waits(_)) => {
+            "acquire the lock again when fewer of these calls are waiting"
         }
-        LockError::QuotaExceeded(Quota::Streams(_)) => {
-            "use one stream for all leases of a process, and end others"
+        LockError::QuotaExceeded(QuotaExceeded::Streams(_)) => {
+            "use one stream for all leases of a process, and close the others"
         }
-        LockError::QuotaExceeded(Quota::Watches(_)) => "end a watch, or use one for several locks",
-        LockError::QuotaExceeded(Quota::LivePages(_)) => "close a page",
-        LockError::QuotaExceeded(_) => "release locks, or have the operator raise the quota",
-        LockError::Overloaded => "repeat the call with the same request_id a moment later",
-        LockError::QueueFull => "try again when fewer wait",
-        LockError::Unsupported(_) => "ask for it where the store is one Redis, or do without it",
+        LockError::QuotaExceeded(QuotaExceeded::Watches(_)) => {
+            "close a watch, or use one watch for several locks"
+        }
+        LockError::QuotaExceeded(QuotaExceeded::LivePages(_)) => {
+            "close another page of the console"
+        }
+        LockError::QuotaExceeded(_) => "release locks, or ask the operator to raise the quota",
+        LockError::Overloaded => "repeat the call with the same request_id after a short delay",
+        LockError::QueueFull => "retry when fewer calls are waiting",
+        LockError::Unsupported(_) => {
+            "use a deployment whose store is not RedLock, or do not use this feature"
+        }
         LockError::StoreUnavailable => "repeat the call with the same request_id",
-        LockError::StoreFull => {
-            "repeat the call later; leases are renewed and released all the same"
-        }
+        LockError::StoreFull => "repeat the call later; leases can still be renewed and released",
         LockError::StoreRecovering { .. } => "repeat the call with the same request_id later",
         LockError::Draining => "repeat the call with the same request_id on another replica",
-        LockError::StoreCorrupt | LockError::Internal => "the log of the broker has the details",
+        LockError::StoreCorrupt | LockError::Internal => "see the log of the broker",
     }
 }
 
@@ -351,20 +377,20 @@ fn invalid(violations: Vec<Violation>) -> Status {
         .into_iter()
         .take(VIOLATIONS_MAX)
         .map(|violation| Violation {
-            field: cut(&violation.field),
+            field: truncate(&violation.field),
             ..violation
         })
         .collect();
-    let shown: Vec<_> = violations
+    let displayed: Vec<_> = violations
         .iter()
         .take(VIOLATIONS_IN_MESSAGE)
         .map(|violation| format!("{} {}", violation.field, violation.description))
         .collect();
-    let mut message = format!("invalid request: {}", shown.join("; "));
+    let mut message = format!("invalid request: {}", displayed.join("; "));
     if count >= VIOLATIONS_MAX {
         message += "; and more";
-    } else if count > shown.len() {
-        message += &format!("; and {} more", count - shown.len());
+    } else if count > displayed.len() {
+        message += &format!("; and {} more", count - displayed.len());
     }
     let field_violations = violations
         .into_iter()
@@ -375,8 +401,8 @@ fn invalid(violations: Vec<Violation>) -> Status {
         })
         .collect();
     let details = vec![
-        info(pb::ErrorReason::InvalidField, vec![]),
-        any(
+        error_info(pb::ErrorReason::InvalidField, vec![]),
+        pack_any(
             "google.rpc.BadRequest",
             &rpc::BadRequest { field_violations },
         ),
@@ -393,9 +419,9 @@ fn status(code: Code, message: String, details: Vec<Any>) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-fn info(reason: pb::ErrorReason, metadata: Vec<(String, String)>) -> Any {
+fn error_info(reason: pb::ErrorReason, metadata: Vec<(String, String)>) -> Any {
     let reason = reason.as_str_name();
-    any(
+    pack_any(
         "google.rpc.ErrorInfo",
         &rpc::ErrorInfo {
             reason: reason.trim_start_matches("ERROR_REASON_").to_owned(),
@@ -405,64 +431,64 @@ fn info(reason: pb::ErrorReason, metadata: Vec<(String, String)>) -> Any {
     )
 }
 
-fn any(name: &str, message: &impl Message) -> Any {
+fn pack_any(name: &str, message: &impl Message) -> Any {
     Any {
         type_url: format!("type.googleapis.com/{name}"),
         value: message.encode_to_vec(),
     }
 }
 
-fn quota_failure(quota: &Quota) -> Any {
+fn quota_failure(quota: &QuotaExceeded) -> Any {
     let violation = rpc::quota_failure::Violation {
         description: quota.to_string(),
         ..Default::default()
     };
     let violations = vec![violation];
-    any("google.rpc.QuotaFailure", &rpc::QuotaFailure { violations })
+    pack_any("google.rpc.QuotaFailure", &rpc::QuotaFailure { violations })
 }
 
 fn retry(after_ms: u64) -> Any {
     let retry_delay = Some(encode::duration(after_ms));
-    any("google.rpc.RetryInfo", &rpc::RetryInfo { retry_delay })
+    pack_any("google.rpc.RetryInfo", &rpc::RetryInfo { retry_delay })
 }
 
-fn named(lock: &LockKey) -> Vec<(String, String)> {
+fn lock_metadata(lock: &LockKey) -> Vec<(String, String)> {
     vec![
         ("namespace".to_owned(), lock.namespace().to_owned()),
-        ("lock".to_owned(), cut(lock.name())),
+        ("lock".to_owned(), truncate(lock.name())),
     ]
 }
 
-fn shown(lock: &LockKey) -> String {
-    format!("lock {}/{}", lock.namespace(), cut(lock.name()))
+fn display_lock(lock: &LockKey) -> String {
+    format!("lock {}/{}", lock.namespace(), truncate(lock.name()))
 }
 
 fn contention(
-    in_the_way: &Contention,
+    contention: &Contention,
     lock: &LockKey,
     retry_after_ms: Option<u64>,
 ) -> pb::Contention {
     let shorten = |held| {
         let mut holder = encode::holder(lock, held);
         if let Some(owner) = &mut holder.owner {
-            owner.id = cut(&owner.id);
-            owner.reason = cut(&owner.reason);
+            owner.id = truncate(&owner.id);
+            owner.reason = truncate(&owner.reason);
             owner.labels.clear();
         }
         if let Some(target) = &mut holder.target {
-            target.name = cut(&target.name);
+            target.name = truncate(&target.name);
         }
         holder
     };
     pb::Contention {
-        holders: in_the_way.holders.iter().map(shorten).collect(),
-        queue_length: i32::try_from(in_the_way.queue_length).unwrap_or(i32::MAX),
+        holders: contention.holders.iter().map(shorten).collect(),
+        queue_length: i32::try_from(contention.queue_length).unwrap_or(i32::MAX),
         retry_after: retry_after_ms.map(encode::duration),
     }
 }
 
-fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(SHOWN_MAX_BYTES)].to_owned()
+fn truncate(text: &str) -> String {
+    text[..text.floor_char_boundary(DETAIL_TEXT_MAX_BYTES)].to_owned()
 }
 
 #[cfg(test)]

@@ -1,128 +1,119 @@
-//! What a caller asks for, and what of it goes to a store.
+//! Commands of callers, and the part of each command that is sent to a store.
 
 use super::{
-    ArgumentsHash, Attachment, AttemptId, FencingToken, LeaseId, LockKey, Mode, Owner, RequestHash,
-    RequestId, ShownLease, Terms, Ttl,
+    ArgumentsHash, Attachment, AttemptId, FencingToken, LeaseId, LeaseOptions, LockKey, Mode,
+    Owner, PresentedLease, RequestHash, RequestId, Ttl,
 };
 
-/// A lock, and how to hold it.
+/// A lock and the mode in which to acquire it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The lock.
     pub lock: LockKey,
-    /// How to hold it.
     pub mode: Mode,
 }
 
-/// A call of Acquire or AcquireAll, parsed.
+/// A validated Acquire or AcquireAll call.
 #[derive(Debug, Clone)]
 pub struct AcquireCall {
-    /// One or more, all or none, in the order asked for; no lock twice.
+    /// Locks to acquire, all or none, in the order of the call. At least one; no lock appears
+    /// twice.
     pub targets: Vec<Target>,
-    /// The lease to add the lock to; the call then has one target.
-    pub under: Option<ShownLease>,
-    /// Who asks.
+    /// Existing lease to which the lock is added. The call then has exactly one target.
+    pub under: Option<PresentedLease>,
     pub owner: Owner,
-    /// Validity.
     pub ttl: Ttl,
-    /// `max_hold` and `lock_delay`.
-    pub terms: Terms,
-    /// How long to wait in line for all of them together; 0 does not wait.
+    pub options: LeaseOptions,
+    /// Total time to wait in queues for all targets; 0 means no waiting.
     pub wait_ms: u64,
-    /// The id that makes the call safe to repeat; random where the caller gave none.
+    /// Id that makes the call safe to repeat. Random if the caller gave none.
     pub request_id: RequestId,
-    /// Digest of the arguments that a repeat must share.
+    /// Digest of the arguments that a repeated call must have in common.
     pub arguments: ArgumentsHash,
 }
 
 impl AcquireCall {
-    /// The lock named first; that of a failure that is about all of them.
+    /// Returns the first lock of the call, which is reported for failures that concern all targets.
     #[must_use]
     pub fn first(&self) -> &LockKey {
         &self.targets[0].lock
     }
 }
 
-/// The lease that a grant belongs to.
+/// The lease to which a grant belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Under {
-    /// One that the call makes.
+pub enum LeaseBinding {
+    /// A new lease, created by the call.
     #[default]
-    NewLease,
-    /// One that is there. If it holds the lock already, the call is an entry.
-    Lease,
-    /// One that holds the lock with this token: the call is an entry.
-    Grant(FencingToken),
+    New,
+    /// An existing lease. If the lease already holds the lock, the call adds an entry.
+    Existing,
+    /// An existing lease that holds the lock with this token. The call adds an entry.
+    Reentry(FencingToken),
 }
 
-/// What is given up of a lease.
+/// Scope of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
-    /// All entries, with the whole lease.
+pub enum ReleaseScope {
+    /// All entries, together with the whole lease.
     All,
-    /// All entries of a lock whose lease may have others.
+    /// All entries of one lock of a lease that may have other locks.
     Lock,
-    /// One entry of such a lock.
+    /// One entry of one lock of a lease that may have other locks.
     Entry(RequestHash),
-    /// All, and nobody gave them back: the lease ends as if it expired now.
-    Lapse,
+    /// All entries, without a release by the holder: the lease ends as if it had expired now.
+    ExpireNow,
 }
 
-/// What an operator does to a lease of somebody else.
+/// An operator's command to revoke another caller's lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Revoke {
-    /// A lock of the lease: only this one is taken away.
+pub struct RevokeCommand {
+    /// Lock of the lease. The revocation applies to this lock only.
     pub lock: LockKey,
-    /// The lease.
     pub lease_id: LeaseId,
-    /// Why, for its holder; never empty.
+    /// Reason for the revocation, reported to the holder; never empty.
     pub reason: String,
-    /// For how long it may still be renewed.
+    /// Time for which the lease may still be renewed.
     pub grace_ms: u64,
-    /// How long the lock stays closed afterwards, even if it is given back; `None`: as the lease has it.
+    /// Lock delay after the end of the lease, even if the holder releases the lock. If `None`, the
+    /// lock delay of the lease applies.
     pub lock_delay_ms: Option<u64>,
-    /// How far to go.
-    pub force: Force,
+    pub mode: RevokeMode,
 }
 
-/// How far a revocation goes.
+/// Mode of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Force {
-    /// Nothing is done; only told.
-    None,
-    /// The lease is renewed no more. The lock is free when it is given back, or has run out.
-    Revoke,
-    /// The lock is free now, although its holder may still trust the lease.
-    Unsafe,
+pub enum RevokeMode {
+    /// Dry run: nothing is changed, and the holder is returned.
+    DryRun,
+    /// The lease can no longer be renewed after the grace. The lock becomes free when the lease is
+    /// released or expires.
+    Graceful,
+    /// The lock becomes free now, although the holder may still rely on the lease.
+    Immediate,
 }
 
-/// One attempt of a call, as a store sees it.
+/// One attempt of a call to acquire one lock, as sent to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Acquire {
-    /// The lock.
+pub struct AcquireCommand {
     pub lock: LockKey,
-    /// How to hold it.
     pub mode: Mode,
-    /// The lease that a grant belongs to.
+    /// Id of the lease to which a grant belongs.
     pub lease_id: LeaseId,
-    /// Whether that lease is a new one.
-    pub under: Under,
-    /// The stream that the call came on.
+    pub binding: LeaseBinding,
+    /// Stream on which the call arrived, with the number of its attachment.
     pub stream: Option<Attachment>,
-    /// Digest of the call's request id.
+    /// Digest of the request id of the call.
     pub request: RequestHash,
-    /// Digest of the call's other arguments.
+    /// Digest of the other arguments of the call.
     pub arguments: ArgumentsHash,
-    /// This attempt.
     pub attempt: AttemptId,
-    /// Validity.
     pub ttl: Ttl,
-    /// `max_hold` and `lock_delay`.
-    pub terms: Terms,
-    /// How much longer to wait; 0 does not queue.
+    pub options: LeaseOptions,
+    /// Remaining time to wait; 0 means that the request is not queued.
     pub wait_ms: u64,
-    /// Who asks, for inspection.
+    /// Owner of the call, for inspections.
     pub owner: Owner,
-    /// A waiter whose place was lost joins again, even while the store recovers.
+    /// True if the request was queued before and may have lost its queue position. It is queued
+    /// again even while the store recovers.
     pub rejoin: bool,
 }

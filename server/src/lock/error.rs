@@ -1,114 +1,114 @@
-//! Why a call did not get what it asked for: one variant a decision that the caller can make.
+//! Errors of calls: one variant for each decision that a caller can make.
 
 use thiserror::Error;
 
-use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, LOCKS_MAX, LockKey, WHOLE};
+use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, EXCLUSIVE_WEIGHT, LOCKS_MAX, LockKey};
 
-/// The outcome of a call that failed. `grpc::status` is the one table from here to the wire.
+/// Error of a failed call. `grpc::status` is the only mapping to gRPC statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LockError {
-    /// Somebody else holds the lock and the caller would not wait.
-    #[error("the lock is held by someone else")]
+    /// Another caller holds the lock, and the call does not wait.
+    #[error("the lock is held by another lease")]
     Held(Contention),
-    /// The wait is over; the caller is out of the queue for certain.
+    /// The wait timed out. The request has left the queue for certain.
     #[error("the lock was not granted within wait_timeout")]
     WaitTimeout(Contention),
-    /// The wait of this attempt is over, but another attempt of the call is in the queue or has been
-    /// granted the lock.
+    /// The wait of this attempt timed out, but another attempt of the call is queued or has
+    /// acquired the lock.
     #[error("the wait timed out; another attempt of this call is queued or has acquired the lock")]
     StillQueued,
-    /// The lease is over: it expired, or it was given back and its Acquire came again.
-    #[error("the lease is over")]
+    /// The lease expired, or it was released and its Acquire call was repeated.
+    #[error("the lease has expired or was released")]
     LeaseExpired,
-    /// The lease was given back.
-    #[error("the lease has been given back")]
+    #[error("the lease has been released")]
     LeaseReleased,
-    /// An operator has taken the lease away.
+    /// An operator revoked the lease.
     #[error("an operator has revoked the lease: {reason}")]
     LeaseRevoked {
-        /// What the operator says.
+        /// Reason given by the operator.
         reason: String,
     },
-    /// The lease has been held for its `max_hold`.
-    #[error("the lease has been held for all of its max_hold")]
+    /// The lease was held for its whole `max_hold`.
+    #[error("the lease has reached its max_hold")]
     MaxHold,
-    /// Nothing is known of such a lease on the lock that it names.
-    #[error("no such lease, now or recently")]
+    /// The lock has no record of the lease, current or recent.
+    #[error("unknown lease: it ended too long ago or never existed")]
     LeaseNotFound,
-    /// The lease token does not belong to the lease id.
     #[error("lease_token does not belong to lease_id")]
     NotHolder,
-    /// The fencing token is not that of a live lease.
-    #[error("the fencing token is not that of a live lease")]
+    /// The fencing token does not belong to a live lease.
+    #[error("the fencing token does not belong to a live lease")]
     StaleToken {
-        /// The newest token given for the lock.
+        /// Newest fencing token of the lock.
         newest: u64,
     },
-    /// The request id came back with other arguments.
+    /// The request id was repeated with other arguments.
     #[error("request_id was used with other arguments for this lock")]
     RequestIdReused,
-    /// The lock is in use with another limit or mode, or the call wants more than all of it.
+    /// The lock is in use with another limit or mode, or the call needs more than the limit.
     #[error("{}", limit_mismatch(*limit))]
     LimitMismatch {
-        /// The limit in use, [`WHOLE`] for shared and exclusive locks; 0 if the lock is not in use.
+        /// Limit in use, [`EXCLUSIVE_WEIGHT`] for shared and exclusive locks; 0 if the lock is not
+        /// in use.
         limit: u32,
     },
-    /// A lease that holds the lock asked for more of it than it holds.
-    #[error("a lease cannot strengthen its hold on a lock")]
+    /// The lease already holds the lock in a weaker mode than the call requests.
+    #[error("the lease holds the lock in a weaker mode and cannot upgrade it")]
     UpgradeDenied,
-    /// The lease is on a stream, and is changed only there.
-    #[error("the lease is on another stream")]
+    /// The lease is attached to a stream, and can only be changed on that stream.
+    #[error("the lease is attached to another stream")]
     StaleAttach,
-    /// The lease has entered the lock as often as it may.
-    #[error("the lease has entered the lock {ENTRIES_MAX} times")]
+    /// The lease has the maximum number of entries in the lock.
+    #[error("the lease has {ENTRIES_MAX} entries in the lock, the maximum")]
     TooManyEntries,
     /// The call already waits in the maximum number of attempts.
     #[error("the call already waits in {ATTEMPTS_MAX} attempts, the maximum")]
     TooManyAttempts,
-    /// The lease has as many locks as it may.
-    #[error("the lease has {LOCKS_MAX} locks already")]
+    /// The lease has the maximum number of locks.
+    #[error("the lease has {LOCKS_MAX} locks, the maximum")]
     TooManyLocks,
-    /// The lock's queue is full.
     #[error("the queue of the lock is full")]
     QueueFull,
-    /// A quota is used up.
+    /// A quota is exhausted.
     #[error("{0}")]
-    QuotaExceeded(Quota),
-    /// Too many acquires are under way.
-    #[error("the store has not answered too many acquires")]
+    QuotaExceeded(QuotaExceeded),
+    /// Too many acquires are waiting for the store.
+    #[error("too many acquires are waiting for the store")]
     Overloaded,
-    /// This deployment's store cannot do that; why, in a sentence.
+    /// The store of this deployment does not support the operation. Contains the reason as a
+    /// sentence.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// The store cannot be reached, did not answer, or refuses for now: the outcome may be unknown.
-    #[error("the store cannot be used now")]
+    /// The store is unreachable, did not answer, or rejects commands temporarily. The outcome may
+    /// be unknown.
+    #[error("the store is unavailable")]
     StoreUnavailable,
     /// The store has no memory for another holder or waiter.
     #[error("the store is out of memory")]
     StoreFull,
-    /// What the store holds of the lock is not what brokers write there.
+    /// The store's record of the lock has contents that brokers do not write.
     #[error("the store's record of the lock cannot be read")]
     StoreCorrupt,
-    /// The store lost data; grants resume when every lease that it may have forgotten is over.
+    /// The store lost data. Grants resume after every lease that may have been lost has expired.
     #[error("the store is recovering from a loss of data")]
     StoreRecovering {
-        /// When to ask again.
+        /// Time after which to retry.
         retry_after_ms: u64,
     },
-    /// The client gave up the wait.
-    #[error("the wait was given up")]
+    /// The client cancelled the wait.
+    #[error("the wait was cancelled")]
     Cancelled,
-    /// This broker is going away.
     #[error("this broker is shutting down")]
     Draining,
-    /// A fault of the broker; its log has the details.
+    /// Internal error of the broker. The broker's log has the details.
     #[error("internal error")]
     Internal,
 }
 
 impl LockError {
-    /// The call may have got something all the same, or is to go on later or elsewhere.
-    pub fn is_open(&self) -> bool {
+    /// Returns true if the outcome is unknown or a retry can succeed: the call may have had an
+    /// effect, or may be continued later or at another broker.
+    pub fn is_indeterminate(&self) -> bool {
         matches!(
             self,
             Self::StoreUnavailable
@@ -120,87 +120,87 @@ impl LockError {
     }
 }
 
-/// A quota that is used up.
+/// An exhausted quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Quota {
-    /// Of the caller's locks.
+pub enum QuotaExceeded {
+    /// Number of locks of the caller.
     #[error(
-        "the caller has {0} locks, or waits for them, at this broker (quotas.locks_per_caller)"
+        "the caller holds or waits for {0} locks at this broker, the maximum \
+         (quotas.locks_per_caller)"
     )]
     Caller(u32),
-    /// Of the namespace's locks.
+    /// Number of locks in the namespace.
     #[error(
-        "the namespace has {0} locks, or waits for them, at this broker (quotas.locks_per_namespace)"
+        "{0} locks of the namespace are held or waited for at this broker, the maximum \
+         (quotas.locks_per_namespace)"
     )]
     Namespace(u32),
-    /// Of all locks.
-    #[error("this broker has {0} locks, or waits for them (quotas.locks)")]
+    /// Number of all locks.
+    #[error("{0} locks are held or waited for at this broker, the maximum (quotas.locks)")]
     Broker(u32),
-    /// Of the caller's acquires.
+    /// Rate of the caller's acquires.
     #[error(
-        "the caller acquires more often than {most} times a second (quotas.acquires_per_second)"
+        "the caller exceeds the rate limit of {most} acquires a second (quotas.acquires_per_second)"
     )]
     Rate {
-        /// A second.
+        /// Maximum per second.
         most: u32,
-        /// When there may be one more.
+        /// Time until the next acquire is admitted.
         retry_after_ms: u64,
     },
-    /// Of the caller's calls in one queue.
+    /// Number of waiting calls of the caller in one queue.
     #[error("{_0} calls of the caller wait for the lock at this broker, the maximum")]
     Waits(usize),
-    /// Of lease streams.
+    /// Number of lease streams.
     #[error("{}", bound_reached("lease streams", *_0))]
     Streams(Bound),
-    /// Of watches.
+    /// Number of watches.
     #[error("{}", bound_reached("watches", *_0))]
     Watches(Bound),
-    /// Of pages that are told of changes.
+    /// Number of console pages with live updates.
     #[error("{}", bound_reached("live pages", *_0))]
     LivePages(Bound),
 }
 
-/// A bound of something that callers share.
+/// Limit of a resource that callers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// Of each caller.
+    /// Limit for each caller.
     PerCaller(usize),
-    /// Of all callers together.
+    /// Limit for all callers together.
     Total(usize),
 }
 
-/// Which of its locks a call failed at, and why.
+/// An error with the lock at which the call failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{lock}: {error}")]
-pub struct Failed {
-    /// The lock.
+pub struct LockFailure {
     pub lock: LockKey,
-    /// Why.
     pub error: LockError,
 }
 
 impl LockError {
-    /// The failure of a call at this lock.
+    /// Returns the error with the lock at which the call failed.
     #[must_use]
-    pub fn at(self, lock: &LockKey) -> Failed {
+    pub fn for_lock(self, lock: &LockKey) -> LockFailure {
         let lock = lock.clone();
-        Failed { lock, error: self }
+        LockFailure { lock, error: self }
     }
 }
 
-fn bound_reached(what: &str, bound: Bound) -> String {
+fn bound_reached(resource: &str, bound: Bound) -> String {
     match bound {
-        Bound::PerCaller(most) => {
-            format!("the caller has {most} {what} at this broker, the maximum")
+        Bound::PerCaller(max) => {
+            format!("the caller has {max} {resource} at this broker, the maximum")
         }
-        Bound::Total(most) => format!("this broker has {most} {what}, the maximum"),
+        Bound::Total(max) => format!("this broker has {max} {resource}, the maximum"),
     }
 }
 
 fn limit_mismatch(limit: u32) -> String {
     match limit {
-        0 => "no limit is in use on this semaphore".to_owned(),
-        WHOLE => "the lock is in use as a shared or exclusive lock".to_owned(),
+        0 => "the semaphore is idle and has no limit".to_owned(),
+        EXCLUSIVE_WEIGHT => "the lock is in use as a shared or exclusive lock".to_owned(),
         limit => format!("the lock is in use as a semaphore of {limit} permits"),
     }
 }

@@ -1,46 +1,50 @@
-//! Which locks a list shows.
+//! Filter of lock listings, by namespace, name prefix and owner.
 
-use super::{LockKey, LockName, LockState, Namespace, SHOWN_MAX};
+use super::{INSPECT_ENTRIES_MAX, LockKey, LockName, LockState, Namespace};
 
-/// The first of all names: control characters are in none.
+/// Lower bound of all lock names. Names contain no control characters, and the space is the first
+/// character after these.
 const FIRST_NAME: &str = " ";
 
-/// Which locks a list shows. What is empty asks for nothing.
+/// A filter of lock listings. An empty field matches every lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
-    /// Only those of this one.
+    /// Namespace of the listed locks.
     pub namespace: Option<Namespace>,
-    /// Only names that start so: what a name may consist of.
+    /// Prefix of the listed names. Contains only characters that are allowed in names.
     pub name_prefix: String,
-    /// Only locks that this owner holds or waits for, as one of those that a look shows.
+    /// Owner id. Matches locks with this owner among the holders and waiters that an inspection
+    /// returns.
     pub owner_id: String,
 }
 
 impl Filter {
-    /// Whether the lock has such a name.
-    pub fn names(&self, lock: &LockKey) -> bool {
+    /// Returns true if the namespace and the name of `lock` match.
+    pub fn matches_name(&self, lock: &LockKey) -> bool {
         let namespace = self.namespace.as_ref().map(Namespace::as_str);
         namespace.is_none_or(|namespace| namespace == lock.namespace())
             && lock.name().starts_with(&self.name_prefix)
     }
 
-    /// Whether a lock of such a name is to be shown.
-    pub fn shows(&self, state: &LockState) -> bool {
+    /// Returns true if a lock in this state is listed, provided that its name matches.
+    pub fn matches_state(&self, state: &LockState) -> bool {
         let holders = state.holders.iter().map(|holder| &holder.owner);
-        let mut owners = holders.chain(state.waiters.iter().map(|waiting| &waiting.owner));
-        let is_asked = self.owner_id.is_empty() || owners.any(|owner| owner.id == self.owner_id);
-        is_asked && !state.is_idle()
+        let mut owners = holders.chain(state.waiters.iter().map(|waiter| &waiter.owner));
+        let is_match = self.owner_id.is_empty() || owners.any(|owner| owner.id == self.owner_id);
+        is_match && !state.is_idle()
     }
 
-    /// How many waiters of each lock it must see. One tells the mode of a lock without holders.
+    /// Returns the number of waiters of each lock that the filter must read. One waiter is enough
+    /// to determine the mode of a lock without holders.
     pub fn waiters(&self) -> usize {
         match self.owner_id.is_empty() {
             true => 1,
-            false => SHOWN_MAX,
+            false => INSPECT_ENTRIES_MAX,
         }
     }
 
-    /// The first lock, in the order of keys, that may have such a name; `None`: any may.
+    /// Returns the first lock, in the order of keys, that can match. `None` if there is no lower
+    /// bound.
     pub fn first(&self) -> Option<LockKey> {
         let namespace = self.namespace.clone()?;
         let name = match self.name_prefix.as_str() {

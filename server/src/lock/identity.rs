@@ -1,4 +1,5 @@
-//! Ids and digests: fixed-length lower-case base32, so that they pack and compare without escaping.
+//! Ids and digests, encoded as lower-case base32 of fixed length, so that they can be concatenated
+//! and compared without escaping.
 
 use std::{fmt, sync::LazyLock};
 
@@ -29,10 +30,10 @@ macro_rules! id {
         pub struct $name([u8; $len]);
 
         impl $name {
-            /// How many characters the text form has.
+            /// Length of the text form in characters.
             pub const LEN: usize = $len;
 
-            /// The first bits of `digest`.
+            /// Encodes the first bits of `digest`.
             #[allow(dead_code, reason = "random ids have no digest")]
             fn cut(digest: &[u8]) -> Self {
                 let mut text = [0; $len];
@@ -40,14 +41,13 @@ macro_rules! id {
                 Self(text)
             }
 
-            /// Reads the text form; `None` if it is none.
+            /// Parses the text form. Returns `None` if `text` is malformed.
             pub fn parse(text: &str) -> Option<Self> {
                 let bytes: [u8; $len] = text.as_bytes().try_into().ok()?;
-                let legal = |b: &u8| b.is_ascii_lowercase() || (b'2'..=b'7').contains(b);
-                bytes.iter().all(legal).then_some(Self(bytes))
+                let is_base32 = |b: &u8| b.is_ascii_lowercase() || (b'2'..=b'7').contains(b);
+                bytes.iter().all(is_base32).then_some(Self(bytes))
             }
 
-            /// The text form.
             pub fn as_str(&self) -> &str {
                 std::str::from_utf8(&self.0).unwrap_or_default()
             }
@@ -68,28 +68,28 @@ macro_rules! id {
 }
 
 id!(
-    /// Public name of a lease: SHA-256 of its token cut to 128 bits.
+    /// Public id of a lease: the SHA-256 digest of its token, truncated to 128 bits.
     LeaseId, bytes 16, characters 26
 );
 id!(
-    /// SHA-256 of a request id cut to 128 bits: records hold this, never the id.
+    /// SHA-256 digest of a request id, truncated to 128 bits. Records store this digest, never the
+    /// id.
     RequestHash, bytes 16, characters 26
 );
 id!(
-    /// Digest of the arguments that a repeat of a call must share.
+    /// Digest of the arguments that a repeated call must have in common.
     ArgumentsHash, bytes 8, characters 13
 );
 id!(
-    /// One RPC attempt. Random.
+    /// Random id of one RPC attempt.
     AttemptId, bytes 8, characters 13
 );
 id!(
-    /// One broker process. Random.
+    /// Random id of one broker process.
     BrokerId, bytes 10, characters 16
 );
 
 impl AttemptId {
-    /// A fresh id.
     pub fn random() -> Self {
         let mut bytes = [0; 8];
         rand::thread_rng().fill_bytes(&mut bytes);
@@ -98,7 +98,6 @@ impl AttemptId {
 }
 
 impl BrokerId {
-    /// A fresh id.
     pub fn random() -> Self {
         let mut bytes = [0; 10];
         OsRng.fill_bytes(&mut bytes);
@@ -107,7 +106,7 @@ impl BrokerId {
 }
 
 impl ArgumentsHash {
-    /// Digest of `fields`, each with its length before it.
+    /// Returns the digest of `fields`, each preceded by its length.
     pub fn of(fields: &[&[u8]]) -> Self {
         let mut digest = Sha256::new();
         for field in fields {
@@ -118,22 +117,22 @@ impl ArgumentsHash {
     }
 }
 
-/// The caller's id of a call. A secret: the lease token is derived from it.
+/// The caller's id of a call. Secret, because the lease token is derived from it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RequestId(Uuid);
 
 impl RequestId {
-    /// `None` if the text is no UUID. Upper and lower case are the same id.
+    /// Returns `None` if `text` is not a UUID. Upper and lower case yield the same id.
     pub fn parse(text: &str) -> Option<Self> {
         Uuid::try_parse(text).ok().map(Self)
     }
 
-    /// A fresh id for a call that brought none.
+    /// Returns a random id, for a call without one.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// What records and messages between brokers hold instead of the id.
+    /// Returns the digest that records and messages between brokers contain instead of the id.
     pub fn hash(&self) -> RequestHash {
         RequestHash::cut(&Sha256::digest(self.0.as_bytes()))
     }
@@ -145,28 +144,29 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// Secret proof that a lease is the caller's. Never logged.
+/// Secret that proves that a caller holds a lease. Never logged.
 #[derive(Clone)]
 pub struct LeaseToken(SecretString);
 
 impl LeaseToken {
-    /// What a caller handed back. Any text can be one; only the right one hashes to its lease id.
+    /// Wraps a token that a caller presents. Any text is accepted; only the correct token hashes to
+    /// the lease id.
     pub fn from_caller(text: String) -> Self {
         Self(text.into())
     }
 
-    /// The id of the lease that this token proves to be this caller's. Shown by anybody else it
-    /// proves another one, which nobody has.
+    /// Returns the id of the lease for which this token is a proof when `caller` presents it.
+    /// Presented by any other caller, the token yields the id of a lease that does not exist.
     pub fn lease_id(&self, caller: &str) -> LeaseId {
         let mut digest = Sha256::new();
         digest.update(self.expose().as_bytes());
-        // No base32 digit: token and caller cannot run into each other.
+        // Not a base32 digit, so that different pairs of token and caller have different inputs.
         digest.update([0]);
         digest.update(caller.as_bytes());
         LeaseId::cut(&digest.finalize())
     }
 
-    /// The secret itself, for the reply to the caller that acquired, and for nothing else.
+    /// Returns the secret, only for the reply to the caller that acquired the lease.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -189,19 +189,19 @@ impl fmt::Debug for LeaseToken {
     }
 }
 
-/// The key shared by all brokers of a deployment: any of them derives the same lease tokens.
+/// Key shared by all brokers of a deployment, from which all of them derive identical lease tokens.
 #[derive(Clone)]
 pub struct DeploymentKey(SecretSlice<u8>);
 
 impl DeploymentKey {
-    /// A fresh key from the system's random source.
+    /// Generates a key from the random source of the operating system.
     pub fn random() -> Self {
         let mut key = vec![0; 32];
         OsRng.fill_bytes(&mut key);
         Self(key.into())
     }
 
-    /// Reads 64 hexadecimal digits, with white space around them.
+    /// Parses 64 hexadecimal digits, ignoring surrounding white space.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = data_encoding::HEXLOWER_PERMISSIVE
             .decode(text.trim().as_bytes())
@@ -209,12 +209,12 @@ impl DeploymentKey {
         (bytes.len() == 32).then(|| Self(bytes.into()))
     }
 
-    /// 64 hexadecimal digits, for the store that keeps the key. Never logged.
+    /// Returns 64 hexadecimal digits, for the store that keeps the key. Never logged.
     pub fn expose(&self) -> String {
         data_encoding::HEXLOWER.encode(self.0.expose_secret())
     }
 
-    /// Names the key without telling it.
+    /// Returns a short digest that identifies the key without revealing it.
     pub fn fingerprint(&self) -> String {
         let mut digest = Sha256::new();
         digest.update(b"leasehold deployment key");
@@ -222,7 +222,8 @@ impl DeploymentKey {
         ArgumentsHash::cut(&digest.finalize()).to_string()
     }
 
-    /// The key of a deployment that is another one wherever these names differ, in whatever order.
+    /// Derives a key that differs for different sets of `names`. The order of the names does not
+    /// matter.
     #[must_use]
     pub fn bound_to(&self, names: impl IntoIterator<Item = String>) -> Self {
         let mut names: Vec<_> = names.into_iter().collect();
@@ -237,8 +238,8 @@ impl DeploymentKey {
         Self(mac.finalize().into_bytes().to_vec().into())
     }
 
-    /// `HMAC(key, caller, owner id, request id, locks)`: the same call has the same token at every
-    /// broker. `locks` are in canonical (bytewise) order.
+    /// Returns `HMAC(key, caller, owner id, request id, locks)`, which is identical for a repeated
+    /// call at every broker. `locks` are in canonical (bytewise) order.
     pub fn lease_token(
         &self,
         caller: &str,
@@ -265,8 +266,8 @@ impl DeploymentKey {
 
 impl PartialEq for DeploymentKey {
     fn eq(&self, other: &Self) -> bool {
-        let (one, other) = (self.0.expose_secret(), other.0.expose_secret());
-        one.ct_eq(other).into()
+        let (left, right) = (self.0.expose_secret(), other.0.expose_secret());
+        left.ct_eq(right).into()
     }
 }
 

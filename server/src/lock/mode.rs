@@ -1,52 +1,52 @@
-//! How holders share a lock. One rule for every mode: a holder has a weight, the lock a limit, and the
-//! weights of its holders never exceed it.
+//! Modes in which holders share a lock. One rule applies to every mode: each holder has a weight,
+//! the lock has a limit, and the weights of all holders never exceed the limit.
 
-/// The limit of exclusive and shared locks, and the weight of an exclusive holder.
-pub const WHOLE: u32 = 1 << 30;
-/// The largest limit of a semaphore.
+/// Limit of exclusive and shared locks, and weight of an exclusive holder.
+pub const EXCLUSIVE_WEIGHT: u32 = 1 << 30;
+/// Largest limit of a semaphore.
 pub const PERMITS_MAX: u32 = 1_000;
-/// Holders of one lock; the others wait.
+/// Maximum number of holders of one lock. Further callers wait.
 pub const HOLDERS_MAX: u32 = 1_000;
 
-/// How a call wants to hold a lock.
+/// Mode in which a call acquires a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Alone.
+    /// One holder at a time.
     Exclusive,
-    /// Beside others, none of them exclusive.
+    /// Any number of holders up to [`HOLDERS_MAX`], none of them exclusive.
     Shared,
-    /// With some of the permits of a pool.
+    /// Some of the permits of a semaphore.
     Semaphore {
-        /// How many; at least 1.
+        /// Number of requested permits; at least 1.
         permits: u32,
-        /// The size of the pool, 1 to [`PERMITS_MAX`]; 0 is the one in use.
+        /// Limit of the semaphore, 1 to [`PERMITS_MAX`]; 0 selects the limit in use.
         limit: u32,
     },
 }
 
 impl Mode {
-    /// What a holder takes of the limit.
+    /// Returns the share of the limit that a holder uses.
     pub const fn weight(self) -> u32 {
         match self {
-            Self::Exclusive => WHOLE,
+            Self::Exclusive => EXCLUSIVE_WEIGHT,
             Self::Shared => 1,
             Self::Semaphore { permits, .. } => permits,
         }
     }
 
-    /// The limit that the lock must have; 0 is the one in use.
+    /// Returns the limit that the lock must have; 0 selects the limit in use.
     pub const fn limit(self) -> u32 {
         match self {
-            Self::Exclusive | Self::Shared => WHOLE,
+            Self::Exclusive | Self::Shared => EXCLUSIVE_WEIGHT,
             Self::Semaphore { limit, .. } => limit,
         }
     }
 
-    /// The mode of a holder of this weight under this limit.
+    /// Returns the mode of a holder with `weight` of a lock with `limit`.
     pub const fn from_stored(weight: u32, limit: u32) -> Self {
         match (weight, limit) {
-            (WHOLE, _) => Self::Exclusive,
-            (_, WHOLE) => Self::Shared,
+            (EXCLUSIVE_WEIGHT, _) => Self::Exclusive,
+            (_, EXCLUSIVE_WEIGHT) => Self::Shared,
             (permits, limit) => Self::Semaphore { permits, limit },
         }
     }

@@ -1,20 +1,20 @@
-//! Names of locks, and the key that each has in a store.
+//! Names of locks and namespaces, and the store key of a lock.
 
 use std::{fmt, sync::Arc};
 
-/// The longest lock name, in bytes of UTF-8.
+/// Maximum length of a lock name, in bytes of UTF-8.
 pub const NAME_MAX_BYTES: usize = 512;
 const NAMESPACE_MAX: usize = 63;
 
-/// Tenant and policy scope: 1-63 characters of `[a-z0-9-]`.
+/// Namespace of locks, the scope of tenants and access rules: 1-63 characters of `[a-z0-9-]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(String);
 
 impl Namespace {
-    /// Empty means `default`.
+    /// Parses a namespace. An empty text means `default`.
     ///
     /// # Errors
-    /// Says what is wrong with the text.
+    /// Returns the rule that the text violates.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() {
             return Ok(Self("default".to_owned()));
@@ -31,19 +31,18 @@ impl Namespace {
         Ok(Self(text.to_owned()))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The name of a lock: 1-512 bytes of UTF-8 without control characters.
+/// Name of a lock: 1-512 bytes of UTF-8 without control characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(String);
 
 impl LockName {
     /// # Errors
-    /// Says what is wrong with the text.
+    /// Returns the rule that the text violates.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() {
             return Err("must not be empty");
@@ -58,28 +57,25 @@ impl LockName {
     }
 }
 
-/// Which lock: a namespace and a name. Cheap to clone.
+/// Identity of a lock: a namespace and a name. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockKey(Arc<(Namespace, LockName)>);
 
 impl LockKey {
-    /// The lock of that name.
     pub fn new(namespace: Namespace, name: LockName) -> Self {
         Self(Arc::new((namespace, name)))
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.0.0.0
     }
 
-    /// The name.
     pub fn name(&self) -> &str {
         &self.0.1.0
     }
 
-    /// `{namespace:name}` with `%`, `{`, `}` of the name percent-encoded, so that the braces make
-    /// one Redis Cluster hash tag whatever the name holds.
+    /// Returns `{namespace:name}` with `%`, `{` and `}` of the name percent-encoded, so that the
+    /// braces form exactly one Redis Cluster hash tag.
     pub fn encoded(&self) -> String {
         let mut key = String::with_capacity(self.namespace().len() + self.name().len() + 3);
         key.push('{');
@@ -90,7 +86,7 @@ impl LockKey {
         key
     }
 
-    /// Reads back what [`LockKey::encoded`] wrote.
+    /// Parses the output of [`LockKey::encoded`].
     pub fn decode(key: &str) -> Option<Self> {
         let (namespace, name) = key.strip_prefix('{')?.strip_suffix('}')?.split_once(':')?;
         let name = name
@@ -104,7 +100,8 @@ impl LockKey {
     }
 }
 
-/// Encodes a name, or the beginning of one: each character by itself.
+/// Appends `name` to `key` in encoded form. Each character is encoded independently, so that the
+/// encoding of a prefix is a prefix of the encoding.
 pub fn encode(name: &str, key: &mut String) {
     for c in name.chars() {
         match c {

@@ -1,60 +1,65 @@
-//! The lease stream as the stores know it: which one a lease is on, and from where it is changed.
+//! Attachment of leases to lease streams, and the check whether a command may change an attached
+//! lease.
 
 use super::BrokerId;
 
-/// One stream of one broker process.
+/// Id of one lease stream of one broker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamId {
-    /// The process.
     pub broker: BrokerId,
-    /// Counts its streams.
+    /// Number of the stream among the streams of the process.
     pub epoch: u64,
 }
 
-/// That a client has put a lease, or a call that waits, on a stream.
+/// The attachment of a lease, or of a waiting call, to a lease stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
-    /// The stream.
     pub stream: StreamId,
-    /// The client's count of attachments over the life of the lease or the call, 1 or more. Of two
-    /// attachments to different streams the higher one is the newer.
+    /// The client's count of attachments over the life of the lease or call, starting at 1. Of two
+    /// attachments to different streams, the one with the higher number is newer.
     pub number: u32,
 }
 
-/// From where a lease is renewed or released.
+/// Attachment that a renewal or release requires of its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Via {
-    /// From anywhere: it does not matter whether the lease is on a stream.
+pub enum ExpectedAttachment {
+    /// No requirement.
     #[default]
-    Anywhere,
-    /// By a unary call that changes the lease: a lease on a stream is changed there only.
-    Unary,
-    /// On this stream: what is done for a stream does nothing to a lease that has moved.
+    Any,
+    /// The lease must not be attached to a stream. Used by unary calls: an attached lease can only
+    /// be changed on its stream.
+    None,
+    /// The lease must be attached to this stream. Commands on behalf of a stream do not change a
+    /// lease that has moved.
     Stream(StreamId),
 }
 
 impl Attachment {
-    /// Where something is that was here and is put there; `None` if "there" is older.
-    pub fn moved(here: Option<Self>, there: Option<Self>) -> Option<Option<Self>> {
-        match (here, there) {
-            (None, there) => Some(there),
+    /// Returns the new attachment of a lease that is attached to `current` and requested to move to
+    /// `incoming`. `None` if the move must be rejected, because `incoming` is older or is no
+    /// attachment.
+    pub fn supersede(current: Option<Self>, incoming: Option<Self>) -> Option<Option<Self>> {
+        match (current, incoming) {
+            (None, incoming) => Some(incoming),
             (Some(_), None) => None,
-            (Some(here), Some(there)) if here.stream == there.stream => {
-                let number = here.number.max(there.number);
-                Some(Some(Self { number, ..there }))
+            (Some(current), Some(incoming)) if current.stream == incoming.stream => {
+                let number = current.number.max(incoming.number);
+                Some(Some(Self { number, ..incoming }))
             }
-            (Some(here), Some(there)) => (there.number > here.number).then_some(Some(there)),
+            (Some(current), Some(incoming)) => {
+                (incoming.number > current.number).then_some(Some(incoming))
+            }
         }
     }
 }
 
-impl Via {
-    /// Whether a lease that is on `stream` is out of reach.
-    pub fn misses(self, stream: Option<StreamId>) -> bool {
+impl ExpectedAttachment {
+    /// Returns true if a lease attached to `stream` does not meet the requirement.
+    pub fn rejects(self, stream: Option<StreamId>) -> bool {
         match self {
-            Self::Anywhere => false,
-            Self::Unary => stream.is_some(),
-            Self::Stream(mine) => stream != Some(mine),
+            Self::Any => false,
+            Self::None => stream.is_some(),
+            Self::Stream(expected) => stream != Some(expected),
         }
     }
 }

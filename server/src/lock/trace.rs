@@ -1,29 +1,27 @@
-//! Where a call stands in somebody's trace: what W3C calls a `traceparent`.
+//! W3C trace context (`traceparent`) of a call.
 
 use std::fmt;
 
 const TRACE_HEX: usize = 32;
 const SPAN_HEX: usize = 16;
 const FLAGS_AT: usize = 53;
-/// `00-`, the trace, `-`, the span, `-`, the flags.
+/// Length of `00-`, trace id, `-`, span id, `-`, flags.
 const TEXT_LEN: usize = 55;
 const SAMPLED: u8 = 1;
-/// `grpc-trace-bin`: a version, then each field behind its number.
+/// Length of a `grpc-trace-bin` value: a version, then each field preceded by its number.
 const BINARY_LEN: usize = 29;
 
-/// A span of a trace. Never the zero ids, which name nothing.
+/// A span of a trace. Both ids are nonzero, because zero ids are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace.
     pub trace_id: u128,
-    /// The span.
     pub span_id: u64,
-    /// Whether whoever made it records it.
+    /// True if the span is recorded by the service that created it.
     pub is_sampled: bool,
 }
 
 impl TraceParent {
-    /// `None` if one of the ids is zero.
+    /// Returns `None` if one of the ids is zero.
     #[must_use]
     pub fn new(trace_id: u128, span_id: u64, is_sampled: bool) -> Option<Self> {
         (trace_id != 0 && span_id != 0).then_some(Self {
@@ -33,11 +31,12 @@ impl TraceParent {
         })
     }
 
-    /// Reads the W3C header of this name; of a later version what is known of it. `None` if it is none.
+    /// Parses a W3C `traceparent` header. Of later versions, the fields of version 00 are read.
+    /// Returns `None` if the header is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
-        let is_dash = |at: usize| bytes.get(at) == Some(&b'-');
+        let is_dash = |index: usize| bytes.get(index) == Some(&b'-');
         if bytes.len() < TEXT_LEN || ![2, 35, 52].into_iter().all(is_dash) {
             return None;
         }
@@ -52,7 +51,7 @@ impl TraceParent {
         Self::new(trace_id, span_id, flags & u128::from(SAMPLED) != 0)
     }
 
-    /// Reads what stands in `grpc-trace-bin`. `None` if it is none.
+    /// Parses a `grpc-trace-bin` value. Returns `None` if it is malformed.
     #[must_use]
     pub fn from_binary(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BINARY_LEN] = bytes.try_into().ok()?;
@@ -77,7 +76,7 @@ impl fmt::Display for TraceParent {
     }
 }
 
-/// Lower-case digits only.
+/// Parses hexadecimal digits, lower case only.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |value, digit| {
         let digit = match digit {
@@ -100,36 +99,36 @@ mod tests {
         let parent = TraceParent::parse(TEXT).expect("the example of the standard");
         assert_eq!(parent.to_string(), TEXT);
         assert!(parent.is_sampled);
-        let quiet = TEXT.replace("-01", "-00");
-        let quiet = TraceParent::parse(&quiet).expect("another flag");
-        assert!(!quiet.is_sampled && quiet.trace_id == parent.trace_id);
-        let later = format!("cc{}-what", &TEXT[2..]);
-        assert_eq!(TraceParent::parse(&later), Some(parent));
+        let unsampled = TEXT.replace("-01", "-00");
+        let unsampled = TraceParent::parse(&unsampled).expect("another flag");
+        assert!(!unsampled.is_sampled && unsampled.trace_id == parent.trace_id);
+        let later_version = format!("cc{}-what", &TEXT[2..]);
+        assert_eq!(TraceParent::parse(&later_version), Some(parent));
     }
 
     #[test]
-    fn what_is_no_header_is_none() {
-        let upper = TEXT.to_uppercase();
+    fn an_invalid_header_is_none() {
+        let uppercase = TEXT.to_uppercase();
         let (longer, forbidden) = (format!("{TEXT}-what"), TEXT.replacen("00", "ff", 1));
         let no_trace = format!("00-{:032x}-b7ad6b7169203331-01", 0);
         let no_span = format!("00-0af7651916cd43dd8448eb211c80319c-{:016x}-01", 0);
-        let wide = TEXT.replace("b7ad6b7169203331", "b7ad6b71692033é1");
+        let non_ascii = TEXT.replace("b7ad6b7169203331", "b7ad6b71692033é1");
         for text in [
             "",
             &TEXT[1..],
-            &upper,
+            &uppercase,
             &longer,
             &forbidden,
             &no_trace,
             &no_span,
-            &wide,
+            &non_ascii,
         ] {
             assert_eq!(TraceParent::parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn the_binary_form_says_the_same() {
+    fn the_binary_form_equals_the_text_form() {
         let parent = TraceParent::parse(TEXT).expect("a header");
         let mut bytes = vec![0, 0];
         bytes.extend(parent.trace_id.to_be_bytes());
@@ -137,10 +136,10 @@ mod tests {
         bytes.extend(parent.span_id.to_be_bytes());
         bytes.extend([2, 1]);
         assert_eq!(TraceParent::from_binary(&bytes), Some(parent));
-        for at in [0, 1, 18, 27] {
-            let mut wrong = bytes.clone();
-            wrong[at] = 9;
-            assert_eq!(TraceParent::from_binary(&wrong), None, "{at}");
+        for index in [0, 1, 18, 27] {
+            let mut invalid = bytes.clone();
+            invalid[index] = 9;
+            assert_eq!(TraceParent::from_binary(&invalid), None, "{index}");
         }
         assert_eq!(TraceParent::from_binary(&bytes[1..]), None);
     }

@@ -1,4 +1,4 @@
-//! Acquires: what became of each, how long it took, and which of them wait.
+//! Metrics of acquires: outcome, duration, and the number that wait.
 
 use std::sync::{
     Arc,
@@ -8,79 +8,80 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    All, Metrics,
+    Inner, Metrics,
     labels::{self, CANCELLED, DENIED, GRANTED, INVALID},
     namespaces::Namespace,
     seconds,
 };
 use crate::lock::{AcquireCall, LockError, LockKey, Mode};
 
-/// Numbers of calls that wait, so that those of one moment differ.
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Sequence of numbers that distinguish calls which begin to wait at the same instant.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A call from its beginning to its answer.
+/// Timer of an acquire.
 #[derive(Default)]
-pub struct Timed(Option<Running>);
+pub struct AcquireTimer(Option<RunningAcquire>);
 
-struct Running {
-    all: Arc<All>,
-    /// That of its first lock.
+struct RunningAcquire {
+    metrics: Arc<Inner>,
+    /// Namespace of the call's first lock.
     namespace: Arc<Namespace>,
     mode: usize,
-    begun: Instant,
-    /// For one lock that it was granted at once.
+    started_at: Instant,
+    /// True if the call is for a single lock and has not waited.
     is_uncontended: AtomicBool,
 }
 
-/// A call in line, until dropped.
-pub struct Waiting(Option<InLine>);
+/// Gauge entry of a waiting call, removed when dropped.
+pub struct WaitingGauge(Option<WaitingEntry>);
 
-struct InLine {
+struct WaitingEntry {
     namespace: Arc<Namespace>,
     mode: usize,
     number: (Instant, u64),
 }
 
 impl Metrics {
-    /// A call begins.
+    /// Starts the timer of an acquire.
     #[must_use]
-    pub fn begin(&self, call: &AcquireCall) -> Timed {
-        Timed(self.0.as_ref().map(|all| {
+    pub fn start_acquire(&self, call: &AcquireCall) -> AcquireTimer {
+        AcquireTimer(self.0.as_ref().map(|inner| {
             let mode = call
                 .targets
                 .first()
                 .map_or(Mode::Exclusive, |target| target.mode);
-            Running {
-                all: Arc::clone(all),
-                namespace: all.namespaces.admit(call.first().namespace()),
+            RunningAcquire {
+                metrics: Arc::clone(inner),
+                namespace: inner.namespaces.admit(call.first().namespace()),
                 mode: labels::mode(mode),
-                begun: Instant::now(),
+                started_at: Instant::now(),
                 is_uncontended: AtomicBool::new(call.targets.len() == 1),
             }
         }))
     }
 
-    /// What was asked for is no call, or is not allowed. Nobody gets a namespace counted by that.
-    pub fn not_begun(&self, is_denied: bool) {
-        if let Some(all) = &self.0 {
+    /// Counts a request that was rejected as invalid or denied. No namespace gets its own series by
+    /// it.
+    pub fn acquire_rejected(&self, is_denied: bool) {
+        if let Some(inner) = &self.0 {
             let outcome = if is_denied { DENIED } else { INVALID };
-            all.namespaces.of("").acquired(None, outcome, None);
+            inner.namespaces.get("").acquired(None, outcome, None);
         }
     }
 }
 
-impl Timed {
-    /// It waits in line from now on.
+impl AcquireTimer {
+    /// Counts the call as waiting until the result is dropped.
     #[must_use]
-    pub fn wait(&self, lock: &LockKey, mode: Mode) -> Waiting {
-        Waiting(self.0.as_ref().map(|running| {
+    pub fn start_wait(&self, lock: &LockKey, mode: Mode) -> WaitingGauge {
+        WaitingGauge(self.0.as_ref().map(|running| {
             running.is_uncontended.store(false, Ordering::Relaxed);
-            let namespace = running.all.namespaces.admit(lock.namespace());
-            let number = (Instant::now(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+            let namespace = running.metrics.namespaces.admit(lock.namespace());
+            let number = (Instant::now(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
             let mode = labels::mode(mode);
             namespace.waiters(mode).inc();
             namespace.waiting().insert(number);
-            InLine {
+            WaitingEntry {
                 namespace,
                 mode,
                 number,
@@ -88,49 +89,52 @@ impl Timed {
         }))
     }
 
-    /// It has a lock for which it waited, and of whose grant the broker heard then.
-    pub fn handed_over(&self, heard: Instant) {
+    /// Records the time since the broker received the grant of a lock for which the call waited.
+    pub fn handed_over(&self, notified_at: Instant) {
         if let Some(running) = &self.0 {
-            running.all.handover.observe(seconds(heard.elapsed()));
+            running
+                .metrics
+                .handover
+                .observe(seconds(notified_at.elapsed()));
         }
     }
 
-    /// It is granted.
+    /// Records that the call was granted.
     pub fn granted(&self) {
         if let Some(running) = &self.0 {
-            let took = seconds(running.begun.elapsed());
+            let elapsed = seconds(running.started_at.elapsed());
             if running.is_uncontended.load(Ordering::Relaxed) {
-                running.all.uncontended.observe(took);
+                running.metrics.uncontended.observe(elapsed);
             }
             running
                 .namespace
-                .acquired(Some(running.mode), GRANTED, Some(took));
+                .acquired(Some(running.mode), GRANTED, Some(elapsed));
         }
     }
 
-    /// Nobody waits for its answer any more.
+    /// Records that the caller has cancelled the call.
     pub fn abandoned(&self) {
         self.end(CANCELLED);
     }
 
-    /// It got nothing.
+    /// Records that the call failed.
     pub fn failed(&self, error: &LockError) {
         self.end(labels::outcome(error));
     }
 
     fn end(&self, outcome: usize) {
         if let Some(running) = &self.0 {
-            let took = seconds(running.begun.elapsed());
+            let elapsed = seconds(running.started_at.elapsed());
             running
                 .namespace
-                .acquired(Some(running.mode), outcome, Some(took));
+                .acquired(Some(running.mode), outcome, Some(elapsed));
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingGauge {
     fn drop(&mut self) {
-        if let Some(InLine {
+        if let Some(WaitingEntry {
             namespace,
             mode,
             number,

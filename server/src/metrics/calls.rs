@@ -1,4 +1,4 @@
-//! Calls of every gRPC method, under the names that dashboards for gRPC servers know.
+//! Metrics of gRPC calls, under the names that common dashboards for gRPC servers use.
 
 use std::{
     collections::HashMap,
@@ -8,9 +8,9 @@ use std::{
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use tokio::time::Instant;
 
-use super::{Counters, Histograms, Metrics, Names, buckets, labels::Labels, seconds};
+use super::{Counters, Histograms, Metrics, Registrar, buckets, labels::Labels, seconds};
 
-/// The codes of gRPC, in the order of their numbers, as go-grpc-prometheus calls them.
+/// Names of the gRPC status codes, in numerical order, as in go-grpc-prometheus.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -33,27 +33,22 @@ const CODES: [&str; 17] = [
 const CANCELLED: usize = 1;
 const UNKNOWN: usize = 2;
 
-/// Which side of a method sends more than one message.
+/// Kind of method, by the sides that may send several messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Neither.
     Unary,
-    /// The client.
     ClientStream,
-    /// The server.
     ServerStream,
-    /// Both.
     BidiStream,
 }
 
-/// A method that is counted.
+/// A method whose calls are counted.
 #[derive(Debug, Clone)]
 pub struct Method {
-    /// With its package.
+    /// Service name, including the package.
     pub service: String,
-    /// Without.
+    /// Method name without the service.
     pub name: String,
-    /// Who sends more.
     pub kind: Kind,
 }
 
@@ -63,11 +58,12 @@ pub(super) struct GrpcFamilies {
     handling: Histograms,
 }
 
-/// All methods by their paths. Others are not counted: anybody can make up a path. Cheap to clone.
+/// Counters of all methods by request path. Calls of other paths are not counted, because clients
+/// can send any path. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Calls(Option<Arc<HashMap<String, Arc<Counted>>>>);
+pub struct Calls(Option<Arc<HashMap<String, Arc<MethodCounters>>>>);
 
-struct Counted {
+struct MethodCounters {
     labels: Labels,
     started: Counter,
     handled: [OnceLock<Counter>; CODES.len()],
@@ -76,79 +72,79 @@ struct Counted {
     histograms: Histograms,
 }
 
-/// A call under way. One that is dropped was given up by its client.
-pub struct Counting {
-    method: Arc<Counted>,
-    begun: Instant,
-    is_over: bool,
+/// Recorder of a call in progress. If it is dropped before the end, the call counts as cancelled.
+pub struct CallInProgress {
+    method: Arc<MethodCounters>,
+    started_at: Instant,
+    has_ended: bool,
 }
 
 impl GrpcFamilies {
-    pub(super) fn new(names: &mut Names<'_>) -> Self {
+    pub(super) fn new(registrar: &mut Registrar<'_>) -> Self {
         let families = Self {
             started: Family::default(),
             handled: Family::default(),
             handling: Family::new_with_constructor(|| Histogram::new(buckets::CALL)),
         };
-        let about = "Calls that have begun";
-        names.plain("grpc_server_started", about, families.started.clone());
-        let about = "Calls that have ended, by their status";
-        names.plain("grpc_server_handled", about, families.handled.clone());
-        let about = "Time from a call to its end, whatever it waits for";
-        names.seconds("grpc_server_handling", about, families.handling.clone());
+        let help = "Calls that have started";
+        registrar.plain("grpc_server_started", help, families.started.clone());
+        let help = "Calls that have ended, by status code";
+        registrar.plain("grpc_server_handled", help, families.handled.clone());
+        let help = "Time from the start of a call to its end, including waits";
+        registrar.seconds("grpc_server_handling", help, families.handling.clone());
         families
     }
 }
 
 impl Metrics {
-    /// Counts calls of these methods.
+    /// Creates the counters of these methods.
     #[must_use]
     pub fn calls(&self, methods: impl IntoIterator<Item = Method>) -> Calls {
-        let Some(all) = &self.0 else {
+        let Some(inner) = &self.0 else {
             return Calls(None);
         };
-        let counted = methods.into_iter().map(|method| {
+        let counters = methods.into_iter().map(|method| {
             let path = format!("/{}/{}", method.service, method.name);
-            (path, Arc::new(Counted::new(&all.grpc, method)))
+            (path, Arc::new(MethodCounters::new(&inner.grpc, method)))
         });
-        Calls(Some(Arc::new(counted.collect())))
+        Calls(Some(Arc::new(counters.collect())))
     }
 }
 
 impl Calls {
-    /// A call of that path begins.
+    /// Counts the start of a call. Returns `None` if calls of this path are not counted.
     #[must_use]
-    pub fn begin(&self, path: &str) -> Option<Counting> {
+    pub fn start(&self, path: &str) -> Option<CallInProgress> {
         let method = Arc::clone(self.0.as_ref()?.get(path)?);
         method.started.inc();
-        Some(Counting {
+        Some(CallInProgress {
             method,
-            begun: Instant::now(),
-            is_over: false,
+            started_at: Instant::now(),
+            has_ended: false,
         })
     }
 }
 
-impl Counting {
-    /// It ends with this status, a number; `None`: with none that can be read.
+impl CallInProgress {
+    /// Records the end of the call with this status code. `None` is an unreadable status.
     pub fn end(&mut self, code: Option<usize>) {
-        if !std::mem::replace(&mut self.is_over, true) {
+        if !std::mem::replace(&mut self.has_ended, true) {
             let code = code.filter(|code| *code < CODES.len()).unwrap_or(UNKNOWN);
             self.method.handled(code).inc();
             self.method
                 .handling()
-                .observe(seconds(self.begun.elapsed()));
+                .observe(seconds(self.started_at.elapsed()));
         }
     }
 }
 
-impl Drop for Counting {
+impl Drop for CallInProgress {
     fn drop(&mut self) {
         self.end(Some(CANCELLED));
     }
 }
 
-impl Counted {
+impl MethodCounters {
     fn new(families: &GrpcFamilies, method: Method) -> Self {
         let kind = match method.kind {
             Kind::Unary => "unary",
@@ -180,7 +176,7 @@ impl Counted {
     }
 
     fn handling(&self) -> &Histogram {
-        let make = || self.histograms.get_or_create_owned(&self.labels);
-        self.handling.get_or_init(make)
+        let create = || self.histograms.get_or_create_owned(&self.labels);
+        self.handling.get_or_init(create)
     }
 }

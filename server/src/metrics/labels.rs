@@ -1,16 +1,15 @@
-//! The values that labels may have: all of them are here, but for namespaces and methods.
+//! Label values of all metrics, except namespaces and methods.
 
 use crate::{
-    history::EndReason,
-    lock::{Bound, LockError, Mode, Quota},
+    lock::{Bound, LockError, Mode, QuotaExceeded},
+    recent_events::LeaseEndReason,
 };
 
-/// The labels of one series.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 pub(super) const MODES: [&str; 3] = ["exclusive", "shared", "semaphore"];
 
-/// What became of an acquire.
+/// Outcomes of an acquire.
 pub(super) const OUTCOMES: [&str; 11] = [
     "granted",
     "held",
@@ -28,7 +27,7 @@ pub(super) const GRANTED: usize = 0;
 pub(super) const CANCELLED: usize = 4;
 pub(super) const INVALID: usize = 6;
 pub(super) const DENIED: usize = 7;
-const REFUSED: usize = 10;
+const REJECTED: usize = 10;
 
 pub(super) const REASONS: [&str; 6] = [
     "released",
@@ -55,45 +54,41 @@ pub(super) const QUOTAS: [&str; 12] = [
     "streams",
 ];
 
-/// Why a call was not let in.
+/// Reason why access control rejected a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// What its caller showed is worth nothing.
+pub enum RejectionReason {
+    /// The credential is invalid.
     Credential,
-    /// So much of that came from its address that nothing more is looked at for a while.
-    TooOften,
-    /// The rules do not allow it.
+    /// The address has sent too many invalid credentials, so none are checked for a while.
+    RateLimited,
+    /// The rules do not allow the request.
     Denied,
-    /// A request to a path of gRPC that is no call of gRPC, such as one of a web page.
+    /// The request has a gRPC path but is not a gRPC call, for example that of a web page.
     NotGrpc,
-    /// It calls the admin listener by a name that is not among the listener's own.
+    /// The host of the request is not one of the admin listener's names.
     Host,
 }
 
-/// What is read again while the broker runs.
+/// Kind of file that is reloaded while the broker runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum File {
-    /// The configuration.
     Configuration,
     /// Tokens, keys and policy.
     Rules,
-    /// The certificate.
     Certificate,
 }
 
-/// Where a connection came in.
+/// Listener of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listener {
-    /// That of the API.
     Api,
-    /// That of operators.
     Admin,
 }
 
-impl Refusal {
+impl RejectionReason {
     pub(super) const ALL: [Self; 5] = [
         Self::Credential,
-        Self::TooOften,
+        Self::RateLimited,
         Self::Denied,
         Self::NotGrpc,
         Self::Host,
@@ -102,7 +97,7 @@ impl Refusal {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Credential => "credential",
-            Self::TooOften => "too_often",
+            Self::RateLimited => "too_often",
             Self::Denied => "denied",
             Self::NotGrpc => "not_grpc",
             Self::Host => "host",
@@ -129,7 +124,7 @@ impl Listener {
     }
 }
 
-/// Of [`MODES`].
+/// Returns an index into [`MODES`].
 pub(super) fn mode(mode: Mode) -> usize {
     match mode {
         Mode::Exclusive => 0,
@@ -138,7 +133,7 @@ pub(super) fn mode(mode: Mode) -> usize {
     }
 }
 
-/// Of [`OUTCOMES`].
+/// Returns an index into [`OUTCOMES`].
 pub(super) fn outcome(error: &LockError) -> usize {
     match error {
         LockError::Held(_) => 1,
@@ -166,23 +161,23 @@ pub(super) fn outcome(error: &LockError) -> usize {
         | LockError::TooManyAttempts
         | LockError::TooManyLocks
         | LockError::Unsupported(_)
-        | LockError::Internal => REFUSED,
+        | LockError::Internal => REJECTED,
     }
 }
 
-/// Of [`REASONS`].
-pub(super) fn reason(reason: EndReason) -> usize {
+/// Returns an index into [`REASONS`].
+pub(super) fn reason(reason: LeaseEndReason) -> usize {
     match reason {
-        EndReason::Released => 0,
-        EndReason::Expired => 1,
-        EndReason::Revoked => 2,
-        EndReason::StoreLost => 3,
-        EndReason::MaxHold => 4,
-        EndReason::CredentialExpired => 5,
+        LeaseEndReason::Released => 0,
+        LeaseEndReason::Expired => 1,
+        LeaseEndReason::Revoked => 2,
+        LeaseEndReason::StoreLost => 3,
+        LeaseEndReason::MaxHold => 4,
+        LeaseEndReason::CredentialExpired => 5,
     }
 }
 
-/// What a look at a fencing token said.
+/// Returns the label of a fencing token check.
 pub(super) fn checked(result: Result<&u64, &LockError>) -> &'static str {
     match result {
         Ok(_) => RESULTS[0],
@@ -192,22 +187,22 @@ pub(super) fn checked(result: Result<&u64, &LockError>) -> &'static str {
     }
 }
 
-/// Which quota is used up, if that is why.
+/// Returns the label of the exceeded quota, or `None` for other errors.
 pub(super) fn quota(error: &LockError) -> Option<&'static str> {
     let LockError::QuotaExceeded(quota) = error else {
         return (*error == LockError::Overloaded).then_some(QUOTAS[4]);
     };
     Some(match quota {
-        Quota::Caller(_) => QUOTAS[0],
-        Quota::Namespace(_) => QUOTAS[1],
-        Quota::Broker(_) => QUOTAS[2],
-        Quota::Rate { .. } => QUOTAS[3],
-        Quota::Waits(_) => QUOTAS[5],
-        Quota::Watches(Bound::PerCaller(_)) => QUOTAS[6],
-        Quota::Watches(Bound::Total(_)) => QUOTAS[7],
-        Quota::LivePages(Bound::PerCaller(_)) => QUOTAS[8],
-        Quota::LivePages(Bound::Total(_)) => QUOTAS[9],
-        Quota::Streams(Bound::PerCaller(_)) => QUOTAS[10],
-        Quota::Streams(Bound::Total(_)) => QUOTAS[11],
+        QuotaExceeded::Caller(_) => QUOTAS[0],
+        QuotaExceeded::Namespace(_) => QUOTAS[1],
+        QuotaExceeded::Broker(_) => QUOTAS[2],
+        QuotaExceeded::Rate { .. } => QUOTAS[3],
+        QuotaExceeded::Waits(_) => QUOTAS[5],
+        QuotaExceeded::Watches(Bound::PerCaller(_)) => QUOTAS[6],
+        QuotaExceeded::Watches(Bound::Total(_)) => QUOTAS[7],
+        QuotaExceeded::LivePages(Bound::PerCaller(_)) => QUOTAS[8],
+        QuotaExceeded::LivePages(Bound::Total(_)) => QUOTAS[9],
+        QuotaExceeded::Streams(Bound::PerCaller(_)) => QUOTAS[10],
+        QuotaExceeded::Streams(Bound::Total(_)) => QUOTAS[11],
     })
 }

@@ -1,4 +1,4 @@
-//! Leases: how many locks are held, and how near to their end they are renewed.
+//! Metrics of leases: the number of held locks, and the slack of renewals.
 
 use std::sync::Arc;
 
@@ -7,74 +7,74 @@ use tokio::time::Instant;
 use super::{Metrics, labels, namespaces::Namespace};
 use crate::lock::{LockKey, Mode, Ttl};
 
-/// A lock that is held, until dropped.
-pub struct HeldCount {
+/// Gauge entry of a held lock, removed when dropped.
+pub struct HeldLockGauge {
     namespace: Arc<Namespace>,
     mode: usize,
 }
 
-/// How much of a lease's validity is left when its heartbeats come.
-pub struct Slack {
+/// Recorder of the share of a lease's validity that is left when its heartbeats arrive.
+pub struct RenewalSlack {
     namespace: Option<Arc<Namespace>>,
-    /// When the renewal was sent that counts, and one that is not answered yet.
+    /// Times at which the last confirmed renewal, and the last renewal at all, were sent.
     renewed: Instant,
-    asked: Instant,
+    sent_at: Instant,
 }
 
 impl Metrics {
-    /// A lock is held from now on.
+    /// Counts a lock as held until the result is dropped.
     #[must_use]
-    pub fn hold(&self, lock: &LockKey, mode: Mode) -> Option<HeldCount> {
+    pub fn hold(&self, lock: &LockKey, mode: Mode) -> Option<HeldLockGauge> {
         let namespace = self.0.as_ref()?.namespaces.admit(lock.namespace());
         let mode = labels::mode(mode);
         namespace.leases(mode).inc();
-        Some(HeldCount { namespace, mode })
+        Some(HeldLockGauge { namespace, mode })
     }
 
-    /// Of a lease that begins now.
+    /// Creates the renewal-slack recorder for a new lease.
     #[must_use]
-    pub fn slack(&self, lock: Option<&LockKey>) -> Slack {
+    pub fn slack(&self, lock: Option<&LockKey>) -> RenewalSlack {
         let named = self.0.as_ref().zip(lock);
         let now = Instant::now();
-        Slack {
-            namespace: named.map(|(all, lock)| all.namespaces.admit(lock.namespace())),
+        RenewalSlack {
+            namespace: named.map(|(inner, lock)| inner.namespaces.admit(lock.namespace())),
             renewed: now,
-            asked: now,
+            sent_at: now,
         }
     }
 }
 
-impl Slack {
-    /// A heartbeat came.
-    pub fn beat(&self, ttl: Ttl) {
+impl RenewalSlack {
+    /// Records the slack at the arrival of a heartbeat.
+    pub fn on_heartbeat(&self, ttl: Ttl) {
         if let Some(namespace) = &self.namespace {
-            let gone = self.renewed.elapsed().as_secs_f64() * 1_000.0;
-            let of = std::time::Duration::from_millis(ttl.as_millis());
-            let left = 1.0 - gone / (of.as_secs_f64() * 1_000.0);
-            namespace.slack().observe(left.max(0.0));
+            let elapsed_ms = self.renewed.elapsed().as_secs_f64() * 1_000.0;
+            let ttl = std::time::Duration::from_millis(ttl.as_millis());
+            let remaining_ratio = 1.0 - elapsed_ms / (ttl.as_secs_f64() * 1_000.0);
+            namespace.slack().observe(remaining_ratio.max(0.0));
         }
     }
 
-    /// A renewal is sent.
-    pub fn ask(&mut self) {
+    /// Records that a renewal is sent.
+    pub fn renewal_sent(&mut self) {
         if self.namespace.is_some() {
-            self.asked = Instant::now();
+            self.sent_at = Instant::now();
         }
     }
 
-    /// The store has taken it.
-    pub fn renew(&mut self) {
-        self.renewed = self.asked;
+    /// Records that the store has confirmed the renewal.
+    pub fn renewal_confirmed(&mut self) {
+        self.renewed = self.sent_at;
     }
 }
 
-impl Drop for HeldCount {
+impl Drop for HeldLockGauge {
     fn drop(&mut self) {
         self.namespace.leases(self.mode).dec();
     }
 }
 
-impl std::fmt::Debug for HeldCount {
+impl std::fmt::Debug for HeldLockGauge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HeldCount").finish_non_exhaustive()
     }

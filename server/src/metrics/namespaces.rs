@@ -1,4 +1,4 @@
-//! What is counted for each namespace: as many of them as there is a bound for, and all others together.
+//! Metrics by namespace. Some namespaces are counted by name, and all others together as `other`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,22 +14,23 @@ use prometheus_client::metrics::{
 use tokio::time::Instant;
 
 use super::{
-    Counters, Histograms, Names, buckets,
+    Counters, Histograms, Registrar, buckets,
     labels::{self, Labels, MODES, OUTCOMES, REASONS},
 };
-use crate::history::End;
+use crate::recent_events::LeaseEnd;
 
-/// Namespaces that are counted by name: the first that locks were asked for in, and it was allowed.
+/// Maximum number of namespaces counted by name because of requests: the first ones of authorized
+/// acquires.
 const SEEN_MAX: usize = 50;
-/// Those and the ones that an operator has named.
+/// Maximum number of namespaces counted by name, including those that the policy names.
 const NAMED_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
-/// All namespaces.
+/// Metrics of all namespaces.
 pub(super) struct Namespaces {
     families: Arc<Families>,
     named: RwLock<HashMap<Box<str>, Arc<Namespace>>>,
-    /// How many of them nobody has named beforehand.
+    /// Number of namespaces counted by name because of requests.
     seen: AtomicUsize,
     other: Arc<Namespace>,
 }
@@ -45,7 +46,7 @@ struct Families {
     oldest: Family<Labels, Gauge<f64, AtomicU64>>,
 }
 
-/// One of them. Each series is made when it is first counted.
+/// Metrics of one namespace. Each series is created when it is first recorded.
 pub(super) struct Namespace {
     name: String,
     families: Arc<Families>,
@@ -54,13 +55,13 @@ pub(super) struct Namespace {
     slack: OnceLock<Histogram>,
     leases: [OnceLock<Gauge>; MODES.len()],
     waiters: [OnceLock<Gauge>; MODES.len()],
-    /// Since when each call waits, and its number.
+    /// Start of each wait, with the number of the waiting call.
     waiting: Mutex<BTreeSet<(Instant, u64)>>,
 }
 
 impl Namespaces {
-    pub(super) fn new(names: &mut Names<'_>) -> Self {
-        let families = Arc::new(Families::new(names));
+    pub(super) fn new(registrar: &mut Registrar<'_>) -> Self {
+        let families = Arc::new(Families::new(registrar));
         let other = Arc::new(Namespace::new(OTHER, &families));
         Self {
             families,
@@ -70,13 +71,13 @@ impl Namespaces {
         }
     }
 
-    /// One that is counted by name already, or all others.
-    pub(super) fn of(&self, name: &str) -> Arc<Namespace> {
+    /// Returns the metrics of a namespace that is counted by name, otherwise those of all others.
+    pub(super) fn get(&self, name: &str) -> Arc<Namespace> {
         let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(named.get(name).unwrap_or(&self.other))
     }
 
-    /// One that is counted by name from now on, if there is room for it.
+    /// Returns the metrics of a namespace, and counts it by name from now on if there is room.
     pub(super) fn admit(&self, name: &str) -> Arc<Namespace> {
         {
             let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +89,7 @@ impl Namespaces {
             }
         }
         self.add(name, |named| {
-            // Nobody else adds one meanwhile.
+            // No other thread adds a namespace here, because the lock is held.
             let is_new = !named.contains_key(name);
             let has_room = self.seen.load(Ordering::Relaxed) < SEEN_MAX;
             if is_new && has_room {
@@ -98,34 +99,34 @@ impl Namespaces {
         })
     }
 
-    /// One that is counted by name, however many others are: an operator has named it.
-    pub(super) fn name(&self, name: &str) {
+    /// Counts a namespace by name because the policy names it, up to [`NAMED_MAX`] in total.
+    pub(super) fn count_by_name(&self, name: &str) {
         drop(self.add(name, |named| named.len() < NAMED_MAX));
     }
 
     fn add(
         &self,
         name: &str,
-        may: impl FnOnce(&HashMap<Box<str>, Arc<Namespace>>) -> bool,
+        is_allowed: impl FnOnce(&HashMap<Box<str>, Arc<Namespace>>) -> bool,
     ) -> Arc<Namespace> {
         let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
-        if name == OTHER || !may(&named) {
+        if name == OTHER || !is_allowed(&named) {
             return Arc::clone(named.get(name).unwrap_or(&self.other));
         }
         let namespace = || Arc::new(Namespace::new(name, &self.families));
         Arc::clone(named.entry(name.into()).or_insert_with(namespace))
     }
 
-    /// Looks how long the oldest of each has waited.
-    pub(super) fn look(&self) {
+    /// Sets the gauges of the longest waits.
+    pub(super) fn update_oldest_waits(&self) {
         let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
         for namespace in named.values().chain([&self.other]) {
-            if namespace.waiters.iter().any(|made| made.get().is_some()) {
-                let first = namespace
+            if namespace.waiters.iter().any(|gauge| gauge.get().is_some()) {
+                let longest_wait = namespace
                     .waiting()
                     .first()
                     .map(|(since, _)| since.elapsed());
-                let oldest = first.unwrap_or_default().as_secs_f64();
+                let oldest = longest_wait.unwrap_or_default().as_secs_f64();
                 let label = vec![("namespace", namespace.name.clone())];
                 self.families.oldest.get_or_create(&label).set(oldest);
             }
@@ -145,7 +146,7 @@ impl Namespace {
             waiters: Default::default(),
             waiting: Mutex::default(),
         };
-        // An increase is seen only of a series that was there before.
+        // Prometheus detects an increase only in a series that existed before.
         for reason in REASONS {
             let labels = namespace.labels(&[("reason", reason)]);
             drop(families.ends.get_or_create(&labels));
@@ -153,7 +154,7 @@ impl Namespace {
         namespace
     }
 
-    /// What became of an acquire, and after how many seconds, if it was begun.
+    /// Records the outcome of an acquire, and its duration in seconds if it was started.
     pub(super) fn acquired(&self, mode: Option<usize>, outcome: usize, seconds: Option<f64>) {
         let Some(mode) = mode else {
             let labels = self.labels(&[("mode", "unknown"), ("outcome", OUTCOMES[outcome])]);
@@ -171,7 +172,7 @@ impl Namespace {
         }
     }
 
-    pub(super) fn ended(&self, end: &End) {
+    pub(super) fn ended(&self, end: &LeaseEnd) {
         let reason = labels::reason(end.reason);
         let (counter, hold) = self.ends[reason].get_or_init(|| {
             let labels = self.labels(&[("reason", REASONS[reason])]);
@@ -179,13 +180,13 @@ impl Namespace {
             (counter, self.families.holds.get_or_create_owned(&labels))
         });
         counter.inc();
-        // Milliseconds of centuries are exact.
+        // The conversion is exact for centuries.
         hold.observe(std::time::Duration::from_millis(end.held_ms).as_secs_f64());
     }
 
     pub(super) fn slack(&self) -> &Histogram {
-        let make = || self.families.slack.get_or_create_owned(&self.labels(&[]));
-        self.slack.get_or_init(make)
+        let create = || self.families.slack.get_or_create_owned(&self.labels(&[]));
+        self.slack.get_or_init(create)
     }
 
     pub(super) fn leases(&self, mode: usize) -> &Gauge {
@@ -206,19 +207,19 @@ impl Namespace {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn labels(&self, more: &[(&'static str, &str)]) -> Labels {
-        let more = more
+    fn labels(&self, extra_labels: &[(&'static str, &str)]) -> Labels {
+        let extra_labels = extra_labels
             .iter()
             .map(|(name, value)| (*name, (*value).to_owned()));
         [("namespace", self.name.clone())]
             .into_iter()
-            .chain(more)
+            .chain(extra_labels)
             .collect()
     }
 }
 
 impl Families {
-    fn new(names: &mut Names<'_>) -> Self {
+    fn new(registrar: &mut Registrar<'_>) -> Self {
         let families = Self {
             acquires: Family::default(),
             waits: Family::new_with_constructor(|| Histogram::new(buckets::WAIT)),
@@ -229,23 +230,24 @@ impl Families {
             waiters: Family::default(),
             oldest: Family::default(),
         };
-        let about = "Acquires and AcquireAlls by what became of them";
-        names.plain("acquires", about, families.acquires.clone());
-        let about = "Time from an acquire to its answer, waiting included";
-        names.seconds("acquire_wait", about, families.waits.clone());
-        let about = "Ends of leases' holds on locks by how they ended";
-        names.plain("lease_ends", about, families.ends.clone());
-        let about = "Time from a grant to the end of the hold";
-        names.seconds("lease_hold", about, families.holds.clone());
-        let about = "Validity left, of all of it, when a heartbeat comes to a lease on a stream";
-        names.ratio("lease_renewal_slack", about, families.slack.clone());
-        let about = "Locks held by leases on streams of this broker, and by unary leases that it \
-            has granted and that have not run out";
-        names.plain("leases", about, families.leases.clone());
-        let about = "Calls that wait in line at this broker";
-        names.plain("waiters", about, families.waiters.clone());
-        let about = "For how long the call has waited that waits longest at this broker";
-        names.seconds("queue_oldest", about, families.oldest.clone());
+        let help = "Acquires and AcquireAlls, by outcome";
+        registrar.plain("acquires", help, families.acquires.clone());
+        let help = "Time from an acquire to its response, including the wait in the queue";
+        registrar.seconds("acquire_wait", help, families.waits.clone());
+        let help = "Ended holds of leases on locks, by reason";
+        registrar.plain("lease_ends", help, families.ends.clone());
+        let help = "Time from a grant to the end of the hold";
+        registrar.seconds("lease_hold", help, families.holds.clone());
+        let help =
+            "Share of the validity that is left when a heartbeat for a lease on a stream arrives";
+        registrar.ratio("lease_renewal_slack", help, families.slack.clone());
+        let help = "Locks held by leases on streams of this broker, and by unary leases that it \
+            has granted and that have not expired";
+        registrar.plain("leases", help, families.leases.clone());
+        let help = "Calls in queues at this broker";
+        registrar.plain("waiters", help, families.waiters.clone());
+        let help = "Longest time that a call has waited in a queue at this broker";
+        registrar.seconds("queue_oldest", help, families.oldest.clone());
         families
     }
 }

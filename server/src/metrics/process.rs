@@ -1,5 +1,4 @@
-//! What the process takes of its machine, looked at when somebody asks, under the names that client
-//! libraries of Prometheus use.
+//! Process metrics, read at each scrape, under the names that Prometheus client libraries use.
 
 use std::{fmt, fs, sync::atomic::AtomicU64, time::SystemTime};
 
@@ -15,37 +14,37 @@ use prometheus_client::{
 };
 use tokio::runtime::Handle;
 
-/// Of a second, in which Linux counts a process's time.
+/// Clock ticks per second, the unit in which Linux reports CPU time.
 const TICKS: f64 = 100.0;
 const PAGE: u64 = 4_096;
 
-/// Has the process's own figures shown.
+/// Registers the process metrics.
 pub(super) fn register(registry: &mut Registry) {
     let started: Gauge<f64, AtomicU64> = Gauge::default();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     started.set(now.unwrap_or_default().as_secs_f64());
-    let about = "When the process began to count, in seconds since 1970";
+    let help = "Start time of the process, in seconds since 1970";
     let unit = Unit::Seconds;
-    registry.register_with_unit("process_start_time", about, unit, started);
+    registry.register_with_unit("process_start_time", help, unit, started);
     registry.register_collector(Box::new(Process));
 }
 
 #[derive(Debug)]
 struct Process;
 
-/// What Linux says of this process.
-struct Seen {
+/// Process statistics from `/proc`.
+struct ProcessUsage {
     cpu_seconds: f64,
     resident_bytes: u64,
     threads: u64,
     open_fds: u64,
 }
 
-impl Seen {
-    /// `None` where there is no `/proc`.
-    fn now() -> Option<Self> {
+impl ProcessUsage {
+    /// Reads the current statistics. Returns `None` if there is no `/proc`.
+    fn read() -> Option<Self> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The name of the program may have blanks; the fields behind it have none.
+        // The program's name may contain blanks. The fields after it contain none.
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number)?.parse::<u32>().ok();
         let ticks = f64::from(field(11)?) + f64::from(field(12)?);
@@ -65,39 +64,35 @@ impl Seen {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        if let Some(seen) = Seen::now() {
-            let cpu = ConstCounter::new(seen.cpu_seconds);
-            let about = "Time that the process has computed";
+        if let Some(usage) = ProcessUsage::read() {
+            let cpu = ConstCounter::new(usage.cpu_seconds);
+            let help = "CPU time of the process";
             let kind = cpu.metric_type();
-            let named =
-                encoder.encode_descriptor("process_cpu", about, Some(&Unit::Seconds), kind)?;
-            cpu.encode(named)?;
-            let about = "Memory that the process has in use";
-            let resident = ("process_resident_memory", about, Some(Unit::Bytes));
-            gauge(&mut encoder, resident, seen.resident_bytes)?;
-            let about = "Threads of the process";
-            gauge(&mut encoder, ("process_threads", about, None), seen.threads)?;
-            let about = "Files and connections that the process has open";
+            let metric_encoder =
+                encoder.encode_descriptor("process_cpu", help, Some(&Unit::Seconds), kind)?;
+            cpu.encode(metric_encoder)?;
+            let help = "Resident memory of the process";
+            let resident = ("process_resident_memory", help, Some(Unit::Bytes));
+            gauge(&mut encoder, resident, usage.resident_bytes)?;
+            let help = "Threads of the process";
+            gauge(&mut encoder, ("process_threads", help, None), usage.threads)?;
+            let help = "Open files and connections of the process";
             gauge(
                 &mut encoder,
-                ("process_open_fds", about, None),
-                seen.open_fds,
+                ("process_open_fds", help, None),
+                usage.open_fds,
             )?;
         }
         if let Ok(runtime) = Handle::try_current() {
             let runtime = runtime.metrics();
-            let about = "Tasks that the broker runs";
+            let help = "Running tasks of the broker";
             let tasks = runtime.num_alive_tasks() as u64;
-            gauge(
-                &mut encoder,
-                ("leasehold_runtime_tasks", about, None),
-                tasks,
-            )?;
-            let about = "Threads that run them";
+            gauge(&mut encoder, ("leasehold_runtime_tasks", help, None), tasks)?;
+            let help = "Threads that run the broker's tasks";
             let workers = runtime.num_workers() as u64;
             gauge(
                 &mut encoder,
-                ("leasehold_runtime_workers", about, None),
+                ("leasehold_runtime_workers", help, None),
                 workers,
             )?;
         }
@@ -107,10 +102,10 @@ impl Collector for Process {
 
 fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
-    (name, about, unit): (&str, &str, Option<Unit>),
+    (name, help, unit): (&str, &str, Option<Unit>),
     value: u64,
 ) -> Result<(), fmt::Error> {
     let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     let kind: MetricType = gauge.metric_type();
-    gauge.encode(encoder.encode_descriptor(name, about, unit.as_ref(), kind)?)
+    gauge.encode(encoder.encode_descriptor(name, help, unit.as_ref(), kind)?)
 }

@@ -1,4 +1,4 @@
-//! Commands to the store: how long each takes, and how it fails. A store that is counted is wrapped.
+//! Instrumented store, which records the duration and the errors of each command.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use tokio::time::Instant;
 
-use super::{Counters, Histograms, Metrics, Names, buckets, seconds};
+use super::{Counters, Histograms, Metrics, Registrar, buckets, seconds};
 use crate::{
     lock::{
-        Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseRef,
-        LockKey, LockState, Release, RequestHash, Revoke, Ttl, Via,
+        AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
+        FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+        RevokeCommand, Ttl,
     },
     store::{
         Acquired, Assumption, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener,
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-const OPS: [&str; 12] = [
+const OPERATIONS: [&str; 12] = [
     "acquire",
     "renew",
     "attach",
@@ -32,7 +33,7 @@ const OPS: [&str; 12] = [
     "check",
     "watch",
 ];
-const KINDS: [&str; 7] = [
+const ERROR_KINDS: [&str; 7] = [
     "unavailable",
     "not_now",
     "full",
@@ -50,22 +51,22 @@ pub(super) struct Families {
     broken: Counters,
 }
 
-/// A store whose commands are counted.
-pub struct Measured {
+/// Store wrapper that records metrics.
+pub struct InstrumentedStore {
     store: Arc<dyn Store>,
-    ops: [Op; OPS.len()],
+    ops: [StoreOperation; OPERATIONS.len()],
 }
 
-struct Op {
+struct StoreOperation {
     name: &'static str,
     duration: OnceLock<Histogram>,
     durations: Histograms,
     errors: Counters,
-    made: [OnceLock<Counter>; KINDS.len()],
+    made: [OnceLock<Counter>; ERROR_KINDS.len()],
 }
 
 impl Families {
-    pub(super) fn new(names: &mut Names<'_>) -> Self {
+    pub(super) fn new(registrar: &mut Registrar<'_>) -> Self {
         let families = Self {
             durations: Family::new_with_constructor(|| Histogram::new(buckets::STORE)),
             errors: Family::default(),
@@ -73,18 +74,18 @@ impl Families {
             resyncs: Counter::default(),
             broken: Family::default(),
         };
-        let about = "Time from a command to the store to its answer, by script";
-        names.seconds("store_request_duration", about, families.durations.clone());
-        let about = "Commands that the store did not execute, or did not answer";
-        names.plain("store_errors", about, families.errors.clone());
-        let about =
-            "Times that another server, or the same with other data, came to keep the locks";
-        names.plain("store_failovers", about, families.failovers.clone());
-        let about = "Times that the broker began to hear a server, or had missed what it told";
-        names.plain("store_resyncs", about, families.resyncs.clone());
-        let about = "Violations of an assumption of the guarantees by a server";
-        names.plain("store_broken_assumptions", about, families.broken.clone());
-        // An increase counts from the first time on only if the series was there before.
+        let help = "Time from a command to the store to its reply, by script";
+        registrar.seconds("store_request_duration", help, families.durations.clone());
+        let help = "Commands that the store did not execute or did not reply to";
+        registrar.plain("store_errors", help, families.errors.clone());
+        let help = "Number of times that another server process, or the same one with other data, \
+            took over the locks";
+        registrar.plain("store_failovers", help, families.failovers.clone());
+        let help = "Number of subscriptions to a server's messages, and of losses of such messages";
+        registrar.plain("store_resyncs", help, families.resyncs.clone());
+        let help = "Violations of an assumption of the guarantees by a server";
+        registrar.plain("store_broken_assumptions", help, families.broken.clone());
+        // Prometheus detects an increase only in a series that existed before.
         for assumption in [Assumption::Clock, Assumption::NoEviction] {
             families.broken(assumption);
         }
@@ -102,68 +103,68 @@ impl Families {
 }
 
 impl Metrics {
-    /// The same store, counted if anything is.
+    /// Wraps the store if metrics are on, otherwise returns it.
     #[must_use]
-    pub fn measured(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        let Some(all) = &self.0 else {
+    pub fn instrument(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        let Some(inner) = &self.0 else {
             return store;
         };
-        let ops = OPS.map(|name| Op {
+        let ops = OPERATIONS.map(|name| StoreOperation {
             name,
             duration: OnceLock::new(),
-            durations: all.store.durations.clone(),
-            errors: all.store.errors.clone(),
+            durations: inner.store.durations.clone(),
+            errors: inner.store.errors.clone(),
             made: Default::default(),
         });
-        Arc::new(Measured { store, ops })
+        Arc::new(InstrumentedStore { store, ops })
     }
 }
 
-impl Measured {
+impl InstrumentedStore {
     async fn time<T>(
         &self,
         op: usize,
         command: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let begun = Instant::now();
-        let done = command.await;
+        let started_at = Instant::now();
+        let result = command.await;
         let op = &self.ops[op];
-        op.duration().observe(seconds(begun.elapsed()));
-        done.inspect_err(|error| op.failed(error))
+        op.duration().observe(seconds(started_at.elapsed()));
+        result.inspect_err(|error| op.failed(error))
     }
 }
 
-impl Op {
+impl StoreOperation {
     fn duration(&self) -> &Histogram {
         let label = || vec![("op", self.name.to_owned())];
-        let make = || self.durations.get_or_create_owned(&label());
-        self.duration.get_or_init(make)
+        let create = || self.durations.get_or_create_owned(&label());
+        self.duration.get_or_init(create)
     }
 
     fn failed(&self, error: &StoreError) {
         let kind = match error {
             StoreError::Unavailable(_) => 0,
-            StoreError::NotNow(_) => 1,
+            StoreError::NotExecuted(_) => 1,
             StoreError::Full(_) => 2,
             StoreError::Recovering { .. } => 3,
             StoreError::Unsupported(_) => 4,
             StoreError::Corrupt(_) => 5,
-            StoreError::Garbled(_) => 6,
+            StoreError::InvalidReply(_) => 6,
         };
-        let make = || {
+        let create = || {
             let labels = vec![
                 ("op", self.name.to_owned()),
-                ("kind", KINDS[kind].to_owned()),
+                ("kind", ERROR_KINDS[kind].to_owned()),
             ];
             self.errors.get_or_create_owned(&labels)
         };
-        self.made[kind].get_or_init(make).inc();
+        self.made[kind].get_or_init(create).inc();
     }
 }
 
 #[async_trait]
-impl Store for Measured {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+impl Store for InstrumentedStore {
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
         self.time(0, self.store.acquire(acquire)).await
     }
 
@@ -171,22 +172,28 @@ impl Store for Measured {
         &self,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
-        via: Via,
+        expected_attachment: ExpectedAttachment,
     ) -> Result<Renewed, StoreError> {
-        self.time(1, self.store.renew(lease, ttl, via)).await
+        self.time(1, self.store.renew(lease, ttl, expected_attachment))
+            .await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
-        self.time(2, self.store.attach(lease, to)).await
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        attachment: Attachment,
+    ) -> Result<Attached, StoreError> {
+        self.time(2, self.store.attach(lease, attachment)).await
     }
 
     async fn release(
         &self,
         lease: &LeaseRef,
-        release: Release,
-        via: Via,
+        scope: ReleaseScope,
+        expected_attachment: ExpectedAttachment,
     ) -> Result<Released, StoreError> {
-        self.time(3, self.store.release(lease, release, via)).await
+        self.time(3, self.store.release(lease, scope, expected_attachment))
+            .await
     }
 
     async fn cancel(
@@ -207,8 +214,8 @@ impl Store for Measured {
         self.time(6, self.store.set_limit(lock, limit)).await
     }
 
-    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
-        self.time(7, self.store.revoke(revoke)).await
+    async fn revoke(&self, command: &RevokeCommand) -> Result<Revoked, StoreError> {
+        self.time(7, self.store.revoke(command)).await
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
@@ -218,10 +225,11 @@ impl Store for Measured {
     async fn list(
         &self,
         filter: &Filter,
-        from: Option<&Cursor>,
-        most: usize,
+        cursor: Option<&Cursor>,
+        max_count: usize,
     ) -> Result<Listed, StoreError> {
-        self.time(9, self.store.list(filter, from, most)).await
+        self.time(9, self.store.list(filter, cursor, max_count))
+            .await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {

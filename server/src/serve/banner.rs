@@ -1,4 +1,4 @@
-//! The text that `dev` prints once it listens: addresses, and a command to try.
+//! Start-up banner of `dev`: the addresses, and a command to try.
 
 use std::{
     env,
@@ -8,31 +8,31 @@ use std::{
 
 use crate::config::{Config, StoreSettings};
 
-/// The broker that `leasehold` connects to without `--endpoint`.
+/// Endpoint that `leasehold` uses without `--endpoint`.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:7070";
 
-/// Returns the text for a broker that listens on these addresses.
+/// Returns the banner of a broker that listens on `api` and `admin`.
 pub(super) fn banner(config: &Config, api: SocketAddr, admin: SocketAddr) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let store = match &config.store {
         StoreSettings::Memory { .. } => "in memory: locks do not outlive this process.".to_owned(),
         StoreSettings::Redis(_) | StoreSettings::Redlock { .. } => {
-            format!("store: {}.", config.store.described())
+            format!("store: {}.", config.store.description())
         }
     };
     let has_tls = config.access.tls.is_some();
-    let (api, page) = (url(api, has_tls), url(admin, has_tls));
+    let (api, console) = (url(api, has_tls), url(admin, has_tls));
     let command = command(&command_line_tool(), &api);
     format!(
         "\nLeasehold {version}, {store}\n  \
            API     {api}\n  \
-           Page    {page}/\n\
+           Console {console}/\n\
          Try it in a second terminal (run it twice: the second waits in the queue):\n  \
            {command}"
     )
 }
 
-/// Returns the URL at which a client on this machine reaches the address.
+/// Returns the URL of `address` for clients on this machine.
 fn url(address: SocketAddr, has_tls: bool) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -50,8 +50,8 @@ fn command(tool: &str, endpoint: &str) -> String {
     format!("{tool} run --endpoint {endpoint} demo -- sleep 10")
 }
 
-/// Returns how a shell in the working directory calls the `leasehold` that lies beside this
-/// program, else the one on the PATH.
+/// Returns the command that runs `leasehold` from the working directory: the program beside this
+/// one if it exists, otherwise the one on the `PATH`.
 fn command_line_tool() -> String {
     let beside = env::current_exe().map(|server| server.with_file_name("leasehold"));
     match (beside, env::current_dir()) {
@@ -60,7 +60,7 @@ fn command_line_tool() -> String {
     }
 }
 
-/// Returns the path from `folder` if it leads down from there, else the path itself.
+/// Returns `path` relative to `folder` if it is below it, otherwise `path` unchanged.
 fn relative(path: &Path, folder: &Path) -> PathBuf {
     match path.strip_prefix(folder) {
         // Without a slash, a shell would search the PATH.
@@ -91,8 +91,8 @@ mod tests {
         };
         assert_eq!(at("127.0.0.1:7070"), "leasehold run demo -- sleep 10");
         assert_eq!(at("0.0.0.0:7070"), "leasehold run demo -- sleep 10");
-        let other = "leasehold run --endpoint http://[::1]:7170 demo -- sleep 10";
-        assert_eq!(at("[::]:7170"), other);
+        let expected = "leasehold run --endpoint http://[::1]:7170 demo -- sleep 10";
+        assert_eq!(at("[::]:7170"), expected);
         let address = SocketAddr::from(([127, 0, 0, 1], 7070));
         assert_eq!(url(address, true), "https://127.0.0.1:7070");
     }

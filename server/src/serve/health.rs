@@ -1,5 +1,4 @@
-//! Whether the broker lives, and whether it serves: one state for `grpc.health.v1` on both listeners
-//! and for plain HTTP.
+//! Health state of the broker, for `grpc.health.v1` on both listeners and for plain HTTP probes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,34 +14,35 @@ use tonic_health::pb::{
     health_server::{self, HealthServer},
 };
 
-const TICK: Duration = Duration::from_secs(1);
-/// A runtime that has run no task for so long does not come back by itself.
-const SILENT_MAX: Duration = Duration::from_secs(5);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without a tick after which the runtime counts as hung.
+const TICK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far a broker's life has come.
+/// Phase of the broker's lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The store has not answered yet.
     Starting,
-    /// Whatever becomes of the store: another broker would do no better.
+    /// The store has answered once. A later failure of the store does not change the phase: another
+    /// broker could not reach the store either.
     Serving,
-    /// Its clients move to others.
+    /// Clients are asked to reconnect to other brokers.
     Draining,
-    /// They have moved. Watches end: they would hold up the end of their connections.
-    Over,
+    /// All clients have left. Health watches end, because they would keep their connections open.
+    Stopped,
 }
 
-/// What a probe asks about.
+/// Kinds of health probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// Whether new clients should come here.
+    /// Readiness: new clients may connect.
     Ready,
-    /// Whether the process is of any use still.
+    /// Liveness: the process works and need not be restarted.
     Live,
 }
 
 impl Probe {
-    fn named(service: &str) -> Option<Self> {
+    fn from_name(service: &str) -> Option<Self> {
         match service {
             "" | "readiness" | "leasehold.v1.LockService" => Some(Self::Ready),
             "liveness" => Some(Self::Live),
@@ -51,18 +51,18 @@ impl Probe {
     }
 }
 
-/// What every probe is answered from.
+/// Health state from which all probes are answered.
 #[derive(Debug)]
 pub(super) struct Health {
     phase: watch::Sender<Phase>,
-    ticked: watch::Sender<Instant>,
+    last_tick: watch::Sender<Instant>,
 }
 
 impl Health {
     pub(super) fn starting() -> Arc<Self> {
         Arc::new(Self {
             phase: watch::Sender::new(Phase::Starting),
-            ticked: watch::Sender::new(Instant::now()),
+            last_tick: watch::Sender::new(Instant::now()),
         })
     }
 
@@ -70,30 +70,30 @@ impl Health {
         self.phase.send_replace(phase);
     }
 
-    /// Waits until the broker drains.
+    /// Waits until the broker starts to drain.
     pub(super) async fn draining(&self) {
-        let is_draining = |phase: &Phase| matches!(phase, Phase::Draining | Phase::Over);
+        let is_draining = |phase: &Phase| matches!(phase, Phase::Draining | Phase::Stopped);
         let _ = self.phase.subscribe().wait_for(is_draining).await;
     }
 
-    /// Shows that the runtime runs tasks, for as long as it does. Never ends.
+    /// Records a tick every second, which proves that the runtime runs tasks. Never returns.
     pub(super) async fn tick(self: Arc<Self>) {
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(TICK_INTERVAL);
         loop {
             ticks.tick().await;
-            self.ticked.send_replace(Instant::now());
+            self.last_tick.send_replace(Instant::now());
         }
     }
 
-    /// `None`: all is well.
-    pub(super) fn why_not(&self, probe: Probe) -> Option<&'static str> {
-        if self.ticked.borrow().elapsed() > SILENT_MAX {
-            return Some("the runtime does not tick");
+    /// Returns the reason why the probe fails, or `None` if the broker is healthy.
+    pub(super) fn failure(&self, probe: Probe) -> Option<&'static str> {
+        if self.last_tick.borrow().elapsed() > TICK_TIMEOUT {
+            return Some("the runtime is stalled");
         }
         match (probe, *self.phase.borrow()) {
             (Probe::Live, _) | (Probe::Ready, Phase::Serving) => None,
             (Probe::Ready, Phase::Starting) => Some("starting"),
-            (Probe::Ready, Phase::Draining | Phase::Over) => Some("draining"),
+            (Probe::Ready, Phase::Draining | Phase::Stopped) => Some("draining"),
         }
     }
 
@@ -102,25 +102,26 @@ impl Health {
     }
 
     fn status(&self, probe: Probe) -> ServingStatus {
-        match self.why_not(probe) {
+        match self.failure(probe) {
             None => ServingStatus::Serving,
             Some(_) => ServingStatus::NotServing,
         }
     }
 
-    /// The status now, and each other one that a new phase brings, until it is over.
+    /// Waits for the next status that differs from the last one sent. Returns `None` once the phase
+    /// is [`Phase::Over`] and its status was sent.
     async fn next(
         self: Arc<Self>,
         probe: Probe,
         (mut phase, last): (watch::Receiver<Phase>, Option<ServingStatus>),
     ) -> Option<(ServingStatus, watch::Receiver<Phase>)> {
         loop {
-            let is_over = *phase.borrow_and_update() == Phase::Over;
+            let is_stopped = *phase.borrow_and_update() == Phase::Stopped;
             let status = self.status(probe);
             if last != Some(status) {
                 return Some((status, phase));
             }
-            if is_over {
+            if is_stopped {
                 return None;
             }
             phase.changed().await.ok()?;
@@ -138,7 +139,7 @@ impl health_server::Health for Service {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let probe = asked(&request)?;
+        let probe = probe_of(&request)?;
         Ok(Response::new(response(self.0.status(probe))))
     }
 
@@ -146,7 +147,7 @@ impl health_server::Health for Service {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let probe = asked(&request)?;
+        let probe = probe_of(&request)?;
         let health = Arc::clone(&self.0);
         let seen = (health.phase.subscribe(), None);
         let statuses = stream::unfold(seen, move |seen| {
@@ -160,9 +161,9 @@ impl health_server::Health for Service {
     }
 }
 
-fn asked(request: &Request<HealthCheckRequest>) -> Result<Probe, Status> {
-    let named = Probe::named(&request.get_ref().service);
-    named.ok_or_else(|| Status::not_found("no such service here; try readiness or liveness"))
+fn probe_of(request: &Request<HealthCheckRequest>) -> Result<Probe, Status> {
+    let named = Probe::from_name(&request.get_ref().service);
+    named.ok_or_else(|| Status::not_found("unknown service; use readiness or liveness"))
 }
 
 fn response(status: ServingStatus) -> HealthCheckResponse {
@@ -182,20 +183,20 @@ mod tests {
     async fn a_runtime_that_does_not_tick_is_neither_live_nor_ready() {
         let health = Health::starting();
         health.set(Phase::Serving);
-        advance(SILENT_MAX).await;
+        advance(TICK_TIMEOUT).await;
         for probe in [Probe::Live, Probe::Ready] {
-            assert_eq!(health.why_not(probe), None);
+            assert_eq!(health.failure(probe), None);
         }
         advance(Duration::from_millis(1)).await;
         for probe in [Probe::Live, Probe::Ready] {
-            assert_eq!(health.why_not(probe), Some("the runtime does not tick"));
+            assert_eq!(health.failure(probe), Some("the runtime is stalled"));
             assert_eq!(health.status(probe), ServingStatus::NotServing);
         }
         let ticks = tokio::spawn(Arc::clone(&health).tick());
         for _ in 0..10 {
-            advance(TICK).await;
+            advance(TICK_INTERVAL).await;
             tokio::task::yield_now().await;
-            assert_eq!(health.why_not(Probe::Live), None);
+            assert_eq!(health.failure(Probe::Live), None);
         }
         ticks.abort();
     }

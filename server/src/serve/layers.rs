@@ -1,18 +1,19 @@
-//! What happens to a request before a service sees it, in layers with one concern each.
+//! Tower layers around the services: each handles one concern of a request before the service
+//! receives it.
 
-mod admission;
-mod answers;
-mod begun;
-mod bodies;
-mod browsers;
-mod counting;
+mod authentication;
+mod browser_guard;
+mod call_limits;
+mod call_started;
 mod deadline;
-mod hooked;
-mod hosts;
-mod messages;
-mod places;
-mod small;
-mod spans;
+mod generic;
+mod hooked_body;
+mod host_guard;
+mod http_body_timeout;
+mod request_messages;
+mod response_tracking;
+mod rpc_metrics;
+mod rpc_spans;
 
 use std::sync::Arc;
 
@@ -24,74 +25,77 @@ use tonic::service::Routes;
 use tower::ServiceBuilder;
 
 use self::{
-    admission::Admission,
-    answers::Answers,
-    begun::Begun,
-    browsers::GrpcOnly,
-    counting::calls,
-    hosts::Hosts,
-    messages::Arrival,
-    places::AllPlaces,
-    small::{Checking, Surrounding},
-    spans::Spans,
+    authentication::Admission,
+    browser_guard::GrpcOnly,
+    call_limits::GlobalCallLimits,
+    call_started::CallStarted,
+    generic::{CheckLayer, HookLayer},
+    host_guard::Hosts,
+    request_messages::MessageLimits,
+    response_tracking::ResponseTracking,
+    rpc_metrics::rpc_metrics,
+    rpc_spans::SpanLayer,
 };
 use super::health::Health;
 use crate::{
-    access::Gate,
+    access::AccessControl,
     config::{Config, Http2},
     trace::Tracing,
 };
 
-/// What the layers of both listeners need.
-pub(super) struct Edge<'a> {
+/// Dependencies of the layers of both listeners.
+pub(super) struct EdgeDependencies<'a> {
     pub(super) config: &'a Config,
-    pub(super) gate: &'a Gate,
+    pub(super) access_control: &'a AccessControl,
     pub(super) tracing: &'a Tracing,
     pub(super) health: &'a Arc<Health>,
 }
 
-/// Puts the layers of gRPC around the services of a listener, the outermost first.
-pub(super) fn around_grpc(services: Routes, edge: &Edge<'_>) -> Router {
+/// Wraps the gRPC services of a listener in their layers, the outermost first.
+pub(super) fn wrap_grpc(services: Routes, edge: &EdgeDependencies<'_>) -> Router {
     let Config { metrics, http2, .. } = edge.config;
     let layers = ServiceBuilder::new()
-        .layer(Checking(GrpcOnly(metrics.clone())))
-        .layer(Surrounding(calls(metrics)))
-        .layer(Checking(edge.admission()))
-        .layer(Spans(edge.tracing.clone()))
-        .layer(edge.arrival(http2))
-        .layer(from_fn_with_state(AllPlaces::default(), places::take))
-        .layer(Surrounding(Answers));
+        .layer(CheckLayer(GrpcOnly(metrics.clone())))
+        .layer(HookLayer(rpc_metrics(metrics)))
+        .layer(CheckLayer(edge.admission()))
+        .layer(SpanLayer(edge.tracing.clone()))
+        .layer(edge.message_limits(http2))
+        .layer(from_fn_with_state(
+            GlobalCallLimits::default(),
+            call_limits::limit_expensive_calls,
+        ))
+        .layer(HookLayer(ResponseTracking));
     services.into_axum_router().layer(layers)
 }
 
-/// Puts the layer of all routes around the API.
-pub(super) fn around_api(routes: Router) -> Router {
-    routes.layer(Checking(Begun))
+/// Wraps the API in the layer for all routes.
+pub(super) fn wrap_api(routes: Router) -> Router {
+    routes.layer(CheckLayer(CallStarted))
 }
 
-/// Puts the layers of plain HTTP around what the admin listener serves besides gRPC.
-pub(super) fn around_http(routes: Router) -> Router {
+/// Wraps the plain HTTP routes of the admin listener in their layers.
+pub(super) fn wrap_http(routes: Router) -> Router {
     let layers = ServiceBuilder::new()
-        .layer(map_request(bodies::limit))
-        .layer(Surrounding(Answers));
+        .layer(map_request(http_body_timeout::limit))
+        .layer(HookLayer(ResponseTracking));
     routes.layer(layers)
 }
 
-/// Puts the layers of all routes around the admin listener.
-pub(super) fn around_admin(routes: Router, edge: &Edge<'_>) -> Router {
+/// Wraps the admin listener in the layers for all routes.
+pub(super) fn wrap_admin(routes: Router, edge: &EdgeDependencies<'_>) -> Router {
     let layers = ServiceBuilder::new()
-        .layer(Checking(Begun))
-        .layer(Checking(edge.hosts()));
+        .layer(CheckLayer(CallStarted))
+        .layer(CheckLayer(edge.hosts()));
     routes.layer(layers)
 }
 
-impl Edge<'_> {
+impl EdgeDependencies<'_> {
     fn admission(&self) -> Admission {
-        Admission::new(self.gate.clone())
+        Admission::new(self.access_control.clone())
     }
 
-    fn arrival(&self, http2: &Http2) -> Arrival {
-        Arrival::new(Arc::clone(self.health), http2)
+    fn message_limits(&self, http2: &Http2) -> MessageLimits {
+        MessageLimits::new(Arc::clone(self.health), http2)
     }
 
     fn hosts(&self) -> Hosts {
@@ -100,6 +104,6 @@ impl Edge<'_> {
             metrics,
             ..
         } = self.config;
-        Hosts::new(admin_hosts, self.gate.clone(), metrics.clone())
+        Hosts::new(admin_hosts, self.access_control.clone(), metrics.clone())
     }
 }

@@ -1,4 +1,4 @@
-//! The sockets of a broker, and the lines that print their addresses.
+//! Sockets of a broker, and the output that announces their addresses.
 
 use std::{
     io::{self, Write as _},
@@ -12,9 +12,9 @@ use crate::config::Config;
 
 /// The sockets of a broker, already bound.
 pub struct Listeners {
-    /// For the API.
+    /// Listener of the API.
     pub api: TcpListener,
-    /// For health and the admin service.
+    /// Listener of health checks, the admin service, metrics and the operator console.
     pub admin: TcpListener,
 }
 
@@ -22,7 +22,7 @@ impl Listeners {
     /// Binds the configured addresses.
     ///
     /// # Errors
-    /// Names the address that cannot be bound.
+    /// If an address cannot be bound; the error names it.
     pub async fn bind(config: &Config) -> Result<Self, RunError> {
         Ok(Self {
             api: bind(config.listen).await?,
@@ -51,14 +51,14 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
         .await
         .map_err(|source| RunError::Listen {
             address,
-            why: why(&source),
+            why: bind_failure(&source),
         })
 }
 
-fn why(error: &io::Error) -> String {
+fn bind_failure(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::AddrInUse {
-        return "address already in use; stop what listens there, or choose another (port 0 picks \
-                a free one)"
+        return "address already in use; stop the process that listens there, or choose another \
+                address (port 0 selects a free port)"
             .to_owned();
     }
     error.to_string()

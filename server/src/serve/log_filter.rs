@@ -1,5 +1,5 @@
-//! `POST /log-filter` on the admin listener: what is logged, changed by an operator until the configuration is read
-//! again, or the broker ends.
+//! `POST /log-filter` on the admin listener: sets the log filter until the configuration is
+//! reloaded or the broker stops.
 
 use axum::{
     Router,
@@ -10,63 +10,65 @@ use axum::{
 };
 use tonic::{Code, Status};
 
-use crate::{access::Gate, browsers, grpc::Operator, telemetry, transport::Peer};
+use crate::{access::AccessControl, browsers, grpc::OperatorContext, telemetry, transport::Peer};
 
 const PATH: &str = "/log-filter";
 const LENGTH_MAX: usize = 4_096;
 
-type Answer = (StatusCode, String);
+type Reply = (StatusCode, String);
 
-/// Returns the path.
-pub(super) fn route(gate: &Gate) -> Router {
-    let gate = gate.clone();
+/// Returns the route `/log-filter`.
+pub(super) fn route(access_control: &AccessControl) -> Router {
+    let access_control = access_control.clone();
     let set = move |request: Request| {
-        let gate = gate.clone();
+        let access_control = access_control.clone();
         async move {
-            let answer = set(&gate, request).await;
-            let (code, text) = answer.unwrap_or_else(|refused| refused);
+            let result = set(&access_control, request).await;
+            let (code, text) = result.unwrap_or_else(|rejection| rejection);
             (code, text + "\n")
         }
     };
     Router::new().route(PATH, post(set))
 }
 
-async fn set(gate: &Gate, request: Request) -> Result<Answer, Answer> {
+async fn set(access_control: &AccessControl, request: Request) -> Result<Reply, Reply> {
     let (parts, body) = request.into_parts();
     if browsers::is_from_page(&parts.headers) {
-        let why = "not for browsers: any page that is open there could ask";
-        return Err((StatusCode::FORBIDDEN, why.to_owned()));
+        let message = "requests from browsers are rejected: any open page could send them";
+        return Err((StatusCode::FORBIDDEN, message.to_owned()));
     }
     let peer = parts.extensions.get::<Peer>();
     let authorization = parts.headers.get(AUTHORIZATION);
     let authorization = authorization.map(|header| header.as_bytes());
-    let operator = Operator::of(gate, peer, authorization).map_err(|status| refused(&status))?;
-    let bad = |why: String| (StatusCode::BAD_REQUEST, why);
+    let operator = OperatorContext::authorize(access_control, peer, authorization)
+        .map_err(|status| rejection(&status))?;
+    let bad_request = |message: String| (StatusCode::BAD_REQUEST, message);
     let body = to_bytes(body, LENGTH_MAX).await;
     let body = body.map_err(|_| {
-        bad(format!(
-            "more than {LENGTH_MAX} bytes, or they came too late"
+        bad_request(format!(
+            "the body has more than {LENGTH_MAX} bytes, or was not received in time"
         ))
     })?;
     let filter = str::from_utf8(&body).unwrap_or_default().trim();
     if filter.is_empty() {
-        return Err(bad(
-            "no filter, such as info,leasehold_server=debug".to_owned()
+        return Err(bad_request(
+            "missing log filter; send one such as info,leasehold_server=debug".to_owned(),
         ));
     }
-    telemetry::check(filter).map_err(|why| bad(format!("no log filter: {why}")))?;
-    // Before, or a filter that leaves it out would hide who set it.
-    operator.tells("has changed what is logged", filter);
+    telemetry::check(filter)
+        .map_err(|message| bad_request(format!("invalid log filter: {message}")))?;
+    // Logged before the change: the new filter could suppress this entry.
+    operator.audit("has changed the log filter", filter);
     telemetry::set_filter(filter);
     Ok((StatusCode::OK, format!("log.filter is {filter}")))
 }
 
-fn refused(status: &Status) -> Answer {
-    let known = [
+fn rejection(status: &Status) -> Reply {
+    let codes = [
         (Code::Unauthenticated, StatusCode::UNAUTHORIZED),
         (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS),
     ];
-    let code = known.into_iter().find(|(code, _)| *code == status.code());
+    let code = codes.into_iter().find(|(code, _)| *code == status.code());
     let code = code.map_or(StatusCode::FORBIDDEN, |(_, code)| code);
     (code, status.message().to_owned())
 }

@@ -1,4 +1,4 @@
-//! The methods of the services that a broker offers, read from their descriptions.
+//! Methods of the offered gRPC services, read from their descriptors.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -8,24 +8,24 @@ use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 
 use crate::metrics::{Kind, Method};
 
-/// All methods by the paths of their calls.
-pub(super) static METHODS: LazyLock<HashMap<String, Described>> = LazyLock::new(methods);
+/// All methods, keyed by their request path.
+pub(super) static METHODS: LazyLock<HashMap<String, MethodInfo>> = LazyLock::new(methods);
 
-/// A method, as it is counted and traced.
-pub(super) struct Described {
-    pub(super) counted: Method,
-    /// The name of its spans. Health checks have none.
+/// A method with its name in metrics and traces.
+pub(super) struct MethodInfo {
+    pub(super) metrics: Method,
+    /// Name of the method's spans. `None` for health checks, which are not traced.
     pub(super) span: Option<&'static str>,
 }
 
-impl Described {
-    /// Returns whether a call has exactly one message of the client.
+impl MethodInfo {
+    /// Returns true if a client sends exactly one message in a call.
     pub(super) fn takes_one_message(&self) -> bool {
-        matches!(self.counted.kind, Kind::Unary | Kind::ServerStream)
+        matches!(self.metrics.kind, Kind::Unary | Kind::ServerStream)
     }
 }
 
-fn methods() -> HashMap<String, Described> {
+fn methods() -> HashMap<String, MethodInfo> {
     let health = tonic_health::pb::FILE_DESCRIPTOR_SET;
     let mut methods = HashMap::new();
     for (set, is_traced) in [(FILE_DESCRIPTOR_SET, true), (health, false)] {
@@ -41,9 +41,15 @@ fn methods() -> HashMap<String, Described> {
                         name: method.name().to_owned(),
                         kind: kind(method),
                     };
-                    // Spans keep the name; it is made once in the life of the process.
+                    // Spans need a static name. It is leaked once in the lifetime of the process.
                     let span = is_traced.then(|| &*name.leak());
-                    methods.insert(path, Described { counted, span });
+                    methods.insert(
+                        path,
+                        MethodInfo {
+                            metrics: counted,
+                            span,
+                        },
+                    );
                 }
             }
         }

@@ -1,53 +1,55 @@
-//! Lists of locks: what one step of a list gives, and where the next one goes on.
+//! Listing of locks in steps, and the cursors between the steps.
 
 use crate::lock::{ArgumentsHash, LockKey, LockName, LockState, Namespace};
 
 /// Reply of [`Store::list`](super::Store::list).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listed {
-    /// Some locks, perhaps none.
+    /// Result of one step, possibly empty.
     Step {
-        /// In no particular order, each once.
+        /// Locks in no particular order, each once.
         locks: Vec<(LockKey, LockState)>,
-        /// Where to go on; `None`: these were the last ones.
+        /// Cursor of the next step; `None` after the last step.
         next: Option<Cursor>,
     },
-    /// The cursor leads nowhere: it is another store's, or that of a server that is gone.
+    /// The cursor is invalid: it belongs to another store or to a server process that no longer
+    /// exists.
     Stale,
-    /// A part of the store does not answer. The same cursor may lead on later.
+    /// A part of the store does not answer. A retry with the same cursor may succeed.
     Missing {
-        /// What does not answer.
+        /// Description of the part that does not answer.
         server: String,
     },
 }
 
-/// Where a list goes on, at any broker on the same store.
+/// Position in a listing, valid at every broker of the same store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cursor {
-    /// After this lock, in the order of keys.
+    /// Position after this lock, in the order of keys.
     After(LockKey),
-    /// Where a scan has come to.
+    /// Position in a scan.
     Scan(Scan),
 }
 
-/// A scan of the keys of one server after the other.
+/// A scan of the keys of several servers, one server after another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// The place of the server that is scanned among those of its store.
+    /// Index of the scanned server in the store.
     pub server: u16,
-    /// The process that is scanned; empty: it is to begin with any.
+    /// Id of the scanned server process; empty if the scan may start at any process.
     pub run_id: String,
-    /// What the process has said where to go on; 0 at the beginning.
-    pub at: u64,
-    /// Those of the keys to come there whose locks were listed.
+    /// Cursor returned by the server process; 0 at the beginning.
+    pub server_cursor: u64,
+    /// Hashes of the keys at the cursor whose locks have been listed already.
     pub listed: Vec<ArgumentsHash>,
-    /// The servers that were scanned to the end, where several have the same locks.
+    /// Indexes of completely scanned servers, for stores in which several servers have the same
+    /// locks.
     pub done: Vec<u16>,
 }
 
 impl Listed {
-    /// Behind the end of a list.
-    pub fn nothing() -> Self {
+    /// Returns an empty last step.
+    pub fn empty() -> Self {
         Self::Step {
             locks: Vec::new(),
             next: None,
@@ -56,11 +58,12 @@ impl Listed {
 }
 
 impl Scan {
-    /// The scan as one of this process; `None` if it was begun at another one.
-    pub fn on(self, server: u16, run_id: &str) -> Option<Self> {
+    /// Binds the scan to a server process. Returns `None` if the scan was started at another
+    /// process.
+    pub fn bind_to(self, server: u16, run_id: &str) -> Option<Self> {
         let run_id = match self.run_id.as_str() {
             "" => run_id.to_owned(),
-            begun if begun == run_id => self.run_id,
+            bound_run_id if bound_run_id == run_id => self.run_id,
             _ => return None,
         };
         Some(Self {
@@ -72,7 +75,6 @@ impl Scan {
 }
 
 impl Cursor {
-    /// The text form.
     pub fn to_text(&self) -> String {
         match self {
             Self::After(lock) => format!("after:{}:{}", lock.namespace(), lock.name()),
@@ -81,14 +83,17 @@ impl Cursor {
                 let done: Vec<_> = scan.done.iter().map(u16::to_string).collect();
                 let (listed, done) = (listed.join(","), done.join(","));
                 let Scan {
-                    server, run_id, at, ..
+                    server,
+                    run_id,
+                    server_cursor: at,
+                    ..
                 } = scan;
                 format!("scan:{server}:{run_id}:{at}:{listed}:{done}")
             }
         }
     }
 
-    /// Reads the text form; `None` if it is none.
+    /// Parses the text form. Returns `None` if `text` is malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(':')?;
         match kind {
@@ -106,9 +111,9 @@ impl Cursor {
                 Some(Self::Scan(Scan {
                     server: server.parse().ok()?,
                     run_id: (*run_id).to_owned(),
-                    at: at.parse().ok()?,
-                    listed: each(listed, ArgumentsHash::parse)?,
-                    done: each(done, |place| place.parse().ok())?,
+                    server_cursor: at.parse().ok()?,
+                    listed: parse_list(listed, ArgumentsHash::parse)?,
+                    done: parse_list(done, |server| server.parse().ok())?,
                 }))
             }
             _ => None,
@@ -116,9 +121,9 @@ impl Cursor {
     }
 }
 
-fn each<T>(list: &str, read: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
-    let words = list.split(',').filter(|word| !word.is_empty());
-    words.map(read).collect()
+fn parse_list<T>(list: &str, read: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+    let items = list.split(',').filter(|item| !item.is_empty());
+    items.map(read).collect()
 }
 
 #[cfg(test)]
@@ -134,7 +139,7 @@ mod tests {
         let scan = |listed, done| Scan {
             server: 7,
             run_id: "2f".to_owned(),
-            at: u64::MAX,
+            server_cursor: u64::MAX,
             listed,
             done,
         };

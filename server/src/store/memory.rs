@@ -1,9 +1,9 @@
-//! The store of `dev` and of single-process deployments: records in this process, lost with it.
+//! In-memory store for `dev` and single-process deployments. Its records are lost with the process.
 
 pub mod context;
-mod ended;
+mod ended_leases;
 mod entry;
-mod handoff;
+mod grant;
 mod holders;
 mod inspect;
 mod limit;
@@ -31,16 +31,17 @@ use self::{
 };
 use super::{
     Acquired, Attached, Cancelled, Change, Checked, Cursor, Event, LimitSet, Listed, Listener,
-    Outcome, Refused, Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
+    Outcome, Rejected, Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
-    ATTEMPTS_MAX, Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX,
-    FencingToken, Filter, HOLDERS_MAX, LeaseRef, LockKey, LockState, Release, RequestHash, Revoke,
-    Ttl, Via, WAITERS_MAX,
+    ATTEMPTS_MAX, AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX,
+    ExpectedAttachment, FencingToken, Filter, HOLDERS_MAX, LeaseRef, LockKey, LockState,
+    ReleaseScope, RequestHash, RevokeCommand, Ttl, WAITERS_MAX,
 };
 
-/// Records are swept after so many commands, so that idle locks cost nothing.
-const SWEEP_EVERY: u64 = 65_536;
+/// Number of commands between two sweeps of expired records, so that the records of idle locks do
+/// not accumulate.
+const SWEEP_INTERVAL: u64 = 65_536;
 
 /// The records, shared by all brokers of this process.
 pub struct Memory {
@@ -53,17 +54,17 @@ pub struct Memory {
 
 #[derive(Default)]
 struct State {
-    /// In the order of their keys, in which they are listed.
-    records: BTreeMap<LockKey, Kept>,
+    /// Records in the order of their keys, which is the order of listings.
+    records: BTreeMap<LockKey, StoredRecord>,
     listeners: HashMap<BrokerId, Listener>,
-    /// Until when brokers watch, in milliseconds since 1970.
+    /// End of each broker's watch, in milliseconds since 1970.
     watched: HashMap<BrokerId, u64>,
     commands: u64,
 }
 
-/// A record and the time, in milliseconds since 1970, after which it is forgotten.
+/// A record with the time, in milliseconds since 1970, after which it is deleted.
 #[derive(Default)]
-struct Kept {
+struct StoredRecord {
     record: Record,
     until_ms: u64,
 }
@@ -75,8 +76,8 @@ pub struct MemoryStore {
 }
 
 impl Memory {
-    /// An empty store that grants nothing for `quarantine`: leases of the process before this one
-    /// may still be trusted by their holders.
+    /// Creates an empty store that grants nothing for `quarantine`, because holders may still rely
+    /// on leases of the previous process.
     pub fn new(quarantine: Duration) -> Arc<Self> {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -92,7 +93,6 @@ impl Memory {
         })
     }
 
-    /// Connects a broker.
     pub fn connect(self: &Arc<Self>, broker: BrokerId) -> MemoryStore {
         MemoryStore {
             memory: Arc::clone(self),
@@ -114,13 +114,13 @@ impl Memory {
 impl State {
     fn sweep(&mut self, now_us: u64) {
         self.commands += 1;
-        if self.commands.is_multiple_of(SWEEP_EVERY) {
+        if self.commands.is_multiple_of(SWEEP_INTERVAL) {
             self.records
-                .retain(|_, kept| kept.until_ms >= now_us / 1_000);
+                .retain(|_, stored| stored.until_ms >= now_us / 1_000);
         }
     }
 
-    fn tell_watchers(&mut self, lock: &LockKey, changes: &[Change], now_ms: u64) {
+    fn notify_watchers(&mut self, lock: &LockKey, changes: &[Change], now_ms: u64) {
         self.watched.retain(|_, until_ms| *until_ms > now_ms);
         for broker in self.watched.keys() {
             if let Some(listener) = self.listeners.get(broker) {
@@ -143,11 +143,11 @@ impl State {
     }
 }
 
-impl Kept {
-    /// `None`: nothing is known of the lock any more.
-    fn seen(&self, now_us: u64) -> Option<LockState> {
-        let is_known = self.until_ms >= now_us / 1_000 && !self.record.is_blank();
-        is_known.then(|| self.record.get(now_us))
+impl StoredRecord {
+    /// Returns the state of the lock, or `None` if the record has expired or is blank.
+    fn record_at(&self, now_us: u64) -> Option<LockState> {
+        let is_stored = self.until_ms >= now_us / 1_000 && !self.record.is_empty();
+        is_stored.then(|| self.record.get(now_us))
     }
 }
 
@@ -162,16 +162,17 @@ impl MemoryStore {
             holders_max: HOLDERS_MAX as usize,
             entries_max: ENTRIES_MAX,
             attempts_max: ATTEMPTS_MAX,
-            told_slots_max: HOLDERS_MAX as usize,
-            ends_max: HOLDERS_MAX as usize,
+            touch_slots_max: HOLDERS_MAX as usize,
+            expirations_max: HOLDERS_MAX as usize,
         }
     }
 
-    /// Runs one verb on the lock's record and tells the brokers of the waiters that it granted.
+    /// Runs one command on the record of the lock, and notifies the brokers of the waiters that it
+    /// granted.
     fn run<T>(
         &self,
         lock: &LockKey,
-        verb: impl FnOnce(&mut Record, &Context) -> Result<Outcome<T>, Refused>,
+        verb: impl FnOnce(&mut Record, &Context) -> Result<Outcome<T>, Rejected>,
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
         let mut state = self.memory.state();
@@ -179,22 +180,22 @@ impl MemoryStore {
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;
         let is_watched = !state.watched.is_empty();
-        let kept = state.records.entry(lock.clone()).or_default();
-        if kept.until_ms < now_ms {
-            *kept = Kept::default();
+        let stored = state.records.entry(lock.clone()).or_default();
+        if stored.until_ms < now_ms {
+            *stored = StoredRecord::default();
         }
-        kept.record.watched.is_on = is_watched;
-        let outcome = verb(&mut kept.record, &context);
-        let changes = std::mem::take(&mut kept.record.watched.changes);
-        let ended = std::mem::take(&mut kept.record.endings);
-        kept.until_ms = kept
+        stored.record.change_log.is_on = is_watched;
+        let outcome = verb(&mut stored.record, &context);
+        let changes = std::mem::take(&mut stored.record.change_log.changes);
+        let ended = std::mem::take(&mut stored.record.end_events);
+        stored.until_ms = stored
             .until_ms
-            .max(kept.record.horizon_ms().max(now_ms) + kept.record.keep_ms());
-        if kept.record.is_blank() {
+            .max(stored.record.expires_after_ms().max(now_ms) + stored.record.retention_ms());
+        if stored.record.is_empty() {
             state.records.remove(lock);
         }
         if !changes.is_empty() {
-            state.tell_watchers(lock, &changes, now_ms);
+            state.notify_watchers(lock, &changes, now_ms);
         }
         if let Some(listener) = state.listeners.get(&self.broker) {
             for ending in ended {
@@ -209,7 +210,7 @@ impl MemoryStore {
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
         self.run(&acquire.lock, |record, context| {
             record.acquire(context, acquire)
         })
@@ -219,10 +220,10 @@ impl Store for MemoryStore {
         &self,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
-        via: Via,
+        via: ExpectedAttachment,
     ) -> Result<Renewed, StoreError> {
         self.run(&lease.lock, |record, context| {
-            Ok(Outcome::silent(record.renew(context, lease, ttl, via)?))
+            Ok(Outcome::reply_only(record.renew(context, lease, ttl, via)?))
         })
     }
 
@@ -235,8 +236,8 @@ impl Store for MemoryStore {
     async fn release(
         &self,
         lease: &LeaseRef,
-        release: Release,
-        via: Via,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
     ) -> Result<Released, StoreError> {
         self.run(&lease.lock, |record, context| {
             Ok(record.release(context, lease, release, via))
@@ -268,16 +269,16 @@ impl Store for MemoryStore {
         Ok(set)
     }
 
-    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
         let revoked = self.run(&revoke.lock, |record, context| {
             record.revoke(context, revoke)
         })?;
-        if let Some(revocation) = revoked.to_tell(revoke)
+        if let Some(revocation) = revoked.to_revocation(revoke)
             && let Some(listener) = self
                 .memory
                 .state()
                 .listeners
-                .get(&revocation.on.stream.broker)
+                .get(&revocation.attachment.stream.broker)
         {
             listener(Event::Revoked(revoke.lock.clone(), revocation));
         }
@@ -287,24 +288,27 @@ impl Store for MemoryStore {
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let now_us = self.memory.now_us();
         let state = self.memory.state();
-        Ok(state.records.get(lock).and_then(|kept| kept.seen(now_us)))
+        Ok(state
+            .records
+            .get(lock)
+            .and_then(|stored| stored.record_at(now_us)))
     }
 
     async fn list(
         &self,
         filter: &Filter,
         from: Option<&Cursor>,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError> {
-        Ok(list::step(&self.memory, filter, from, most))
+        Ok(list::step(&self.memory, filter, from, page_max))
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
         let context = self.context();
         let state = self.memory.state();
-        let kept = state.records.get(lock);
-        let kept = kept.filter(|kept| kept.until_ms >= context.now_us / 1_000);
-        let checked = kept.map(|kept| kept.record.check(&context, token));
+        let stored = state.records.get(lock);
+        let stored = stored.filter(|stored| stored.until_ms >= context.now_us / 1_000);
+        let checked = stored.map(|stored| stored.record.check(&context, token));
         Ok(checked.transpose()?.unwrap_or(Checked::Unknown))
     }
 
@@ -339,11 +343,11 @@ impl Drop for MemoryStore {
     }
 }
 
-impl From<Refused> for StoreError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Recovering { retry_after_ms } => Self::Recovering { retry_after_ms },
-            Refused::Late | Refused::NoEra => Self::NotNow(refused.to_string()),
+impl From<Rejected> for StoreError {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::Recovering { retry_after_ms } => Self::Recovering { retry_after_ms },
+            Rejected::DeadlinePassed | Rejected::NoEra => Self::NotExecuted(rejected.to_string()),
         }
     }
 }

@@ -1,40 +1,40 @@
-//! The Redis store: each verb is one script, run on the one verified node that has the lock.
+//! Redis store. Each verb is one script, which runs on the verified node that has the lock.
 
-mod answers;
-mod batches;
-pub(in crate::store) mod changes;
+mod batcher;
+mod clock_skew;
 mod clock_step;
-mod clocks;
 mod cluster;
-mod complaints;
+mod connect;
 pub mod connection;
-pub mod decide;
+pub mod credentials;
 pub mod era;
-mod former;
+pub mod era_decision;
+mod era_sync;
+pub mod error_table;
+mod former_master;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod gate;
+mod health_check;
 pub mod init;
 pub(super) mod list;
-pub mod login;
+pub mod location;
+mod log_throttle;
 pub mod node;
-mod nodes;
-mod open;
-mod owner;
-pub mod place;
-mod probe;
-pub mod refusal;
+mod owner_codec;
+pub(super) mod pubsub;
 mod replication;
+mod replication_barrier;
+mod reply;
+mod routing;
+pub(super) mod scan_batch;
 pub mod script;
+mod script_span;
 pub mod scripts;
-mod settle;
 mod silence;
-pub(super) mod slice;
 pub mod supervisor;
 pub mod tls;
-pub(super) mod told;
-mod traced;
 mod verify;
+pub(in crate::store) mod watch_interest;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -46,57 +46,58 @@ use fred::types::Value;
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::answers::Answer;
+pub use self::reply::ScriptReply;
 use self::{
-    changes::Watching,
     cluster::{Router, slot::slot_of},
     connection::{NodeError, RedisConfig},
-    node::{Missed, Node},
-    nodes::{Nodes, Target},
-    place::Place,
-    refusal::Refusal,
+    error_table::ErrorClass,
+    location::StoreLocation,
+    node::{Node, ScriptError},
+    pubsub::event_handler,
+    routing::{Route, Topology},
     scripts::{Command, Preamble, Scripts, Verb},
     supervisor::{Channel, Subscription, Supervisor},
-    told::tell,
+    watch_interest::WatchInterest,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, Ending, EraId, Event, HandOff, LimitSet,
-    Listed, Listener, Moved, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Attached, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LimitSet,
+    Listed, Listener, MovedLease, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, LeaseRef,
-    LockKey, LockState, Release, RequestHash, Revoke, SHOWN_MAX, Ttl, Via, WAITERS_MAX,
+    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
+    FencingToken, Filter, INSPECT_ENTRIES_MAX, LeaseRef, LockKey, LockState, ReleaseScope,
+    RequestHash, RevokeCommand, Ttl, WAITERS_MAX,
 };
 
 pub mod decode {
-    //! The answers of the scripts, for those who run them by themselves.
-    pub use super::answers::{
-        Voted, acquired, attached, cancelled, checked, limit_set, released, renewed, revoked,
+    //! Decoders of script replies, for code that runs the scripts directly.
+    pub use super::reply::{
+        VoteReply, acquired, attached, cancelled, checked, limit_set, released, renewed, revoked,
         state, touched, voted,
     };
 
-    /// One of them.
+    /// A function that decodes the reply of one verb.
     pub type Decode<T> = fn(
         fred::types::Value,
         crate::lock::BrokerId,
-    ) -> Result<super::Answer<T>, crate::store::StoreError>;
+    ) -> Result<super::ScriptReply<T>, crate::store::StoreError>;
 }
 
-/// A call is answered within a second, whatever the store does.
-const WITHIN: Duration = Duration::from_millis(900);
+/// Time limit of a call: within a second the caller has a reply, whatever the store does.
+const CALL_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// One broker's connection to Redis.
+/// A store that keeps its locks in Redis, used by one broker.
 pub struct RedisStore {
     broker: BrokerId,
     key_prefix: String,
     scripts: Scripts,
-    nodes: Nodes,
+    topology: Topology,
     listener: Arc<OnceLock<Listener>>,
-    watching: Arc<Watching>,
+    watch_interest: Arc<WatchInterest>,
 }
 
 impl RedisStore {
-    /// Connects and verifies, or says in a plain sentence why that cannot be.
+    /// Connects to the server and verifies it. Returns an error in plain sentences if that fails.
     pub async fn start(
         config: RedisConfig,
         broker: BrokerId,
@@ -108,31 +109,31 @@ impl RedisStore {
         let messages_max = config.messages_max;
         let all = scripts.all();
         let listener = Arc::new(OnceLock::new());
-        let watching = Arc::new(Watching::nobody());
-        let (hears, prefix) = (Arc::clone(&watching), key_prefix.clone());
+        let watch_interest = Arc::new(WatchInterest::none());
+        let (interest, prefix) = (Arc::clone(&watch_interest), key_prefix.clone());
         let channel = Channel {
             name: format!("{key_prefix}b:{broker}"),
-            of_all: changes::channel(&key_prefix),
+            shared_name: watch_interest::channel(&key_prefix),
             messages_max,
         };
-        let tell = tell(Arc::clone(&listener), prefix, broker, hears);
-        let subscription = Subscription { channel, tell };
-        let nodes = match config.place.clone() {
-            Place::Cluster(seeds) => {
+        let on_event = event_handler(Arc::clone(&listener), prefix, broker, interest);
+        let subscription = Subscription { channel, on_event };
+        let nodes = match config.location.clone() {
+            StoreLocation::Cluster(seeds) => {
                 let router = Router::start((config, seeds), all, subscription, tasks, stop);
-                Nodes::Cluster(router.await?)
+                Topology::Cluster(router.await?)
             }
-            Place::Server(_) | Place::Sentinel(_) => {
-                Nodes::One(Supervisor::start(config, all, subscription, tasks, stop).await?)
+            StoreLocation::Server(_) | StoreLocation::Sentinel(_) => {
+                Topology::Single(Supervisor::start(config, all, subscription, tasks, stop).await?)
             }
         };
         Ok(Self {
             broker,
             key_prefix,
             scripts,
-            nodes,
+            topology: nodes,
             listener,
-            watching,
+            watch_interest,
         })
     }
 
@@ -141,125 +142,129 @@ impl RedisStore {
         lock: &LockKey,
         verb: Verb,
         command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
-        decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
+        decode: fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>,
     ) -> Result<T, StoreError> {
         let (_, reply) = self.run_on_node(lock, verb, command, decode).await?;
         Ok(reply)
     }
 
-    /// Runs one script. What it granted to waiters of this broker goes out as events; those of
-    /// other brokers were told by the script itself.
+    /// Runs one script. Grants to waiters of this broker are sent as events. The script itself has
+    /// notified the other brokers of grants to their waiters.
     async fn run_on_node<T>(
         &self,
         lock: &LockKey,
         verb: Verb,
         command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
-        decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
-    ) -> Result<(Target, T), StoreError> {
-        let mut course = self.nodes.course(lock, verb, WITHIN);
-        let (target, sent, answer) = loop {
-            let target = self.nodes.target(&mut course).await?;
+        decode: fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>,
+    ) -> Result<(Route, T), StoreError> {
+        let mut route_state = self.topology.start_route(lock, verb, CALL_TIMEOUT);
+        let (route, sent, script_reply) = loop {
+            let route = self.topology.next_route(&mut route_state).await?;
             let sent = Instant::now();
-            let answer = self.eval(&target, verb, &command, decode);
-            let answer = self.nodes.answered(&mut course, &target, answer).await?;
-            if let Some(answer) = answer {
-                break (target, sent, answer);
+            let script_reply = self.eval(&route, verb, &command, decode);
+            let script_reply = self
+                .topology
+                .follow_reply(&mut route_state, &route, script_reply)
+                .await?;
+            if let Some(script_reply) = script_reply {
+                break (route, sent, script_reply);
             }
         };
-        self.tell_ended(lock, answer.ended);
+        self.report_ended(lock, script_reply.ended);
         let Outcome {
             reply,
             hand_offs,
             moved,
-        } = answer.outcome.map_err(|refused| target.refused(refused))?;
-        self.publish((lock, &target.node), (hand_offs, sent), moved);
-        if answer.more {
-            self.look_at_more(&target, lock).await;
+        } = script_reply
+            .outcome
+            .map_err(|rejected| route.rejection(rejected))?;
+        self.report_outcome((lock, &route.node), (hand_offs, sent), moved);
+        if script_reply.more {
+            self.grant_to_more(&route, lock).await;
         }
-        Ok((target, reply))
+        Ok((route, reply))
     }
 
     async fn eval<T>(
         &self,
-        target: &Target,
+        route: &Route,
         verb: Verb,
         command: &(impl Fn(&Preamble<'_>) -> Command + Sync),
-        decode: fn(Value, BrokerId) -> Result<Answer<T>, StoreError>,
-    ) -> Result<Answer<T>, Missed> {
-        let node = &target.node;
+        decode: fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>,
+    ) -> Result<ScriptReply<T>, ScriptError> {
+        let node = &route.node;
         let command = || {
             command(&Preamble {
                 key_prefix: &self.key_prefix,
                 broker: self.broker,
                 not_after_ms: node.not_after_ms(),
-                era_id: target.era_id(),
-                era_tag: target.era_tag(),
+                era_id: route.era_id(),
+                era_tag: route.era_tag(),
                 is_sharded: node.shards().is_some(),
-                is_watched: self.watching.is_on(),
+                is_watched: self.watch_interest.is_active(),
             })
         };
         let script = self.scripts.get(verb);
-        let value = node.try_eval(script, target.way, &command).await?;
-        let answer = decode(value, self.broker).map_err(|error| {
-            node.complain(Refusal::ODD_REPLY, &error.to_string(), &command);
-            Missed::Failed(error)
+        let value = node.try_eval(script, route.mode, &command).await?;
+        let reply = decode(value, self.broker).map_err(|error| {
+            node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &command);
+            ScriptError::Failed(error)
         })?;
-        node.saw_time(answer.now_ms);
-        Ok(answer)
+        node.observe_time(reply.now_ms);
+        Ok(reply)
     }
 
-    /// Tells this broker of the leases whose time its command found to be over.
-    fn tell_ended(&self, lock: &LockKey, ended: Vec<Ending>) {
+    /// Sends an event for each lease that a command of this broker found to be expired.
+    fn report_ended(&self, lock: &LockKey, ended: Vec<LeaseEndEvent>) {
         let ended = ended.into_iter();
-        ended.for_each(|ending| self.tell(Event::Ended(lock.clone(), ending)));
+        ended.for_each(|ending| self.emit(Event::Ended(lock.clone(), ending)));
     }
 
-    /// A script looks at a bounded number of waiters; this goes on where it stopped. A failure is
-    /// repaired by the next touch of any broker that has waiters for the lock.
-    async fn look_at_more(&self, target: &Target, lock: &LockKey) {
+    /// Grants the lock to further waiters. A script examines a bounded number of waiters, and each
+    /// touch continues where the last script stopped. After a failure the next touch of any broker
+    /// with waiters for the lock continues.
+    async fn grant_to_more(&self, route: &Route, lock: &LockKey) {
         loop {
             let touch = |preamble: &Preamble<'_>| preamble.touch(lock, 1);
             let sent = Instant::now();
-            let answer = self
-                .eval(target, Verb::Touch, &touch, answers::touched)
-                .await;
-            let Ok(Answer {
+            let reply = self.eval(route, Verb::Touch, &touch, reply::touched).await;
+            let Ok(ScriptReply {
                 outcome: Ok(outcome),
                 more,
                 ended,
                 ..
-            }) = answer
+            }) = reply
             else {
                 return;
             };
-            self.tell_ended(lock, ended);
+            self.report_ended(lock, ended);
             if outcome.reply.rejoin {
-                self.tell(Event::Rejoin(lock.clone()));
+                self.emit(Event::Rejoin(lock.clone()));
             }
-            self.publish((lock, &target.node), (outcome.hand_offs, sent), None);
+            self.report_outcome((lock, &route.node), (outcome.hand_offs, sent), None);
             if !more {
                 return;
             }
         }
     }
 
-    fn publish(
+    fn report_outcome(
         &self,
         (lock, node): (&LockKey, &Node),
         (hand_offs, sent): (Vec<HandOff>, Instant),
-        moved: Option<Moved>,
+        moved: Option<MovedLease>,
     ) {
         if let Some(moved) = moved.filter(|moved| moved.from.stream.broker == self.broker) {
-            self.tell(Event::Moved(lock.clone(), moved));
+            self.emit(Event::Moved(lock.clone(), moved));
         }
-        for hand_off in node.to_be_claimed(hand_offs) {
+        for hand_off in node.mark_provisional(hand_offs) {
             if hand_off.broker == self.broker {
-                self.tell(Event::HandOff(lock.clone(), hand_off, Some(sent)));
+                self.emit(Event::HandOff(lock.clone(), hand_off, Some(sent)));
             }
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         if let Some(listener) = self.listener.get() {
             listener(event);
         }
@@ -268,19 +273,19 @@ impl RedisStore {
 
 #[async_trait]
 impl Store for RedisStore {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.acquire(acquire, WAITERS_MAX);
-        let run = self.run_on_node(&acquire.lock, Verb::Acquire, command, answers::acquired);
-        let (target, mut acquired) = run.await?;
+        let run = self.run_on_node(&acquire.lock, Verb::Acquire, command, reply::acquired);
+        let (route, mut acquired) = run.await?;
         if let Acquired::Granted(_) = acquired {
-            target.node.replicated().await?;
+            route.node.replicated().await?;
         }
         if let Acquired::Queued {
             next_event_ms, era, ..
         } = &mut acquired
         {
-            hear(&target.node, &acquire.lock, next_event_ms).await;
-            *era = EraId::new(target.era_id());
+            hear(&route.node, &acquire.lock, next_event_ms).await;
+            *era = EraId::new(route.era_id());
         }
         Ok(acquired)
     }
@@ -289,31 +294,31 @@ impl Store for RedisStore {
         &self,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
-        via: Via,
+        via: ExpectedAttachment,
     ) -> Result<Renewed, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl, via);
-        let run = self.run_on_node(&lease.lock, Verb::Renew, command, answers::renewed);
-        let (target, renewed) = run.await?;
+        let run = self.run_on_node(&lease.lock, Verb::Renew, command, reply::renewed);
+        let (route, renewed) = run.await?;
         if let Renewed::Extended(_) = renewed {
-            target.node.replicated().await?;
+            route.node.replicated().await?;
         }
         Ok(renewed)
     }
 
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.attach(lease, to);
-        self.run(&lease.lock, Verb::Attach, command, answers::attached)
+        self.run(&lease.lock, Verb::Attach, command, reply::attached)
             .await
     }
 
     async fn release(
         &self,
         lease: &LeaseRef,
-        release: Release,
-        via: Via,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
     ) -> Result<Released, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.release(lease, release, via);
-        self.run(&lease.lock, Verb::Release, command, answers::released)
+        self.run(&lease.lock, Verb::Release, command, reply::released)
             .await
     }
 
@@ -324,74 +329,74 @@ impl Store for RedisStore {
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.cancel(lock, request, attempt);
-        self.run(lock, Verb::Cancel, command, answers::cancelled)
+        self.run(lock, Verb::Cancel, command, reply::cancelled)
             .await
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
         let touch = async |from| {
             let command = move |preamble: &Preamble<'_>| preamble.touch(lock, from);
-            let run = self.run_on_node(lock, Verb::Touch, command, answers::touched);
+            let run = self.run_on_node(lock, Verb::Touch, command, reply::touched);
             run.await
         };
-        let (mut target, mut touched) = touch(1).await?;
+        let (mut route, mut touched) = touch(1).await?;
         while let Some(from) = touched.more_from.take() {
             let more;
-            (target, more) = touch(from).await?;
+            (route, more) = touch(from).await?;
             touched.held.extend(more.held);
             touched.rejoin |= more.rejoin;
             touched.more_from = more.more_from;
         }
-        hear(&target.node, lock, &mut touched.next_event_ms).await;
+        hear(&route.node, lock, &mut touched.next_event_ms).await;
         Ok(Touched {
-            held: target.node.to_be_claimed(touched.held),
-            era: EraId::new(target.era_id()),
+            held: route.node.mark_provisional(touched.held),
+            era: EraId::new(route.era_id()),
             ..touched
         })
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.set_limit(lock, limit);
-        self.run(lock, Verb::SetLimit, command, answers::limit_set)
+        self.run(lock, Verb::SetLimit, command, reply::limit_set)
             .await
     }
 
-    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.revoke(revoke);
-        let revoked = self.run(&revoke.lock, Verb::Revoke, command, answers::revoked);
+        let revoked = self.run(&revoke.lock, Verb::Revoke, command, reply::revoked);
         let revoked = revoked.await?;
-        if let Some(revocation) = revoked.to_tell(revoke)
-            && revocation.on.stream.broker == self.broker
+        if let Some(revocation) = revoked.to_revocation(revoke)
+            && revocation.attachment.stream.broker == self.broker
         {
-            self.tell(Event::Revoked(revoke.lock.clone(), revocation));
+            self.emit(Event::Revoked(revoke.lock.clone(), revocation));
         }
         Ok(revoked)
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.get(lock, SHOWN_MAX);
-        self.run(lock, Verb::Get, command, answers::state).await
+        let command = |preamble: &Preamble<'_>| preamble.get(lock, INSPECT_ENTRIES_MAX);
+        self.run(lock, Verb::Get, command, reply::state).await
     }
 
     async fn list(
         &self,
         filter: &Filter,
         from: Option<&Cursor>,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError> {
-        list::step(self, filter, from, most).await
+        list::list_step(self, filter, from, page_max).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.check(lock, token);
-        self.run(lock, Verb::Check, command, answers::checked).await
+        self.run(lock, Verb::Check, command, reply::checked).await
     }
 
     async fn watch(&self) -> Result<(), StoreError> {
-        let node = self.nodes.any(WITHIN).await?;
-        let channel = changes::channel(&self.key_prefix);
+        let node = self.topology.any_node(CALL_TIMEOUT).await?;
+        let channel = watch_interest::channel(&self.key_prefix);
         node.publish(&channel, &channel).await?;
-        self.watching.heard();
+        self.watch_interest.refresh();
         Ok(())
     }
 
@@ -400,11 +405,11 @@ impl Store for RedisStore {
     }
 
     fn recovering_ms(&self) -> Option<u64> {
-        self.nodes.recovering_ms()
+        self.topology.recovering_ms()
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        self.nodes.deployment_key(WITHIN).await
+        self.topology.deployment_key(CALL_TIMEOUT).await
     }
 
     fn listen(&self, listener: Listener) {
@@ -412,11 +417,12 @@ impl Store for RedisStore {
     }
 }
 
-/// Where brokers listen to sharded channels: has the node hear of a line in which calls of this broker
-/// wait. If it did not until now the line is to be touched at once.
+/// Subscribes the node to the sharded channel of the lock's slot if brokers use sharded channels,
+/// because a call of this broker waits in the queue of that lock. If the subscription is new, the
+/// lock is to be touched at once.
 async fn hear(node: &Node, lock: &LockKey, next_event_ms: &mut u64) {
     if let Some(shards) = node.shards()
-        && shards.hear(slot_of(lock)).await
+        && shards.ensure_subscribed(slot_of(lock)).await
     {
         *next_event_ms = 1;
     }

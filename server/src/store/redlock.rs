@@ -1,19 +1,19 @@
 //! The RedLock store: several independent Redis masters, of which a quorum must hold a lock.
 
-mod election;
-mod endings;
+mod cancel_quorum;
+mod end_dedup;
+mod grant_attempts;
 pub mod init;
-mod keeper;
-mod line;
-mod lines;
 mod list;
-mod member;
+mod local_queue;
+mod local_queues;
+mod merge;
+mod node_client;
 mod nodes;
+mod queue_worker;
+mod quorum;
+mod quorum_acquire;
 mod start;
-mod taken;
-mod taken_back;
-mod tally;
-mod verdicts;
 mod vote;
 mod votes;
 
@@ -29,142 +29,170 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::start::{check_addresses, nodes};
 use self::{
-    election::{Elected, Wants},
-    line::{Answer, Joined, Left, Standing},
-    lines::Lines,
-    member::Question,
+    cancel_quorum::CancelQuorum,
+    grant_attempts::CancelTarget,
+    local_queue::{EnqueueResult, FirstReplyReceiver, LeaveResult, QueueRank},
+    local_queues::LocalQueues,
+    merge::InspectQuorum,
+    node_client::QuorumCall,
     nodes::Nodes,
-    taken::TakeBack,
-    taken_back::TakenBack,
-    tally::Together,
-    verdicts::Seen,
+    quorum::QuorumResult,
+    quorum_acquire::{QuorumOutcome, QuorumRequest},
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, Moved,
+    Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, MovedLease,
     Released, Renewed, Revoked, Store, StoreError, Touched,
     redis::{
         decode,
-        scripts::{Tells, Verb},
+        scripts::{NotifyMode, Verb},
     },
 };
 use crate::lock::{
-    Acquire, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter, Grant, LeaseRef,
-    LockKey, LockState, Mode, Release, RequestHash, Revoke, SHOWN_MAX, Ttl, Under, Via,
+    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
+    FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseBinding, LeaseRef, LockKey, LockState,
+    Mode, ReleaseScope, RequestHash, RevokeCommand, Ttl,
 };
 
-/// A call is answered within a second, whatever the nodes do.
-const WITHIN: Duration = Duration::from_millis(900);
-/// Nodes tell of a release one after the other, and other brokers hear of it, too.
-const AFTER_RELEASE_MS: std::ops::Range<u64> = 1..10;
+/// Time limit for the replies of the nodes, so that each call is answered within a second.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(900);
+/// Random delay after the notification of a release. The nodes send this notification one after
+/// another, and other brokers receive it as well.
+const RELEASE_DELAY_MS: std::ops::Range<u64> = 1..10;
 
-const EXCLUSIVE_ONLY: &str = "locks on several independent Redis servers are exclusive: shared locks \
-    and semaphores would have to be counted, and no server knows of all their holders";
-const NO_LIMITS: &str =
-    "locks on several independent Redis servers are exclusive, and have no limits to set";
+const EXCLUSIVE_ONLY: &str = "a RedLock store supports only exclusive locks: shared locks and \
+                              semaphores need a count of all holders, which no server has";
+const NO_LIMITS: &str = "a RedLock store supports only exclusive locks, which have no limit";
 
-const NO_WATCH: &str = "locks on several independent Redis servers cannot be watched: no server knows \
-    what the others granted. List them instead";
+const NO_WATCH: &str = "a RedLock store does not support watches: no server receives the grants of \
+                        the others. List the locks instead";
 
 /// One broker's connection to the nodes.
-pub struct RedlockStore(Arc<Shared>);
+pub struct RedlockStore(Arc<RedlockState>);
 
-/// What the store's tasks share.
-struct Shared {
+/// State shared by the tasks of the store.
+struct RedlockState {
     broker: BrokerId,
     nodes: Nodes,
-    lines: Arc<Lines>,
+    queues: Arc<LocalQueues>,
     deployment_key: DeploymentKey,
     listener: Arc<OnceLock<Listener>>,
     stop: CancellationToken,
 }
 
-impl Shared {
-    /// Asks the nodes for what a call has already.
-    async fn ask(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
-        let elected = self.elect(acquire, false).await?;
-        Ok(elected.told(self.lines.length(&acquire.lock)))
+impl RedlockState {
+    /// Queries the nodes for a grant that the call already has. Never makes a new grant.
+    async fn ask(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
+        let elected = self.acquire_on_quorum(acquire, false).await?;
+        Ok(elected.into_reply(self.queues.length(&acquire.lock)))
     }
 
-    async fn elect(&self, acquire: &Acquire, new: bool) -> Result<Elected, StoreError> {
-        let tells = Tells::Never;
-        let elected = self.nodes.elect(acquire, Wants { new, tells }).await?;
-        if let Elected::Granted(_, moved) = &elected {
-            self.tell_moved(&acquire.lock, *moved);
+    async fn acquire_on_quorum(
+        &self,
+        acquire: &AcquireCommand,
+        new: bool,
+    ) -> Result<QuorumOutcome, StoreError> {
+        let notify = NotifyMode::Never;
+        let elected = self
+            .nodes
+            .acquire_on_quorum(
+                acquire,
+                QuorumRequest {
+                    allows_new_grant: new,
+                    notify,
+                },
+            )
+            .await?;
+        if let QuorumOutcome::Granted(_, moved) = &elected {
+            self.send_moved(&acquire.lock, *moved);
         }
         Ok(elected)
     }
 
-    /// Asks the nodes for a call that does not wait. While only parts of the lock are taken it tries
-    /// on as the first in line, for half a second: else all who try at once might get nothing.
-    async fn try_now(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, StoreError> {
+    /// Runs a call that does not wait. If several calls each hold the lock at some nodes, the call
+    /// retries at the head of the queue for half a second. Otherwise calls that try at the same
+    /// time might all fail.
+    async fn acquire_without_wait(
+        self: &Arc<Self>,
+        acquire: &AcquireCommand,
+    ) -> Result<Acquired, StoreError> {
         let lock = &acquire.lock;
-        let is_free = self.lines.length(lock) == 0;
-        let elected = self.elect(acquire, is_free).await?;
+        let is_free = self.queues.length(lock) == 0;
+        let elected = self.acquire_on_quorum(acquire, is_free).await?;
         if is_free && elected.is_split() {
-            if let Joined::First(answer) = self.enter(acquire) {
-                return first(answer).await;
+            if let EnqueueResult::First(receiver) = self.enqueue(acquire) {
+                return first_reply(receiver).await;
             }
-            // Another call of this broker was sooner.
-            self.lines.leave(lock, acquire.request, acquire.attempt);
+            // Another call of this broker joined the queue first.
+            self.queues
+                .remove_attempt(lock, acquire.request, acquire.attempt);
         }
-        Ok(elected.told(self.lines.length(lock)))
+        Ok(elected.into_reply(self.queues.length(lock)))
     }
 
-    fn enter(self: &Arc<Self>, acquire: &Acquire) -> Joined {
-        let (joined, is_new) = self.lines.join(acquire);
+    fn enqueue(self: &Arc<Self>, acquire: &AcquireCommand) -> EnqueueResult {
+        let (joined, is_new) = self.queues.enqueue(acquire);
         if is_new {
-            let keeper = Arc::clone(self).keep_line(acquire.lock.clone());
-            self.nodes.tasks().spawn(keeper);
+            let worker = Arc::clone(self).run_queue(acquire.lock.clone());
+            self.nodes.tasks().spawn(worker);
         }
         joined
     }
 
-    /// The first to come asks the nodes at once. Who comes later may hold the lock already, and else
-    /// waits for its turn.
-    async fn join(self: &Arc<Self>, acquire: &Acquire) -> Result<Acquired, StoreError> {
+    /// Enqueues a call. The first call in the queue requests the lock from the nodes at once. A
+    /// later call first checks whether it already holds the lock, and otherwise waits in the queue.
+    async fn enqueue_and_wait(
+        self: &Arc<Self>,
+        acquire: &AcquireCommand,
+    ) -> Result<Acquired, StoreError> {
         let lock = &acquire.lock;
-        let standing = match self.enter(acquire) {
-            Joined::Refused(refused) => return Ok(refused),
-            Joined::Again(standing) => return Ok(queued(standing)),
-            Joined::First(answer) => return first(answer).await,
-            Joined::Behind(standing) => standing,
+        let rank = match self.enqueue(acquire) {
+            EnqueueResult::Rejected(rejection) => return Ok(rejection),
+            EnqueueResult::AlreadyQueued(rank) => return Ok(queued(rank)),
+            EnqueueResult::First(receiver) => return first_reply(receiver).await,
+            EnqueueResult::Queued(rank) => rank,
         };
         match self.ask(acquire).await {
-            Ok(Acquired::Held(_)) => Ok(queued(standing)),
-            Err(StoreError::Recovering { .. }) if acquire.rejoin => Ok(queued(standing)),
-            known => {
-                self.lines.leave(lock, acquire.request, acquire.attempt);
-                known
+            Ok(Acquired::Held(_)) => Ok(queued(rank)),
+            Err(StoreError::Recovering { .. }) if acquire.rejoin => Ok(queued(rank)),
+            result => {
+                self.queues
+                    .remove_attempt(lock, acquire.request, acquire.attempt);
+                result
             }
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn send_event(&self, event: Event) {
         if let Some(listener) = self.listener.get() {
             listener(event);
         }
     }
 
-    /// A lease has left a stream. Streams of other brokers were told by the nodes.
-    fn tell_moved(&self, lock: &LockKey, moved: Option<Moved>) {
+    /// Sends [`Event::Moved`] for a lease that has left a stream of this broker. The nodes notify
+    /// the brokers of other streams.
+    fn send_moved(&self, lock: &LockKey, moved: Option<MovedLease>) {
         if let Some(moved) = moved.filter(|moved| moved.from.stream.broker == self.broker) {
-            self.tell(Event::Moved(lock.clone(), moved));
+            self.send_event(Event::Moved(lock.clone(), moved));
         }
     }
 }
 
 #[async_trait]
 impl Store for RedlockStore {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
         let Self(shared) = self;
         if acquire.mode != Mode::Exclusive {
             return Err(StoreError::Unsupported(EXCLUSIVE_ONLY));
         }
-        match acquire.under {
-            // An entry never waits, and needs nothing new.
-            Under::Grant(_) => shared.ask(acquire).await,
-            Under::NewLease | Under::Lease if acquire.wait_ms > 0 => shared.join(acquire).await,
-            Under::NewLease | Under::Lease => shared.try_now(acquire).await,
+        match acquire.binding {
+            // A re-entry never waits and needs no new grant.
+            LeaseBinding::Reentry(_) => shared.ask(acquire).await,
+            LeaseBinding::New | LeaseBinding::Existing if acquire.wait_ms > 0 => {
+                shared.enqueue_and_wait(acquire).await
+            }
+            LeaseBinding::New | LeaseBinding::Existing => {
+                shared.acquire_without_wait(acquire).await
+            }
         }
     }
 
@@ -172,57 +200,72 @@ impl Store for RedlockStore {
         &self,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
-        via: Via,
+        via: ExpectedAttachment,
     ) -> Result<Renewed, StoreError> {
-        let asked = lease.clone();
-        let question = Question::new(Verb::Renew, decode::renewed, move |preamble| {
-            preamble.renew(&asked, ttl, via)
+        let requested = lease.clone();
+        let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
+            preamble.renew(&requested, ttl, via)
         });
-        let (read, ends) = (verdicts::extended, verdicts::ends_renewed);
-        let together = self.0.nodes.settle_life(&question, read, ends).await?;
-        Ok(match verdicts::renewed(together) {
-            Renewed::Extended(grant) => Renewed::Extended(self.with_line(&lease.lock, grant)),
-            refused @ (Renewed::Elsewhere
+        let (read, ends) = (merge::extended, merge::knows_lease_ended_on_renew);
+        let result = self
+            .0
+            .nodes
+            .ask_quorum_about_liveness(&call, read, ends)
+            .await?;
+        Ok(match merge::renewed(result) {
+            Renewed::Extended(grant) => Renewed::Extended(self.with_queue(&lease.lock, grant)),
+            rejection @ (Renewed::Elsewhere
             | Renewed::MaxHold
             | Renewed::Revoked { .. }
             | Renewed::Expired
             | Renewed::Released
-            | Renewed::NotFound) => refused,
+            | Renewed::NotFound) => rejection,
         })
     }
 
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
-        let asked = lease.clone();
-        let question = Question::new(Verb::Attach, decode::attached, move |preamble| {
-            preamble.attach(&asked, to)
+        let requested = lease.clone();
+        let call = QuorumCall::new(Verb::Attach, decode::attached, move |preamble| {
+            preamble.attach(&requested, to)
         });
-        let (read, ends) = (verdicts::attached, verdicts::ends_attached);
-        let attached = match self.0.nodes.settle_life(&question, read, ends).await? {
-            Together::Refused(refusals) => return Ok(verdicts::not_attached(refusals)),
-            Together::Wanted(attached) => attached,
+        let (read, ends) = (merge::attached, merge::knows_lease_ended_on_attach);
+        let attached = match self
+            .0
+            .nodes
+            .ask_quorum_about_liveness(&call, read, ends)
+            .await?
+        {
+            QuorumResult::Rejected(rejections) => return Ok(merge::not_attached(rejections)),
+            QuorumResult::Wanted(attached) => attached,
         };
         let moved = attached.iter().find_map(|(_, moved)| *moved);
-        self.0.tell_moved(&lease.lock, moved);
+        self.0.send_moved(&lease.lock, moved);
         let grants: Vec<_> = attached.into_iter().map(|(grant, _)| grant).collect();
-        let grant = verdicts::one_grant(&grants);
+        let grant = merge::one_grant(&grants);
         Ok(grant.map_or(Attached::NotFound, |grant| {
-            Attached::Attached(self.with_line(&lease.lock, grant))
+            Attached::Attached(self.with_queue(&lease.lock, grant))
         }))
     }
 
     async fn release(
         &self,
         lease: &LeaseRef,
-        release: Release,
-        via: Via,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
     ) -> Result<Released, StoreError> {
-        let asked = lease.clone();
-        let question = Question::new(Verb::Release, decode::released, move |preamble| {
-            preamble.release(&asked, release, via).telling()
+        let requested = lease.clone();
+        let call = QuorumCall::new(Verb::Release, decode::released, move |preamble| {
+            preamble
+                .release(&requested, release, via)
+                .with_release_notification()
         });
-        let together = self.0.nodes.settle(&question, verdicts::given_back).await?;
-        self.0.lines.wake(&lease.lock, Duration::ZERO);
-        Ok(verdicts::released(together))
+        let result = self
+            .0
+            .nodes
+            .ask_quorum(&call, merge::merge_released)
+            .await?;
+        self.0.queues.wake(&lease.lock, Duration::ZERO);
+        Ok(merge::released(result))
     }
 
     async fn cancel(
@@ -232,31 +275,35 @@ impl Store for RedlockStore {
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
         let Self(shared) = self;
-        let by = match shared.lines.leave(lock, request, attempt) {
-            (Left::NotHere, TakeBack::Attempt(by)) if by == attempt => by,
-            (left, take_back) => {
-                // It may be under way to the nodes, all the same.
-                shared.nodes.take_back_everywhere(lock, request, attempt);
-                match (left, take_back) {
-                    (Left::Line, _) => return Ok(Cancelled::Dequeued),
-                    (Left::Others, _) | (_, TakeBack::Nothing) => return Ok(Cancelled::Kept),
-                    (Left::NotHere, TakeBack::Attempt(by)) => by,
+        let by = match shared.queues.remove_attempt(lock, request, attempt) {
+            (LeaveResult::NotQueued, CancelTarget::Attempt(by)) if by == attempt => by,
+            (result, target) => {
+                // The attempt may nevertheless be on its way to the nodes.
+                shared.nodes.cancel_everywhere(lock, request, attempt);
+                match (result, target) {
+                    (LeaveResult::LastAttempt, _) => return Ok(Cancelled::Dequeued),
+                    (LeaveResult::OtherAttempts, _) | (_, CancelTarget::Nothing) => {
+                        return Ok(Cancelled::Kept);
+                    }
+                    (LeaveResult::NotQueued, CancelTarget::Attempt(by)) => by,
                 }
             }
         };
         let key = lock.clone();
-        let question = Question::new(Verb::Cancel, decode::cancelled, move |preamble| {
-            preamble.cancel(&key, request, by).telling()
+        let call = QuorumCall::new(Verb::Cancel, decode::cancelled, move |preamble| {
+            preamble
+                .cancel(&key, request, by)
+                .with_release_notification()
         });
-        let mut taken_back = TakenBack::new(shared.nodes.count());
-        shared.nodes.hear(&question, &mut taken_back).await;
-        let cancelled = taken_back.together()?;
-        shared.lines.wake(lock, Duration::ZERO);
+        let mut collector = CancelQuorum::new(shared.nodes.count());
+        shared.nodes.collect(&call, &mut collector).await;
+        let cancelled = collector.result()?;
+        shared.queues.wake(lock, Duration::ZERO);
         Ok(cancelled)
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        let (waits, held) = self.0.lines.touched(lock, self.0.broker);
+        let (waits, held) = self.0.queues.waiting_and_grants(lock, self.0.broker);
         Ok(Touched {
             rejoin: !waits,
             next_event_ms: 0,
@@ -274,21 +321,22 @@ impl Store for RedlockStore {
         Err(StoreError::Unsupported(NO_LIMITS))
     }
 
-    async fn revoke(&self, revoke: &Revoke) -> Result<Revoked, StoreError> {
-        let asked = revoke.clone();
-        let question = Question::new(Verb::Revoke, decode::revoked, move |preamble| {
-            preamble.revoke(&asked).telling()
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+        let command = revoke.clone();
+        let call = QuorumCall::new(Verb::Revoke, decode::revoked, move |preamble| {
+            preamble.revoke(&command).with_release_notification()
         });
-        let taken = match self.0.nodes.settle(&question, verdicts::taken).await? {
-            Together::Refused(refusals) => return Ok(verdicts::not_taken(refusals)),
-            Together::Wanted(taken) => taken,
+        let replies = match self.0.nodes.ask_quorum(&call, merge::revoked).await? {
+            QuorumResult::Rejected(rejections) => return Ok(merge::not_revoked(rejections)),
+            QuorumResult::Wanted(replies) => replies,
         };
-        let queue_length = self.0.lines.length(&revoke.lock);
-        let revoked = verdicts::all_taken(taken, queue_length);
-        if let Some(revocation) = revoked.to_tell(revoke) {
-            self.0.lines.wake(&revoke.lock, Duration::ZERO);
-            if revocation.on.stream.broker == self.0.broker {
-                self.0.tell(Event::Revoked(revoke.lock.clone(), revocation));
+        let queue_length = self.0.queues.length(&revoke.lock);
+        let revoked = merge::merge_revoked(replies, queue_length);
+        if let Some(revocation) = revoked.to_revocation(revoke) {
+            self.0.queues.wake(&revoke.lock, Duration::ZERO);
+            if revocation.attachment.stream.broker == self.0.broker {
+                self.0
+                    .send_event(Event::Revoked(revoke.lock.clone(), revocation));
             }
         }
         Ok(revoked)
@@ -297,12 +345,12 @@ impl Store for RedlockStore {
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let nodes = &self.0.nodes;
         let key = lock.clone();
-        let question = Question::new(Verb::Get, decode::state, move |preamble| {
-            preamble.get(&key, SHOWN_MAX)
+        let call = QuorumCall::new(Verb::Get, decode::state, move |preamble| {
+            preamble.get(&key, INSPECT_ENTRIES_MAX)
         });
-        let mut seen = Seen::new(nodes.count());
-        nodes.hear(&question, &mut seen).await;
-        let state = seen.together()?;
+        let mut seen = InspectQuorum::new(nodes.count());
+        nodes.collect(&call, &mut seen).await;
+        let state = seen.result()?;
         Ok(state.map(|state| self.with_waiters(lock, state)))
     }
 
@@ -310,18 +358,18 @@ impl Store for RedlockStore {
         &self,
         filter: &Filter,
         from: Option<&Cursor>,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError> {
-        self.step(filter, from, most).await
+        self.step(filter, from, page_max).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
         let key = lock.clone();
-        let question = Question::new(Verb::Check, decode::checked, move |preamble| {
+        let call = QuorumCall::new(Verb::Check, decode::checked, move |preamble| {
             preamble.check(&key, token)
         });
-        let together = self.0.nodes.settle(&question, verdicts::live).await?;
-        Ok(verdicts::checked(together))
+        let result = self.0.nodes.ask_quorum(&call, merge::liveness).await?;
+        Ok(merge::checked(result))
     }
 
     async fn watch(&self) -> Result<(), StoreError> {
@@ -337,7 +385,10 @@ impl Store for RedlockStore {
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        self.0.nodes.ready(Instant::now() + WITHIN).await?;
+        self.0
+            .nodes
+            .wait_for_quorum(Instant::now() + REPLY_TIMEOUT)
+            .await?;
         Ok(self.0.deployment_key.clone())
     }
 
@@ -347,16 +398,17 @@ impl Store for RedlockStore {
 }
 
 impl RedlockStore {
-    /// The nodes know of no line.
-    fn with_line(&self, lock: &LockKey, grant: Grant) -> Grant {
+    /// Sets the queue length of a grant. Queues are local to the broker, so nodes do not return a
+    /// length.
+    fn with_queue(&self, lock: &LockKey, grant: Grant) -> Grant {
         Grant {
-            queue_length: self.0.lines.length(lock),
+            queue_length: self.0.queues.length(lock),
             ..grant
         }
     }
 
     fn with_waiters(&self, lock: &LockKey, state: LockState) -> LockState {
-        let (queue_length, waiters) = self.0.lines.shown(lock);
+        let (queue_length, waiters) = self.0.queues.waiter_infos(lock);
         LockState {
             queue_length,
             waiters,
@@ -365,24 +417,24 @@ impl RedlockStore {
     }
 }
 
-async fn first(answer: Answer) -> Result<Acquired, StoreError> {
+async fn first_reply(receiver: FirstReplyReceiver) -> Result<Acquired, StoreError> {
     let stops = |_| StoreError::Unavailable("the broker stops".to_owned());
-    answer.await.map_err(stops)?
+    receiver.await.map_err(stops)?
 }
 
-/// A call has joined the line, which is this broker's own. That line knows no tokens, so that
-/// every hand-off is claimed.
-fn queued(Standing { place, position }: Standing) -> Acquired {
+/// Returns the reply to a call in the local queue. The queue stores no fencing tokens, so every
+/// hand-off must be claimed.
+fn queued(QueueRank { sequence, position }: QueueRank) -> Acquired {
     Acquired::Queued {
         next_event_ms: 0,
-        place,
+        sequence,
         position,
         last_fencing_token: 0,
         era: None,
     }
 }
 
-/// How long to wait after a node has told of a release.
-fn after_release() -> Duration {
-    Duration::from_millis(rand::thread_rng().gen_range(AFTER_RELEASE_MS))
+/// Returns the delay after a node's notification of a release.
+fn release_delay() -> Duration {
+    Duration::from_millis(rand::thread_rng().gen_range(RELEASE_DELAY_MS))
 }

@@ -1,51 +1,54 @@
-//! What the verbs of a store answer.
+//! Replies of the methods of [`Store`].
 
 #[cfg(doc)]
 use super::Store;
 use super::{HandOff, Revocation};
-use crate::lock::{Attachment, Contention, Force, Grant, Holder, Revoke};
+use crate::lock::{Attachment, Contention, Grant, Holder, RevokeCommand, RevokeMode};
 
 /// Reply of [`Store::acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
-    /// The request holds the lock, now or already.
+    /// The request holds the lock, since now or since an earlier attempt.
     Granted(Grant),
-    /// The request is in line.
+    /// The request is queued.
     Queued {
-        /// When the lock may become free by itself: touch it then. 0: nobody can tell.
+        /// Time until the lock may become free without a release; the broker then touches the lock.
+        /// 0 if unknown.
         next_event_ms: u64,
-        /// Its place: those of waiters before it are lower. 0: it was dropped from the line just now.
-        place: u64,
-        /// How many wait up to and with it, if it is the last; 0: somebody is behind it, look.
+        /// Queue sequence number, lower for waiters that joined earlier. 0 if the request was
+        /// removed from the queue by this command.
+        sequence: u64,
+        /// Queue position, counted from 1, if the request is the last in the queue. 0 if requests
+        /// are queued behind it; the position must then be read from the store.
         position: u32,
-        /// The newest token that the lock had granted then; 0: none. A hand-off to this request with no
-        /// newer one was taken back before: it is nobody's any more, however late it is heard of.
+        /// Newest fencing token of the lock at that time; 0 if none. A hand-off to this request
+        /// with a token up to this one was cancelled earlier. The broker must ignore the hand-off,
+        /// however late it arrives.
         last_fencing_token: u64,
-        /// The era of the store in which it is in line, if there are several.
+        /// Era in which the request is queued, if the store has several eras.
         era: Option<EraId>,
     },
-    /// Held by someone else, and the request does not wait.
+    /// Another lease holds the lock, and the request does not wait.
     Held(Contention),
-    /// The lock is in use with another limit, or the call wants more than all of it.
+    /// The lock is in use with another limit, or the request needs more than the limit.
     LimitMismatch {
-        /// The limit in use; 0 if the lock is not in use.
+        /// Limit in use; 0 if the lock is not in use.
         limit: u32,
     },
-    /// The lease, or the call that waits, is on another stream, and was put there later.
+    /// The lease or the waiting call was attached to another stream later.
     StaleAttach,
-    /// The lease holds the lock, but less of it than the call wants.
+    /// The lease holds the lock in a weaker mode than the request.
     UpgradeDenied,
-    /// The lease has entered the lock as often as it may.
+    /// The lease has the maximum number of entries in the lock.
     TooManyEntries,
-    /// The call waits, in as many attempts as a place in line takes.
+    /// The call already waits in the maximum number of attempts.
     TooManyAttempts,
-    /// The lock knows no such lease, or holds a newer grant of it.
+    /// The lock has no record of the lease, or the lease holds a newer grant.
     NotFound,
-    /// The queue is full.
     QueueFull,
     /// The request id was used with other arguments.
     RequestIdReused,
-    /// The lease that this request made or entered is over, or its entry is.
+    /// The lease that this request created or entered has ended, or the entry was released.
     Ended,
     /// This attempt was cancelled before it arrived.
     Cancelled,
@@ -54,117 +57,111 @@ pub enum Acquired {
 /// Reply of [`Store::renew`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewed {
-    /// The lease, extended.
     Extended(Grant),
-    /// The lease is on another stream; it is not extended.
+    /// The lease is attached to another stream, and was not extended.
     Elsewhere,
-    /// The lease has been held as long as it may; it is not extended any more.
+    /// The lease has reached its `max_hold`, and is not extended further.
     MaxHold,
-    /// The lease was revoked; it is not extended any more, or over.
+    /// The lease was revoked: it is not extended further, or has ended.
     Revoked {
-        /// Why.
+        /// Reason given by the operator.
         reason: String,
     },
-    /// The lease had expired.
     Expired,
-    /// The lease had been released.
     Released,
-    /// The lock knows no such lease, or holds a newer grant of it.
+    /// The lock has no record of the lease, or the lease holds a newer grant.
     NotFound,
 }
 
 /// Reply of [`Store::attach`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
-    /// On the stream, with the validity that it had.
+    /// The lease is attached to the stream. Its validity is unchanged.
     Attached(Grant),
-    /// It is on another stream, and was put there later.
+    /// The lease was attached to another stream later.
     Stale,
-    /// The lease has been held as long as it may.
+    /// The lease has reached its `max_hold`.
     MaxHold,
-    /// The lease was revoked.
     Revoked {
-        /// Why.
+        /// Reason given by the operator.
         reason: String,
     },
-    /// The lease had expired.
     Expired,
-    /// The lease had been released.
     Released,
-    /// The lock knows no such lease, or holds a newer grant of it.
+    /// The lock has no record of the lease, or the lease holds a newer grant.
     NotFound,
 }
 
 /// Reply of [`Store::release`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// Given back now.
+    /// This command released the lease or the entry.
     Now {
-        /// Entries left.
+        /// Number of remaining entries.
         hold_count: u32,
     },
-    /// Given back before, or an entry that the lease does not have.
+    /// An earlier command released the lease, or the lease does not have the entry.
     Already {
-        /// Entries left.
+        /// Number of remaining entries.
         hold_count: u32,
     },
-    /// The lease is on another stream; nothing is changed.
+    /// The lease is attached to another stream, and was not changed.
     Elsewhere,
-    /// The lease had expired: the work may have overlapped.
+    /// The lease had expired. The work of its holder may have overlapped with that of the next
+    /// holder.
     Expired,
-    /// The lease had been revoked, and is over: the work may have overlapped.
+    /// The lease had been revoked and has ended. The work of its holder may have overlapped with
+    /// that of the next holder.
     Revoked {
-        /// Why.
+        /// Reason given by the operator.
         reason: String,
     },
-    /// The lock knows no such lease, or holds a newer grant of it.
+    /// The lock has no record of the lease, or the lease holds a newer grant.
     NotFound,
 }
 
 /// Reply of [`Store::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// The last attempt: the request left the queue.
+    /// The attempt was the last of its request, which left the queue.
     Dequeued,
-    /// The last attempt: the request's entry is off the lock.
+    /// The attempt was the last of its request, whose entry was released.
     Freed,
-    /// The request keeps its place or its lock: other attempts of it are left, or it never listed this one.
+    /// The request keeps its queue position or its lock: it has other attempts, or does not list
+    /// this attempt.
     Kept,
-    /// Nothing is known of the request. The attempt will be refused should it still arrive.
+    /// The lock has no record of the request. The attempt is rejected if it arrives later.
     Unknown,
 }
 
 /// Reply of [`Store::set_limit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitSet {
-    /// Done.
     Set {
-        /// The limit in use before, or the one that was removed; 0 if there was none.
+        /// Limit in use before, or the removed limit; 0 if there was none.
         previous: u32,
     },
-    /// The lock is held or waited for as a shared or exclusive lock.
+    /// The lock has holders or waiters in shared or exclusive mode.
     Mismatch,
 }
 
 /// Reply of [`Store::revoke`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revoked {
-    /// Done, unless nothing was to be done.
+    /// The lease was revoked. With [`RevokeMode::DryRun`] nothing was changed.
     Taken {
-        /// Who held the lock before.
+        /// State of the holder before the revocation.
         holder: Box<Holder>,
-        /// How many waited.
+        /// Number of waiters.
         queue_length: u32,
-        /// The stream that is told.
+        /// Stream of the lease, which is notified.
         on: Option<Attachment>,
     },
-    /// It was revoked before, and is over.
+    /// The lease was revoked earlier and has ended.
     Already,
-    /// The lease had expired.
     Expired,
-    /// The lease had been released.
     Released,
-    /// The lock knows no such lease.
+    /// The lock has no record of the lease.
     NotFound,
 }
 
@@ -173,54 +170,56 @@ pub enum Revoked {
 pub enum Checked {
     /// A live lease holds the lock with this token.
     Live {
-        /// Time left in the store.
+        /// Time until the expiry in the store.
         remaining_ms: u64,
     },
-    /// None does.
+    /// No live lease holds the lock with this token.
     Stale {
-        /// The newest token given.
+        /// Newest fencing token of the lock.
         newest: u64,
     },
-    /// Nothing is known of the lock.
+    /// The store has no record of the lock.
     Unknown,
 }
 
 /// Reply of [`Store::touch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touched {
-    /// This broker was unknown or silent here: its waiters must join again.
+    /// True if waiters of this broker must repeat their requests: the broker was unknown or silent
+    /// at this lock, or one of its waiters belongs to a lease that now holds the lock.
     pub rejoin: bool,
-    /// When the lock may become free by itself: touch it then. 0: nobody can tell.
+    /// Time until the lock may become free without a release; the broker then touches the lock
+    /// again. 0 if unknown.
     pub next_event_ms: u64,
-    /// The grants that belong to calls at this broker, which may not have heard of them.
+    /// Grants to calls at this broker, of which the notifications may have been lost.
     pub held: Vec<HandOff>,
-    /// Where to go on: there are more holders than one touch looks through.
+    /// Slot at which the next touch continues, if there are more holders than one touch reads.
     pub more_from: Option<usize>,
-    /// The era of the store, if there are several. In another one than before the store may have lost the
-    /// places of waiters.
+    /// Era of the store, if the store has several eras. A store in another era than before may have
+    /// lost the queue positions of waiters.
     pub era: Option<EraId>,
 }
 
-/// Names what a store keeps between two losses of data.
+/// Id of an era, the period between two losses of data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EraId(Box<str>);
 
 impl EraId {
-    /// `None` of an empty name: the store could not say.
+    /// Returns `None` for an empty name, which stands for an unknown era.
     pub fn new(name: &str) -> Option<Self> {
         (!name.is_empty()).then(|| Self(name.into()))
     }
 }
 
 impl Revoked {
-    /// What the stream of the lease is to hear.
-    pub fn to_tell(&self, revoke: &Revoke) -> Option<Revocation> {
+    /// Returns the revocation to send to the stream of the lease, if there is one.
+    pub fn to_revocation(&self, revoke: &RevokeCommand) -> Option<Revocation> {
         let Self::Taken { on: Some(on), .. } = self else {
             return None;
         };
-        (revoke.force != Force::None).then(|| Revocation {
+        (revoke.mode != RevokeMode::DryRun).then(|| Revocation {
             lease_id: revoke.lease_id,
-            on: *on,
+            attachment: *on,
             grace_ms: revoke.grace_ms,
             reason: revoke.reason.clone(),
         })

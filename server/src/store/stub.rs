@@ -1,4 +1,4 @@
-//! A store for unit tests, which answers lists and watches only, and counts what it is asked.
+//! A store for unit tests that answers only listings and watches, and counts commands.
 
 use std::{
     future::pending,
@@ -14,41 +14,44 @@ use super::{
     Revoked, Scan, Store, StoreError, Touched,
 };
 use crate::lock::{
-    Acquire, ArgumentsHash, Attachment, AttemptId, BrokerId, DeploymentKey, FencingToken, Filter,
-    LeaseId, LeaseRef, LeaseToken, LockKey, LockState, Mode, Owner, Release, RequestHash,
-    RequestId, Revoke, Terms, Ttl, Under, Via,
+    AcquireCommand, ArgumentsHash, Attachment, AttemptId, BrokerId, DeploymentKey,
+    ExpectedAttachment, FencingToken, Filter, LeaseBinding, LeaseId, LeaseOptions, LeaseRef,
+    LeaseToken, LockKey, LockState, Mode, Owner, ReleaseScope, RequestHash, RequestId,
+    RevokeCommand, Ttl,
 };
 
-/// Steps of a list: more than any bound allows, and no endless loop where there is none.
-const STEPS: usize = 400;
+/// Number of steps of a listing: more than any bound in the code allows, but finite, so that code
+/// without a bound terminates.
+const STEPS_MAX: usize = 400;
 
-/// A store of long lists. All other commands stay without an answer.
+/// A store with long listings. All other commands never complete.
 #[derive(Default)]
-pub(crate) struct Stub {
-    /// Locks that each step of a list shows at most.
+pub(crate) struct StubStore {
+    /// Maximum number of locks per step of a listing.
     locks: usize,
-    /// Time that each step takes.
-    takes: Duration,
-    asked: AtomicUsize,
+    /// Duration of each step.
+    step_duration: Duration,
+    commands_sent: AtomicUsize,
 }
 
-impl Stub {
-    /// Creates a store each step of whose lists shows so many locks, and takes so long.
-    pub(crate) fn listing(locks: usize, takes: Duration) -> Self {
+impl StubStore {
+    /// Creates a store whose listings return at most `locks` locks per step, with steps of duration
+    /// `takes`.
+    pub(crate) fn listing(locks: usize, step_duration: Duration) -> Self {
         Self {
             locks,
-            takes,
+            step_duration,
             ..Self::default()
         }
     }
 
-    /// Returns how many commands were sent, watches excluded.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Relaxed)
+    /// Returns the number of commands sent, watches excluded.
+    pub(crate) fn commands_sent(&self) -> usize {
+        self.commands_sent.load(Relaxed)
     }
 
-    async fn silent<T>(&self) -> T {
-        self.asked.fetch_add(1, Relaxed);
+    async fn never_reply<T>(&self) -> T {
+        self.commands_sent.fetch_add(1, Relaxed);
         pending().await
     }
 }
@@ -58,57 +61,67 @@ pub(crate) fn lock(name: &str) -> LockKey {
     LockKey::decode(&format!("{{default:{name}}}")).expect("a legal name")
 }
 
-/// Returns the public name of a lease.
+/// Returns a lease id derived from `number`.
 pub(crate) fn lease_id(number: usize) -> LeaseId {
     LeaseToken::from_caller(number.to_string()).lease_id("")
 }
 
-/// Returns a call that nobody else makes.
-pub(crate) fn acquire(lock: &LockKey, number: usize) -> Acquire {
-    Acquire {
+/// Returns an acquire command with random request and attempt ids.
+pub(crate) fn acquire(lock: &LockKey, number: usize) -> AcquireCommand {
+    AcquireCommand {
         lock: lock.clone(),
         mode: Mode::Shared,
         lease_id: lease_id(number),
-        under: Under::NewLease,
+        binding: LeaseBinding::New,
         stream: None,
         request: RequestId::random().hash(),
         arguments: ArgumentsHash::of(&[]),
         attempt: AttemptId::random(),
         ttl: Ttl::from_stored(1_000),
-        terms: Terms::default(),
+        options: LeaseOptions::default(),
         wait_ms: 60_000,
         owner: Owner::default(),
         rejoin: false,
     }
 }
 
-fn free() -> LockState {
+fn idle_state() -> LockState {
     LockState {
         holders: Vec::new(),
         holder_count: 0,
         waiters: Vec::new(),
         queue_length: 0,
-        closed_ms: 0,
+        lock_delay_remaining_ms: 0,
         last_fencing_token: 1,
     }
 }
 
 #[async_trait]
-impl Store for Stub {
-    async fn acquire(&self, _: &Acquire) -> Result<Acquired, StoreError> {
-        self.silent().await
+impl Store for StubStore {
+    async fn acquire(&self, _: &AcquireCommand) -> Result<Acquired, StoreError> {
+        self.never_reply().await
     }
 
-    async fn renew(&self, _: &LeaseRef, _: Option<Ttl>, _: Via) -> Result<Renewed, StoreError> {
-        self.silent().await
+    async fn renew(
+        &self,
+        _: &LeaseRef,
+        _: Option<Ttl>,
+        _: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.never_reply().await
     }
 
     async fn attach(&self, _: &LeaseRef, _: Attachment) -> Result<Attached, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
-    async fn release(&self, _: &LeaseRef, _: Release, _: Via) -> Result<Released, StoreError> {
-        self.silent().await
+    async fn release(
+        &self,
+        _: &LeaseRef,
+        _: ReleaseScope,
+        _: ExpectedAttachment,
+    ) -> Result<Released, StoreError> {
+        self.never_reply().await
     }
 
     async fn cancel(
@@ -117,46 +130,46 @@ impl Store for Stub {
         _: RequestHash,
         _: AttemptId,
     ) -> Result<Cancelled, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
     async fn touch(&self, _: &LockKey) -> Result<Touched, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
     async fn set_limit(&self, _: &LockKey, _: Option<u32>) -> Result<LimitSet, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
-    async fn revoke(&self, _: &Revoke) -> Result<Revoked, StoreError> {
-        self.silent().await
+    async fn revoke(&self, _: &RevokeCommand) -> Result<Revoked, StoreError> {
+        self.never_reply().await
     }
 
     async fn get(&self, _: &LockKey) -> Result<Option<LockState>, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
     async fn list(
         &self,
         _: &Filter,
         _: Option<&Cursor>,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError> {
-        let step = self.asked.fetch_add(1, Relaxed) + 1;
-        if !self.takes.is_zero() {
-            sleep(self.takes).await;
+        let step = self.commands_sent.fetch_add(1, Relaxed) + 1;
+        if !self.step_duration.is_zero() {
+            sleep(self.step_duration).await;
         }
-        let numbers = 0..self.locks.min(most);
+        let numbers = 0..self.locks.min(page_max);
         Ok(Listed::Step {
             locks: numbers
-                .map(|number| (lock(&format!("{step}-{number}")), free()))
+                .map(|number| (lock(&format!("{step}-{number}")), idle_state()))
                 .collect(),
-            next: (step < STEPS).then(|| Cursor::Scan(Scan::default())),
+            next: (step < STEPS_MAX).then(|| Cursor::Scan(Scan::default())),
         })
     }
 
     async fn check(&self, _: &LockKey, _: FencingToken) -> Result<Checked, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
     async fn watch(&self) -> Result<(), StoreError> {
@@ -172,7 +185,7 @@ impl Store for Stub {
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        self.silent().await
+        self.never_reply().await
     }
 
     fn listen(&self, _: Listener) {}

@@ -1,42 +1,40 @@
-//! What is told of a lock to those who watch.
+//! Changes of locks, as sent to watches.
 
 use crate::lock::{LeaseId, Mode, Owner};
 
-/// How long what changes is told after [`Store::watch`](super::Store::watch).
+/// Time for which a broker receives changes after [`Store::watch`](super::Store::watch).
 pub const WATCHED_MS: u64 = 6_000;
 
 /// One change of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What happened.
     pub kind: ChangeKind,
-    /// The lease; `None` of those who wait.
+    /// Lease of a holder; `None` for waiters.
     pub lease_id: Option<LeaseId>,
-    /// Whose it is.
     pub owner: Owner,
-    /// How the lock is held, or is to be.
+    /// Mode of the holder, or requested mode of the waiter.
     pub mode: Mode,
-    /// The token; 0 of those who wait.
+    /// Token of a holder; 0 for waiters.
     pub fencing_token: u64,
-    /// Since when it is held or waited for, in milliseconds since 1970.
+    /// Start of the hold or of the wait, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Time left to hold it or to wait.
+    /// Time until the expiry of the hold or the end of the wait.
     pub remaining_ms: u64,
 }
 
-/// What happened to a holder or a waiter.
+/// Kind of a change of a holder or waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// The lock was granted, and the grant can be relied on.
+    /// A lease acquired the lock. A provisional hand-off counts once it is claimed.
     Acquired,
-    /// The lock was given back.
+    /// The holder released the lock.
     Released,
-    /// A lease was found to have run out.
+    /// A lease was found to have expired.
     Expired,
-    /// A lease that an operator has revoked is over, without having been given back.
+    /// A revoked lease ended without a release by the holder.
     Revoked,
-    /// Somebody joined the line.
+    /// A waiter joined the queue.
     Queued,
-    /// Somebody left the line without the lock.
+    /// A waiter left the queue without a grant.
     Abandoned,
 }

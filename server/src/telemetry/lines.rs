@@ -1,4 +1,4 @@
-//! Lines of the log, with the trace and the span to which they belong, where there is one.
+//! Formats of log lines, which add the ids of the current trace and span.
 
 use std::fmt;
 
@@ -15,14 +15,15 @@ use tracing_subscriber::{
 
 use crate::trace;
 
-/// Lines that are JSON objects.
+/// Format of JSON lines.
 pub(super) struct Json<F>(pub(super) F);
 
-/// Lines for people.
+/// Format of text lines.
 pub(super) struct Text<F>(pub(super) F);
 
-/// Returns the format of the fields of [`Text`] lines: `name=value`, whose values cannot end the line or
-/// move the cursor. Only a text that is recorded as one, and not by its `Display`, is quoted, too.
+/// Returns the format of the fields of [`Text`] lines: `name=value`, with values that can neither
+/// end the line nor move the cursor. A value is quoted only if it is recorded as a string rather
+/// than by its `Display`.
 pub(super) fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     let field = debug_fn(|writer, field, value| {
         let value = plain(&format!("{value:?}"));
@@ -49,7 +50,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let Some((trace, span)) = trace::ids() else {
+        let Some((trace, span)) = trace::current_ids() else {
             return self.0.format_event(context, writer, event);
         };
         let mut line = String::new();
@@ -75,7 +76,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let Some((trace, span)) = trace::ids() else {
+        let Some((trace, span)) = trace::current_ids() else {
             return self.0.format_event(context, writer, event);
         };
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Which of the spans that are begun are recorded: decided before anything is noted of them.
+//! Sampling of spans, decided before any data of a span is recorded.
 
 use opentelemetry::{
     Context, KeyValue,
@@ -6,7 +6,8 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, ShouldSample};
 
-/// Follows the caller, or what it is linked to. What has neither was drawn before it was begun.
+/// Sampler that follows the decision of the caller or of a linked span. Spans with neither were
+/// sampled before they were started.
 #[derive(Debug, Clone)]
 pub(super) struct Sampling;
 
@@ -51,9 +52,11 @@ mod tests {
 
     fn is_sampled(parent: Option<bool>, link: Option<bool>) -> bool {
         let root = Context::new();
-        let parent = parent.map_or(root.clone(), |is| root.with_remote_span_context(span(is)));
+        let parent = parent.map_or(root.clone(), |is_sampled| {
+            root.with_remote_span_context(span(is_sampled))
+        });
         let links: Vec<_> = link
-            .map(|is| Link::with_context(span(is)))
+            .map(|is_sampled| Link::with_context(span(is_sampled)))
             .into_iter()
             .collect();
         let kind = SpanKind::Server;
@@ -63,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_decide_then_what_it_came_of() {
+    fn the_parent_decides_and_then_the_link() {
         for (parent, link, expected) in [
             (Some(true), None, true),
             (Some(false), None, false),
@@ -72,8 +75,8 @@ mod tests {
             (None, Some(false), false),
             (None, None, true),
         ] {
-            let what = format!("{parent:?} {link:?}");
-            assert_eq!(is_sampled(parent, link), expected, "{what}");
+            let case = format!("{parent:?} {link:?}");
+            assert_eq!(is_sampled(parent, link), expected, "{case}");
         }
     }
 }

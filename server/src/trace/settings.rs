@@ -1,4 +1,4 @@
-//! Where spans go, and how many: the settings, and OpenTelemetry's own variables where its libraries read them.
+//! Settings of tracing, and OpenTelemetry's own variables where its libraries read them.
 
 use opentelemetry::{InstrumentationScope, Key, KeyValue, trace::TracerProvider as _};
 use opentelemetry_otlp::{
@@ -11,26 +11,25 @@ use opentelemetry_sdk::{
 };
 use uuid::Uuid;
 
-use super::{sampling::Sampling, sender::Sender};
+use super::{exporter::WatchedExporter, sampling::Sampling};
 
-const NAME: &str = "leasehold-server";
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What the library calls a process that nobody has named.
-const UNNAMED: &str = "unknown_service";
+const SERVICE_NAME: &str = "leasehold-server";
+const SERVICE_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Prefix of the service name that the library uses if none is configured.
+const UNKNOWN_SERVICE_PREFIX: &str = "unknown_service";
 
-/// Tracing as it is configured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TracingSettings {
-    /// The collector, which takes OTLP over gRPC; `None`: the library's own variables name it, or nobody does.
+    /// Address of the collector (OTLP over gRPC). If `None`, the library's own variables are used.
     pub endpoint: Option<String>,
-    /// The address that those variables name.
+    /// Address in the library's own variables, if any.
     pub endpoint_of_library: Option<String>,
-    /// The share of the calls whose callers have not decided; 0 is off.
+    /// Sampling ratio of calls without a parent decision; 0 turns tracing off.
     pub sample_ratio: f64,
 }
 
 impl TracingSettings {
-    /// `None`: it is off.
+    /// Creates the provider of spans. Returns `None` if tracing is off.
     pub(super) fn provider(&self) -> Result<Option<SdkTracerProvider>, String> {
         let endpoint = self.endpoint.as_ref().or(self.endpoint_of_library.as_ref());
         let Some(endpoint) = endpoint.filter(|_| self.sample_ratio > 0.0) else {
@@ -44,33 +43,34 @@ impl TracingSettings {
             exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
         }
         let exporter = exporter.build();
-        let exporter = exporter.map_err(|error| format!("cannot send spans: {error}"))?;
+        let exporter =
+            exporter.map_err(|error| format!("cannot create the trace exporter: {error}"))?;
         let provider = SdkTracerProvider::builder()
             .with_resource(resource())
             .with_sampler(Sampling)
-            .with_batch_exporter(Sender::new(exporter));
+            .with_batch_exporter(WatchedExporter::new(exporter));
         Ok(Some(provider.build()))
     }
 }
 
 pub(super) fn tracer(provider: &SdkTracerProvider) -> SdkTracer {
-    let scope = InstrumentationScope::builder(NAME).with_version(VERSION);
+    let scope = InstrumentationScope::builder(SERVICE_NAME).with_version(SERVICE_VERSION);
     provider.tracer_with_scope(scope.build())
 }
 
-/// Who sends the spans: as the environment says, and what it leaves open.
+/// Returns the resource attributes: those in the environment, completed by defaults.
 fn resource() -> Resource {
-    let given = Resource::builder().build();
+    let detected = Resource::builder().build();
     let is_named = |key: &'static str| {
-        let name = given.get(&Key::new(key)).map(|name| name.to_string());
-        name.is_some_and(|name| !name.starts_with(UNNAMED))
+        let name = detected.get(&Key::new(key)).map(|name| name.to_string());
+        name.is_some_and(|name| !name.starts_with(UNKNOWN_SERVICE_PREFIX))
     };
-    let own = [
-        ("service.name", NAME.to_owned()),
-        ("service.version", VERSION.to_owned()),
+    let attributes = [
+        ("service.name", SERVICE_NAME.to_owned()),
+        ("service.version", SERVICE_VERSION.to_owned()),
         ("service.instance.id", Uuid::new_v4().to_string()),
     ];
-    let own = own.into_iter().filter(|(key, _)| !is_named(key));
-    let own = own.map(|(key, value)| KeyValue::new(key, value));
-    Resource::builder().with_attributes(own).build()
+    let attributes = attributes.into_iter().filter(|(key, _)| !is_named(key));
+    let attributes = attributes.map(|(key, value)| KeyValue::new(key, value));
+    Resource::builder().with_attributes(attributes).build()
 }

@@ -1,4 +1,4 @@
-//! Accepts connections: within the limits, and encrypted where there is a certificate.
+//! Accepts connections within the connection limits, with TLS if a certificate is configured.
 
 use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -12,124 +12,135 @@ use tokio::{
 use super::{
     budget::Budget,
     connection::{Connection, Io},
-    frames::Speaks,
-    seats::{ConnectionLimits, Connections, Seat, Seats},
-    tls::{Certified, Tls},
+    connection_limit::{ConnectionLimiter, ConnectionLimits, ConnectionMetrics, ConnectionPermit},
+    frame_monitor::AllowedProtocol,
+    tls::{Tls, VerifiedClient},
 };
 
-/// How soon a client must have done its part of the TLS handshake, for which it may have to wait while
-/// others of its address shake hands.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// How soon it must then have begun to speak HTTP/2: nothing else in the server ends a connection that
-/// does not.
-const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
-/// Connections that are accepted and not taken over yet.
-const READY_MOST: usize = 64;
-/// No connection is accepted for so long after an error of the system, such as no free file descriptor.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Time limit of the TLS handshake, including the wait while other connections of the same address
+/// shake hands.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after the handshake in which the client must send its first HTTP/2 frame, or HTTP/1.1 where
+/// that is allowed. Nothing else in the server closes a connection that sends nothing.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of accepted connections that no server has received yet.
+const READY_MAX: usize = 64;
+/// Pause after an error of `accept`, such as no free file descriptor.
+const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is accepted, for whichever server asks next.
+/// Queue of accepted connections. Several servers can receive from it.
 #[derive(Clone)]
-pub struct Accepted(Arc<Mutex<mpsc::Receiver<Connection>>>);
+pub struct Incoming(Arc<Mutex<mpsc::Receiver<Connection>>>);
 
-/// What the connections of a listener have in common.
-pub struct Setup {
-    /// The broker's certificate; `None`: plaintext.
+/// Configuration of a listener's connections.
+pub struct ListenerSettings {
+    /// Certificate of the broker, or `None` for plaintext.
     pub tls: Option<Arc<Tls>>,
-    /// What clients may speak.
-    pub speaks: Speaks,
-    /// How many connections there may be.
+    /// Protocols that clients may use.
+    pub protocol: AllowedProtocol,
     pub limits: ConnectionLimits,
-    /// Where they are counted.
-    pub counted: Connections,
-    /// What the connections of all listeners may keep in memory.
+    /// Metrics of the connections.
+    pub metrics: ConnectionMetrics,
+    /// Memory budget of the connections of all listeners.
     pub budget: Arc<Budget>,
 }
 
-/// The listener's side.
+/// Accept loop of a listener.
 pub struct Acceptor {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    speaks: Speaks,
-    seats: Seats,
+    protocol: AllowedProtocol,
+    limiter: ConnectionLimiter,
     budget: Arc<Budget>,
     ready: mpsc::Sender<Connection>,
 }
 
 impl Acceptor {
-    /// Accepts connections of a listener by the rules of its [`Setup`].
-    pub fn new(listener: TcpListener, setup: Setup) -> (Self, Accepted) {
-        let (ready, accepted) = mpsc::channel(READY_MOST);
+    /// Creates the accept loop of a listener, and the queue of its connections.
+    pub fn new(listener: TcpListener, setup: ListenerSettings) -> (Self, Incoming) {
+        let (ready, accepted) = mpsc::channel(READY_MAX);
         let acceptor = Self {
             listener,
             tls: setup.tls,
-            speaks: setup.speaks,
-            seats: Seats::new(setup.limits, setup.counted),
+            protocol: setup.protocol,
+            limiter: ConnectionLimiter::new(setup.limits, setup.metrics),
             budget: setup.budget,
             ready,
         };
-        (acceptor, Accepted(Arc::new(Mutex::new(accepted))))
+        (acceptor, Incoming(Arc::new(Mutex::new(accepted))))
     }
 
-    /// Runs until nobody wants connections any more. Handshakes run side by side: none waits for a
-    /// client that is slow.
+    /// Runs until no server receives connections. Handshakes run concurrently, so that a slow
+    /// client does not delay others.
     pub async fn run(self) {
         let mut handshakes = FuturesUnordered::new();
-        let mut rest = pin!(sleep(Duration::ZERO));
+        let mut pause = pin!(sleep(Duration::ZERO));
         loop {
             let next = async {
-                rest.as_mut().await;
+                pause.as_mut().await;
                 self.listener.accept().await
             };
             tokio::select! {
                 () = self.ready.closed() => return,
                 Some(()) = handshakes.next() => {}
                 accepted = next => match accepted {
-                    Ok((tcp, address)) => match self.seats.take(address.ip()) {
-                        Some(seat) => handshakes.push(self.begin(tcp, address, seat)),
+                    Ok((tcp, address)) => match self.limiter.acquire(address.ip()) {
+                        Some(permit) => handshakes.push(self.accept_one(tcp, address, permit)),
                         None => tracing::debug!(%address, "too many connections"),
                     },
                     Err(error) => {
-                        tracing::debug!(%error, "no connection was accepted");
-                        rest.set(sleep(PAUSE));
+                        tracing::debug!(%error, "cannot accept a connection");
+                        pause.set(sleep(ACCEPT_ERROR_PAUSE));
                     }
                 },
             }
         }
     }
 
-    async fn begin(&self, tcp: TcpStream, address: SocketAddr, seat: Seat) {
-        match self.hear(tcp, address, seat).await {
-            // Nobody wants it any more: the broker ends.
+    async fn accept_one(&self, tcp: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
+        match self.handshake(tcp, address, permit).await {
+            // `send` fails only while the broker stops.
             Ok(connection) => drop(self.ready.send(connection).await),
-            Err(error) => tracing::debug!(%error, %address, "nothing came of a connection"),
+            Err(error) => {
+                tracing::debug!(%error, %address, "connection failed before its first request")
+            }
         }
     }
 
-    async fn hear(
+    async fn handshake(
         &self,
         tcp: TcpStream,
         address: SocketAddr,
-        seat: Seat,
+        permit: ConnectionPermit,
     ) -> io::Result<Connection> {
-        let (io, certified) = timeout(HANDSHAKE_WITHIN, self.encrypt(tcp, &seat)).await??;
-        let begun = Connection::begun(io, certified, address, self.speaks, (seat, &self.budget));
-        timeout(SPEAKS_WITHIN, begun).await?
+        let (io, certified) = timeout(HANDSHAKE_TIMEOUT, self.encrypt(tcp, &permit)).await??;
+        let connection = Connection::call_started(
+            io,
+            certified,
+            address,
+            self.protocol,
+            (permit, &self.budget),
+        );
+        timeout(PREFACE_TIMEOUT, connection).await?
     }
 
-    async fn encrypt(&self, tcp: TcpStream, seat: &Seat) -> io::Result<(Io, Option<Certified>)> {
+    async fn encrypt(
+        &self,
+        tcp: TcpStream,
+        permit: &ConnectionPermit,
+    ) -> io::Result<(Io, Option<VerifiedClient>)> {
         tcp.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
             return Ok((Io::Plain(tcp), None));
         };
-        let _turn = seat.handshake().await;
+        let _handshake_permit = permit.handshake().await;
         let (tls, certified) = tls.handshake().accept(tcp).await?;
         Ok((Io::Encrypted(Box::new(tls)), certified))
     }
 }
 
-impl Accepted {
-    /// Each connection goes to one of those who ask.
+impl Incoming {
+    /// Returns a stream of connections. Each connection is delivered to one of these streams.
     pub fn connections(&self) -> impl Stream<Item = io::Result<Connection>> + use<> {
         stream::unfold(self.clone(), |accepted| async {
             let next = accepted.0.lock().await.recv().await;
@@ -149,15 +160,15 @@ mod tests {
     async fn so_many_connections_wait_to_be_served() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let setup = Setup {
+        let setup = ListenerSettings {
             tls: None,
-            speaks: Speaks::Either,
+            protocol: AllowedProtocol::Either,
             limits: ConnectionLimits {
                 total: 1_000,
                 per_address: 1_000,
                 per_identity: 1,
             },
-            counted: Connections {
+            metrics: ConnectionMetrics {
                 metrics: Metrics::off(),
                 listener: Listener::Api,
             },
@@ -165,14 +176,14 @@ mod tests {
         };
         let (acceptor, accepted) = Acceptor::new(listener, setup);
         let mut clients = Vec::new();
-        for _ in 0..READY_MOST {
+        for _ in 0..READY_MAX {
             assert!(acceptor.ready.try_reserve().is_ok());
             let mut client = TcpStream::connect(address).await.expect("it listens");
             client.write_all(b"GET").await.expect("it reads");
             clients.push(client);
             let (tcp, from) = acceptor.listener.accept().await.expect("a connection");
-            let seat = acceptor.seats.take(from.ip()).expect("a place");
-            acceptor.begin(tcp, from, seat).await;
+            let permit = acceptor.limiter.acquire(from.ip()).expect("a permit");
+            acceptor.accept_one(tcp, from, permit).await;
         }
         assert!(acceptor.ready.try_reserve().is_err(), "the next one waits");
         assert!(pin!(accepted.connections()).next().await.is_some());

@@ -1,6 +1,6 @@
-//! What was read from a connection and is not taken by services yet: heads of calls that have not begun, and frames of
-//! messages. HTTP/2 is read on until the socket is empty, and flow control alone would allow as much as the window of the
-//! connection.
+//! Backlog of a connection: data that was read but not yet consumed by services, which is headers
+//! of calls that have not started and frames of messages. The HTTP/2 server reads until the socket
+//! is empty, and flow control alone would allow as much as the connection window.
 
 use std::{
     pin::Pin,
@@ -11,150 +11,170 @@ use std::{
 use tokio::time::{Sleep, sleep};
 
 use super::{
-    load::Load,
-    turns::{Turn, Turns},
+    connection_load::ConnectionLoad,
+    read_permits::{ReadPermit, ReadPermits},
 };
 
-/// Calls of a connection that may have to begin; with more it is not read.
+/// Number of calls that have not started from which the connection is not read.
 const BACKLOG_MAX: i32 = 16;
-/// Calls that came together, with which a connection is read in its turn only.
-const CALLS_TOGETHER: u32 = 4;
-/// Connections that have such a turn at the same time, for each worker of the runtime. Their calls run before the next
-/// connections are read, so that calls of all others wait for few at a time.
-pub(super) const TURNS_PER_WORKER: usize = 4;
-/// Memory of frames that may have to be taken; with more it is not read.
-const UNTAKEN_BYTES_MAX: i64 = 16 << 10;
-/// Memory of a frame besides its bytes.
+/// Number of calls in one read from which the connection is crowded. It then needs a turn to read.
+const CROWDED_CALLS: u32 = 4;
+/// Number of crowded connections that have a turn at the same time, for each worker of the runtime.
+/// Their calls start before further crowded connections are read, so that calls of other
+/// connections wait for few calls at a time.
+pub(super) const PERMITS_PER_WORKER: usize = 4;
+/// Memory of unconsumed frames from which the connection is not read, in bytes.
+const UNCONSUMED_BYTES_MAX: i64 = 16 << 10;
+/// Memory of a frame besides its payload, in bytes.
 const FRAME_BYTES: usize = 256;
-/// How long it waits for them at most. Not everything is taken: some heads are refused by HTTP/2, some are trailers, and
-/// messages of calls that have ended are thrown away.
-const WAITS_MAX: Duration = Duration::from_millis(20);
+/// Maximum time to wait until data is consumed. Some data never is: HTTP/2 rejects some headers,
+/// some headers are trailers, and messages of calls that have ended are discarded.
+const CONSUME_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Heads of calls, and memory of frames with messages.
+/// Number of received or consumed request headers, and memory of frames with messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Received {
-    pub(super) heads: u32,
+    pub(super) header_count: u32,
     pub(super) bytes: u64,
 }
 
-/// The backlog of a connection.
+/// Unconsumed data of a connection, and its turn to read.
 pub(super) struct Backlog {
-    /// What was read, less what is not expected to be taken.
+    /// Data that was read, without data that is no longer expected to be consumed.
     received: Received,
-    waits: Option<Pin<Box<Sleep>>>,
-    /// Calls came together in what was read last.
+    consume_timer: Option<Pin<Box<Sleep>>>,
+    /// True if at least [`CROWDED_CALLS`] calls arrived in the last read.
     is_crowded: bool,
-    turn: Turn,
-    /// What it may read in its turn was read, and the calls in it have to begin.
+    permit: ReadPermit,
+    /// True if the connection has read in its turn and calls of that read have not started.
     has_read: bool,
 }
 
-/// Returns the memory of a frame with so many bytes of messages.
+/// Returns the memory of a frame with `length` bytes of messages.
 pub(super) fn memory_of_data(length: usize) -> u64 {
     (length + FRAME_BYTES) as u64
 }
 
 impl Received {
-    /// Adds more.
     pub(super) fn add(&mut self, more: Self) {
-        self.heads = self.heads.wrapping_add(more.heads);
+        self.header_count = self.header_count.wrapping_add(more.header_count);
         self.bytes = self.bytes.wrapping_add(more.bytes);
     }
 
-    /// Whether little memory of it is not taken, besides what unread streams may keep. Below zero for what was not
-    /// expected and is taken later.
-    fn has_few_bytes_more_than(self, taken: Self, unread: i64) -> bool {
-        self.bytes.wrapping_sub(taken.bytes).cast_signed() < UNTAKEN_BYTES_MAX + unread
+    /// Returns true if less than [`UNCONSUMED_BYTES_MAX`] is not consumed, besides the `unread`
+    /// bytes of paused streams.
+    ///
+    /// The difference is negative if data is consumed later that was no longer expected to be.
+    fn has_few_bytes_more_than(self, consumed: Self, unread: i64) -> bool {
+        self.bytes.wrapping_sub(consumed.bytes).cast_signed() < UNCONSUMED_BYTES_MAX + unread
     }
 }
 
 impl Backlog {
-    /// Creates the backlog of a connection on which nothing was read.
-    pub(super) fn new(turns: &Turns) -> Self {
+    /// Creates the backlog of a new connection.
+    pub(super) fn new(permits: &ReadPermits) -> Self {
         Self {
             received: Received::default(),
-            waits: None,
+            consume_timer: None,
             is_crowded: false,
-            turn: Turn::of(turns),
+            permit: ReadPermit::new(permits),
             has_read: false,
         }
     }
 
-    /// Notes what was read.
+    /// Records data that was read.
     pub(super) fn read(&mut self, more: Received) {
         self.received.add(more);
-        self.is_crowded = more.heads >= CALLS_TOGETHER;
-        self.has_read = self.turn.is_taken();
+        self.is_crowded = more.header_count >= CROWDED_CALLS;
+        self.has_read = self.permit.is_held();
     }
 
-    /// Returns whether calls came together in what was read last.
+    /// Returns true if at least [`CROWDED_CALLS`] calls arrived in the last read.
     pub(super) fn is_crowded(&self) -> bool {
         self.is_crowded
     }
 
-    /// Notes that there is nothing to read.
-    pub(super) fn read_all(&mut self, load: &Load) {
-        self.forget_bytes(load);
+    /// Records that the socket is empty.
+    pub(super) fn read_all(&mut self, load: &ConnectionLoad) {
+        self.discard_expected(load);
         self.is_crowded = false;
-        self.leave_turn();
+        self.release_permit();
     }
 
-    /// Waits for a turn to read once, where calls came together before.
-    pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits for a turn to read once if the connection is crowded, otherwise returns at once.
+    pub(super) fn poll_permit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_crowded {
-            self.leave_turn();
+            self.release_permit();
             return Poll::Ready(());
         }
-        self.turn.poll_take(cx)
+        self.permit.poll_acquire(cx)
     }
 
-    /// Leaves the turn to others: something else keeps the connection from reading.
-    pub(super) fn leave_turn(&mut self) {
-        self.turn.leave();
+    /// Releases the turn, because something else keeps the connection from reading.
+    pub(super) fn release_permit(&mut self) {
+        self.permit.release();
         self.has_read = false;
     }
 
-    /// Ends a turn that was used.
-    fn end_turn(&mut self) {
+    /// Releases the turn if the connection has read in it.
+    fn release_used_permit(&mut self) {
         if self.has_read {
-            self.leave_turn();
+            self.release_permit();
         }
     }
 
-    /// Waits until little has to be taken, and the calls of the connection's turn have begun. While a stream is not read its
-    /// frames are neither taken nor thrown away, and the wait has no end but that of the stream.
-    pub(super) fn poll_short(&mut self, load: &Load, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until the backlog is below its limits and the calls read in the connection's turn have
+    /// started.
+    ///
+    /// Frames of a paused stream are neither consumed nor discarded, so the wait for them lasts as
+    /// long as the pause.
+    pub(super) fn poll_below_limits(
+        &mut self,
+        load: &ConnectionLoad,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
         loop {
-            let (taken, unread) = (load.taken(), load.bytes_of_unread_streams());
-            if taken.bytes.wrapping_sub(self.received.bytes).cast_signed() > 0 {
-                self.received.bytes = taken.bytes;
+            let (consumed, unread) = (load.consumed(), load.bytes_of_unread_streams());
+            if consumed
+                .bytes
+                .wrapping_sub(self.received.bytes)
+                .cast_signed()
+                > 0
+            {
+                self.received.bytes = consumed.bytes;
             }
-            let heads = self.received.heads.wrapping_sub(taken.heads).cast_signed();
+            let heads = self
+                .received
+                .header_count
+                .wrapping_sub(consumed.header_count)
+                .cast_signed();
             if heads <= 0 {
-                self.end_turn();
+                self.release_used_permit();
             }
             let waits_for_calls = self.has_read || heads >= BACKLOG_MAX;
-            if !waits_for_calls && self.received.has_few_bytes_more_than(taken, unread) {
-                self.waits = None;
+            if !waits_for_calls && self.received.has_few_bytes_more_than(consumed, unread) {
+                self.consume_timer = None;
                 return Poll::Ready(());
             }
             if !self.has_read {
-                self.leave_turn();
+                self.release_permit();
             }
-            let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(WAITS_MAX)));
+            let waits = self
+                .consume_timer
+                .get_or_insert_with(|| Box::pin(sleep(CONSUME_TIMEOUT)));
             ready!(waits.as_mut().poll(cx));
-            self.waits = None;
-            self.end_turn();
-            self.received.heads = taken.heads;
-            self.forget_bytes(load);
+            self.consume_timer = None;
+            self.release_used_permit();
+            self.received.header_count = consumed.header_count;
+            self.discard_expected(load);
         }
     }
 
-    /// Expects no more of the frames that were read to be taken, unless a stream is not read: those of calls that have ended
-    /// were thrown away.
-    fn forget_bytes(&mut self, load: &Load) {
+    /// Stops expecting the consumption of frames that were read, unless a stream is paused. The
+    /// remaining frames belong to calls that have ended, and were discarded.
+    fn discard_expected(&mut self, load: &ConnectionLoad) {
         if load.bytes_of_unread_streams() == 0 {
-            self.received.bytes = load.taken().bytes;
+            self.received.bytes = load.consumed().bytes;
         }
     }
 }
@@ -166,40 +186,43 @@ mod tests {
     use tokio::time::advance;
 
     use super::{
-        super::{budget::Budget, seats::Ticket},
+        super::{budget::Budget, connection_limit::Ticket},
         *,
     };
 
-    fn load() -> Load {
-        let ticket = Ticket::alone([127, 0, 0, 1].into());
-        Load::new(&Budget::default(), Arc::new(ticket))
+    fn load() -> ConnectionLoad {
+        let ticket = Ticket::without_listener([127, 0, 0, 1].into());
+        ConnectionLoad::new(&Budget::default(), Arc::new(ticket))
     }
 
-    fn turns() -> Turns {
-        Turns::per_worker(TURNS_PER_WORKER)
+    fn permits() -> ReadPermits {
+        ReadPermits::per_worker(PERMITS_PER_WORKER)
     }
 
     fn heads(heads: i32) -> Received {
         let heads = heads.cast_unsigned();
-        Received { heads, bytes: 0 }
+        Received {
+            header_count: heads,
+            bytes: 0,
+        }
     }
 
-    async fn is_short(backlog: &mut Backlog, load: &Load) -> bool {
-        poll_fn(|cx| Poll::Ready(backlog.poll_short(load, cx).is_ready())).await
+    async fn is_short(backlog: &mut Backlog, load: &ConnectionLoad) -> bool {
+        poll_fn(|cx| Poll::Ready(backlog.poll_below_limits(load, cx).is_ready())).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_calls_have_begun_or_do_not_begin() {
-        let (load, mut backlog) = (load(), Backlog::new(&turns()));
+        let (load, mut backlog) = (load(), Backlog::new(&permits()));
         backlog.read(heads(BACKLOG_MAX - 1));
         assert!(is_short(&mut backlog, &load).await);
         backlog.read(heads(1));
         assert!(!is_short(&mut backlog, &load).await);
-        load.begun();
+        load.call_started();
         assert!(is_short(&mut backlog, &load).await);
         backlog.read(heads(1));
         assert!(!is_short(&mut backlog, &load).await);
-        advance(WAITS_MAX).await;
+        advance(CONSUME_TIMEOUT).await;
         assert!(is_short(&mut backlog, &load).await);
         backlog.read(heads(BACKLOG_MAX - 1));
         assert!(
@@ -208,104 +231,128 @@ mod tests {
         );
     }
 
-    async fn has_turn(backlog: &mut Backlog) -> bool {
-        poll_fn(|cx| Poll::Ready(backlog.poll_turn(cx).is_ready())).await
+    async fn has_permit(backlog: &mut Backlog) -> bool {
+        poll_fn(|cx| Poll::Ready(backlog.poll_permit(cx).is_ready())).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_connections_are_read_at_a_time_whose_calls_come_together() {
-        let (load, turns) = (load(), turns());
-        let mut all: Vec<_> = (0..=TURNS_PER_WORKER)
-            .map(|_| Backlog::new(&turns))
+        let (load, permits) = (load(), permits());
+        let mut all: Vec<_> = (0..=PERMITS_PER_WORKER)
+            .map(|_| Backlog::new(&permits))
             .collect();
-        let together = CALLS_TOGETHER.cast_signed();
+        let together = CROWDED_CALLS.cast_signed();
         for backlog in &mut all {
             backlog.read(heads(together - 1));
-            assert!(has_turn(backlog).await, "it needs none");
+            assert!(has_permit(backlog).await, "it needs none");
             backlog.read(heads(together));
         }
         let (last, others) = all.split_last_mut().expect("five");
         for backlog in others.iter_mut() {
-            assert!(has_turn(backlog).await);
+            assert!(has_permit(backlog).await);
         }
-        assert!(!has_turn(last).await, "all turns are taken");
+        assert!(!has_permit(last).await, "all turns are taken");
         others[0].read(heads(together));
         assert!(!is_short(&mut others[0], &load).await);
         assert!(
-            !has_turn(last).await,
+            !has_permit(last).await,
             "calls of the first one have to begin"
         );
         for _ in 0..3 * together {
-            load.begun();
+            load.call_started();
         }
         assert!(is_short(&mut others[0], &load).await);
-        assert!(has_turn(last).await);
-        assert!(!has_turn(&mut others[0]).await, "it waits behind the last");
+        assert!(has_permit(last).await);
+        assert!(
+            !has_permit(&mut others[0]).await,
+            "it waits behind the last"
+        );
         others[1].read_all(&load);
-        assert!(has_turn(&mut others[0]).await, "there was nothing to read");
+        assert!(
+            has_permit(&mut others[0]).await,
+            "there was nothing to read"
+        );
         last.read(heads(2 * together));
         assert!(!is_short(last, &load).await);
-        advance(WAITS_MAX).await;
+        advance(CONSUME_TIMEOUT).await;
         assert!(is_short(last, &load).await);
-        assert!(!last.turn.is_taken(), "its calls do not begin");
+        assert!(!last.permit.is_held(), "its calls do not begin");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_may_not_read_leaves_its_turn() {
-        let (load, turns) = (Arc::new(load()), turns());
+        let (load, permits) = (Arc::new(load()), permits());
         let crowded = || {
-            let mut backlog = Backlog::new(&turns);
-            backlog.read(heads(CALLS_TOGETHER.cast_signed()));
+            let mut backlog = Backlog::new(&permits);
+            backlog.read(heads(CROWDED_CALLS.cast_signed()));
             backlog
         };
-        let mut all: Vec<_> = (0..TURNS_PER_WORKER).map(|_| crowded()).collect();
+        let mut all: Vec<_> = (0..PERMITS_PER_WORKER).map(|_| crowded()).collect();
         for backlog in &mut all {
-            assert!(has_turn(backlog).await);
+            assert!(has_permit(backlog).await);
         }
         let (mut unread, mut next) = (crowded(), crowded());
-        assert!(!has_turn(&mut unread).await);
-        assert!(!has_turn(&mut next).await);
-        let _stream = load.paused();
+        assert!(!has_permit(&mut unread).await);
+        assert!(!has_permit(&mut next).await);
+        let _stream = load.count_paused();
         let bytes = u64::MAX / 4;
-        unread.received.add(Received { heads: 0, bytes });
+        unread.received.add(Received {
+            header_count: 0,
+            bytes,
+        });
         drop(all.pop());
-        assert!(!has_turn(&mut next).await, "the turn is that of the other");
+        assert!(
+            !has_permit(&mut next).await,
+            "the turn is that of the other"
+        );
         assert!(!is_short(&mut unread, &load).await);
-        assert!(has_turn(&mut next).await);
+        assert!(has_permit(&mut next).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_read_on_when_its_frames_were_taken() {
         const LENGTH: usize = 1_000;
-        let (load, mut backlog) = (load(), Backlog::new(&turns()));
+        let (load, mut backlog) = (load(), Backlog::new(&permits()));
         let bytes = memory_of_data(LENGTH);
         let mut frames = 0;
         while is_short(&mut backlog, &load).await {
-            backlog.read(Received { heads: 0, bytes });
+            backlog.read(Received {
+                header_count: 0,
+                bytes,
+            });
             frames += 1;
         }
-        assert_eq!(frames, UNTAKEN_BYTES_MAX.cast_unsigned().div_ceil(bytes));
-        load.frame_taken(LENGTH);
+        assert_eq!(frames, UNCONSUMED_BYTES_MAX.cast_unsigned().div_ceil(bytes));
+        load.frame_consumed(LENGTH);
         assert!(is_short(&mut backlog, &load).await);
-        backlog.read(Received { heads: 0, bytes });
+        backlog.read(Received {
+            header_count: 0,
+            bytes,
+        });
         assert!(!is_short(&mut backlog, &load).await);
-        advance(WAITS_MAX).await;
+        advance(CONSUME_TIMEOUT).await;
         assert!(is_short(&mut backlog, &load).await, "they are thrown away");
     }
 
     #[tokio::test(start_paused = true)]
     async fn frames_of_a_stream_that_is_not_read_are_not_forgotten() {
-        let (load, mut backlog) = (Arc::new(load()), Backlog::new(&turns()));
-        let unread = load.paused();
-        let most = UNTAKEN_BYTES_MAX + load.bytes_of_unread_streams();
-        let bytes = most.cast_unsigned() - 1;
-        backlog.read(Received { heads: 0, bytes });
-        backlog.forget_bytes(&load);
+        let (load, mut backlog) = (Arc::new(load()), Backlog::new(&permits()));
+        let unread = load.count_paused();
+        let bytes_max = UNCONSUMED_BYTES_MAX + load.bytes_of_unread_streams();
+        let bytes = bytes_max.cast_unsigned() - 1;
+        backlog.read(Received {
+            header_count: 0,
+            bytes,
+        });
+        backlog.discard_expected(&load);
         assert!(is_short(&mut backlog, &load).await);
-        backlog.read(Received { heads: 0, bytes: 1 });
+        backlog.read(Received {
+            header_count: 0,
+            bytes: 1,
+        });
         for _ in 0..3 {
             assert!(!is_short(&mut backlog, &load).await);
-            advance(WAITS_MAX).await;
+            advance(CONSUME_TIMEOUT).await;
         }
         drop(unread);
         assert!(is_short(&mut backlog, &load).await);

@@ -1,5 +1,5 @@
-//! What the connections of all listeners keep in the memory of the process. With too much of it those
-//! connections are closed that keep most.
+//! Memory budget of the connections of all listeners. When it is exceeded, the connections that use
+//! most are closed.
 
 use std::{
     cmp::Reverse,
@@ -12,45 +12,47 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{backlog, bursts, seats::Ticket, turns::Turns};
-use crate::{address::AddressBlock, pace::Pace};
+use super::{backlog, bursts, connection_limit::Ticket, read_permits::ReadPermits};
+use crate::{address::AddressBlock, rate_limit::RateLimit};
 
-/// Bytes of unfinished messages and of answers that clients have not read, of all connections.
+/// Maximum size of incomplete messages and unread responses of all connections, in bytes.
 const BYTES_MAX: i64 = 24 << 20;
-/// The same of one address.
+/// Maximum size for the connections of one address, in bytes.
 const BYTES_PER_ADDRESS_MAX: i64 = 12 << 20;
-/// Calls whose first message is not whole: more than all waits of a full queue that begin at the same time.
+/// Maximum number of calls whose first message is incomplete: more than all waits of a full queue,
+/// which may begin at the same time.
 const INCOMPLETE_CALLS_MAX: i64 = 8_192;
 
-/// Bytes with which those connections are not read that keep [`TIGHT_PER_CONNECTION`] or more, so that few have to be closed.
+/// Total from which connections that use [`TIGHT_PER_CONNECTION`] or more are not read, so that few
+/// have to be closed.
 const TIGHT_TOTAL: i64 = BYTES_MAX / 2;
-/// Bytes of one connection that are more than calls in progress need.
+/// Bytes of one connection that exceed the need of calls in progress.
 const TIGHT_PER_CONNECTION: usize = 128 << 10;
-/// Calls without their messages with which connections read little at a time.
+/// Number of incomplete calls from which connections are read in small pieces.
 const MANY_INCOMPLETE_CALLS: i64 = 1_024;
 
-/// The rate of warnings.
-const WARNINGS: Pace = Pace::per_second(1, 1);
+/// Rate limit of warnings.
+const WARNING_RATE: RateLimit = RateLimit::per_second(1, 1);
 
-/// The totals of a process.
+/// Totals of the process, and the turns of its connections.
 #[derive(Debug)]
 pub struct Budget {
     pub(super) bytes: Arc<Pool>,
     pub(super) incomplete_calls: Arc<Pool>,
-    /// Turns of connections with many calls, or much of their messages, that are not whole.
-    pub(super) bursts: Turns,
-    /// Turns of connections on which calls come together.
-    pub(super) call_turns: Turns,
+    /// Turns of connections in a burst of incomplete calls or messages.
+    pub(super) burst_permits: ReadPermits,
+    /// Turns of crowded connections, on which many calls arrive in one read.
+    pub(super) call_permits: ReadPermits,
 }
 
-/// An amount that connections share.
+/// An amount that connections share, with its limits.
 #[derive(Debug)]
 pub(super) struct Pool {
-    what: &'static str,
+    name: &'static str,
     total_max: i64,
     per_address_max: i64,
     total: AtomicI64,
-    /// What closed connections have kept that are not gone yet.
+    /// Amount of connections that were closed and are not dropped yet.
     closing: AtomicI64,
     newest: AtomicU64,
     accounts: Mutex<Accounts>,
@@ -60,23 +62,23 @@ pub(super) struct Pool {
 struct Accounts {
     open: HashMap<u64, Arc<Entry>>,
     by_block: HashMap<AddressBlock, Weak<AtomicI64>>,
-    /// Connections that were closed since the last warning.
+    /// Number of connections closed since the last warning.
     closed: u32,
-    /// From when on warnings could keep their rate.
+    /// State of the rate limit of warnings.
     warn_at: Instant,
 }
 
-/// The part of one connection.
+/// Share of one connection in a pool.
 #[derive(Debug)]
 struct Entry {
     amount: AtomicI64,
-    /// The amount when the connection was closed.
+    /// Amount when the connection was closed.
     closing: AtomicI64,
     of_block: Arc<AtomicI64>,
     ticket: Arc<Ticket>,
 }
 
-/// Keeps the part of one connection up to date. Dropped, it is nothing.
+/// Handle that updates the share of one connection. Dropping it sets the share to zero.
 #[derive(Debug)]
 pub(super) struct Account {
     pool: Arc<Pool>,
@@ -88,43 +90,43 @@ impl Default for Budget {
     fn default() -> Self {
         Self {
             bytes: Pool::new(
-                "unfinished and unread bytes",
+                "incomplete and unread bytes",
                 BYTES_MAX,
                 BYTES_PER_ADDRESS_MAX,
             ),
             incomplete_calls: Pool::new(
-                "calls without a whole message",
+                "calls with an incomplete message",
                 INCOMPLETE_CALLS_MAX,
                 INCOMPLETE_CALLS_MAX,
             ),
-            bursts: Turns::new(bursts::BURSTS_MAX),
-            call_turns: Turns::per_worker(backlog::TURNS_PER_WORKER),
+            burst_permits: ReadPermits::new(bursts::BURSTS_MAX),
+            call_permits: ReadPermits::per_worker(backlog::PERMITS_PER_WORKER),
         }
     }
 }
 
 impl Budget {
-    /// Returns true while many calls wait for their messages.
+    /// Returns true if more than [`MANY_INCOMPLETE_CALLS`] calls are incomplete.
     pub(super) fn has_many_incomplete_calls(&self) -> bool {
         self.incomplete_calls.total.load(Relaxed) > MANY_INCOMPLETE_CALLS
     }
 
-    /// Returns true while all connections keep much.
+    /// Returns true if all connections together use more than [`TIGHT_TOTAL`].
     fn is_tight(&self) -> bool {
         let Pool { total, closing, .. } = self.bytes.as_ref();
         total.load(Relaxed) + closing.load(Relaxed) > TIGHT_TOTAL
     }
 
-    /// Returns whether a connection that keeps so many bytes may be read.
+    /// Returns true if a connection that uses `amount` bytes may be read.
     pub(super) fn has_room_for(&self, amount: usize) -> bool {
         amount < TIGHT_PER_CONNECTION || !self.is_tight()
     }
 }
 
 impl Pool {
-    fn new(what: &'static str, total_max: i64, per_address_max: i64) -> Arc<Self> {
+    fn new(name: &'static str, total_max: i64, per_address_max: i64) -> Arc<Self> {
         Arc::new(Self {
-            what,
+            name,
             total_max,
             per_address_max,
             total: AtomicI64::new(0),
@@ -165,16 +167,16 @@ impl Pool {
         }
     }
 
-    /// Closes connections until three quarters of the maximum are left, those with most first: of the
-    /// address that has too much, or of all.
+    /// Closes connections, the largest first, until at most three quarters of the maximum are in
+    /// use. If the address exceeds its maximum, only its connections are closed.
     fn shrink(&self, of_block: &Arc<AtomicI64>) {
         let mut accounts = self.lock();
         let is_block = of_block.load(Relaxed) > self.per_address_max;
-        let (amount, most) = match is_block {
+        let (amount, max) = match is_block {
             true => (of_block.as_ref(), self.per_address_max),
             false => (&self.total, self.total_max),
         };
-        if amount.load(Relaxed) <= most {
+        if amount.load(Relaxed) <= max {
             return;
         }
         let open = accounts.open.iter();
@@ -182,32 +184,32 @@ impl Pool {
         let mut open: Vec<_> = open
             .map(|(&number, entry)| (Reverse(entry.amount.load(Relaxed)), number, entry))
             .collect();
-        // Of those with equal amounts the oldest.
+        // Among equal amounts the oldest connection comes first.
         open.sort_unstable_by_key(|&(amount, number, _)| (amount, number));
         let mut closed = 0;
         for (_, _, entry) in open {
-            if amount.load(Relaxed) <= most / 4 * 3 {
+            if amount.load(Relaxed) <= max / 4 * 3 {
                 break;
             }
-            entry.ticket.control().cut();
-            let kept = self.set(entry, 0);
-            entry.closing.fetch_add(kept, Relaxed);
-            self.closing.fetch_add(kept, Relaxed);
+            entry.ticket.control().request_close();
+            let bytes = self.set(entry, 0);
+            entry.closing.fetch_add(bytes, Relaxed);
+            self.closing.fetch_add(bytes, Relaxed);
             closed += 1;
         }
         accounts.closed += closed;
-        if WARNINGS.take(&mut accounts.warn_at).is_ok() {
+        if WARNING_RATE.check(&mut accounts.warn_at).is_ok() {
             let closed = std::mem::take(&mut accounts.closed);
             tracing::warn!(
                 closed,
-                of = self.what,
-                "closing the connections that keep most"
+                of = self.name,
+                "closing the connections that buffer most"
             );
         }
     }
 
-    /// Sets the amount of a connection, and returns the one before. The sums may be below zero for a moment, while two
-    /// tasks change one amount.
+    /// Sets the amount of a connection, and returns the previous one. The sums may be negative for
+    /// a moment, while two tasks change one amount.
     fn set(&self, entry: &Entry, amount: i64) -> i64 {
         let before = entry.amount.swap(amount, Relaxed);
         self.total.fetch_add(amount - before, Relaxed);
@@ -221,15 +223,15 @@ impl Pool {
 }
 
 impl Account {
-    /// Returns what the connection has.
+    /// Returns the amount of the connection.
     pub(super) fn amount(&self) -> usize {
         usize::try_from(self.entry.amount.load(Relaxed)).unwrap_or(0)
     }
 
-    /// The connection has so much now.
+    /// Sets the amount of the connection, and closes connections if a maximum is exceeded.
     pub(super) fn set(&self, amount: usize) {
         let Self { pool, entry, .. } = self;
-        if entry.ticket.control().is_cut() {
+        if entry.ticket.control().is_close_requested() {
             return;
         }
         pool.set(entry, i64::try_from(amount).unwrap_or(i64::MAX / 2));
@@ -263,7 +265,7 @@ mod tests {
 
     fn connections(pool: &Arc<Pool>, host: u8, amounts: &[usize]) -> Vec<Account> {
         let account = |&amount| {
-            let ticket = Ticket::alone([10, 0, 0, host].into());
+            let ticket = Ticket::without_listener([10, 0, 0, host].into());
             let account = pool.account(&Arc::new(ticket));
             account.set(amount * MIB);
             account
@@ -273,7 +275,9 @@ mod tests {
 
     fn cut(accounts: &[Account]) -> Vec<bool> {
         let tickets = accounts.iter().map(|account| &account.entry.ticket);
-        tickets.map(|ticket| ticket.control().is_cut()).collect()
+        tickets
+            .map(|ticket| ticket.control().is_close_requested())
+            .collect()
     }
 
     fn pool() -> Arc<Pool> {
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn those_with_most_are_closed_until_three_quarters_are_left() {
+    fn the_largest_are_closed_until_three_quarters_remain() {
         let pool = pool();
         let addresses = [[1, 4, 4], [2, 3, 3], [1, 6, 4]];
         let all = [1, 2, 3].map(|host| connections(&pool, host, &addresses[usize::from(host) - 1]));
@@ -307,9 +311,9 @@ mod tests {
     #[test]
     fn an_address_has_half_and_others_do_not_pay_for_it() {
         let pool = pool();
-        let other = connections(&pool, 1, &[12]);
+        let others = connections(&pool, 1, &[12]);
         let greedy = connections(&pool, 2, &[4, 4, 4, 3, 2]);
-        assert_eq!(cut(&other), [false]);
+        assert_eq!(cut(&others), [false]);
         assert_eq!(cut(&greedy).iter().filter(|cut| **cut).count(), 2);
         assert!(!cut(&greedy)[4], "it has least");
     }

@@ -1,5 +1,6 @@
-//! Bursts of calls: few connections at a time are read on while many of their calls, or much of their messages, are
-//! incomplete, so that what all connections keep for that is bounded before one of them is closed.
+//! Limits bursts of calls: few connections are read at the same time while many of their calls, or
+//! many bytes of their messages, are incomplete. This bounds the memory of incomplete calls before
+//! a connection has to be closed.
 
 use std::{
     pin::Pin,
@@ -9,58 +10,61 @@ use std::{
 
 use tokio::time::{Sleep, sleep};
 
-use super::turns::{Turn, Turns};
+use super::read_permits::{ReadPermit, ReadPermits};
 
-/// Calls without their messages with which a connection is in a burst.
+/// Number of incomplete calls from which a connection is in a burst.
 pub(super) const CALLS_MIN: usize = 16;
-/// Bytes of incomplete messages with which it is.
+/// Bytes of incomplete messages from which a connection is in a burst.
 pub(super) const BYTES_MIN: usize = 128 << 10;
-/// Connections in a burst that read on at the same time.
+/// Maximum number of connections in a burst that are read at the same time.
 pub(super) const BURSTS_MAX: usize = 4;
-/// How long a burst may last while others wait for their turn: a client sends messages right behind the heads of its calls.
-const LASTS: Duration = Duration::from_secs(1);
+/// Maximum duration of a burst while other connections wait for their turn. Clients normally send
+/// messages right behind the headers of their calls.
+const BURST_DURATION_MAX: Duration = Duration::from_secs(1);
 
-/// The burst of one connection.
+/// Burst state of one connection.
 pub(super) struct Burst {
-    turn: Turn,
-    /// When its turn has lasted long.
-    until: Option<Pin<Box<Sleep>>>,
+    permit: ReadPermit,
+    /// Timer of the turn, which ends after [`BURST_DURATION_MAX`].
+    burst_timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A burst lasts too long while others wait.
+/// Error of a burst that lasts longer than [`BURST_DURATION_MAX`] while other connections wait.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub(super) struct BurstTooLong;
 
 impl Burst {
-    /// Creates the burst of a connection without calls.
-    pub(super) fn new(turns: &Turns) -> Self {
+    /// Creates the state of a connection without calls.
+    pub(super) fn new(permits: &ReadPermits) -> Self {
         Self {
-            turn: Turn::of(turns),
-            until: None,
+            permit: ReadPermit::new(permits),
+            burst_timer: None,
         }
     }
 
-    /// Waits until a connection may be read on. Its task is woken when it is in a burst no more.
+    /// Waits until the connection may be read. Its task is woken when its burst has ended.
     ///
     /// # Errors
-    /// If it has had its turn for too long.
-    pub(super) fn poll_turn(
+    /// If the connection has had its turn for [`BURST_DURATION_MAX`] and another connection waits.
+    pub(super) fn poll_permit(
         &mut self,
         is_in_burst: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), TooLong>> {
+    ) -> Poll<Result<(), BurstTooLong>> {
         if !is_in_burst {
-            self.turn.leave();
-            self.until = None;
+            self.permit.release();
+            self.burst_timer = None;
             return Poll::Ready(Ok(()));
         }
-        ready!(self.turn.poll_take(cx));
-        let until = self.until.get_or_insert_with(|| Box::pin(sleep(LASTS)));
+        ready!(self.permit.poll_acquire(cx));
+        let until = self
+            .burst_timer
+            .get_or_insert_with(|| Box::pin(sleep(BURST_DURATION_MAX)));
         if until.as_mut().poll(cx).is_ready() {
-            if self.turn.is_awaited() {
-                return Poll::Ready(Err(TooLong));
+            if self.permit.is_awaited() {
+                return Poll::Ready(Err(BurstTooLong));
             }
-            self.until = None;
+            self.burst_timer = None;
             cx.waker().wake_by_ref();
         }
         Poll::Ready(Ok(()))
@@ -75,9 +79,9 @@ mod tests {
 
     use super::*;
 
-    async fn polled(burst: &mut Burst, is_in_burst: bool) -> Option<Result<(), TooLong>> {
-        poll_fn(|cx| match burst.poll_turn(is_in_burst, cx) {
-            Poll::Ready(turn) => Poll::Ready(Some(turn)),
+    async fn polled(burst: &mut Burst, is_in_burst: bool) -> Option<Result<(), BurstTooLong>> {
+        poll_fn(|cx| match burst.poll_permit(is_in_burst, cx) {
+            Poll::Ready(permit) => Poll::Ready(Some(permit)),
             Poll::Pending => Poll::Ready(None),
         })
         .await
@@ -85,7 +89,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn few_connections_are_in_a_burst_and_those_that_last_end() {
-        let bursts = Turns::new(BURSTS_MAX);
+        let bursts = ReadPermits::new(BURSTS_MAX);
         let mut all: Vec<_> = (0..=BURSTS_MAX).map(|_| Burst::new(&bursts)).collect();
         for burst in &mut all {
             assert_eq!(polled(burst, false).await, Some(Ok(())));
@@ -97,18 +101,18 @@ mod tests {
         assert_eq!(polled(last, true).await, None, "all turns are taken");
         assert_eq!(polled(last, false).await, Some(Ok(())));
         assert_eq!(polled(last, true).await, None);
-        advance(LASTS).await;
-        assert_eq!(polled(&mut others[0], true).await, Some(Err(TooLong)));
+        advance(BURST_DURATION_MAX).await;
+        assert_eq!(polled(&mut others[0], true).await, Some(Err(BurstTooLong)));
         assert_eq!(polled(&mut others[1], false).await, Some(Ok(())));
         assert_eq!(polled(last, true).await, Some(Ok(())));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_lasts_while_nobody_waits() {
-        let bursts = Turns::new(BURSTS_MAX);
+    async fn a_burst_lasts_while_no_connection_waits() {
+        let bursts = ReadPermits::new(BURSTS_MAX);
         let mut burst = Burst::new(&bursts);
         assert_eq!(polled(&mut burst, true).await, Some(Ok(())));
-        advance(LASTS).await;
+        advance(BURST_DURATION_MAX).await;
         assert_eq!(polled(&mut burst, true).await, Some(Ok(())));
     }
 }

@@ -1,6 +1,5 @@
-//! One connection of a client: plain or encrypted, counted while it lives, and ended when it does not take
-//! what is sent to it, floods the broker with frames that ask for nothing, or has a certificate that counts
-//! no more.
+//! A client connection, plain or encrypted. It is closed when its client does not read, floods the
+//! broker with idle frames, or has a certificate that is no longer valid.
 
 use std::{
     io,
@@ -23,85 +22,87 @@ use tonic::transport::server::Connected;
 use super::{
     backlog::Backlog,
     budget::Budget,
-    bursts::{Burst, TooLong},
+    bursts::{Burst, BurstTooLong},
+    connection_limit::ConnectionPermit,
+    connection_load::ConnectionLoad,
     control::Control,
-    frames::{Frames, Speaks},
-    load::Load,
-    seats::Seat,
-    tls::Certified,
+    frame_monitor::{AllowedProtocol, FrameMonitor},
+    tls::VerifiedClient,
 };
 use crate::access::Certificate;
 
-/// The first words of a client are few.
-const PIECE: usize = 64;
-/// How long a client may take nothing of what is sent to it. One that does not answer whether it lives is
-/// told that the connection ends, which would wait as long as all before it.
-const TAKES_WITHIN: Duration = Duration::from_secs(15);
-/// Calls in progress on a connection before its first admitted call; while there are more nothing is read.
+/// Size of the reads before the client's first frame, which is short.
+const PREREAD_CHUNK: usize = 64;
+/// Time after which a blocked write closes the connection. HTTP/2 keepalive is not enough: on a
+/// missing pong the server sends GOAWAY, which is queued behind the unread data.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum number of calls in progress before the first authenticated call. With more, the
+/// connection is not read.
 const UNADMITTED_CALLS_MAX: usize = 16;
-/// After so many bytes without a pause others have their turn: by itself a connection would read some
-/// megabytes first.
-const TURN: usize = 16 << 10;
-/// How often a connection that keeps much checks whether it may be read again.
-const CHECKS_ROOM_EVERY: Duration = Duration::from_millis(20);
-/// How often a connection that is not read checks whether its client has closed it.
-const CHECKS_CLOSED_EVERY: Duration = Duration::from_secs(1);
-/// What is read at a time while calls come together, or many wait for their messages.
-const SMALL_PIECE: usize = 1 << 10;
-/// How long a client that was told to go elsewhere may finish what it has begun.
-const LEAVES_WITHIN: Duration = Duration::from_secs(3);
-/// A frame that tells the client to begin nothing new here, while all that it has sent counts
-/// (RFC 9113, section 6.8): of stream 0, with the largest stream, and NO_ERROR.
+/// Bytes after which the task yields to others. Otherwise a connection would read some megabytes
+/// first.
+const READ_BUDGET: usize = 16 << 10;
+/// Interval at which a connection over its memory limit checks whether it may be read again.
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval at which a connection that is not read checks whether its client has closed it.
+const CLOSED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Size of a read while the connection is crowded, or many calls of all connections are incomplete.
+const SMALL_READ_BYTES: usize = 1 << 10;
+/// Time in which a client that received GOAWAY may finish its calls.
+const GO_AWAY_TIMEOUT: Duration = Duration::from_secs(3);
+/// GOAWAY frame of stream 0 with the highest stream id and NO_ERROR (RFC 9113, section 6.8). The
+/// client begins no new calls, and all calls that it has sent are served.
 const GO_AWAY: [u8; 17] = [
     0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0,
 ];
 
-/// Who is at the other end, for calls to ask.
+/// Remote end of a connection, available to its calls.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// The client, or a proxy before it.
+    /// Address of the client, or of a proxy in front of it.
     pub address: SocketAddr,
-    /// Its certificate, if it had to show one.
+    /// Certificate of the client, if the listener requires one.
     pub certificate: Option<Certificate>,
-    /// What its calls keep in memory.
-    pub load: Arc<Load>,
+    /// Memory and concurrency state of the connection's calls.
+    pub load: Arc<ConnectionLoad>,
 }
 
-/// A connection.
+/// A client connection as tonic serves it.
 pub struct Connection {
     io: Io,
     peer: Peer,
-    frames: Frames,
+    frames: FrameMonitor,
     control: Arc<Control>,
     backlog: Backlog,
     burst: Burst,
-    /// While the connection waits for room in the budget.
+    /// Timer of the next check, while the connection waits for room in the memory budget.
     next_room_check: Option<Pin<Box<Sleep>>>,
-    /// Set while the connection is not read.
+    /// Timer of the next check, while the connection is not read.
     next_closed_check: Option<Pin<Box<Sleep>>>,
     budget: Arc<Budget>,
-    /// Nothing is read until there are fewer calls in progress, or the client takes its answers.
+    /// True if reads wait until fewer calls are in progress, or until the client reads responses.
     is_paused: bool,
-    /// The beginning, which was read already, and how much of it was passed on.
-    heard: Vec<u8>,
-    passed_on: usize,
-    /// Bytes that were read in this turn.
-    in_turn: usize,
-    /// While the client takes nothing.
-    stalled: Option<Pin<Box<Sleep>>>,
-    life: Life,
-    /// How much of [`GO_AWAY`] was sent; `None`: it is not to be sent.
-    gone_away: Option<usize>,
-    seat: Seat,
+    /// Bytes that were read before the connection was passed to the server. `passed_on` of them
+    /// were returned to it.
+    preread: Vec<u8>,
+    preread_position: usize,
+    /// Number of bytes read since the task last yielded.
+    bytes_this_poll: usize,
+    /// Timer of the write timeout, while writes are blocked.
+    write_timer: Option<Pin<Box<Sleep>>>,
+    lifetime: Lifetime,
+    /// Number of bytes of [`GO_AWAY`] that were sent, or `None` if none has to be sent.
+    go_away_sent: Option<usize>,
+    permit: ConnectionPermit,
 }
 
-/// How long the connection may last.
-enum Life {
-    /// As long as both sides want.
+/// Limit of the connection's lifetime.
+enum Lifetime {
+    /// Without limit.
     Unbounded,
-    /// Until the client's certificate counts no more.
+    /// Until the client's certificate is no longer valid.
     Certified(BoxFuture<'static, ()>),
-    /// Until then, after that.
+    /// Until this timer ends, after GOAWAY was sent.
     Leaving(Pin<Box<Sleep>>),
 }
 
@@ -111,140 +112,147 @@ pub(super) enum Io {
 }
 
 impl Peer {
-    /// Notes that a call of the connection was admitted.
-    pub fn admitted(&self) {
-        self.load.admitted();
+    /// Records that a call of the connection was authenticated.
+    pub fn mark_admitted(&self) {
+        self.load.mark_admitted();
     }
 }
 
 impl Connection {
-    /// On which the client has begun to speak. Until it does nothing is kept for it but this future.
-    pub(super) async fn begun(
+    /// Waits for the client's first frame (or HTTP/1.1), and returns the connection. Until then no
+    /// state besides this future exists.
+    pub(super) async fn call_started(
         mut io: Io,
-        certified: Option<Certified>,
+        certified: Option<VerifiedClient>,
         address: SocketAddr,
-        speaks: Speaks,
-        (mut seat, budget): (Seat, &Arc<Budget>),
+        protocol: AllowedProtocol,
+        (mut permit, budget): (ConnectionPermit, &Arc<Budget>),
     ) -> io::Result<Self> {
         let (certificate, life) = match certified {
-            None => (None, Life::Unbounded),
-            Some(Certified { certificate, ended }) => (Some(certificate), Life::Certified(ended)),
+            None => (None, Lifetime::Unbounded),
+            Some(VerifiedClient {
+                certificate,
+                until_invalid: ended,
+            }) => (Some(certificate), Lifetime::Certified(ended)),
         };
-        let name = certificate.as_ref().and_then(|one| one.name().ok());
-        if name.is_some_and(|name| !seat.belongs_to(name)) {
-            return Err(io::Error::other("too many connections of one identity"));
+        let name = certificate
+            .as_ref()
+            .and_then(|certificate| certificate.name().ok());
+        if name.is_some_and(|name| !permit.bind_identity(name)) {
+            return Err(io::Error::other("too many connections of this identity"));
         }
-        let (mut frames, mut heard) = (Frames::new(speaks), Vec::new());
-        while !frames.have_begun() {
-            let mut piece = [0; PIECE];
+        let (mut frames, mut preread) = (FrameMonitor::new(protocol), Vec::new());
+        while !frames.has_started() {
+            let mut piece = [0; PREREAD_CHUNK];
             let read = io.read(&mut piece).await?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             frames.read(&piece[..read])?;
-            heard.extend(&piece[..read]);
+            preread.extend(&piece[..read]);
         }
         let peer = Peer {
             address,
             certificate,
-            load: Arc::new(Load::new(budget, seat.ticket())),
+            load: Arc::new(ConnectionLoad::new(budget, permit.ticket())),
         };
         Ok(Self {
             io,
             peer,
             frames,
-            control: Arc::clone(seat.ticket().control()),
-            backlog: Backlog::new(&budget.call_turns),
-            burst: Burst::new(&budget.bursts),
+            control: Arc::clone(permit.ticket().control()),
+            backlog: Backlog::new(&budget.call_permits),
+            burst: Burst::new(&budget.burst_permits),
             next_room_check: None,
             next_closed_check: None,
             budget: Arc::clone(budget),
             is_paused: false,
-            heard,
-            passed_on: 0,
-            in_turn: 0,
-            stalled: None,
-            life,
-            gone_away: None,
-            seat,
+            preread,
+            preread_position: 0,
+            bytes_this_poll: 0,
+            write_timer: None,
+            lifetime: life,
+            go_away_sent: None,
+            permit,
         })
     }
 
-    /// Counts calls in progress until one is admitted, and returns false while nothing may be read: there
-    /// are too many of those calls, or answers wait because the client takes none.
+    /// Returns false while nothing may be read: too many calls are in progress on a connection
+    /// without an authenticated call, or the client does not read responses. Stops counting calls
+    /// after the first authenticated call.
     fn may_read(&mut self) -> bool {
         let calls = match self.frames.calls() {
             None => 0,
-            Some(calls) if !self.seat.is_admitted() => calls,
+            Some(calls) if !self.permit.is_admitted() => calls,
             Some(_) => {
                 self.frames.stop_counting_calls();
                 0
             }
         };
-        self.is_paused = calls >= UNADMITTED_CALLS_MAX || self.stalled.is_some();
+        self.is_paused = calls >= UNADMITTED_CALLS_MAX || self.write_timer.is_some();
         !self.is_paused
     }
 
-    /// Waits until the connection may read on.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Waits until the connection may be read.
+    fn poll_may_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.may_read() || self.poll_room(cx).is_pending() {
-            self.backlog.leave_turn();
+            self.backlog.release_permit();
             return Poll::Pending;
         }
-        ready!(self.backlog.poll_short(&self.peer.load, cx));
+        ready!(self.backlog.poll_below_limits(&self.peer.load, cx));
         let is_in_burst = self.peer.load.is_in_burst();
-        match self.burst.poll_turn(is_in_burst, cx) {
-            Poll::Ready(Ok(())) => self.backlog.poll_turn(cx).map(Ok),
-            Poll::Ready(Err(TooLong)) => {
-                let why =
-                    "calls of the client wait for their messages, and other clients for their turn";
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+        match self.burst.poll_permit(is_in_burst, cx) {
+            Poll::Ready(Ok(())) => self.backlog.poll_permit(cx).map(Ok),
+            Poll::Ready(Err(BurstTooLong)) => {
+                let message =
+                    "request messages of the client are incomplete while other clients wait";
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)))
             }
             Poll::Pending => {
-                self.backlog.leave_turn();
+                self.backlog.release_permit();
                 Poll::Pending
             }
         }
     }
 
-    /// Returns an error once the connection may last no longer; tells the client before.
-    fn outlives(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        if let Life::Certified(ended) = &mut self.life {
+    /// Returns an error once the connection must close. Sends [`GO_AWAY`] beforehand.
+    fn poll_lifetime_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if let Lifetime::Certified(ended) = &mut self.lifetime {
             ready!(ended.as_mut().poll(cx));
-            self.life = Life::Leaving(Box::pin(sleep(LEAVES_WITHIN)));
-            self.gone_away = Some(0);
-            // What it cannot take now it gets before the next answer.
+            self.lifetime = Lifetime::Leaving(Box::pin(sleep(GO_AWAY_TIMEOUT)));
+            self.go_away_sent = Some(0);
+            // Bytes that cannot be sent now are sent before the next response.
             let _ = self.go_away(cx);
         }
-        let Life::Leaving(until) = &mut self.life else {
+        let Lifetime::Leaving(until) = &mut self.lifetime else {
             return Poll::Pending;
         };
         ready!(until.as_mut().poll(cx));
-        let why = "the client's certificate has expired or was withdrawn";
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, why))
+        let message = "the client's certificate has expired or was withdrawn";
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, message))
     }
 
-    /// Sends [`GO_AWAY`], between two frames of the server: tonic can tell all clients of a listener to go,
-    /// or those of an age, but not a single one.
+    /// Sends [`GO_AWAY`] between two frames of the server. tonic sends GOAWAY only to all clients
+    /// of a listener or on connections of a certain age, not to a single client.
     fn go_away(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(mut sent) = self.gone_away else {
+        let Some(mut sent) = self.go_away_sent else {
             return Poll::Ready(Ok(()));
         };
-        if sent == 0 && !self.frames.are_between() {
+        if sent == 0 && !self.frames.is_between_frames() {
             return Poll::Ready(Ok(()));
         }
         while sent < GO_AWAY.len() {
             sent += ready!(Pin::new(&mut self.io).poll_write(cx, &GO_AWAY[sent..]))?;
-            self.gone_away = Some(sent);
+            self.go_away_sent = Some(sent);
         }
-        self.gone_away = None;
+        self.go_away_sent = None;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
-    /// Waits while the connection keeps much, and all together do.
+    /// Waits while the connection uses much memory and the total is near its maximum.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.budget.has_room_for(self.peer.load.bytes()) {
-            let check = || Box::pin(sleep(CHECKS_ROOM_EVERY));
+            let check = || Box::pin(sleep(ROOM_CHECK_INTERVAL));
             let next = self.next_room_check.get_or_insert_with(check);
             ready!(next.as_mut().poll(cx));
             self.next_room_check = None;
@@ -253,10 +261,11 @@ impl Connection {
         Poll::Ready(())
     }
 
-    /// Returns an error once the client has closed the connection, which is otherwise noticed only by reading.
+    /// Returns an error once the client has closed the connection, which otherwise only a read
+    /// detects.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            let check = || Box::pin(sleep(CHECKS_CLOSED_EVERY));
+            let check = || Box::pin(sleep(CLOSED_CHECK_INTERVAL));
             let next = self.next_closed_check.get_or_insert_with(check);
             ready!(next.as_mut().poll(cx));
             self.next_closed_check = None;
@@ -266,38 +275,39 @@ impl Connection {
         }
     }
 
-    /// What came of sending, or an error if nothing has for too long.
-    fn in_time<T>(
+    /// Returns the result of a write, or an error once writes have been blocked for
+    /// [`WRITE_TIMEOUT`].
+    fn with_write_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         sent: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if sent.is_ready() {
-            if self.stalled.take().is_some() {
-                self.peer.load.stalled(false);
+            if self.write_timer.take().is_some() {
+                self.peer.load.set_stalled(false);
             }
             if self.is_paused && self.may_read() {
                 self.control.wake();
             }
             return sent;
         }
-        if let Poll::Ready(why) = self.outlives(cx) {
-            return Poll::Ready(Err(why));
+        if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
+            return Poll::Ready(Err(error));
         }
-        // HTTP/2 reads nothing while it cannot write.
-        self.backlog.leave_turn();
+        // The HTTP/2 server reads nothing while it cannot write.
+        self.backlog.release_permit();
         let load = &self.peer.load;
-        let deadline = self.stalled.get_or_insert_with(|| {
-            load.stalled(true);
-            Box::pin(sleep(TAKES_WITHIN))
+        let deadline = self.write_timer.get_or_insert_with(|| {
+            load.set_stalled(true);
+            Box::pin(sleep(WRITE_TIMEOUT))
         });
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Reads a small piece while calls come together, or many of all connections wait for their messages, so that none
-    /// adds many at once.
-    fn poll_piece(
+    /// Reads from the socket: only a small piece while the connection is crowded, or many calls of
+    /// all connections are incomplete, so that no connection adds many calls at once.
+    fn poll_read_socket(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
@@ -305,9 +315,9 @@ impl Connection {
         if !self.backlog.is_crowded() && !self.budget.has_many_incomplete_calls() {
             return Pin::new(&mut self.io).poll_read(cx, buffer);
         }
-        let mut piece = [0; SMALL_PIECE];
-        let most = buffer.remaining().min(SMALL_PIECE);
-        let mut piece = ReadBuf::new(&mut piece[..most]);
+        let mut piece = [0; SMALL_READ_BYTES];
+        let bytes_max = buffer.remaining().min(SMALL_READ_BYTES);
+        let mut piece = ReadBuf::new(&mut piece[..bytes_max]);
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut piece))?;
         buffer.put_slice(piece.filled());
         Poll::Ready(Ok(()))
@@ -315,7 +325,7 @@ impl Connection {
 }
 
 impl Io {
-    /// Returns whether the peer sends nothing more. What it has sent before may be unread.
+    /// Returns true if the peer sends nothing further. Data sent before may be unread.
     fn is_closed_by_peer(&self) -> bool {
         let tcp = match self {
             Self::Plain(tcp) => tcp,
@@ -399,47 +409,47 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.control.register(cx.waker());
-        if self.control.is_cut() || self.peer.load.is_left_alone() {
+        if self.control.is_close_requested() || self.peer.load.has_stale_response() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if self.passed_on < self.heard.len() {
-            let rest = &self.heard[self.passed_on..];
-            let taken = rest.len().min(buffer.remaining());
-            buffer.put_slice(&rest[..taken]);
-            self.passed_on += taken;
-            if self.passed_on == self.heard.len() {
-                (self.heard, self.passed_on) = (Vec::new(), 0);
+        if self.preread_position < self.preread.len() {
+            let rest = &self.preread[self.preread_position..];
+            let count = rest.len().min(buffer.remaining());
+            buffer.put_slice(&rest[..count]);
+            self.preread_position += count;
+            if self.preread_position == self.preread.len() {
+                (self.preread, self.preread_position) = (Vec::new(), 0);
             }
             return Poll::Ready(Ok(()));
         }
-        if self.in_turn > TURN {
-            self.in_turn = 0;
-            if let Poll::Ready(why) = self.outlives(cx) {
-                return Poll::Ready(Err(why));
+        if self.bytes_this_poll > READ_BUDGET {
+            self.bytes_this_poll = 0;
+            if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
+                return Poll::Ready(Err(error));
             }
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if self.poll_turn(cx)?.is_pending() {
-            if let Poll::Ready(why) = self.outlives(cx) {
-                return Poll::Ready(Err(why));
+        if self.poll_may_read(cx)?.is_pending() {
+            if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
+                return Poll::Ready(Err(error));
             }
             return self.poll_closed(cx).map(Err);
         }
         let before = buffer.filled().len();
-        let read = self.poll_piece(cx, buffer);
+        let read = self.poll_read_socket(cx, buffer);
         if let Poll::Ready(Ok(())) = read {
             let new = &buffer.filled()[before..];
             self.frames.read(new)?;
-            self.in_turn += new.len();
+            self.bytes_this_poll += new.len();
             let received = self.frames.take_received();
             self.backlog.read(received);
         } else {
-            self.in_turn = 0;
+            self.bytes_this_poll = 0;
             let this = self.as_mut().get_mut();
             this.backlog.read_all(&this.peer.load);
-            if let Poll::Ready(why) = self.outlives(cx) {
-                return Poll::Ready(Err(why));
+            if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
+                return Poll::Ready(Err(error));
             }
         }
         read
@@ -453,13 +463,13 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if self.go_away(cx)?.is_pending() {
-            return self.in_time(cx, Poll::Pending);
+            return self.with_write_timeout(cx, Poll::Pending);
         }
         let written = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
             self.frames.written(&bytes[..count]);
         }
-        self.in_time(cx, written)
+        self.with_write_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -468,17 +478,17 @@ impl AsyncWrite for Connection {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         if self.go_away(cx)?.is_pending() {
-            return self.in_time(cx, Poll::Pending);
+            return self.with_write_timeout(cx, Poll::Pending);
         }
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bytes);
-        if let Poll::Ready(Ok(mut left)) = written {
+        if let Poll::Ready(Ok(mut remaining)) = written {
             for part in bytes {
-                let count = left.min(part.len());
+                let count = remaining.min(part.len());
                 self.frames.written(&part[..count]);
-                left -= count;
+                remaining -= count;
             }
         }
-        self.in_time(cx, written)
+        self.with_write_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -487,15 +497,15 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.go_away(cx)?.is_pending() {
-            return self.in_time(cx, Poll::Pending);
+            return self.with_write_timeout(cx, Poll::Pending);
         }
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.in_time(cx, flushed)
+        self.with_write_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.in_time(cx, shut)
+        self.with_write_timeout(cx, shut)
     }
 }
 
@@ -510,14 +520,14 @@ mod tests {
         metrics::{Listener, Metrics},
         transport::{
             backlog::Received,
-            seats::{ConnectionLimits, Connections, Seats},
+            connection_limit::{ConnectionLimiter, ConnectionLimits, ConnectionMetrics},
         },
     };
 
-    /// Bytes that a reader takes at once.
+    /// Number of bytes in one read.
     const AT_A_TIME: usize = 4 << 10;
 
-    /// A client, and its connection.
+    /// Returns a client and its connection.
     async fn connected() -> (TcpStream, Connection) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -529,14 +539,21 @@ mod tests {
             per_address: 1,
             per_identity: 1,
         };
-        let counted = Connections {
+        let counted = ConnectionMetrics {
             metrics: Metrics::off(),
             listener: Listener::Api,
         };
-        let seat = Seats::new(limits, counted).take(from.ip());
-        let place = (seat.expect("a place"), &Arc::default());
-        let begun = Connection::begun(Io::Plain(tcp), None, from, Speaks::Either, place).await;
-        (client, begun.expect("it speaks"))
+        let permit = ConnectionLimiter::new(limits, counted).acquire(from.ip());
+        let resources = (permit.expect("a permit"), &Arc::default());
+        let connection = Connection::call_started(
+            Io::Plain(tcp),
+            None,
+            from,
+            AllowedProtocol::Either,
+            resources,
+        )
+        .await;
+        (client, connection.expect("it speaks"))
     }
 
     #[tokio::test]
@@ -544,7 +561,7 @@ mod tests {
         let (mut client, mut connection) = connected().await;
         let mut longest = 0;
         let read = poll_fn(|cx| {
-            let mut in_turn = 0;
+            let mut bytes_this_poll = 0;
             loop {
                 let mut piece = [0; AT_A_TIME];
                 let mut buffer = ReadBuf::new(&mut piece);
@@ -552,15 +569,18 @@ mod tests {
                 if read.is_pending() || buffer.filled().is_empty() {
                     return read;
                 }
-                in_turn += buffer.filled().len();
-                longest = longest.max(in_turn);
+                bytes_this_poll += buffer.filled().len();
+                longest = longest.max(bytes_this_poll);
             }
         });
-        // The client writes while the connection gives way, and always as much as the socket takes.
-        let write = async move { client.write_all(&vec![b'x'; 16 * TURN]).await };
+        // The client writes while the connection yields, always as much as the socket accepts.
+        let write = async move { client.write_all(&vec![b'x'; 16 * READ_BUDGET]).await };
         let (written, read) = tokio::join!(write, read);
         written.and(read).expect("all is read");
-        assert!(longest <= TURN + 2 * AT_A_TIME, "{longest} in one turn");
+        assert!(
+            longest <= READ_BUDGET + 2 * AT_A_TIME,
+            "{longest} in one turn"
+        );
     }
 
     #[tokio::test]
@@ -570,15 +590,18 @@ mod tests {
         let read = connection.read_exact(&mut beginning).await;
         read.expect("what it began with");
         let load = Arc::clone(&connection.peer.load);
-        let _unread = load.paused();
+        let _unread = load.count_paused();
         let bytes = u64::MAX / 4;
-        connection.backlog.read(Received { heads: 0, bytes });
+        connection.backlog.read(Received {
+            header_count: 0,
+            bytes,
+        });
         client.write_all(b" /").await.expect("the socket has room");
         let mut piece = [0; AT_A_TIME];
-        let while_open = timeout(2 * CHECKS_CLOSED_EVERY, connection.read(&mut piece)).await;
+        let while_open = timeout(2 * CLOSED_CHECK_INTERVAL, connection.read(&mut piece)).await;
         assert!(while_open.is_err(), "{while_open:?}: it is not read");
         drop(client);
-        let closed = timeout(5 * CHECKS_CLOSED_EVERY, connection.read(&mut piece)).await;
+        let closed = timeout(5 * CLOSED_CHECK_INTERVAL, connection.read(&mut piece)).await;
         let closed = closed.expect("it is noticed");
         let error = closed.expect_err("nothing is read");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
@@ -587,20 +610,20 @@ mod tests {
     #[tokio::test]
     async fn a_connection_whose_client_takes_nothing_leaves_its_turn() {
         let (_client, mut connection) = connected().await;
-        let turns = connection.budget.call_turns.clone();
+        let permits = connection.budget.call_permits.clone();
         connection.backlog.read(Received {
-            heads: 16,
+            header_count: 16,
             bytes: 0,
         });
-        let turn = poll_fn(|cx| Poll::Ready(connection.backlog.poll_turn(cx))).await;
-        assert!(turn.is_ready());
-        let before = turns.free();
+        let permit = poll_fn(|cx| Poll::Ready(connection.backlog.poll_permit(cx))).await;
+        assert!(permit.is_ready());
+        let before = permits.free();
         let sent: Poll<io::Result<()>> = poll_fn(|cx| {
-            let sent = connection.in_time(cx, Poll::Pending);
+            let sent = connection.with_write_timeout(cx, Poll::Pending);
             Poll::Ready(sent)
         })
         .await;
         assert!(sent.is_pending());
-        assert_eq!(turns.free(), before + 1);
+        assert_eq!(permits.free(), before + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The way from other tasks to the task of a connection.
+//! Signals from other tasks to the task of a connection.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -7,31 +7,32 @@ use std::{
 
 use futures::task::AtomicWaker;
 
-/// Closes a connection from another task, or lets it continue to read.
+/// Handle to close a connection from another task, or to let it continue to read.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    is_cut: AtomicBool,
+    is_close_requested: AtomicBool,
     task: AtomicWaker,
 }
 
 impl Control {
-    /// Closes the connection.
-    pub(super) fn cut(&self) {
-        self.is_cut.store(true, Ordering::Relaxed);
+    /// Requests that the connection's task closes the connection.
+    pub(super) fn request_close(&self) {
+        self.is_close_requested.store(true, Ordering::Relaxed);
         self.task.wake();
     }
 
-    /// Returns true once the connection is to close.
-    pub(super) fn is_cut(&self) -> bool {
-        self.is_cut.load(Ordering::Relaxed)
+    /// Returns true once the connection must close.
+    pub(super) fn is_close_requested(&self) -> bool {
+        self.is_close_requested.load(Ordering::Relaxed)
     }
 
-    /// Has the connection check again whether it may read.
+    /// Wakes the connection's task, which checks again whether it may read.
     pub(super) fn wake(&self) {
         self.task.wake();
     }
 
-    /// Notes the connection's task. It checks [`is_cut`](Self::is_cut) afterwards.
+    /// Registers the waker of the connection's task, which checks [`is_cut`](Self::is_cut)
+    /// afterwards.
     pub(super) fn register(&self, task: &Waker) {
         self.task.register(task);
     }

@@ -1,6 +1,6 @@
-//! The certificate by which clients know the broker, and those by which it knows them. The files are
-//! looked at for every connection, so that a renewed certificate counts from the next one on, and every
-//! second, so that connections end whose authority does not count any more.
+//! TLS 1.3 with certificate reload. Files are checked for every connection, so that a renewed
+//! certificate is used from the next connection on. They are also checked every second, so that
+//! connections close whose certificate authority was removed.
 
 use std::{
     io,
@@ -27,81 +27,86 @@ use x509_parser::{parse_x509_certificate, public_key::PublicKey};
 
 use crate::{
     access::Certificate,
-    files::Files,
+    file_watch::FileFingerprints,
     metrics::{File, Metrics},
 };
 
-/// Bits of an RSA key with which handshakes are not slow yet.
+/// Largest RSA key without a warning, in bits. Larger keys make handshakes slow.
 const RSA_BITS_MAX: usize = 2_048;
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the certificates are, as PEM.
+/// Paths of the PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The broker's certificate, with those in between to the authority.
+    /// Certificate of the broker, with the intermediate certificates.
     pub cert: PathBuf,
-    /// Its private key.
+    /// Private key of the broker.
     pub key: PathBuf,
-    /// Who signs the certificates that clients must show; `None`: they need none.
+    /// Authorities that sign client certificates, or `None` if clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
-/// TLS 1.3 as the files say.
+/// Current TLS configuration, reloaded from its files.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConfig>,
     authorities: watch::Sender<Option<Authorities>>,
     metrics: Metrics,
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentConfig {
     config: Arc<ServerConfig>,
-    seen: Files,
+    fingerprints: FileFingerprints,
 }
 
-/// What the files say.
-struct Loaded {
+/// Configuration read from the files.
+struct LoadedConfig {
     config: Arc<ServerConfig>,
     authorities: Option<Authorities>,
 }
 
-/// The authorities of clients' certificates.
+/// Authorities of client certificates.
 #[derive(Debug, Clone)]
 struct Authorities {
     certificates: Vec<CertificateDer<'static>>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// What a handshake needs.
+/// Configuration of one handshake.
 pub(super) struct Handshake {
     acceptor: TlsAcceptor,
-    /// Those by which the client is verified, and those that count later.
+    /// Authorities that verify the client now, and later changes of them.
     authorities: watch::Receiver<Option<Authorities>>,
 }
 
-/// The certificate that a client has shown.
-pub(super) struct Certified {
+/// Certificate that the client presented.
+pub(super) struct VerifiedClient {
     pub(super) certificate: Certificate,
-    /// Ends when the certificate counts no more.
-    pub(super) ended: BoxFuture<'static, ()>,
+    /// Completes when the certificate is no longer valid.
+    pub(super) until_invalid: BoxFuture<'static, ()>,
 }
 
 impl Handshake {
-    /// Runs the handshake.
     pub(super) async fn accept(
         self,
         tcp: TcpStream,
-    ) -> io::Result<(TlsStream<TcpStream>, Option<Certified>)> {
+    ) -> io::Result<(TlsStream<TcpStream>, Option<VerifiedClient>)> {
         let tls = self.acceptor.accept(tcp).await?;
         let Some(chain) = tls.get_ref().1.peer_certificates() else {
             return Ok((tls, None));
         };
         let certificate = Certificate::read(chain);
         let certificate = certificate.ok_or_else(|| io::Error::other("unreadable certificate"))?;
-        let ended = ended(certificate.clone(), self.authorities).boxed();
-        Ok((tls, Some(Certified { certificate, ended })))
+        let ended = until_invalid(certificate.clone(), self.authorities).boxed();
+        Ok((
+            tls,
+            Some(VerifiedClient {
+                certificate,
+                until_invalid: ended,
+            }),
+        ))
     }
 }
 
@@ -123,22 +128,25 @@ impl Authorities {
     }
 
     fn verify(&self, certificate: &Certificate) -> bool {
-        let Some((own, others)) = certificate.chain().split_first() else {
+        let Some((own, intermediates)) = certificate.chain().split_first() else {
             return false;
         };
         let verified = self
             .verifier
-            .verify_client_cert(own, others, UnixTime::now());
+            .verify_client_cert(own, intermediates, UnixTime::now());
         verified.is_ok()
     }
 }
 
-/// Waits until a client's certificate counts no more: it has expired, or none of the authorities that
-/// count now has signed it, which is then noted in the certificate.
-async fn ended(certificate: Certificate, mut authorities: watch::Receiver<Option<Authorities>>) {
+/// Waits until a client's certificate is no longer valid. It has expired, or none of the current
+/// authorities has signed it, in which case the certificate is marked as withdrawn.
+async fn until_invalid(
+    certificate: Certificate,
+    mut authorities: watch::Receiver<Option<Authorities>>,
+) {
     loop {
         tokio::select! {
-            () = certificate.ended() => return,
+            () = certificate.until_invalid() => return,
             Ok(()) = authorities.changed() => {
                 let now = authorities.borrow_and_update().clone();
                 if !now.is_some_and(|now| now.verify(&certificate)) {
@@ -150,51 +158,54 @@ async fn ended(certificate: Certificate, mut authorities: watch::Receiver<Option
 }
 
 impl TlsFiles {
-    /// Returns whether TLS can be spoken with what is in the files.
+    /// Checks that the files contain a usable configuration.
     ///
     /// # Errors
-    /// What is wrong with which file.
+    /// If a file is not usable; the error names the file and the cause.
     pub fn check(&self) -> Result<(), String> {
         self.load().map(drop)
     }
 
-    fn load(&self) -> Result<Loaded, String> {
+    fn load(&self) -> Result<LoadedConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
-            .map_err(|error| format!("no TLS: {error}"))?;
+            .map_err(|error| format!("cannot configure TLS: {error}"))?;
         let authorities = self.client_ca.as_deref().map(Authorities::read);
         let authorities = authorities.transpose()?;
         let builder = match &authorities {
             None => builder.with_no_client_auth(),
-            Some(known) => builder.with_client_cert_verifier(Arc::clone(&known.verifier)),
+            Some(authorities) => {
+                builder.with_client_cert_verifier(Arc::clone(&authorities.verifier))
+            }
         };
         let (cert, key) = (&self.cert, self.key.display());
         let private_key = PrivateKeyDer::from_pem_file(&self.key)
-            .map_err(|error| format!("no private key in {key}: {error}"))?;
+            .map_err(|error| format!("cannot read a private key from {key}: {error}"))?;
         let mut config = builder
             .with_single_cert(certificates(cert)?, private_key)
             .map_err(|error| {
                 format!(
-                    "{} and {key} are no certificate with its key: {error}",
+                    "cannot use certificate {} with private key {key}: {error}",
                     cert.display()
                 )
             })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if authorities.is_some() {
-            // A resumed session has the certificate of the first one, which nobody verifies again.
+            // A resumed session would reuse the client certificate of the first session without
+            // verifying it.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Loaded {
+        Ok(LoadedConfig {
             config: Arc::new(config),
             authorities,
         })
     }
 
-    fn look(&self) -> Files {
+    fn fingerprints(&self) -> FileFingerprints {
         let client_ca = self.client_ca.as_deref();
-        Files::look(
+        FileFingerprints::read(
             [self.cert.as_path(), &self.key]
                 .into_iter()
                 .chain(client_ca),
@@ -203,23 +214,26 @@ impl TlsFiles {
 }
 
 impl Tls {
-    /// With what is in the files now.
+    /// Loads the files.
     ///
     /// # Errors
-    /// What is wrong with which file.
+    /// If a file is not usable; the error names the file and the cause.
     pub fn load(files: TlsFiles, metrics: Metrics) -> Result<Self, String> {
-        let seen = files.look();
-        let Loaded {
+        let seen = files.fingerprints();
+        let LoadedConfig {
             config,
             authorities,
         } = files.load()?;
         let tls = Self {
             files,
-            current: Mutex::new(Current { config, seen }),
+            current: Mutex::new(CurrentConfig {
+                config,
+                fingerprints: seen,
+            }),
             authorities: watch::Sender::new(authorities),
             metrics,
         };
-        tls.tell(true);
+        tls.publish(true);
         tls.warn_of_slow_handshakes();
         Ok(tls)
     }
@@ -233,31 +247,31 @@ impl Tls {
         }
     }
 
-    /// Looks at the files every second. Never ends.
-    pub async fn follow(&self) {
+    /// Checks the files every second. Never returns.
+    pub async fn watch_files(&self) {
         loop {
-            sleep(LOOK_EVERY).await;
-            drop(self.newest());
+            sleep(CHECK_INTERVAL).await;
+            drop(self.current_config());
         }
     }
 
-    /// Whether the files could be used, and until when the certificate is good.
-    fn tell(&self, is_good: bool) {
-        self.metrics.reloaded(File::Certificate, is_good);
+    /// Reports to the metrics whether the files were usable, and when the certificate expires.
+    fn publish(&self, is_valid: bool) {
+        self.metrics.reloaded(File::Certificate, is_valid);
         let first = certificates(&self.files.cert).ok();
         let first = first.and_then(|all| all.into_iter().next());
         let parsed = first.as_ref().map(|first| parse_x509_certificate(first));
-        if let (true, Some(Ok((_, parsed)))) = (is_good, parsed) {
+        if let (true, Some(Ok((_, parsed)))) = (is_valid, parsed) {
             let ends = parsed.validity().not_after.timestamp();
             self.metrics.certificate_ends(ends);
         }
     }
 
-    /// Returns what the next connection needs.
+    /// Returns the configuration for the next connection.
     pub(super) fn handshake(&self) -> Handshake {
-        let current = self.newest();
+        let current = self.current_config();
         let mut authorities = self.authorities.subscribe();
-        // Those of `current`: others are published under its lock only.
+        // The authorities match `current`, because they are published only under its lock.
         authorities.mark_unchanged();
         Handshake {
             acceptor: TlsAcceptor::from(Arc::clone(&current.config)),
@@ -265,25 +279,26 @@ impl Tls {
         }
     }
 
-    /// Reads files that have changed. While new ones are wrong, or only one of them is there yet, the old
-    /// ones count.
-    fn newest(&self) -> MutexGuard<'_, Current> {
+    /// Reloads the files if they have changed, and returns the current configuration. It stays in
+    /// use while new files are invalid or incomplete.
+    fn current_config(&self) -> MutexGuard<'_, CurrentConfig> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if !current.seen.have_changed() {
+        if !current.fingerprints.has_changed() {
             return current;
         }
         match self.files.load() {
             Ok(loaded) => {
                 current.config = loaded.config;
-                self.authorities
-                    .send_if_modified(|known| replace_others(known, loaded.authorities));
-                self.tell(true);
-                tracing::info!("the certificate was read again");
+                self.authorities.send_if_modified(|authorities| {
+                    replace_others(authorities, loaded.authorities)
+                });
+                self.publish(true);
+                tracing::info!("certificate reloaded");
             }
             Err(problem) => {
-                self.tell(false);
+                self.publish(false);
                 tracing::error!("{problem}");
-                tracing::error!("the certificate in use stays");
+                tracing::error!("keeping the current certificate");
             }
         }
         current
@@ -299,17 +314,17 @@ fn rsa_bits(certificate: &CertificateDer<'_>) -> Option<usize> {
     Some(key.key_size())
 }
 
-/// Puts authorities in the place of those that are known, if they are others. Returns whether they are.
-fn replace_others(known: &mut Option<Authorities>, new: Option<Authorities>) -> bool {
-    let certificates = |some: &Option<Authorities>| {
-        let some = some.as_ref();
-        some.map(|some| some.certificates.clone())
+/// Replaces the authorities if their certificates differ. Returns true if they do.
+fn replace_others(current: &mut Option<Authorities>, new: Option<Authorities>) -> bool {
+    let certificates = |authorities: &Option<Authorities>| {
+        let authorities = authorities.as_ref();
+        authorities.map(|authorities| authorities.certificates.clone())
     };
-    let are_others = certificates(known) != certificates(&new);
-    if are_others {
-        *known = new;
+    let has_changed = certificates(current) != certificates(&new);
+    if has_changed {
+        *current = new;
     }
-    are_others
+    has_changed
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

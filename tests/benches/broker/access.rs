@@ -1,13 +1,16 @@
-//! What it costs to know who calls: TLS, and mTLS with a token, rules and quotas, beside the bare broker.
+//! Cost of authentication: TLS, and mTLS with a token, rules and quotas, compared with a bare
+//! broker.
 
 use std::{collections::BTreeMap, fmt};
 
 use leasehold_proto::v1::{LockTarget, lock_service_client::LockServiceClient};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    broker_tls::BrokerTls,
-    callers::{Doors, Shows},
-    redis_server::RedisServer,
+    access::files_and_callers::{AccessFiles, BearerTokenInterceptor},
+    broker::{
+        process::{BrokerOptions, BrokerProcess},
+        tls::BrokerTls,
+    },
+    redis::server::RedisServer,
 };
 use serde_json::json;
 use tonic::{
@@ -22,45 +25,41 @@ use crate::{
 };
 
 const CALLERS: [usize; 2] = [1, 64];
-/// As many rules as a deployment has that gives each of its teams one.
+/// Number of rules of other callers, as in a deployment with one rule for each team.
 const OTHER_RULES: usize = 50;
 const DAY_S: i64 = 86_400;
 
-/// How callers are let in, in the order of the table.
+/// Access configuration of a broker, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Door {
     Open,
     Tls,
-    /// mTLS, a signed token for every call, a policy, and quotas that none reaches.
+    /// mTLS, a signed token for every call, a policy, and quotas that are never reached.
     Guarded,
 }
 
-/// The rounds; shown, they are a table.
+/// Results of the rounds, displayed as a table.
 pub(crate) struct Access {
     rounds: usize,
     pairs: BTreeMap<(usize, Door), Vec<Sample>>,
 }
 
-/// A broker, and its callers' connections, which are warm.
+/// A broker, and open connections of its callers.
 struct Site {
     channels: Vec<Channel>,
-    shows: Shows,
+    shows: BearerTokenInterceptor,
     _broker: BrokerProcess,
 }
 
 struct Caller {
-    locks: LockServiceClient<InterceptedService<Channel, Shows>>,
+    locks: LockServiceClient<InterceptedService<Channel, BearerTokenInterceptor>>,
     target: LockTarget,
 }
 
 impl Pair for Caller {
     async fn pair(&mut self) {
         let taken = self.locks.acquire(acquire_request(self.target.clone()));
-        let lease = taken
-            .await
-            .expect("nobody is in the way")
-            .into_inner()
-            .lease;
+        let lease = taken.await.expect("the lock is free").into_inner().lease;
         let release = leasehold_proto::v1::ReleaseRequest {
             lease,
             ..Default::default()
@@ -76,7 +75,7 @@ impl Site {
         token: Option<String>,
     ) -> Self {
         let broker = BrokerProcess::start(options).await;
-        let client = tls.and_then(|tls| Some(tls.clients.as_ref()?.client("bench")));
+        let client = tls.and_then(|tls| Some(tls.client_authority.as_ref()?.client("bench")));
         let connect = || {
             let scheme = if tls.is_some() { "https" } else { "http" };
             let endpoint = Endpoint::from_shared(format!("{scheme}://{}", broker.addr()));
@@ -84,14 +83,14 @@ impl Site {
             match tls {
                 None => endpoint.connect_lazy(),
                 Some(tls) => endpoint
-                    .tls_config(tls.trust(client.as_ref()))
+                    .tls_config(tls.sdk_client_config(client.as_ref()))
                     .expect("certificates")
                     .connect_lazy(),
             }
         };
         Self {
             channels: (0..CHANNELS).map(|_| connect()).collect(),
-            shows: Shows(token),
+            shows: BearerTokenInterceptor(token),
             _broker: broker,
         }
     }
@@ -106,7 +105,8 @@ impl Site {
     }
 }
 
-/// Rounds are interleaved, and no door is the first of all of them. Each broker has its own Redis.
+/// Measures in interleaved rounds that begin with different configurations. Each broker has its own
+/// Redis.
 pub(crate) async fn measure(rounds: usize) -> Access {
     let redis = [
         RedisServer::start().await,
@@ -114,10 +114,10 @@ pub(crate) async fn measure(rounds: usize) -> Access {
         RedisServer::start().await,
     ];
     let [open_redis, tls_redis, guarded_redis] = &redis;
-    let open = BrokerOptions::on(open_redis.url());
+    let open = BrokerOptions::for_store(open_redis.url());
     let (tls, mutual) = (BrokerTls::create(false), BrokerTls::create(true));
     let encrypted = tls.options(tls_redis.url());
-    let doors = Doors::new(&policy(), &[]);
+    let doors = AccessFiles::new(&policy(), &[]);
     let mut guarded = mutual.options(guarded_redis.url());
     guarded.env.extend(doors.settings());
     let rate = ("LEASEHOLD__QUOTAS__ACQUIRES_PER_SECOND", "1000000");
@@ -147,7 +147,7 @@ pub(crate) async fn measure(rounds: usize) -> Access {
     Access { rounds, pairs }
 }
 
-/// The last rule is the caller's.
+/// Returns a policy whose last rule applies to the caller.
 fn policy() -> String {
     let rule = |caller: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What gRPC alone costs: a server that answers each call at once, with messages of the same size.
+//! Cost of gRPC alone: a server that responds to each call at once, with messages of the same size.
 
 use std::net::Ipv4Addr;
 use std::pin::Pin;
@@ -17,9 +17,9 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-/// The argument that makes this program the echo.
+/// Argument that makes this program the echo server.
 pub(crate) const ARGUMENT: &str = "--echo";
-/// What it prints before its address.
+/// Text that the echo server prints before its address.
 pub(crate) const LISTENING: &str = "listening on ";
 
 /// Serves until the process is killed.
@@ -71,7 +71,7 @@ impl LockService for Echo {
 
     type HoldStream = Pin<Box<dyn Stream<Item = Result<HoldResponse, Status>> + Send>>;
 
-    /// One message for each, in the stream's own task.
+    /// Sends one message for each request, in the stream's own task.
     async fn hold(
         &self,
         request: Request<Streaming<HoldRequest>>,
@@ -90,7 +90,7 @@ impl LockService for Echo {
     }
 }
 
-/// What a broker would answer if nobody is in the way.
+/// Returns the response of a broker to a request without contention.
 fn answer(request: HoldRequest, lease: &Lease) -> HoldResponse {
     let message = match request.message {
         Some(Told::Acquire(acquire)) => Some(Answer::Granted(Granted {

@@ -1,16 +1,16 @@
-//! Pairs over gRPC: to a broker, or to the echo.
+//! Pairs of acquire and release over gRPC: to a broker, or to the echo server.
 
 use std::{net::SocketAddr, time::Duration};
 
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_proto::v1::{AcquireRequest, Lease, LockTarget, Owner, ReleaseRequest};
-use leasehold_tests::client::channel;
+use leasehold_tests::client::unary::channel;
 use tonic::transport::Channel;
 use uuid::Uuid;
 
 use crate::pairs::{self, Pair, Sample};
 
-/// Connections that many callers share.
+/// Number of connections that many callers share.
 pub(crate) const CHANNELS: usize = 4;
 
 pub(crate) struct Caller {
@@ -25,18 +25,18 @@ impl Pair for Caller {
     }
 }
 
-/// One round of `callers` at `addr`, each on its own exclusive lock.
+/// Runs one round of `callers` at `addr`, each on its own exclusive lock.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
     pairs_on(addr, callers, |at| named(&lock_name(at))).await
 }
 
-/// The same, for so long.
+/// Runs one round as [`pairs`] does, for the time `measured`.
 pub(crate) async fn pairs_for(addr: SocketAddr, callers: usize, measured: Duration) -> Sample {
     let callers = callers_on(addr, callers, |at| named(&lock_name(at)));
     pairs::run_for(callers, measured).await
 }
 
-/// One round of `callers` at `addr`, each on its target.
+/// Runs one round of `callers` at `addr`, each on its own target.
 pub(crate) async fn pairs_on(
     addr: SocketAddr,
     callers: usize,
@@ -58,12 +58,12 @@ pub(crate) fn callers_on(
     (0..callers).map(caller).collect()
 }
 
-/// The lock of the caller at `at`.
+/// Returns the name of the lock of the caller with index `at`.
 pub(crate) fn lock_name(at: usize) -> String {
     format!("bench/pair/{at}")
 }
 
-/// The exclusive lock of that name.
+/// Returns a target for the exclusive lock with this name.
 pub(crate) fn named(name: &str) -> LockTarget {
     LockTarget {
         name: name.to_owned(),
@@ -71,14 +71,14 @@ pub(crate) fn named(name: &str) -> LockTarget {
     }
 }
 
-/// Takes what is there to be taken.
+/// Acquires a free lock.
 pub(crate) async fn acquire(locks: &mut LockServiceClient<Channel>, target: &LockTarget) -> Lease {
     let response = locks.acquire(acquire_request(target.clone())).await;
-    let lease = response.expect("nobody is in the way").into_inner().lease;
+    let lease = response.expect("the lock is free").into_inner().lease;
     lease.expect("OK means held")
 }
 
-/// A call that may be repeated, as client libraries send it.
+/// Returns a request that may be repeated, as client libraries send it.
 pub(crate) fn acquire_request(target: LockTarget) -> AcquireRequest {
     AcquireRequest {
         target: Some(target),
@@ -91,7 +91,7 @@ pub(crate) fn acquire_request(target: LockTarget) -> AcquireRequest {
     }
 }
 
-/// Gives `lease` back as it was received.
+/// Releases `lease` in the form in which it was received.
 pub(crate) async fn release(locks: &mut LockServiceClient<Channel>, lease: Lease) {
     let request = ReleaseRequest {
         lease: Some(lease),

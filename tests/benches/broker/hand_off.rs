@@ -1,4 +1,4 @@
-//! One lock that goes from hand to hand along a full line of waiters.
+//! One lock that is handed off along a full queue of waiters.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_proto::v1::{AcquireRequest, ErrorReason, GetLockRequest, Lease};
-use leasehold_tests::{client::channel, status::reason};
+use leasehold_tests::{client::unary::channel, status::error_reason};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
@@ -16,38 +16,38 @@ use tonic::transport::Channel;
 use crate::grpc::{CHANNELS, acquire_request, named, release};
 use crate::pairs::Sample;
 
-/// What one round measured.
+/// Results of one round.
 pub(crate) struct Line {
-    /// While everybody who had a turn joined again: each hand-off beside an Acquire.
+    /// While every former holder enqueues again: each hand-off runs beside an acquire.
     pub(crate) full: Sample,
-    /// While the line ran empty: hand-offs alone.
+    /// While the queue is drained: hand-offs alone.
     pub(crate) emptying: Sample,
 }
 
-/// How many stand in line.
+/// Number of waiters in the queue.
 pub(crate) const WAITERS: usize = 1_000;
 const WARM_UP: Duration = Duration::from_millis(500);
 const MEASURED: Duration = Duration::from_secs(2);
-/// Until the last who joined again stand in line.
+/// Time until the last waiters that enqueue again are in the queue.
 const SETTLE: Duration = Duration::from_millis(50);
 const WAIT_SECONDS: i64 = 120;
-/// Who is refused because too many came at once asks again then.
+/// Pause before a request is repeated that was rejected because the broker was overloaded.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// What all waiters of a round share.
+/// State that all waiters of a round share.
 struct Round {
     lock: String,
     start: Instant,
     end: Instant,
-    /// When the last release was sent, in nanoseconds after `start`. Only the holder writes it,
-    /// so whoever is granted the lock next finds the release that made room.
+    /// Time at which the last release was sent, in nanoseconds after `start`. Only the holder
+    /// writes it, so the next holder reads the time of the release that preceded its grant.
     released_at: AtomicU64,
 }
 
-/// One grant: when it was received, and how long after the sending of the release.
+/// Time at which a grant was received, and its delay since the release was sent.
 type HandOff = (Instant, Duration);
 
-/// What one round went through.
+/// All hand-offs of one round.
 pub(crate) struct Turns {
     hand_offs: Vec<HandOff>,
     begin: Instant,
@@ -55,12 +55,12 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// While everybody who had a turn joined again.
+    /// Returns the hand-offs while every former holder enqueued again.
     pub(crate) fn full(&self) -> Sample {
         within(&self.hand_offs, self.begin, self.end)
     }
 
-    /// While the line ran empty. It must be long.
+    /// Returns the hand-offs while the queue was drained. The queue must be long.
     fn emptying(&self) -> Sample {
         let last = self.hand_offs.iter().map(|(at, _)| *at).max();
         let last = last.expect("the line moves");
@@ -73,15 +73,15 @@ fn within(hand_offs: &[HandOff], from: Instant, to: Instant) -> Sample {
     Sample::of(those.map(|(_, latency)| *latency).collect(), to - from)
 }
 
-/// One who stands in line again after each turn.
+/// A caller that enqueues again after each hold.
 pub(crate) trait Waiter: Send + 'static {
-    /// Waits in line; returns when it holds the lock.
+    /// Acquires the lock, waiting in the queue.
     fn take(&mut self, lock: &str) -> impl Future<Output = ()> + Send;
-    /// Gives back what it holds.
+    /// Releases the lock that the waiter holds.
     fn give_back(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// By unary calls.
+/// A waiter that uses unary calls.
 pub(crate) struct Unary {
     wait: LockServiceClient<Channel>,
     give_back: LockServiceClient<Channel>,
@@ -93,7 +93,7 @@ impl Waiter for Unary {
         self.held = loop {
             match self.wait.acquire(waiting_request(lock)).await {
                 Ok(response) => break response.into_inner().lease,
-                Err(status) if reason(&status) == Some(ErrorReason::Overloaded) => {
+                Err(status) if error_reason(&status) == Some(ErrorReason::Overloaded) => {
                     sleep(AGAIN_AFTER).await;
                 }
                 Err(status) => panic!("the line moves on, but {status:?}"),
@@ -107,7 +107,7 @@ impl Waiter for Unary {
     }
 }
 
-/// One round of [`WAITERS`] at all of `brokers`.
+/// Runs one round of [`WAITERS`] at all of `brokers`.
 pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
     let turns = unary(brokers, WAITERS, format!("bench/hand-off/{round}")).await;
     Line {
@@ -116,14 +116,14 @@ pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
     }
 }
 
-/// One round of `waiters` that use unary calls.
+/// Runs one round of `waiters` that use unary calls.
 pub(crate) async fn unary(brokers: &[SocketAddr], waiters: usize, lock: String) -> Turns {
     let mut waiters = unary_waiters(brokers, CHANNELS, waiters + 1);
     let first = waiters.pop().expect("one more than wait");
     go_round(channel(brokers[0]), lock, first, waiters).await
 }
 
-/// Those, on so many connections to each broker.
+/// Returns `waiters` that share `connections` connections to each broker.
 pub(crate) fn unary_waiters(
     brokers: &[SocketAddr],
     connections: usize,
@@ -133,7 +133,7 @@ pub(crate) fn unary_waiters(
         .iter()
         .flat_map(|addr| (0..connections).map(|_| channel(*addr)))
         .collect();
-    // Releases go by connections of their own, so that no wait can hold them up.
+    // Releases use other connections, so that waiting calls cannot delay them.
     let releases: Vec<_> = brokers.iter().map(|addr| channel(*addr)).collect();
     let waiter = |at: usize| Unary {
         wait: LockServiceClient::new(waits[at % waits.len()].clone()),
@@ -143,8 +143,8 @@ pub(crate) fn unary_waiters(
     (0..waiters).map(waiter).collect()
 }
 
-/// Fills the line behind `first`, lets the lock go round, and tells the time from the sending of a
-/// release to the next holder's receipt of its grant.
+/// Fills the queue behind `first`, lets the lock be handed off, and measures the time from the
+/// sending of a release to the next holder's receipt of its grant.
 pub(crate) async fn go_round<W: Waiter>(
     inspection: Channel,
     lock: String,
@@ -182,7 +182,7 @@ pub(crate) async fn go_round<W: Waiter>(
     }
 }
 
-/// Joins the line again after each turn, until the round is over: then the line runs empty.
+/// Enqueues again after each hold until the round has ended, after which the queue is drained.
 async fn one_waiter<W: Waiter>(
     mut waiter: W,
     lock: String,
@@ -193,7 +193,7 @@ async fn one_waiter<W: Waiter>(
     let round = gone
         .borrow()
         .clone()
-        .expect("nobody is granted before the round begins");
+        .expect("no caller is granted before the round begins");
     loop {
         let granted = Instant::now();
         let released_at = Duration::from_nanos(round.released_at.load(Ordering::Acquire));
@@ -208,7 +208,7 @@ async fn one_waiter<W: Waiter>(
     }
 }
 
-/// A call that waits in line for that lock.
+/// Returns an acquire that waits in the queue of `lock`.
 pub(crate) fn waiting_request(lock: &str) -> AcquireRequest {
     let wait = prost_types::Duration {
         seconds: WAIT_SECONDS,

@@ -1,4 +1,4 @@
-//! What callers notice of somebody who lists all locks again and again.
+//! Effect of a client that lists all locks repeatedly on the latency of other callers.
 
 use std::{convert::Infallible, fmt};
 
@@ -8,9 +8,9 @@ use leasehold_proto::v1::{
     lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::channel,
-    redis_server::RedisServer,
+    broker::process::{BrokerOptions, BrokerProcess},
+    client::unary::channel,
+    redis::server::RedisServer,
 };
 use prost_types::Duration as Ttl;
 use tokio::{select, time::Instant};
@@ -24,12 +24,12 @@ use crate::{
 
 const CALLERS: usize = 64;
 const PAGE_SIZE: i32 = 1_000;
-/// How many times the p99 of the callers may be what it is without a lister.
+/// Maximum ratio of the callers' p99 with a lister to their p99 without one.
 const P99_AIM: f64 = 2.0;
-/// The locks outlast the rounds.
+/// TTL of the held locks, longer than all rounds.
 const TTL_S: i64 = 600;
 
-/// How much is measured.
+/// Number of locks and rounds.
 pub(crate) struct Extent {
     locks: usize,
     rounds: usize,
@@ -44,19 +44,19 @@ pub(crate) const QUICK: Extent = Extent {
     rounds: 1,
 };
 
-/// The rounds by turns without and with a lister; shown, they are a table.
+/// Results of alternating rounds without and with a lister, displayed as a table.
 pub(crate) struct Listing {
     locks: usize,
     alone: Vec<Sample>,
     beside: Vec<Sample>,
-    /// How many locks the lister was shown a second, in all rounds.
+    /// Number of locks that the lister received per second, over all rounds.
     shown_per_second: f64,
 }
 
-/// Holds the locks at a broker on Redis, and measures.
+/// Acquires the locks at a broker on Redis, and measures.
 pub(crate) async fn measure(extent: &Extent) -> Listing {
     let server = RedisServer::start().await;
-    let mut options = BrokerOptions::on(server.url());
+    let mut options = BrokerOptions::for_store(server.url());
     let ttl_max = ("LEASEHOLD__LIMITS__TTL_MAX".to_owned(), format!("{TTL_S}s"));
     options.env.push(ttl_max);
     options.init_store().await;
@@ -97,7 +97,7 @@ async fn hold(channel: &Channel, count: usize) {
     assert_eq!(held, count);
 }
 
-/// The callers' sample, and how many locks were listed meanwhile.
+/// Returns the callers' sample, and the number of locks that were listed at the same time.
 async fn beside_lister(channel: Channel, callers: impl Future<Output = Sample>) -> (Sample, usize) {
     let mut shown = 0;
     let sample = select! {
@@ -114,7 +114,7 @@ async fn list_for_ever(channel: Channel, shown: &mut usize) -> Infallible {
     }
 }
 
-/// How many locks one list shows.
+/// Returns the number of locks in a complete list.
 async fn list(channel: Channel) -> usize {
     let (mut pages, mut count) = (Pages::new(channel), 0);
     while let Some(locks) = pages.next().await {
@@ -123,7 +123,7 @@ async fn list(channel: Channel) -> usize {
     count
 }
 
-/// A list, again and again.
+/// A listing that starts again after its last page.
 struct Pages {
     inspection: InspectionServiceClient<Channel>,
     request: ListLocksRequest,
@@ -142,7 +142,7 @@ impl Pages {
         }
     }
 
-    /// How many locks the next page shows; once `None` after the last one.
+    /// Returns the number of locks on the next page. Returns `None` once after the last page.
     async fn next(&mut self) -> Option<usize> {
         if std::mem::take(&mut self.is_over) {
             return None;
@@ -179,8 +179,8 @@ impl fmt::Display for Listing {
         writeln!(f, "|---|--:|--:|--:|--:|---|")?;
         let aim = format!("at most {P99_AIM}: {}", verdict(ratio <= P99_AIM));
         for (what, sample, ratio, aim) in [
-            ("nobody lists", alone, String::new(), String::new()),
-            ("somebody lists", beside, format!("{ratio:.2}"), aim),
+            ("no caller lists", alone, String::new(), String::new()),
+            ("a caller lists", beside, format!("{ratio:.2}"), aim),
         ] {
             writeln!(
                 f,

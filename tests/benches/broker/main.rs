@@ -1,11 +1,13 @@
-//! `make bench`: the broker beside the limits of its parts, measured in one run, as tables.
+//! `make bench`: throughput and latency of the broker and of its parts, measured in one run, as
+//! tables.
 //!
-//! With `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access`, `metrics` or `peers` as arguments only those parts; with
-//! `--quick` less of each; with `peers --write` the figures of that part go into the docs.
+//! The arguments `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access`, `metrics`
+//! and `peers` select parts. `--quick` measures less of each part. `peers --write` writes the
+//! figures of that part into the docs.
 //!
-//! Every part is a process of its own, as in production: this load generator, the broker (or a
-//! bare gRPC echo in its place) and Redis. They share the cores of one machine, so only the ratios
-//! say something about another one.
+//! Every part runs in a separate process, as in production: this load generator, the broker (or a
+//! bare gRPC echo server in its place) and Redis. The processes share the cores of one machine, so
+//! only the ratios apply to other machines.
 
 #![expect(clippy::print_stdout, reason = "its output is the tables")]
 
@@ -33,15 +35,15 @@ use crate::targets::Targets;
 
 const CALLERS: [usize; 3] = [1, 64, 256];
 const PAIR_ROUNDS: usize = 5;
-/// What it costs to know who calls is less than the machine's pace changes.
+/// Many rounds, because authentication costs less than the machine's speed varies.
 const ACCESS_ROUNDS: usize = 11;
 const METRIC_ROUNDS: usize = 60;
 const HAND_OFF_ROUNDS: usize = 3;
 const MODE_ROUNDS: usize = 3;
-/// A part that takes longer hangs.
+/// Time after which a part is considered to hang.
 const PART_LIMIT: Duration = Duration::from_secs(420);
 const PEERS_LIMIT: Duration = Duration::from_secs(7_200);
-/// By their names as arguments.
+/// Parts by their names as arguments.
 const PARTS: [(&str, Part); 9] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
@@ -54,26 +56,26 @@ const PARTS: [(&str, Part); 9] = [
     ("peers", Part::Peers),
 ];
 
-/// What is measured one after the other.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy)]
 enum Part {
-    /// Unary calls, of every kind of lock.
+    /// Unary calls, for each mode of locks.
     Calls,
-    /// The same on lease streams.
+    /// Calls on lease streams.
     Streams,
-    /// Standing leases on streams.
+    /// Idle leases on streams.
     Leases,
-    /// The Rust client.
+    /// Calls of the Rust client.
     Sdk,
     /// Unary calls on every topology of Redis.
     Topologies,
-    /// Unary calls while somebody lists many locks.
+    /// Unary calls while another client lists many locks.
     Listing,
-    /// Unary calls of callers who show who they are.
+    /// Unary calls of authenticated callers.
     Access,
-    /// Unary calls at brokers that count them, and that do not.
+    /// Unary calls to brokers with and without metrics.
     Metrics,
-    /// Other systems that do the same.
+    /// Other lock systems in the same scenarios.
     Peers,
 }
 
@@ -105,7 +107,7 @@ fn main() {
 }
 
 impl Part {
-    /// Its tables.
+    /// Measures the part and returns its tables.
     async fn measure(self, is_quick: bool) -> String {
         let extent = if is_quick {
             streams::QUICK
@@ -148,7 +150,8 @@ async fn limited<T>(part: Part, measured: impl Future<Output = T>) -> T {
         .expect("it ends")
 }
 
-/// Rounds are interleaved, so that a slow moment of the machine meets every target alike.
+/// Measures in interleaved rounds, so that a slow period of the machine affects every target
+/// equally.
 async fn measure_calls(is_quick: bool) -> (Report, Modes) {
     let at_most = |rounds: usize| if is_quick { 1 } else { rounds };
     let [pair_rounds, hand_off_rounds, mode_rounds] =

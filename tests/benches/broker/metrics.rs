@@ -1,11 +1,11 @@
-//! What it costs to see what a broker does: metrics, and traces with them, beside neither, in one run.
+//! Cost of observability: metrics, and metrics with traces, compared with neither, in one run.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    collector::Collector,
-    redis_server::RedisServer,
+    broker::process::{BrokerOptions, BrokerProcess},
+    redis::server::RedisServer,
+    telemetry::collector::Collector,
 };
 
 use crate::{
@@ -15,27 +15,28 @@ use crate::{
 };
 
 const CALLERS: [usize; 2] = [1, 64];
-/// Short turns and many: what is looked for is smaller than what a machine that others share does in some seconds.
+/// Measured time of a round. Rounds are short and many, because the cost is smaller than the
+/// variation of a shared machine over some seconds.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// What is seen of a broker, in the order of the table.
+/// Observability of a broker, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Nothing,
     Metrics,
-    /// Of one call in a hundred, sent to a collector.
+    /// Metrics, and traces of one call in a hundred, which are sent to a collector.
     Traces,
 }
 
 const ALL: [Seen; 3] = [Seen::Nothing, Seen::Metrics, Seen::Traces];
 
-/// The rounds; shown, they are a table.
+/// Results of the rounds, displayed as a table.
 pub(crate) struct Metrics {
     rounds: usize,
     pairs: BTreeMap<(usize, Seen), Vec<Sample>>,
 }
 
-/// A broker on a Redis of its own.
+/// A broker on its own Redis.
 struct Site {
     seen: Seen,
     broker: BrokerProcess,
@@ -45,7 +46,7 @@ struct Site {
 impl Site {
     async fn start(seen: Seen, collector: &Collector) -> Self {
         let redis = RedisServer::start().await;
-        let mut options = BrokerOptions::on(redis.url());
+        let mut options = BrokerOptions::for_store(redis.url());
         let settings = seen.settings(collector).into_iter();
         let settings = settings.map(|(key, value)| (key.to_owned(), value));
         options.env.extend(settings);
@@ -58,8 +59,8 @@ impl Site {
     }
 }
 
-/// Rounds are interleaved, and nothing is the first of all of them. Some processes are quicker than others of the same
-/// program for as long as they live, so each turn has its own.
+/// Measures in interleaved rounds that begin with different brokers. Some processes of a program
+/// are faster than others for their whole life, so each set of rounds starts new processes.
 pub(crate) async fn measure(rounds: usize) -> Metrics {
     let collector = Collector::start().await;
     let mut pairs: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -78,7 +79,7 @@ pub(crate) async fn measure(rounds: usize) -> Metrics {
             sites.rotate_left(1);
         }
     }
-    assert!(!collector.seen().is_empty(), "nothing was traced");
+    assert!(!collector.received().is_empty(), "nothing was traced");
     let rounds = rounds.next_multiple_of(ALL.len());
     Metrics { rounds, pairs }
 }
@@ -92,7 +93,7 @@ impl Seen {
         }
     }
 
-    /// As environment variables.
+    /// Returns the settings as environment variables.
     fn settings(self, collector: &Collector) -> Vec<(&'static str, String)> {
         let is_counted = self != Self::Nothing;
         let counted = ("LEASEHOLD__METRICS__ENABLED", is_counted.to_string());

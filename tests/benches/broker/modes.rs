@@ -1,9 +1,9 @@
-//! What each kind of lock costs, and what others who hold the same lock add to it.
+//! Cost of each mode of locks, and of other holders of the same lock.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
 use leasehold_proto::v1::{LockMode, LockTarget, lock_service_client::LockServiceClient};
-use leasehold_tests::client::channel;
+use leasehold_tests::client::unary::channel;
 use uuid::Uuid;
 
 use crate::{
@@ -13,19 +13,20 @@ use crate::{
 };
 
 const CALLERS: usize = 64;
-/// Callers on the one lock.
+/// Number of callers on the same lock.
 const BESIDE: usize = 16;
-/// Standing holders. With the callers the last are the 1,000 that a lock takes.
+/// Numbers of additional holders. The last one and the callers are the 1,000 holders that a lock
+/// allows.
 const HOLDERS: [usize; 3] = [10, 100, 1_000 - BESIDE];
-/// How much dearer a pair may be beside the most holders than beside the fewest.
+/// Maximum ratio of the cost of a pair beside the most holders to its cost beside the fewest.
 const FLAT_AIM: f64 = 1.5;
 
-/// What was measured.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Row {
-    /// Each caller on its own lock.
+    /// Each caller uses its own lock.
     Own(Kind),
-    /// All callers on one lock, beside so many standing holders.
+    /// All callers use one lock, which the given number of other holders hold as well.
     Beside(Kind, usize),
 }
 
@@ -36,7 +37,7 @@ enum Kind {
     Semaphore,
 }
 
-/// The rounds; shown, they are a table.
+/// Results of the rounds, displayed as a table.
 #[derive(Default)]
 pub(crate) struct Modes(BTreeMap<Row, Vec<Sample>>);
 
@@ -57,7 +58,7 @@ impl Kind {
 }
 
 impl Modes {
-    /// One more round at the broker at `addr`.
+    /// Runs one more round at the broker at `addr`.
     pub(crate) async fn round(&mut self, addr: SocketAddr) {
         for kind in [Kind::Exclusive, Kind::Shared, Kind::Semaphore] {
             let target = |at| kind.target(&lock_name(at));
@@ -78,7 +79,7 @@ impl Modes {
     }
 }
 
-/// Pairs of [`BESIDE`] callers on one lock that `holders` hold all the time.
+/// Runs pairs of [`BESIDE`] callers on one lock that `holders` hold all the time.
 async fn beside(addr: SocketAddr, kind: Kind, holders: usize) -> Sample {
     let target = kind.target(&format!("bench/beside/{}", Uuid::new_v4()));
     let mut locks = LockServiceClient::new(channel(addr));

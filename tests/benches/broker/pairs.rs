@@ -1,4 +1,4 @@
-//! A closed loop of callers, each of which takes and gives back its own lock.
+//! A closed loop of callers, each of which acquires and releases its own lock.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How long a round is measured unless it says so itself.
+/// Default measured time of a round.
 const MEASURED: Duration = Duration::from_millis(1_500);
 
-/// One caller.
+/// A caller in a closed loop.
 pub(crate) trait Pair: Send + 'static {
-    /// Takes the lock and gives it back.
+    /// Acquires and releases the lock.
     fn pair(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// What one round of one target measured.
+/// Results of one round of one target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) per_second: f64,
@@ -24,7 +24,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Of `latencies` that all began within `window`.
+    /// Creates a sample from the `latencies` of calls that were sent within `window`.
     pub(crate) fn of(mut latencies: Vec<Duration>, window: Duration) -> Self {
         assert!(!latencies.is_empty(), "nothing happened in {window:?}");
         latencies.sort_unstable();
@@ -38,7 +38,8 @@ impl Sample {
     }
 }
 
-/// Runs all callers at once, each one pair after another; how long those took that were begun from `begin` to `end`.
+/// Runs all callers at once, each one pair after another. Returns the latencies of pairs that began
+/// between `begin` and `end`.
 pub(crate) async fn latencies<P: Pair>(
     callers: Vec<P>,
     [begin, end]: [Instant; 2],
@@ -54,12 +55,12 @@ pub(crate) async fn latencies<P: Pair>(
     latencies
 }
 
-/// A round of these callers.
+/// Runs one round of the default length.
 pub(crate) async fn run<P: Pair>(callers: Vec<P>) -> Sample {
     run_for(callers, MEASURED).await
 }
 
-/// The same, for so long.
+/// Runs one round of the length `measured`.
 pub(crate) async fn run_for<P: Pair>(callers: Vec<P>, measured: Duration) -> Sample {
     let begin = Instant::now() + WARM_UP;
     let latencies = latencies(callers, [begin, begin + measured]).await;

@@ -1,5 +1,5 @@
-//! Leasehold beside other systems that keep locks, and beside the limits of its parts: the same scenarios, one after the
-//! other, on one machine.
+//! Comparison of Leasehold with other lock systems and with the limits of its parts: the same
+//! scenarios, one after the other, on one machine.
 
 mod aims;
 mod driver;
@@ -19,13 +19,13 @@ use self::{
     systems::{ALL, Sites, System},
 };
 
-/// What is looked for does not come for so long: then it does not come.
+/// Time after which an expected event is considered missing.
 const GRANT_LIMIT: Duration = Duration::from_secs(60);
 
-/// With this argument the figures go into the docs.
+/// Argument that writes the figures into the docs.
 const WRITE: &str = "--write";
 
-/// Measures, and tells.
+/// Measures the systems and returns the tables.
 pub(crate) async fn part(is_quick: bool) -> String {
     let peers = measure(if is_quick { &QUICK } else { &FULL }).await;
     if std::env::args().any(|arg| arg == WRITE) {
@@ -34,17 +34,17 @@ pub(crate) async fn part(is_quick: bool) -> String {
     peers.to_string()
 }
 
-/// How much is measured.
+/// Number and length of the measurements.
 struct Extent {
     rounds: usize,
     callers: &'static [usize],
     waiters: &'static [usize],
-    /// Locks that are kept.
+    /// Numbers of locks that are held and renewed.
     kept: &'static [usize],
     measured: Duration,
 }
 
-/// What the tables of the docs are made of; takes most of an hour.
+/// Extent for the tables of the docs, which takes most of an hour.
 const FULL: Extent = Extent {
     rounds: 3,
     callers: &[1, 64, 256],
@@ -53,7 +53,7 @@ const FULL: Extent = Extent {
     measured: Duration::from_secs(3),
 };
 
-/// Shows within minutes that everything works; the figures mean little.
+/// Extent that tests within minutes that all systems work. The figures mean little.
 const QUICK: Extent = Extent {
     rounds: 1,
     callers: &[64],
@@ -62,32 +62,33 @@ const QUICK: Extent = Extent {
     measured: Duration::from_secs(1),
 };
 
-/// Compilers of a virtual machine need some time before they are fast, and many callers before all of them wait.
+/// Warm-up time. JIT compilers need some time, and many callers need longer until all of them wait.
 const WARM_UP: Duration = Duration::from_secs(3);
 const WARM_UP_MANY: Duration = Duration::from_secs(10);
 const MANY: usize = 10_000;
 const KEPT_FOR: Duration = Duration::from_secs(20);
 
-/// A run, or why there is none.
+/// Result of a run, or the reason for its failure.
 type Ran = Result<Run, String>;
-/// By how many, and by system.
+/// Results by number of callers and by system.
 type Rounds = BTreeMap<(usize, System), Vec<Ran>>;
 
-/// The rounds; shown, they are tables.
+/// Results of the rounds, displayed as tables.
 pub(crate) struct Peers {
     rounds: usize,
     measured: Duration,
     versions: Vec<(String, String)>,
     pairs: Rounds,
     hot: Rounds,
-    /// From the end of the holder to the next grant.
+    /// Times from the death of the holder to the next grant.
     crash: BTreeMap<System, Vec<Result<Duration, String>>>,
     idle: BTreeMap<(usize, System), Ran>,
-    /// Pairs beside so many locks that are kept.
+    /// Pairs while the given number of locks is held and renewed.
     beside: BTreeMap<usize, Ran>,
 }
 
-/// Rounds are interleaved, so that a slow moment of the machine meets every system alike.
+/// Measures in interleaved rounds, so that a slow period of the machine affects every system
+/// equally.
 async fn measure(extent: &Extent) -> Peers {
     let mut sites = Sites::start().await;
     let mut peers = Peers {
@@ -168,7 +169,7 @@ impl Sites {
         ran
     }
 
-    /// How many commands a broker has sent: each is a script.
+    /// Returns the number of commands that a broker has sent. Each command is a script.
     async fn scripts(&self, system: System) -> u64 {
         if !system.is_broker() {
             return 0;
@@ -187,7 +188,7 @@ impl Sites {
             .unwrap_or_default()
     }
 
-    /// The holder is killed; how long until whoever waits has the lock.
+    /// Kills the holder and returns the time until the waiter is granted the lock.
     async fn crash(&mut self, system: System) -> Result<Duration, String> {
         let took = self.took_after_crash(system).await;
         self.clear(system).await;
@@ -205,7 +206,7 @@ impl Sites {
         expect(&holder.line(GRANT_LIMIT).await?, "held")?;
         let mut waiter = Peer::start(self.peer(system), task("wait"));
         expect(&waiter.line(GRANT_LIMIT).await?, "waiting")?;
-        // Until it has asked, which it does not say.
+        // The waiter sends its request in this time, which it does not report.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let killed = Instant::now();
         holder.kill().await;

@@ -1,23 +1,23 @@
-//! Medians of the rounds, ratios, aims, and the machine, as text.
+//! Text output: medians of the rounds, ratios, aims, and the machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold_tests::binary::store_server;
+use leasehold_tests::process::binaries::store_server;
 
 use crate::hand_off::{Line, WAITERS};
 use crate::pairs::Sample;
 
-/// The least share of the scripts' own rate, at 64 callers.
+/// Minimum rate of pairs as a share of the rate of the scripts alone, at 64 callers.
 const SHARE_AIM: f64 = 0.5;
-/// How many times the parts' own time one caller may wait.
+/// Maximum latency of one caller as a multiple of the sum of the latencies of the parts.
 const LATENCY_AIM: f64 = 2.0;
 const HAND_OFF_AIM: f64 = 3_000.0;
 const GRANT_AIM: Duration = Duration::from_millis(5);
 
-/// Whom the pairs were sent to.
+/// Target of the pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pairs {
     Memory,
@@ -26,7 +26,7 @@ pub(crate) enum Pairs {
     Echo,
 }
 
-/// Who hands off.
+/// Brokers and store of the hand-offs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HandOffs {
     Memory,
@@ -34,14 +34,14 @@ pub(crate) enum HandOffs {
     TwoBrokers,
 }
 
-/// What the line does meanwhile.
+/// State of the queue during the hand-offs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Full,
     Emptying,
 }
 
-/// Collects the rounds; shown, it is the table.
+/// Results of the rounds, displayed as a table.
 pub(crate) struct Report {
     rounds: (usize, usize),
     pairs: BTreeMap<(Pairs, usize), Vec<Sample>>,
@@ -178,7 +178,7 @@ fn row(name: &str, callers: usize, sample: Sample, rest: &[String; 3]) -> String
     )
 }
 
-/// Of each figure by itself.
+/// Returns the medians of each figure separately.
 pub(crate) fn median(rounds: &[Sample]) -> Sample {
     let mut rates: Vec<_> = rounds.iter().map(|sample| sample.per_second).collect();
     rates.sort_unstable_by(f64::total_cmp);
@@ -195,7 +195,8 @@ pub(crate) fn median(rounds: &[Sample]) -> Sample {
     }
 }
 
-/// The ratio of the middle round: the machine's pace changes from round to round more than what is compared.
+/// Returns the median of the ratios of the rounds. The machine's speed varies more between rounds
+/// than what is compared.
 pub(crate) fn middle_ratio(rounds: &[Sample], base: &[Sample]) -> f64 {
     let both = rounds.iter().zip(base);
     let ratios = both.map(|(one, base)| one.per_second / base.per_second);
@@ -212,7 +213,7 @@ pub(crate) fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// What the figures were measured on.
+/// Describes the machine and the software versions.
 pub(crate) fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus
@@ -225,7 +226,7 @@ pub(crate) fn machine() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let server = Command::new(store_server()).arg("--version").output();
     let server = server.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    // "Redis server v=7.0.15 ...", or Valkey's.
+    // The output is "Redis server v=7.0.15 ...", or that of Valkey.
     let mut words = server.as_deref().unwrap_or("").split_whitespace();
     let store = words.next().unwrap_or("Redis");
     let version = words.find_map(|word| word.strip_prefix("v="));

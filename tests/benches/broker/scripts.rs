@@ -1,4 +1,5 @@
-//! What Redis and fred alone cost: the broker's own scripts with the same arguments, without a broker.
+//! Cost of Redis and fred alone: the broker's own scripts with the same arguments, without a
+//! broker.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -8,18 +9,19 @@ use fred::prelude::*;
 use fred::types::RespVersion;
 use fred::types::config::TcpConfig;
 use leasehold_server::lock::{
-    Acquire, ArgumentsHash, AttemptId, BrokerId, LeaseId, LeaseRef, Limits, LockKey, LockName,
-    Mode, NOT_AFTER_MS, Namespace, Owner, Release, RequestId, Terms, Under, Via, WAITERS_MAX,
+    AcquireCommand, ArgumentsHash, AttemptId, BrokerId, COMMAND_DEADLINE_MS, ExpectedAttachment,
+    LeaseBinding, LeaseId, LeaseOptions, LeaseRef, Limits, LockKey, LockName, Mode, Namespace,
+    Owner, ReleaseScope, RequestId, WAITERS_MAX,
 };
 use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
-use leasehold_server::store::redis::{Answer, decode};
+use leasehold_server::store::redis::{ScriptReply, decode};
 use leasehold_server::store::{Acquired, Released};
-use leasehold_tests::broker_process::KEY_PREFIX;
+use leasehold_tests::broker::process::KEY_PREFIX;
 
 use crate::grpc::lock_name;
 use crate::pairs::{self, Pair, Sample};
 
-/// One connection, as a broker has for its commands.
+/// A single connection, as a broker has for its commands.
 #[derive(Clone)]
 pub(crate) struct Scripts {
     client: Client,
@@ -35,7 +37,7 @@ pub(crate) struct Caller {
 }
 
 impl Scripts {
-    /// To a store that `init-store` has prepared.
+    /// Connects to a store that `init-store` has prepared.
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let server = ServerConfig::new_centralized(addr.ip().to_string(), addr.port());
         let config = Config {
@@ -74,7 +76,7 @@ impl Scripts {
             .duration_since(UNIX_EPOCH)
             .expect("a clock after 1970");
         let now_ms = u64::try_from(now.as_millis()).expect("a clock of this age");
-        let not_after_ms = now_ms + NOT_AFTER_MS;
+        let not_after_ms = now_ms + COMMAND_DEADLINE_MS;
         Preamble {
             key_prefix: KEY_PREFIX,
             broker: self.me,
@@ -97,16 +99,16 @@ impl Scripts {
 impl Pair for Caller {
     async fn pair(&mut self) {
         let request = RequestId::random().hash();
-        let acquire = Acquire {
+        let acquire = AcquireCommand {
             lock: self.lock.clone(),
             mode: Mode::Exclusive,
-            under: Under::NewLease,
+            binding: LeaseBinding::New,
             stream: None,
             lease_id: LeaseId::parse(request.as_str()).expect("both are 128 bits in base32"),
             request,
             arguments: ArgumentsHash::of(&[b"bench"]),
             attempt: AttemptId::random(),
-            terms: Terms::default(),
+            options: LeaseOptions::default(),
             ttl: Limits::default().ttl(None),
             wait_ms: 0,
             owner: Owner {
@@ -125,10 +127,10 @@ impl Pair for Caller {
             lease_id: acquire.lease_id,
             fencing_token: grant.fencing_token,
         };
-        let command = self
-            .scripts
-            .preamble()
-            .release(&lease, Release::All, Via::Anywhere);
+        let command =
+            self.scripts
+                .preamble()
+                .release(&lease, ReleaseScope::All, ExpectedAttachment::Any);
         let value = self.scripts.run(&self.scripts.release, command).await;
         assert_eq!(
             reply(decode::released(value, self.scripts.me)),
@@ -137,12 +139,12 @@ impl Pair for Caller {
     }
 }
 
-/// One round of `callers`.
+/// Runs one round of `callers`.
 pub(crate) async fn pairs(scripts: &Scripts, callers: usize) -> Sample {
     pairs::run(of(scripts, callers)).await
 }
 
-/// So many, each with its own lock.
+/// Returns `callers` callers, each with its own lock.
 pub(crate) fn of(scripts: &Scripts, callers: usize) -> Vec<Caller> {
     let namespace = Namespace::parse("").expect("the default namespace");
     let caller = |at| {
@@ -167,7 +169,7 @@ async fn load(client: &Client, verb: Verb) -> String {
     client.script_load(text).await.expect("load a script")
 }
 
-fn reply<T: std::fmt::Debug, E: std::fmt::Debug>(answer: Result<Answer<T>, E>) -> T {
+fn reply<T: std::fmt::Debug, E: std::fmt::Debug>(answer: Result<ScriptReply<T>, E>) -> T {
     answer
         .expect("an answer")
         .outcome

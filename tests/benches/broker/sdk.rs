@@ -1,4 +1,4 @@
-//! The Rust client beside raw stubs, and what its guards occupy and cost, as tables.
+//! The Rust client compared with raw stubs, and memory and CPU of its guards, as tables.
 
 pub(crate) mod callers;
 mod guards;
@@ -10,7 +10,7 @@ use self::guards::Kept;
 pub(crate) use self::guards::{ARGUMENT, hold_guards};
 use crate::{grpc, pairs::Sample, streams::calls, targets::Targets};
 
-/// How much is measured.
+/// Number and length of the measurements.
 pub(crate) struct Extent {
     rounds: usize,
     callers: &'static [usize],
@@ -18,7 +18,7 @@ pub(crate) struct Extent {
     window: Duration,
 }
 
-/// What tables are made of.
+/// Extent of a run without `--quick`.
 pub(crate) const FULL: Extent = Extent {
     rounds: 5,
     callers: &[1, 64, 256],
@@ -26,7 +26,7 @@ pub(crate) const FULL: Extent = Extent {
     window: Duration::from_secs(30),
 };
 
-/// Shows within half a minute that everything works; the figures mean little.
+/// Extent that tests within half a minute that everything works. The figures mean little.
 pub(crate) const QUICK: Extent = Extent {
     rounds: 1,
     callers: &[1, 64],
@@ -34,7 +34,7 @@ pub(crate) const QUICK: Extent = Extent {
     window: Duration::from_secs(2),
 };
 
-/// How locks are taken and given back.
+/// API by which locks are acquired and released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum By {
     Unary,
@@ -42,14 +42,14 @@ enum By {
     Client,
 }
 
-/// The rounds, and a process for each count of guards; shown, they are tables.
+/// Results of the rounds, and of a process for each number of guards, displayed as tables.
 pub(crate) struct Sdk {
     rounds: usize,
     pairs: BTreeMap<(usize, By), Vec<Sample>>,
     kept: Vec<Kept>,
 }
 
-/// Rounds are interleaved, so that a slow moment of the machine meets everybody alike.
+/// Measures in interleaved rounds, so that a slow period of the machine affects all APIs equally.
 pub(crate) async fn measure(extent: &Extent) -> Sdk {
     let mut sdk = Sdk {
         rounds: extent.rounds,

@@ -1,4 +1,4 @@
-//! Lease streams beside unary calls and beside a bare echo, and standing leases, as tables.
+//! Lease streams compared with unary calls and a bare echo server, and idle leases, as tables.
 
 mod beats;
 pub(crate) mod calls;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use self::leases::{Shape, Standing};
 use crate::{grpc, hand_off, pairs::Sample, targets::Targets};
 
-/// How much is measured.
+/// Number and length of the measurements.
 pub(crate) struct Extent {
     rounds: usize,
     callers: &'static [usize],
@@ -24,7 +24,7 @@ pub(crate) struct Extent {
     window: Duration,
 }
 
-/// What tables are made of.
+/// Extent of a run without `--quick`.
 pub(crate) const FULL: Extent = Extent {
     rounds: 5,
     callers: &[1, 64, 256],
@@ -50,7 +50,7 @@ pub(crate) const FULL: Extent = Extent {
     window: Duration::from_secs(30),
 };
 
-/// Shows within a minute that everything works; the figures mean little.
+/// Extent that tests within a minute that everything works. The figures mean little.
 pub(crate) const QUICK: Extent = Extent {
     rounds: 1,
     callers: &[1, 64],
@@ -68,26 +68,26 @@ pub(crate) const QUICK: Extent = Extent {
     window: Duration::from_secs(5),
 };
 
-/// How locks are taken and given back.
+/// API by which locks are acquired and released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum By {
     Unary,
     Stream,
-    /// Streams to the bare echo.
+    /// Streams to the bare echo server.
     Echo,
 }
 
-/// The rounds; shown, they are tables.
+/// Results of the rounds, displayed as tables.
 pub(crate) struct Streams {
     rounds: usize,
     pairs: BTreeMap<(usize, By), Vec<Sample>>,
     hand_offs: BTreeMap<(usize, By), Vec<Sample>>,
 }
 
-/// Standing leases, one shape after the other; shown, they are tables.
+/// Results of idle leases for one shape after the other, displayed as tables.
 pub(crate) struct Leases(Vec<Standing>);
 
-/// Rounds are interleaved, so that a slow moment of the machine meets everybody alike.
+/// Measures in interleaved rounds, so that a slow period of the machine affects all APIs equally.
 pub(crate) async fn measure(extent: &Extent) -> Streams {
     let mut streams = Streams {
         rounds: extent.rounds,
@@ -101,7 +101,7 @@ pub(crate) async fn measure(extent: &Extent) -> Streams {
     streams
 }
 
-/// Each shape with a new broker on a new Redis.
+/// Measures each shape with a new broker on a new Redis.
 pub(crate) async fn measure_leases(extent: &Extent) -> Leases {
     let mut all = Vec::new();
     for shape in extent.shapes {

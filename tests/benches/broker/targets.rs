@@ -1,21 +1,21 @@
-//! The processes that are measured.
+//! Processes that are measured.
 
 use std::net::SocketAddr;
 
-use leasehold_tests::binary::leasehold_server;
-use leasehold_tests::broker_process::{BrokerOptions, BrokerProcess};
-use leasehold_tests::process::TestProcess;
-use leasehold_tests::redis_server::RedisServer;
-use leasehold_tests::temp_dir::TempDir;
+use leasehold_tests::broker::process::{BrokerOptions, BrokerProcess};
+use leasehold_tests::process::binaries::leasehold_server;
+use leasehold_tests::process::child::TestProcess;
+use leasehold_tests::process::temp_dir::TempDir;
+use leasehold_tests::redis::server::RedisServer;
 use tokio::process::Command;
 
 use crate::echo;
 use crate::scripts::Scripts;
 
-/// What a broker prints before its other address.
+/// Text that a broker prints before its admin address.
 const ADMIN: &str = "admin listening on ";
 
-/// Killed when dropped.
+/// Processes that are measured, killed when dropped.
 pub(crate) struct Targets {
     memory: Served,
     echo: Served,
@@ -24,7 +24,7 @@ pub(crate) struct Targets {
     _server: RedisServer,
 }
 
-/// A process that printed where it listens.
+/// A process that printed its listening address.
 struct Served {
     process: TestProcess,
     addr: SocketAddr,
@@ -34,7 +34,7 @@ struct Served {
 impl Targets {
     pub(crate) async fn start() -> Self {
         let server = RedisServer::start().await;
-        let options = BrokerOptions::on(server.url());
+        let options = BrokerOptions::for_store(server.url());
         options.init_store().await;
         let redis = [
             BrokerProcess::start(&options).await,
@@ -92,7 +92,7 @@ impl Targets {
 }
 
 impl Served {
-    /// The last of `marks` stands before the address.
+    /// Starts a process. The last of `marks` precedes the address.
     async fn start(command: Command, marks: &[&str]) -> Self {
         let dir = TempDir::new("bench");
         let log = dir.path().join("stderr.log");

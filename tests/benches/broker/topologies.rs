@@ -1,4 +1,4 @@
-//! The broker on every topology of Redis beside one node, as a table.
+//! The broker on every topology of Redis compared with one node, as a table.
 
 mod sites;
 mod table;
@@ -11,25 +11,25 @@ use crate::{grpc, pairs::Sample};
 const CALLERS: [usize; 2] = [1, CALLERS_MAX];
 const CALLERS_MAX: usize = 64;
 
-/// How the store is run, in the order of the table.
+/// Topology of the store, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topology {
     Node,
     Tls,
     Sentinel,
-    /// Each grant waits until a replica has it.
+    /// Sentinel with a replication barrier: each grant waits until a replica has it.
     SentinelWaits,
     Cluster,
     RedLock,
 }
 
-/// The rounds; shown, they are a table.
+/// Results of the rounds, displayed as a table.
 pub(crate) struct Topologies {
     rounds: usize,
     pairs: BTreeMap<(usize, Topology), Vec<Sample>>,
 }
 
-/// Rounds are interleaved, and no topology is the first of all of them.
+/// Measures in interleaved rounds that begin with different topologies.
 pub(crate) async fn measure(rounds: usize) -> Topologies {
     let sites = Sites::start().await;
     let mut all: Vec<_> = sites.topologies().collect();

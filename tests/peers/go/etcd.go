@@ -12,10 +12,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// callersEach is how many callers share a connection: one HTTP/2 connection of etcd takes so many streams at least.
+// callersEach is the number of callers that share a connection. etcd allows at least as many streams on one HTTP/2
+// connection.
 const callersEach = 100
 
-// leaseTTL in seconds: as Leasehold's default ttl.
+// leaseTTL is the TTL of a lease in seconds, equal to Leasehold's default.
 const leaseTTL = 10
 
 type etcdLocker struct {
@@ -24,7 +25,7 @@ type etcdLocker struct {
 	key   []byte
 }
 
-// etcd is the Lock service of the server, with a lease of each caller's that the client keeps alive.
+// etcd opens callers of etcd's Lock service, each with a lease that the client renews.
 func etcd(endpoint string) opener {
 	var mutex sync.Mutex
 	clients := map[int]*clientv3.Client{}
@@ -32,7 +33,7 @@ func etcd(endpoint string) opener {
 		mutex.Lock()
 		defer mutex.Unlock()
 		if clients[number] == nil {
-			// It logs what it also returns, at length.
+			// The logger is disabled because the client logs the errors that it also returns.
 			client, err := clientv3.New(clientv3.Config{
 				Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 			})
@@ -72,7 +73,8 @@ func (l *etcdLocker) lock(ctx context.Context, name string) error {
 			l.key = answer.Key
 			return nil
 		}
-		// What etcd says beyond some thousands at once, by whichever code. Its clients try again.
+		// etcd rejects more than some thousands of concurrent requests with this message, under various codes. Its clients
+		// retry.
 		if !strings.Contains(status.Convert(err).Message(), "too many requests") {
 			return err
 		}

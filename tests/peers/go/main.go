@@ -1,4 +1,4 @@
-// Peers in Go: etcd's Lock service, redsync and bsm/redislock. What they take and print: tests/peers/README.md.
+// Peers in Go: etcd's Lock service, redsync and bsm/redislock. Arguments and output: tests/peers/README.md.
 package main
 
 import (
@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// atOnce is how many locks are taken at a time to be kept.
+// atOnce is the number of concurrent acquires of locks that are then held.
 const atOnce = 64
 
-// locker is one caller of a system.
+// locker is one caller of a lock system.
 type locker interface {
 	// lock waits until the lock is held.
 	lock(ctx context.Context, name string) error
-	// unlock gives back what lock has taken last.
+	// unlock releases the lock that lock acquired last.
 	unlock(ctx context.Context) error
 }
 
-// opener makes the caller with this number.
+// opener creates the caller with this number.
 type opener func(caller int) (locker, error)
 
 var systems = map[string]func(endpoint string) opener{
@@ -39,7 +39,7 @@ type measured struct {
 	LongestWaitUs int64   `json:"longest_wait_us"`
 }
 
-// window is when what happens counts.
+// window is the measured period.
 type window struct{ begin, end time.Time }
 
 func main() {
@@ -104,7 +104,7 @@ func tell(result measured, err error) error {
 	if err != nil {
 		return err
 	}
-	// Never null.
+	// Encodes empty lists as [] and not as null.
 	result.LatenciesUs = append([]int64{}, some(result.LatenciesUs)...)
 	result.Counts = append([]int{}, result.Counts...)
 	return json.NewEncoder(os.Stdout).Encode(result)
@@ -118,7 +118,7 @@ func crash(ctx context.Context, open opener) error {
 	return caller.lock(ctx, "crash")
 }
 
-// openAll opens many at once: some systems ask a server for each.
+// openAll opens callers concurrently, because some systems send a request to a server for each caller.
 func openAll(open opener, count int) ([]locker, error) {
 	callers := make([]locker, count)
 	err := each(count, atOnce, func(at int) (err error) {
@@ -128,7 +128,7 @@ func openAll(open opener, count int) ([]locker, error) {
 	return callers, err
 }
 
-// pairs has each caller take and give back its own lock.
+// pairs lets each caller acquire and release its own lock repeatedly.
 func pairs(ctx context.Context, callers []locker, in window) (measured, error) {
 	latencies := make([][]int64, len(callers))
 	go begins(in)
@@ -154,14 +154,14 @@ func pairs(ctx context.Context, callers []locker, in window) (measured, error) {
 	return measured{Done: len(all), LatenciesUs: all}, err
 }
 
-// hot has all callers take and give back one lock, and tells what came of it when the time is over: those who still wait
-// are left where they are.
+// hot lets all callers acquire and release one lock repeatedly, and returns the result at the end of the window.
+// Callers that still wait are abandoned.
 func hot(ctx context.Context, callers []locker, in window) (measured, error) {
 	var mutex sync.Mutex
 	last, released := -1, time.Time{}
 	result := measured{Counts: make([]int, len(callers))}
 	failed := make(chan error, 1)
-	// What a run before has left must not be in the way.
+	// The name is unique, so that a lock of an earlier run does not interfere.
 	name := fmt.Sprintf("hot-%d", os.Getpid())
 	granted := func(at int, sent time.Time) {
 		mutex.Lock()
@@ -196,13 +196,13 @@ func hot(ctx context.Context, callers []locker, in window) (measured, error) {
 	case err := <-failed:
 		return result, err
 	case <-time.After(time.Until(in.end)):
-		// Held until the end of the process.
+		// The mutex stays locked until the end of the process, so that the result does not change.
 		mutex.Lock()
 		return result, nil
 	}
 }
 
-// idle takes locks, and keeps them.
+// idle acquires locks and holds them.
 func idle(ctx context.Context, open opener, count int, length time.Duration) (measured, error) {
 	err := each(count, atOnce, func(at int) error {
 		caller, err := open(at)
@@ -224,7 +224,7 @@ func begins(in window) {
 	fmt.Println("begin")
 }
 
-// each does something for each number, so many at a time, and returns the first error.
+// each calls work for each number below count, at most `most` calls at a time, and returns the first error.
 func each(count, most int, work func(at int) error) error {
 	numbers, errs := make(chan int, count), make(chan error, most)
 	for at := range count {
@@ -250,7 +250,7 @@ func each(count, most int, work func(at int) error) error {
 	return nil
 }
 
-// some of the latencies, evenly chosen.
+// some returns at most 20,000 of the latencies, evenly chosen.
 func some(all []int64) []int64 {
 	const most = 20_000
 	if len(all) <= most {

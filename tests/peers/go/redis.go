@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ttl as Leasehold's default.
+// ttl is the TTL of a lock, equal to Leasehold's default.
 const ttl = 10 * time.Second
 
-// client has connections enough that no caller waits for one.
+// client returns a client with enough connections that no caller waits for one.
 func client(endpoint string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: endpoint, PoolSize: 256, MinIdleConns: 64, Protocol: 3})
 }
@@ -23,7 +23,7 @@ type redsyncLocker struct {
 	mutex *redsync.Mutex
 }
 
-// withRedsync waits as long as it takes, and asks again after 50 to 250 ms, its default.
+// withRedsync opens callers of redsync, which wait without limit and retry after 50 to 250 ms, its default.
 func withRedsync(endpoint string) opener {
 	of := redsync.New(goredis.NewPool(client(endpoint)))
 	return func(int) (locker, error) { return &redsyncLocker{of: of}, nil }
@@ -44,7 +44,7 @@ type redislockLocker struct {
 	held *redislock.Lock
 }
 
-// withRedislock asks again every 100 ms, as in its documentation.
+// withRedislock opens callers of redislock, which retry every 100 ms, as in its documentation.
 func withRedislock(endpoint string) opener {
 	of := redislock.New(client(endpoint))
 	return func(int) (locker, error) { return &redislockLocker{of: of}, nil }

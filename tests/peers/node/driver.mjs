@@ -1,4 +1,4 @@
-// A peer in Node: node-redlock on one Redis. What it takes and prints: tests/peers/README.md.
+// A peer in Node: node-redlock on one Redis. Arguments and output: tests/peers/README.md.
 import Redis from "ioredis";
 import Redlock from "redlock";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,7 +10,7 @@ const [system, endpoint, scenario, callersText, warmUpText, measuredText] = proc
 if (system !== "redlock") throw new Error(`no such system: ${system}`);
 const [host, port] = endpoint.split(":");
 const redis = new Redis({ host, port: Number(port), enableAutoPipelining: true });
-// It asks again after 200 ms, give or take 200, as in its documentation.
+// Retries after 200 ms plus or minus 200 ms, as in its documentation.
 const redlock = new Redlock([redis], { retryCount: -1, retryDelay: 200, retryJitter: 200 });
 redlock.on("error", () => {});
 
@@ -27,7 +27,7 @@ async function told() {
     console.log("begin");
 }
 
-// An exit would cut what is still in the pipe.
+// Exits only after the output was written, because an exit would discard output that is still buffered.
 function last(told) {
     process.stdout.write(`${JSON.stringify(told)}\n`, () => process.exit(0));
 }
@@ -45,7 +45,7 @@ async function pairs() {
     return { done: latencies.length, latencies_us: some(latencies), counts: [], longest_wait_us: 0 };
 }
 
-// Tells what came of it when the time is over; those who still wait are left where they are.
+// Returns the result at the end of the measured time. Callers that still wait are abandoned.
 async function hot() {
     const latencies = [];
     const counts = new Array(callers).fill(0);

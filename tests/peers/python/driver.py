@@ -1,4 +1,4 @@
-"""A peer in Python: redis-py's asyncio Lock. What it takes and prints: tests/peers/README.md."""
+"""A peer in Python: redis-py's asyncio Lock. Arguments and output: tests/peers/README.md."""
 
 import asyncio
 import json
@@ -10,25 +10,25 @@ import redis.asyncio as redis
 from redis.asyncio.lock import Lock
 
 TTL_S = 10.0
-# It polls; this is its own default, in seconds.
+# Polling interval in seconds; the default of redis-py.
 ASK_AGAIN_S = 0.1
 MOST = 20_000
 
 
 def some(all_of_them: list[int]) -> list[int]:
-    """Evenly chosen."""
+    """Return at most MOST elements, evenly chosen."""
     count = len(all_of_them)
     return all_of_them if count <= MOST else [all_of_them[at * count // MOST] for at in range(MOST)]
 
 
 async def told(begin: float) -> None:
-    """Says when the warm-up is over."""
+    """Print `begin` at the end of the warm-up."""
     await asyncio.sleep(max(0.0, begin - time.monotonic()))
     print("begin", flush=True)
 
 
 async def pairs(client: redis.Redis, callers: int, begin: float, end: float) -> dict:
-    """Each caller its own lock."""
+    """Let each caller acquire and release its own lock repeatedly."""
     latencies: list[int] = []
 
     async def caller(at: int) -> None:
@@ -44,7 +44,7 @@ async def pairs(client: redis.Redis, callers: int, begin: float, end: float) -> 
 
 
 async def hot(client: redis.Redis, callers: int, begin: float, end: float) -> dict:
-    """One lock."""
+    """Let all callers acquire and release one lock repeatedly."""
     latencies: list[int] = []
     counts = [0] * callers
     last, released, longest = -1, 0.0, 0.0
@@ -64,7 +64,7 @@ async def hot(client: redis.Redis, callers: int, begin: float, end: float) -> di
             last, released = at, time.monotonic()
             await lock.release()
 
-    # Those who still wait in the end are left where they are.
+    # Callers that still wait at the end are abandoned.
     running = [asyncio.create_task(caller(at)) for at in range(callers)]
     await told(begin)
     await asyncio.sleep(end - time.monotonic())
@@ -80,7 +80,7 @@ async def hot(client: redis.Redis, callers: int, begin: float, end: float) -> di
 
 
 async def main() -> None:
-    """Runs a scenario."""
+    """Run a scenario."""
     system, endpoint, scenario, callers, warm_up_ms, measured_ms = sys.argv[1:]
     assert system == "redis-py", system
     host, port = endpoint.rsplit(":", 1)

@@ -19,20 +19,20 @@ use tokio::{
     time::sleep,
 };
 
-const EVERY: Duration = Duration::from_millis(10);
+const WRITE_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// Does not end when it is asked to.
+    /// Ignore SIGTERM and SIGHUP
     #[arg(long)]
     stubborn: bool,
-    /// Starts another one like itself, which goes away into a group of its own.
+    /// Start a second job, which moves to a session of its own
     #[arg(long)]
     family: bool,
-    /// Goes away first.
+    /// Move to a session of its own first
     #[arg(long)]
     astray: bool,
-    /// Where to write.
+    /// File to write to
     file: PathBuf,
 }
 
@@ -52,7 +52,7 @@ async fn main() {
         child.args(["--astray"]).arg(&args.file);
         child.args(args.stubborn.then_some("--stubborn"));
         let child = child.spawn().expect("another one");
-        // It outlives this one if nobody ends it.
+        // The child outlives this process, unless another process ends it.
         drop(child);
     }
     let token = std::env::var_os("LEASEHOLD_FENCING_TOKEN").expect("it runs under a lock");
@@ -64,7 +64,7 @@ async fn main() {
     let mut file = file.expect("a file to write to");
     loop {
         write(&mut file, &token);
-        sleep(EVERY).await;
+        sleep(WRITE_INTERVAL).await;
     }
 }
 

@@ -1,5 +1,5 @@
-//! A flash sale: a crowd of buyers in several processes, few items, and a stock that can only be
-//! read and written back. The lock keeps it from being sold twice.
+//! A flash sale: many buyers in several processes, few items, and a stock that can only be read and
+//! written back. The lock prevents overselling.
 //!
 //! `cargo run -p leasehold-tests --bin flash_sale -- --endpoint 127.0.0.1:7070` (`--no-lock` to see
 //! it oversell), with a broker at that address.
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use futures::future::join_all;
-use leasehold_tests::client::{AcquireCall, Client};
-use leasehold_tests::crowd::{run_workers, wait_for_start};
-use leasehold_tests::temp_dir::TempDir;
+use leasehold_tests::client::unary::{AcquireCall, Client};
+use leasehold_tests::process::temp_dir::TempDir;
+use leasehold_tests::process::worker_processes::{run_workers, wait_for_start};
 use tonic::Status;
 
 const LOCK: &str = "flash-sale/stock";
@@ -25,7 +25,7 @@ const CONNECTIONS: usize = 4;
 
 #[derive(Debug, Clone, Parser)]
 struct Args {
-    /// The broker.
+    /// Address of the broker
     #[arg(long, default_value = "127.0.0.1:7070")]
     endpoint: SocketAddr,
     /// Items in stock.
@@ -102,7 +102,7 @@ async fn serve_buyers(args: &Args, stock: &Path) -> Result<usize, Status> {
 }
 
 async fn buy_locked(client: &Client, index: usize, stock: &Path) -> Result<bool, Status> {
-    let buyer = client.named(&format!("buyer-{}-{index}", std::process::id()), index);
+    let buyer = client.with_name(&format!("buyer-{}-{index}", std::process::id()), index);
     let held = buyer
         .acquire(&AcquireCall::new(LOCK, TTL, PATIENCE))
         .await?;

@@ -1,8 +1,8 @@
-//! Holds locks on one lease stream until it is killed: one lease for each, with a heartbeat every
-//! third of the ttl.
+//! Holds locks on one lease stream until it is killed: one lease for each lock, with a heartbeat
+//! every third of the ttl.
 //!
 //! `cargo run -p leasehold-tests --bin hold_locks -- --endpoint 127.0.0.1:7070 a b`, with a broker
-//! at that address. Prints `held` once it has all of them.
+//! at that address. Prints `held` once it has all locks.
 
 #![expect(clippy::print_stdout, reason = "an example talks to the terminal")]
 
@@ -10,25 +10,25 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use leasehold_proto::v1::hold_response::Message as Response;
-use leasehold_tests::{
-    client::{AcquireCall, Client},
-    stream_client::StreamClient,
+use leasehold_tests::client::{
+    stream::StreamClient,
+    unary::{AcquireCall, Client},
 };
 
 const HEARTBEATS_PER_TTL: u32 = 3;
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// The broker.
+    /// Address of the broker
     #[arg(long, default_value = "127.0.0.1:7070")]
     endpoint: SocketAddr,
-    /// Wished validity.
+    /// TTL of the locks
     #[arg(long, default_value_t = 10_000)]
     ttl_ms: u64,
-    /// Free the locks so long after the stream broke.
+    /// Time after a break of the stream at which the locks are released
     #[arg(long)]
     disconnect_grace_ms: Option<u64>,
-    /// What to hold.
+    /// Names of the locks
     #[arg(required = true)]
     locks: Vec<String>,
 }
@@ -39,17 +39,17 @@ async fn main() {
     let ttl = Duration::from_millis(args.ttl_ms);
     let grace = args.disconnect_grace_ms.map(Duration::from_millis);
     let mut stream = StreamClient::open(args.endpoint).await;
-    stream.beat(ttl / HEARTBEATS_PER_TTL);
+    stream.start_heartbeats(ttl / HEARTBEATS_PER_TTL);
     let client = Client::new(&format!("holder-{}", std::process::id()), &[], 0);
     for lock in &args.locks {
         let mut request = client.acquire_request(&AcquireCall::new(lock, ttl, Duration::ZERO));
         request.disconnect_grace = grace.map(|grace| grace.try_into().expect("a short time"));
-        let call = stream.acquire_as(request, 1).await;
-        stream.turn(call).await.expect("the stream lives");
+        let call = stream.send_acquire(request, 1).await;
+        stream.wait_for_grant(call).await.expect("the stream lives");
     }
     println!("held");
-    while let Some(told) = stream.hear().await {
-        assert!(matches!(told, Response::Ack(_)), "lost: {told:?}");
+    while let Some(response) = stream.next_lease_message().await {
+        assert!(matches!(response, Response::Ack(_)), "lost: {response:?}");
     }
     panic!("the stream is over");
 }

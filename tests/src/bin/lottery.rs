@@ -1,5 +1,5 @@
-//! A lottery: every instance of a service wants to draw, and exactly one may. The lock decides
-//! which; the others find the result.
+//! A lottery: every instance of a service tries to draw, and exactly one may. The lock selects the
+//! instance that draws; the others read the result.
 //!
 //! `cargo run -p leasehold-tests --bin lottery -- --endpoint 127.0.0.1:7070` (`--no-lock` to see
 //! several draw), with a broker at that address.
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use leasehold_tests::client::{AcquireCall, Client};
-use leasehold_tests::crowd::{run_workers, wait_for_start};
-use leasehold_tests::temp_dir::TempDir;
+use leasehold_tests::client::unary::{AcquireCall, Client};
+use leasehold_tests::process::temp_dir::TempDir;
+use leasehold_tests::process::worker_processes::{run_workers, wait_for_start};
 use rand::Rng;
 use tonic::Status;
 
@@ -27,10 +27,10 @@ const TICKETS: u32 = 1000;
 
 #[derive(Debug, Clone, Parser)]
 struct Args {
-    /// The broker.
+    /// Address of the broker
     #[arg(long, default_value = "127.0.0.1:7070")]
     endpoint: SocketAddr,
-    /// Instances, each a process.
+    /// Number of instances, each of which is a process
     #[arg(long, default_value_t = 20)]
     instances: usize,
     /// Draw without the lock.
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Status> {
     match args.results.clone() {
         Some(results) => {
             wait_for_start();
-            println!("{}", take_part(&args, &results).await?);
+            println!("{}", run_instance(&args, &results).await?);
         }
         None => run_lottery(&args).await,
     }
@@ -80,9 +80,9 @@ async fn run_lottery(args: &Args) {
     );
 }
 
-async fn take_part(args: &Args, results: &Path) -> Result<String, Status> {
+async fn run_instance(args: &Args, results: &Path) -> Result<String, Status> {
     if args.no_lock {
-        return Ok(draw_or_see(results).await);
+        return Ok(draw_or_read_result(results).await);
     }
     let client = Client::new(
         &format!("instance-{}", std::process::id()),
@@ -92,12 +92,12 @@ async fn take_part(args: &Args, results: &Path) -> Result<String, Status> {
     let held = client
         .acquire(&AcquireCall::new(LOCK, TTL, PATIENCE))
         .await?;
-    let outcome = draw_or_see(results).await;
+    let outcome = draw_or_read_result(results).await;
     client.release(&held).await?;
     Ok(outcome)
 }
 
-async fn draw_or_see(results: &Path) -> String {
+async fn draw_or_read_result(results: &Path) -> String {
     if let Some(ticket) = read(results).first() {
         return format!("saw {ticket}");
     }

@@ -1,4 +1,4 @@
-//! Lists of locks.
+//! Lists of locks: what they contain, their filters and their cursors.
 
 use std::collections::BTreeSet;
 
@@ -7,30 +7,38 @@ use futures::{
     stream::{StreamExt as _, iter},
 };
 use leasehold_server::{
-    lock::{Acquire, Filter, LockKey, LockState, Namespace, expiry_ms},
+    lock::{AcquireCommand, Filter, LockKey, LockState, Namespace, expiry_ms},
     store::{Cursor, Listed, Scan, Store},
 };
 
 use crate::{
-    scale::count,
-    world::{TTL_MAX_MS, TTL_MS, World, lock_named, new_call, only, with_ttl},
+    scale::scaled_count,
+    store_fixture::{StoreFixture, TTL_MAX_MS, TTL_MS, at_most_one, lock_key, new_call, with_ttl},
 };
 
-/// Names in which every character means something somewhere.
+/// Lock names with characters that are special in Redis patterns, keys or URLs.
 const NAMES: [&str; 14] = [
     "*", "?", "[a]", "[", "]", "\\", "\\*", "{a}", "}{", "%7B", "a:b", "订单/7", "naïve", "a b",
 ];
-const AT_ONCE: usize = 16;
+const CONCURRENT_CALLS: usize = 16;
 
-/// Lists to the end, at most so many with each step.
-pub async fn listed(store: &dyn Store, filter: &Filter, most: usize) -> Vec<(LockKey, LockState)> {
+/// Lists all matching locks, with at most `most` locks in each step.
+pub async fn list_all(
+    store: &dyn Store,
+    filter: &Filter,
+    page_size: usize,
+) -> Vec<(LockKey, LockState)> {
     let (mut all, mut from) = (Vec::new(), None);
     loop {
-        let step = store.list(filter, from.as_ref(), most).await;
+        let step = store.list(filter, from.as_ref(), page_size).await;
         let Ok(Listed::Step { locks, next }) = step else {
             panic!("{step:?} instead of locks");
         };
-        assert!(locks.len() <= most, "{} instead of {most}", locks.len());
+        assert!(
+            locks.len() <= page_size,
+            "{} instead of {page_size}",
+            locks.len()
+        );
         all.extend(locks);
         let Some(next) = next else { return all };
         let text = next.to_text();
@@ -39,9 +47,9 @@ pub async fn listed(store: &dyn Store, filter: &Filter, most: usize) -> Vec<(Loc
     }
 }
 
-/// Locks whose names begin so, in the default namespace.
+/// A filter for locks in the default namespace whose names begin with `name_prefix`.
 #[must_use]
-pub fn beginning(name_prefix: &str) -> Filter {
+pub fn prefix_filter(name_prefix: &str) -> Filter {
     Filter {
         namespace: Namespace::parse("").ok(),
         name_prefix: name_prefix.to_owned(),
@@ -49,86 +57,101 @@ pub fn beginning(name_prefix: &str) -> Filter {
     }
 }
 
-/// The locks of a list, each of which stands there once.
+/// Returns the locks of a list, and asserts that each is listed once.
 #[must_use]
-pub fn each_once(list: Vec<(LockKey, LockState)>) -> BTreeSet<LockKey> {
+pub fn assert_listed_once(list: Vec<(LockKey, LockState)>) -> BTreeSet<LockKey> {
     let count = list.len();
     let locks: BTreeSet<_> = list.into_iter().map(|(lock, _)| lock).collect();
     assert_eq!(locks.len(), count, "a lock is listed twice");
     locks
 }
 
-fn named(name: &str) -> LockKey {
-    lock_named("default", name)
+fn lock_key_of(name: &str) -> LockKey {
+    lock_key("default", name)
 }
 
-fn call(lock: &LockKey) -> Acquire {
+fn long_call(lock: &LockKey) -> AcquireCommand {
     with_ttl(new_call(lock), TTL_MAX_MS)
 }
 
-/// Holds all of these.
-async fn hold(world: &World, locks: &BTreeSet<LockKey>) {
-    let calls: Vec<_> = locks.iter().map(call).collect();
-    let held = iter(&calls).map(|call| world.granted(0, call));
-    held.buffer_unordered(AT_ONCE).count().await;
+/// Acquires all of `locks` for broker 0.
+async fn acquire_all(store_fixture: &StoreFixture, locks: &BTreeSet<LockKey>) {
+    let calls: Vec<_> = locks.iter().map(long_call).collect();
+    let held = iter(&calls).map(|call| store_fixture.expect_granted(0, call));
+    held.buffer_unordered(CONCURRENT_CALLS).count().await;
 }
 
-async fn found(world: &World, filter: &Filter) -> BTreeSet<LockKey> {
-    each_once(listed(world.store(0), filter, 5).await)
+async fn list_locks(store_fixture: &StoreFixture, filter: &Filter) -> BTreeSet<LockKey> {
+    assert_listed_once(list_all(store_fixture.store(0), filter, 5).await)
 }
 
-pub async fn a_list_shows_what_is_held_waited_for_or_closed(world: &World) {
-    let [held, waited, closed] = ["held", "waited for", "closed"].map(named);
+pub async fn a_list_shows_what_is_held_waited_for_or_closed(store_fixture: &StoreFixture) {
+    let [held, waited, closed] = ["held", "waited for", "closed"].map(lock_key_of);
     let mut to_expire = new_call(&closed);
-    to_expire.terms.lock_delay_ms = 10_000;
-    world.granted(0, &to_expire).await;
-    world.advance_ms(expiry_ms(TTL_MS)).await;
-    world.granted(1, &call(&held)).await;
-    world.granted(2, &call(&waited)).await;
-    let waiting = Acquire {
+    to_expire.options.lock_delay_ms = 10_000;
+    store_fixture.expect_granted(0, &to_expire).await;
+    store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
+    store_fixture.expect_granted(1, &long_call(&held)).await;
+    store_fixture.expect_granted(2, &long_call(&waited)).await;
+    let waiting = AcquireCommand {
         lock: waited.clone(),
-        ..world.waiting()
+        ..store_fixture.waiting_call()
     };
-    world.queued(0, &waiting).await;
-    let list = listed(world.store(0), &Filter::default(), 100).await;
+    store_fixture.expect_queued(0, &waiting).await;
+    let list = list_all(store_fixture.store(0), &Filter::default(), 100).await;
     for (lock, state) in &list {
         assert_eq!(
             state.holder_count == 0,
             *lock == closed,
             "{lock}: {state:?}"
         );
-        assert_eq!(state.closed_ms > 0, *lock == closed, "{lock}: {state:?}");
+        assert_eq!(
+            state.lock_delay_remaining_ms > 0,
+            *lock == closed,
+            "{lock}: {state:?}"
+        );
         let waiters = u32::from(*lock == waited);
         assert_eq!(state.queue_length, waiters, "{lock}: {state:?}");
     }
-    assert_eq!(each_once(list), [held, waited, closed].into());
+    assert_eq!(assert_listed_once(list), [held, waited, closed].into());
 }
 
-pub async fn a_lock_that_is_idle_is_not_listed(world: &World) {
-    assert_eq!(found(world, &Filter::default()).await, [].into());
-    let [released, expired, held] = ["released", "expired", "held"].map(named);
-    world.granted(0, &new_call(&expired)).await;
-    let lease = world.granted(0, &new_call(&released)).await;
-    world.release(0, &lease).await;
-    world.advance_ms(expiry_ms(TTL_MS)).await;
-    world.granted(0, &call(&held)).await;
-    let known = world.store(0).get(&released).await.expect("get");
+pub async fn a_lock_that_is_idle_is_not_listed(store_fixture: &StoreFixture) {
+    assert_eq!(
+        list_locks(store_fixture, &Filter::default()).await,
+        [].into()
+    );
+    let [released, expired, held] = ["released", "expired", "held"].map(lock_key_of);
+    store_fixture.expect_granted(0, &new_call(&expired)).await;
+    let lease = store_fixture.expect_granted(0, &new_call(&released)).await;
+    store_fixture.release(0, &lease).await;
+    store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
+    store_fixture.expect_granted(0, &long_call(&held)).await;
+    let known = store_fixture.store(0).get(&released).await.expect("get");
     assert!(known.is_some(), "its record is kept");
-    assert_eq!(found(world, &Filter::default()).await, [held].into());
+    assert_eq!(
+        list_locks(store_fixture, &Filter::default()).await,
+        [held].into()
+    );
 }
 
-pub async fn a_lock_with_a_set_limit_alone_is_not_listed(world: &World) {
-    assert_eq!(world.set_limit(0, 7).await, 0);
-    assert_eq!(found(world, &Filter::default()).await, [].into());
+pub async fn a_lock_with_a_set_limit_alone_is_not_listed(store_fixture: &StoreFixture) {
+    assert_eq!(store_fixture.set_limit(0, 7).await, 0);
+    assert_eq!(
+        list_locks(store_fixture, &Filter::default()).await,
+        [].into()
+    );
 }
 
-pub async fn a_list_shows_what_a_look_shows(world: &World) {
-    world.held_by(1).await;
-    world.queued(0, &world.waiting()).await;
-    let list = listed(world.store(0), &Filter::default(), 7).await;
-    let (lock, mut shown) = only(list).expect("one lock");
-    let mut seen = world.state().await;
-    assert_eq!(lock, world.lock);
+pub async fn a_list_contains_the_same_state_as_an_inspection(store_fixture: &StoreFixture) {
+    store_fixture.acquire_long(1).await;
+    store_fixture
+        .expect_queued(0, &store_fixture.waiting_call())
+        .await;
+    let list = list_all(store_fixture.store(0), &Filter::default(), 7).await;
+    let (lock, mut shown) = at_most_one(list).expect("one lock");
+    let mut seen = store_fixture.expect_state().await;
+    assert_eq!(lock, store_fixture.lock);
     for state in [&mut shown, &mut seen] {
         state.holders[0].remaining_ms = 0;
         state.waiters[0].remaining_ms = 0;
@@ -136,109 +159,133 @@ pub async fn a_list_shows_what_a_look_shows(world: &World) {
     assert_eq!(shown, seen);
 }
 
-pub async fn a_list_in_steps_of_any_size_shows_each_lock_once(world: &World) {
-    let locks: BTreeSet<_> = (0..150).map(|n| named(&format!("n-{n}"))).collect();
-    hold(world, &locks).await;
-    for most in [1, 7, 1_000] {
-        let list = listed(world.store(1), &beginning("n-"), most).await;
-        assert_eq!(each_once(list), locks, "{most} with each step");
+pub async fn a_list_in_steps_of_any_size_shows_each_lock_once(store_fixture: &StoreFixture) {
+    let locks: BTreeSet<_> = (0..150).map(|n| lock_key_of(&format!("n-{n}"))).collect();
+    acquire_all(store_fixture, &locks).await;
+    for page_size in [1, 7, 1_000] {
+        let list = list_all(store_fixture.store(1), &prefix_filter("n-"), page_size).await;
+        assert_eq!(
+            assert_listed_once(list),
+            locks,
+            "{page_size} with each step"
+        );
     }
 }
 
-pub async fn names_of_any_kind_are_found_by_their_beginnings(world: &World) {
-    let locks: BTreeSet<_> = NAMES.into_iter().map(named).collect();
-    hold(world, &locks).await;
+pub async fn names_of_any_kind_are_found_by_their_beginnings(store_fixture: &StoreFixture) {
+    let locks: BTreeSet<_> = NAMES.into_iter().map(lock_key_of).collect();
+    acquire_all(store_fixture, &locks).await;
     for name in NAMES.iter().chain(&["nothing", "{", "a"]) {
         for prefix in [name, &name[..name.ceil_char_boundary(1)]] {
             let starts_so = |lock: &&LockKey| lock.name().starts_with(prefix);
             let expected: BTreeSet<_> = locks.iter().filter(starts_so).cloned().collect();
             assert_eq!(
-                found(world, &beginning(prefix)).await,
+                list_locks(store_fixture, &prefix_filter(prefix)).await,
                 expected,
                 "{prefix:?}"
             );
             let everywhere = Filter {
                 namespace: None,
-                ..beginning(prefix)
+                ..prefix_filter(prefix)
             };
-            assert_eq!(found(world, &everywhere).await, expected, "{prefix:?}");
+            assert_eq!(
+                list_locks(store_fixture, &everywhere).await,
+                expected,
+                "{prefix:?}"
+            );
         }
     }
 }
 
-pub async fn namespaces_that_begin_alike_are_kept_apart(world: &World) {
+pub async fn namespaces_that_begin_alike_are_kept_apart(store_fixture: &StoreFixture) {
     let spaces = ["a", "ab", "a-b", "b"];
-    let in_one = |space| ["x", "b:x", "y"].map(|name| lock_named(space, name));
+    let in_one = |space| ["x", "b:x", "y"].map(|name| lock_key(space, name));
     let all: BTreeSet<_> = spaces.into_iter().flat_map(in_one).collect();
-    hold(world, &all).await;
+    acquire_all(store_fixture, &all).await;
     for space in spaces {
         for prefix in ["", "x", "b", "b:x"] {
             let filter = Filter {
                 namespace: Namespace::parse(space).ok(),
-                ..beginning(prefix)
+                ..prefix_filter(prefix)
             };
             let mut expected = BTreeSet::from(in_one(space));
             expected.retain(|lock| lock.name().starts_with(prefix));
-            let found = found(world, &filter).await;
+            let found = list_locks(store_fixture, &filter).await;
             assert_eq!(found, expected, "{space}: {prefix:?}");
         }
     }
-    assert_eq!(found(world, &Filter::default()).await, all);
+    assert_eq!(list_locks(store_fixture, &Filter::default()).await, all);
 }
 
-pub async fn a_list_is_narrowed_to_an_owner(world: &World) {
-    let mut mine = call(&named("mine"));
+pub async fn a_list_is_narrowed_to_an_owner(store_fixture: &StoreFixture) {
+    let mut mine = long_call(&lock_key_of("mine"));
     mine.owner.id = "me".to_owned();
-    world.granted(0, &mine).await;
-    let mut similar = call(&named("similar"));
+    store_fixture.expect_granted(0, &mine).await;
+    let mut similar = long_call(&lock_key_of("similar"));
     similar.owner.id = "me too".to_owned();
-    world.granted(1, &similar).await;
-    world.granted(2, &call(&named("waited for"))).await;
-    let mut waiting = world.waiting();
-    waiting.lock = named("waited for");
+    store_fixture.expect_granted(1, &similar).await;
+    store_fixture
+        .expect_granted(2, &long_call(&lock_key_of("waited for")))
+        .await;
+    let mut waiting = store_fixture.waiting_call();
+    waiting.lock = lock_key_of("waited for");
     waiting.owner.id = "me".to_owned();
-    world.queued(0, &waiting).await;
+    store_fixture.expect_queued(0, &waiting).await;
     let filter = |owner_id: &str| Filter {
         owner_id: owner_id.to_owned(),
-        ..beginning("")
+        ..prefix_filter("")
     };
     let expected = [mine.lock, waiting.lock].into();
-    assert_eq!(found(world, &filter("me")).await, expected);
-    assert_eq!(found(world, &filter("m")).await, [].into());
+    assert_eq!(list_locks(store_fixture, &filter("me")).await, expected);
+    assert_eq!(list_locks(store_fixture, &filter("m")).await, [].into());
 }
 
-pub async fn an_owner_is_found_among_those_who_wait(world: &World) {
-    world.held_by(0).await;
+pub async fn an_owner_is_found_among_those_who_wait(store_fixture: &StoreFixture) {
+    store_fixture.acquire_long(0).await;
     for owner in ["first", "second", "third"] {
-        let mut call = world.waiting();
+        let mut call = store_fixture.waiting_call();
         call.owner.id = owner.to_owned();
-        world.queued(1, &call).await;
+        store_fixture.expect_queued(1, &call).await;
     }
     for (owner_id, count) in [("first", 1), ("third", 1), ("fourth", 0)] {
         let filter = Filter {
             owner_id: owner_id.to_owned(),
-            ..beginning("")
+            ..prefix_filter("")
         };
-        assert_eq!(found(world, &filter).await.len(), count, "{owner_id}");
+        assert_eq!(
+            list_locks(store_fixture, &filter).await.len(),
+            count,
+            "{owner_id}"
+        );
     }
 }
 
-pub async fn locks_that_stay_are_listed_while_others_come_and_go(world: &World) {
-    let count = count(1_000, 100);
-    let stay: BTreeSet<_> = (0..count).map(|n| named(&format!("stay-{n}"))).collect();
-    hold(world, &stay).await;
+pub async fn locks_that_stay_are_listed_while_others_come_and_go(store_fixture: &StoreFixture) {
+    let count = scaled_count(1_000, 100);
+    let stay: BTreeSet<_> = (0..count)
+        .map(|n| lock_key_of(&format!("stay-{n}")))
+        .collect();
+    acquire_all(store_fixture, &stay).await;
     let (mut all, mut from) = (BTreeSet::new(), None);
     for round in 0.. {
-        let step = world.store(0).list(&beginning(""), from.as_ref(), 13).await;
+        let step = store_fixture
+            .store(0)
+            .list(&prefix_filter(""), from.as_ref(), 13)
+            .await;
         let Ok(Listed::Step { locks, next }) = step else {
             panic!("{step:?} instead of locks");
         };
         all.extend(locks.into_iter().map(|(lock, _)| lock));
         // The store's table grows and fills between any two steps.
-        let passing = (0..20).map(|n| named(&format!("go-{round}-{n}")));
+        let passing = (0..20).map(|n| lock_key_of(&format!("go-{round}-{n}")));
         let calls: Vec<_> = passing.map(|lock| new_call(&lock)).collect();
-        let leases = join_all(calls.iter().map(|call| world.granted(1, call))).await;
-        join_all(leases.iter().map(|lease| world.release(1, lease))).await;
+        let leases = join_all(
+            calls
+                .iter()
+                .map(|call| store_fixture.expect_granted(1, call)),
+        )
+        .await;
+        join_all(leases.iter().map(|lease| store_fixture.release(1, lease))).await;
         match next {
             Some(next) => from = Some(next),
             None => break,
@@ -248,16 +295,21 @@ pub async fn locks_that_stay_are_listed_while_others_come_and_go(world: &World) 
     assert!(missed.is_empty(), "not listed: {missed:?}");
 }
 
-pub async fn a_cursor_of_another_store_is_stale(world: &World) {
+pub async fn a_cursor_of_another_store_is_stale(store_fixture: &StoreFixture) {
     let elsewhere = Scan {
         run_id: "another process".to_owned(),
-        at: 7,
+        server_cursor: 7,
         ..Scan::default()
     };
-    let list = async |from: &Cursor| world.store(0).list(&beginning(""), Some(from), 7).await;
+    let list = async |from: &Cursor| {
+        store_fixture
+            .store(0)
+            .list(&prefix_filter(""), Some(from), 7)
+            .await
+    };
     assert_eq!(list(&Cursor::Scan(elsewhere)).await, Ok(Listed::Stale));
     let own = Cursor::Scan(Scan::default());
-    let after = Cursor::After(world.lock.clone());
+    let after = Cursor::After(store_fixture.lock.clone());
     let [own, after] = [list(&own).await, list(&after).await];
     let is_stale = |listed: &&Result<_, _>| **listed == Ok(Listed::Stale);
     assert_eq!(

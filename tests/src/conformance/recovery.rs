@@ -1,72 +1,89 @@
-//! A store that may have lost data: nothing new is granted until every lease it may have forgotten
-//! is over, and everything else goes on. Each behaviour begins in [`Start::Recovering`].
+//! A store that may have lost data: it grants nothing new until every lease that may have been lost
+//! has expired. All other commands work. Each behaviour begins in [`InitialState::Recovering`].
 //!
-//! [`Start::Recovering`]: crate::world::Start::Recovering
+//! [`InitialState::Recovering`]: crate::store_fixture::InitialState::Recovering
 
 use leasehold_server::{
-    lock::{Acquire, FencingToken},
+    lock::{AcquireCommand, FencingToken},
     store::{Cancelled, Released, Renewed},
 };
 
-use crate::world::{SLACK_MS, World, again, lease, only, recovering_ms};
+use crate::store_fixture::{
+    SLACK_MS, StoreFixture, at_most_one, lease_of, new_attempt, recovering_ms,
+};
 
-pub async fn a_recovering_store_grants_nothing_and_says_for_how_long(world: &World) {
-    let refused = world.store(0).acquire(&world.call()).await;
+pub async fn a_recovering_store_grants_nothing_and_says_for_how_long(store_fixture: &StoreFixture) {
+    let refused = store_fixture.store(0).acquire(&store_fixture.call()).await;
     let left_ms = recovering_ms(refused);
-    assert!(left_ms > 0 && left_ms <= world.quarantine_ms());
-    let refused = world.store(0).acquire(&world.waiting()).await;
+    assert!(left_ms > 0 && left_ms <= store_fixture.quarantine_ms());
+    let refused = store_fixture
+        .store(0)
+        .acquire(&store_fixture.waiting_call())
+        .await;
     assert!(recovering_ms(refused) <= left_ms);
-    assert_eq!(world.get().await, None);
+    assert_eq!(store_fixture.get().await, None);
 }
 
-pub async fn a_recovering_store_grants_when_the_time_is_over(world: &World) {
-    world.advance_ms(world.quarantine_ms() - 2 * SLACK_MS).await;
-    let call = world.call();
-    recovering_ms(world.store(0).acquire(&call).await);
-    world.advance_ms(2 * SLACK_MS).await;
-    world.granted(0, &again(&call)).await;
+pub async fn a_recovering_store_grants_after_the_quarantine(store_fixture: &StoreFixture) {
+    store_fixture
+        .advance_ms(store_fixture.quarantine_ms() - 2 * SLACK_MS)
+        .await;
+    let call = store_fixture.call();
+    recovering_ms(store_fixture.store(0).acquire(&call).await);
+    store_fixture.advance_ms(2 * SLACK_MS).await;
+    store_fixture.expect_granted(0, &new_attempt(&call)).await;
 }
 
-pub async fn a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards(world: &World) {
-    let waiters = [(); 2].map(|()| Acquire {
+pub async fn a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards(
+    store_fixture: &StoreFixture,
+) {
+    let waiters = [(); 2].map(|()| AcquireCommand {
         rejoin: true,
-        ..world.waiting()
+        ..store_fixture.waiting_call()
     });
     for (n, waiter) in waiters.iter().enumerate() {
-        let next_event_ms = world.queued(n, waiter).await;
-        assert!(next_event_ms > 0 && next_event_ms <= world.quarantine_ms());
+        let next_event_ms = store_fixture.expect_queued(n, waiter).await;
+        assert!(next_event_ms > 0 && next_event_ms <= store_fixture.quarantine_ms());
     }
-    assert_eq!(only(world.touch(1).await.held), None);
-    world.advance_ms(world.quarantine_ms()).await;
-    let told = only(world.touch(0).await.held).expect("granted when the time is over");
-    assert_eq!(told.request, waiters[0].request);
-    world
-        .release(0, &lease(&waiters[0], told.fencing_token))
+    assert_eq!(at_most_one(store_fixture.touch(1).await.held), None);
+    store_fixture
+        .advance_ms(store_fixture.quarantine_ms())
         .await;
-    world.handed(1, &waiters[1]).await;
+    let grant =
+        at_most_one(store_fixture.touch(0).await.held).expect("granted when the time is over");
+    assert_eq!(grant.request, waiters[0].request);
+    store_fixture
+        .release(0, &lease_of(&waiters[0], grant.fencing_token))
+        .await;
+    store_fixture.claim_next_hand_off(1, &waiters[1]).await;
 }
 
-pub async fn a_waiter_leaves_a_recovering_store(world: &World) {
-    let waiter = Acquire {
+pub async fn a_waiter_leaves_a_recovering_store(store_fixture: &StoreFixture) {
+    let waiter = AcquireCommand {
         rejoin: true,
-        ..world.waiting()
+        ..store_fixture.waiting_call()
     };
-    world.queued(0, &waiter).await;
-    assert_eq!(world.cancel(0, &waiter).await, Cancelled::Dequeued);
-    world.advance_ms(world.quarantine_ms()).await;
-    world.granted(1, &world.call()).await;
+    store_fixture.expect_queued(0, &waiter).await;
+    assert_eq!(store_fixture.cancel(0, &waiter).await, Cancelled::Dequeued);
+    store_fixture
+        .advance_ms(store_fixture.quarantine_ms())
+        .await;
+    store_fixture.expect_granted(1, &store_fixture.call()).await;
 }
 
-pub async fn a_recovering_store_answers_renewals_and_releases(world: &World) {
-    let unknown = lease(&world.call(), FencingToken::new(1).expect("a token"));
-    assert_eq!(world.renew(0, &unknown).await, Renewed::NotFound);
-    assert_eq!(world.release(0, &unknown).await, Released::NotFound);
+pub async fn a_recovering_store_answers_renewals_and_releases(store_fixture: &StoreFixture) {
+    let unknown = lease_of(
+        &store_fixture.call(),
+        FencingToken::new(1).expect("a token"),
+    );
+    assert_eq!(store_fixture.renew(0, &unknown).await, Renewed::NotFound);
+    assert_eq!(store_fixture.release(0, &unknown).await, Released::NotFound);
 }
 
-pub async fn a_recovering_store_refuses_a_call_that_would_not_wait(world: &World) {
-    let call = Acquire {
+pub async fn a_recovering_store_refuses_a_call_that_would_not_wait(store_fixture: &StoreFixture) {
+    let call = AcquireCommand {
         rejoin: true,
-        ..world.call()
+        ..store_fixture.call()
     };
-    recovering_ms(world.store(0).acquire(&call).await);
+    recovering_ms(store_fixture.store(0).acquire(&call).await);
 }

@@ -1,119 +1,179 @@
-//! Leases on streams: renewed and changed from there only, moved by a newer attachment.
+//! Leases on streams: renewed and changed only from their stream, moved by a newer attachment.
 
 use leasehold_server::{
-    lock::{Acquire, Attachment, FencingToken, LeaseRef, Mode, Release, StreamId, Via, expiry_ms},
+    lock::{
+        AcquireCommand, Attachment, ExpectedAttachment, FencingToken, LeaseRef, Mode, ReleaseScope,
+        StreamId, expiry_ms,
+    },
     store::{Acquired, Attached, Cancelled, Released, Renewed},
 };
 
-use crate::world::{
-    SLACK_MS, TTL_MS, World, again, assert_left, lease, only, with_mode, with_terms, with_ttl,
+use crate::store_fixture::{
+    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt,
+    with_hold_and_delay, with_mode, with_ttl,
 };
 
-fn stream(world: &World, n: usize, epoch: u64) -> StreamId {
-    let broker = world.broker(n);
+fn stream_id(store_fixture: &StoreFixture, n: usize, epoch: u64) -> StreamId {
+    let broker = store_fixture.broker(n);
     StreamId { broker, epoch }
 }
 
-fn on(stream: StreamId, number: u32, call: Acquire) -> Acquire {
-    Acquire {
+fn call_on_stream(stream: StreamId, number: u32, call: AcquireCommand) -> AcquireCommand {
+    AcquireCommand {
         stream: Some(Attachment { stream, number }),
         ..call
     }
 }
 
-async fn attach(world: &World, lease: &LeaseRef, to: (usize, u64), number: u32) -> Attached {
-    let stream = stream(world, to.0, to.1);
-    let attached = world
+async fn attach(
+    store_fixture: &StoreFixture,
+    lease: &LeaseRef,
+    to: (usize, u64),
+    number: u32,
+) -> Attached {
+    let stream = stream_id(store_fixture, to.0, to.1);
+    let attached = store_fixture
         .store(to.0)
         .attach(lease, Attachment { stream, number });
     attached.await.expect("attach")
 }
 
-async fn attached(world: &World, lease: &LeaseRef, to: (usize, u64), number: u32) {
-    let reply = attach(world, lease, to, number).await;
+async fn expect_attached(
+    store_fixture: &StoreFixture,
+    lease: &LeaseRef,
+    to: (usize, u64),
+    number: u32,
+) {
+    let reply = attach(store_fixture, lease, to, number).await;
     let Attached::Attached(grant) = reply else {
         panic!("{reply:?} instead of an attachment");
     };
     assert_eq!(grant.fencing_token, lease.fencing_token);
 }
 
-async fn renew_via(world: &World, lease: &LeaseRef, n: usize, epoch: u64) -> Renewed {
-    let via = Via::Stream(stream(world, n, epoch));
-    world.store(n).renew(lease, None, via).await.expect("renew")
+async fn renew_via(
+    store_fixture: &StoreFixture,
+    lease: &LeaseRef,
+    n: usize,
+    epoch: u64,
+) -> Renewed {
+    let via = ExpectedAttachment::Stream(stream_id(store_fixture, n, epoch));
+    store_fixture
+        .store(n)
+        .renew(lease, None, via)
+        .await
+        .expect("renew")
 }
 
-async fn renewed_via(world: &World, lease: &LeaseRef, n: usize, epoch: u64) {
-    let reply = renew_via(world, lease, n, epoch).await;
+async fn expect_renewed_via(store_fixture: &StoreFixture, lease: &LeaseRef, n: usize, epoch: u64) {
+    let reply = renew_via(store_fixture, lease, n, epoch).await;
     assert!(matches!(reply, Renewed::Extended(_)), "{reply:?}");
 }
 
-async fn give_up(world: &World, lease: &LeaseRef, what: Release, via: Via) -> Released {
+async fn release_via(
+    store_fixture: &StoreFixture,
+    lease: &LeaseRef,
+    what: ReleaseScope,
+    via: ExpectedAttachment,
+) -> Released {
     let n = match via {
-        Via::Stream(stream) => (0..3).find(|n| world.broker(*n) == stream.broker),
-        Via::Anywhere | Via::Unary => None,
+        ExpectedAttachment::Stream(stream) => {
+            (0..3).find(|n| store_fixture.broker(*n) == stream.broker)
+        }
+        ExpectedAttachment::Any | ExpectedAttachment::None => None,
     };
-    let released = world.store(n.unwrap_or(3)).release(lease, what, via);
+    let released = store_fixture
+        .store(n.unwrap_or(3))
+        .release(lease, what, via);
     released.await.expect("release")
 }
 
-/// A lease on stream 1 of broker 0, by its first attachment.
-async fn held(world: &World) -> (Acquire, LeaseRef) {
-    let call = on(stream(world, 0, 1), 1, with_ttl(world.call(), 60_000));
-    let lease = world.granted(0, &call).await;
+/// Acquires a lease on stream 1 of broker 0, as its first attachment.
+async fn acquire_on_stream(store_fixture: &StoreFixture) -> (AcquireCommand, LeaseRef) {
+    let call = call_on_stream(
+        stream_id(store_fixture, 0, 1),
+        1,
+        with_ttl(store_fixture.call(), 60_000),
+    );
+    let lease = store_fixture.expect_granted(0, &call).await;
     (call, lease)
 }
 
-pub async fn a_lease_on_a_stream_is_renewed_from_it(world: &World) {
-    let (_, lease) = held(world).await;
-    renewed_via(world, &lease, 0, 1).await;
-    assert_eq!(renew_via(world, &lease, 0, 2).await, Renewed::Elsewhere);
-    assert_eq!(renew_via(world, &lease, 1, 1).await, Renewed::Elsewhere);
-    let unary = world.store(0).renew(&lease, None, Via::Unary).await;
+pub async fn a_lease_on_a_stream_is_renewed_from_it(store_fixture: &StoreFixture) {
+    let (_, lease) = acquire_on_stream(store_fixture).await;
+    expect_renewed_via(store_fixture, &lease, 0, 1).await;
+    assert_eq!(
+        renew_via(store_fixture, &lease, 0, 2).await,
+        Renewed::Elsewhere
+    );
+    assert_eq!(
+        renew_via(store_fixture, &lease, 1, 1).await,
+        Renewed::Elsewhere
+    );
+    let unary = store_fixture
+        .store(0)
+        .renew(&lease, None, ExpectedAttachment::None)
+        .await;
     assert_eq!(unary.expect("renew"), Renewed::Elsewhere);
-    world.renewed(2, &lease).await;
+    store_fixture.expect_renewed(2, &lease).await;
 }
 
-pub async fn a_renewal_from_elsewhere_extends_nothing(world: &World) {
-    let call = on(stream(world, 0, 1), 1, world.call());
-    let lease = world.granted(0, &call).await;
-    world.advance_ms(TTL_MS).await;
-    renew_via(world, &lease, 1, 1).await;
-    world.advance_ms(expiry_ms(TTL_MS) - TTL_MS).await;
-    assert_eq!(renew_via(world, &lease, 0, 1).await, Renewed::Expired);
+pub async fn a_renewal_from_elsewhere_extends_nothing(store_fixture: &StoreFixture) {
+    let call = call_on_stream(stream_id(store_fixture, 0, 1), 1, store_fixture.call());
+    let lease = store_fixture.expect_granted(0, &call).await;
+    store_fixture.advance_ms(TTL_MS).await;
+    renew_via(store_fixture, &lease, 1, 1).await;
+    store_fixture.advance_ms(expiry_ms(TTL_MS) - TTL_MS).await;
+    assert_eq!(
+        renew_via(store_fixture, &lease, 0, 1).await,
+        Renewed::Expired
+    );
 }
 
-pub async fn a_unary_lease_is_put_on_a_stream_without_being_extended(world: &World) {
-    let lease = world.granted(0, &world.call()).await;
-    assert_eq!(renew_via(world, &lease, 1, 7).await, Renewed::Elsewhere);
-    world.advance_ms(5_000).await;
-    attached(world, &lease, (1, 7), 1).await;
-    let holder = only(world.state().await.holders).expect("held");
-    assert_left(holder.remaining_ms, expiry_ms(TTL_MS) - 5_000);
-    renewed_via(world, &lease, 1, 7).await;
+pub async fn a_unary_lease_is_put_on_a_stream_without_being_extended(store_fixture: &StoreFixture) {
+    let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
+    assert_eq!(
+        renew_via(store_fixture, &lease, 1, 7).await,
+        Renewed::Elsewhere
+    );
+    store_fixture.advance_ms(5_000).await;
+    expect_attached(store_fixture, &lease, (1, 7), 1).await;
+    let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
+    assert_remaining(holder.remaining_ms, expiry_ms(TTL_MS) - 5_000);
+    expect_renewed_via(store_fixture, &lease, 1, 7).await;
 }
 
-pub async fn a_newer_attachment_moves_the_lease_and_the_old_stream_is_told(world: &World) {
-    let (_, lease) = held(world).await;
-    attached(world, &lease, (1, 1), 2).await;
-    let moved = world.told_to_move(0).await;
+pub async fn a_newer_attachment_moves_the_lease_and_the_old_stream_is_told(
+    store_fixture: &StoreFixture,
+) {
+    let (_, lease) = acquire_on_stream(store_fixture).await;
+    expect_attached(store_fixture, &lease, (1, 1), 2).await;
+    let moved = store_fixture.wait_for_move(0).await;
     assert_eq!(moved.lease_id, lease.lease_id);
-    assert_eq!(moved.from.stream, stream(world, 0, 1));
-    renewed_via(world, &lease, 1, 1).await;
-    assert_eq!(renew_via(world, &lease, 0, 1).await, Renewed::Elsewhere);
-    attached(world, &lease, (1, 2), 3).await;
-    let moved = world.told_to_move(1).await;
+    assert_eq!(moved.from.stream, stream_id(store_fixture, 0, 1));
+    expect_renewed_via(store_fixture, &lease, 1, 1).await;
+    assert_eq!(
+        renew_via(store_fixture, &lease, 0, 1).await,
+        Renewed::Elsewhere
+    );
+    expect_attached(store_fixture, &lease, (1, 2), 3).await;
+    let moved = store_fixture.wait_for_move(1).await;
     assert_eq!(
         moved.from.stream,
-        stream(world, 1, 1),
+        stream_id(store_fixture, 1, 1),
         "a stream of the same broker"
     );
 }
 
-pub async fn a_move_keeps_token_entries_and_expiry(world: &World) {
-    let (_, lease) = held(world).await;
-    let entry = on(stream(world, 0, 1), 1, world.entry(&lease));
-    assert_eq!(world.entered(0, &entry).await, 2);
-    let reply = attach(world, &lease, (1, 1), 2).await;
+pub async fn a_move_keeps_token_entries_and_expiry(store_fixture: &StoreFixture) {
+    let (_, lease) = acquire_on_stream(store_fixture).await;
+    let entry = call_on_stream(
+        stream_id(store_fixture, 0, 1),
+        1,
+        store_fixture.reentry_call(&lease),
+    );
+    assert_eq!(store_fixture.expect_reentered(0, &entry).await, 2);
+    let reply = attach(store_fixture, &lease, (1, 1), 2).await;
     let Attached::Attached(grant) = reply else {
         panic!("{reply:?} instead of an attachment");
     };
@@ -121,178 +181,244 @@ pub async fn a_move_keeps_token_entries_and_expiry(world: &World) {
     assert_eq!(grant.fencing_token, lease.fencing_token);
 }
 
-pub async fn an_attachment_that_is_no_newer_is_stale_and_changes_nothing(world: &World) {
-    let (_, lease) = held(world).await;
-    attached(world, &lease, (1, 1), 3).await;
+pub async fn an_attachment_that_is_no_newer_is_stale_and_changes_nothing(
+    store_fixture: &StoreFixture,
+) {
+    let (_, lease) = acquire_on_stream(store_fixture).await;
+    expect_attached(store_fixture, &lease, (1, 1), 3).await;
     for number in [1, 2, 3] {
-        let late = attach(world, &lease, (0, 1), number).await;
+        let late = attach(store_fixture, &lease, (0, 1), number).await;
         assert_eq!(late, Attached::Stale);
     }
-    renewed_via(world, &lease, 1, 1).await;
-    attached(world, &lease, (1, 1), 3).await;
-    attached(world, &lease, (1, 1), 1).await;
-    assert_eq!(attach(world, &lease, (0, 1), 3).await, Attached::Stale);
-    attached(world, &lease, (0, 1), 4).await;
+    expect_renewed_via(store_fixture, &lease, 1, 1).await;
+    expect_attached(store_fixture, &lease, (1, 1), 3).await;
+    expect_attached(store_fixture, &lease, (1, 1), 1).await;
+    assert_eq!(
+        attach(store_fixture, &lease, (0, 1), 3).await,
+        Attached::Stale
+    );
+    expect_attached(store_fixture, &lease, (0, 1), 4).await;
 }
 
-pub async fn a_lease_that_is_over_is_not_attached(world: &World) {
-    let released = world.granted(0, &world.call()).await;
-    world.release(0, &released).await;
+pub async fn a_lease_that_is_over_is_not_attached(store_fixture: &StoreFixture) {
+    let released = store_fixture.expect_granted(0, &store_fixture.call()).await;
+    store_fixture.release(0, &released).await;
     assert_eq!(
-        attach(world, &released, (1, 1), 1).await,
+        attach(store_fixture, &released, (1, 1), 1).await,
         Attached::Released
     );
-    let expired = world.granted(0, &world.call()).await;
-    world.advance_ms(expiry_ms(TTL_MS)).await;
-    assert_eq!(attach(world, &expired, (1, 1), 1).await, Attached::Expired);
-    let live = world.granted(0, &world.call()).await;
+    let expired = store_fixture.expect_granted(0, &store_fixture.call()).await;
+    store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
+    assert_eq!(
+        attach(store_fixture, &expired, (1, 1), 1).await,
+        Attached::Expired
+    );
+    let live = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let mut forged = live.clone();
     forged.fencing_token = FencingToken::new(1).expect("a token");
-    assert_eq!(attach(world, &forged, (1, 1), 1).await, Attached::NotFound);
-    assert_eq!(renew_via(world, &live, 1, 1).await, Renewed::Elsewhere);
+    assert_eq!(
+        attach(store_fixture, &forged, (1, 1), 1).await,
+        Attached::NotFound
+    );
+    assert_eq!(
+        renew_via(store_fixture, &live, 1, 1).await,
+        Renewed::Elsewhere
+    );
 }
 
-pub async fn nobody_attaches_past_max_hold(world: &World) {
-    let call = with_terms(with_ttl(world.call(), 60_000), 5_000, 0);
-    let lease = world.granted(0, &call).await;
-    world.advance_ms(5_000).await;
-    assert_eq!(attach(world, &lease, (1, 1), 1).await, Attached::MaxHold);
+pub async fn nobody_attaches_past_max_hold(store_fixture: &StoreFixture) {
+    let call = with_hold_and_delay(with_ttl(store_fixture.call(), 60_000), 5_000, 0);
+    let lease = store_fixture.expect_granted(0, &call).await;
+    store_fixture.advance_ms(5_000).await;
+    assert_eq!(
+        attach(store_fixture, &lease, (1, 1), 1).await,
+        Attached::MaxHold
+    );
 }
 
-pub async fn a_repeat_on_another_stream_moves_the_lease(world: &World) {
-    let (call, lease) = held(world).await;
-    let late = on(stream(world, 1, 4), 1, again(&call));
-    assert_eq!(world.acquire(1, &late).await, Acquired::StaleAttach);
-    let mut unary = again(&call);
+pub async fn a_repeat_on_another_stream_moves_the_lease(store_fixture: &StoreFixture) {
+    let (call, lease) = acquire_on_stream(store_fixture).await;
+    let late = call_on_stream(stream_id(store_fixture, 1, 4), 1, new_attempt(&call));
+    assert_eq!(store_fixture.acquire(1, &late).await, Acquired::StaleAttach);
+    let mut unary = new_attempt(&call);
     unary.stream = None;
-    assert_eq!(world.acquire(1, &unary).await, Acquired::StaleAttach);
-    renewed_via(world, &lease, 0, 1).await;
-    let newer = on(stream(world, 1, 4), 2, again(&call));
-    assert_eq!(world.granted(1, &newer).await, lease);
-    assert_eq!(world.told_to_move(0).await.from.stream, stream(world, 0, 1));
-    renewed_via(world, &lease, 1, 4).await;
+    assert_eq!(
+        store_fixture.acquire(1, &unary).await,
+        Acquired::StaleAttach
+    );
+    expect_renewed_via(store_fixture, &lease, 0, 1).await;
+    let newer = call_on_stream(stream_id(store_fixture, 1, 4), 2, new_attempt(&call));
+    assert_eq!(store_fixture.expect_granted(1, &newer).await, lease);
+    assert_eq!(
+        store_fixture.wait_for_move(0).await.from.stream,
+        stream_id(store_fixture, 0, 1)
+    );
+    expect_renewed_via(store_fixture, &lease, 1, 4).await;
 }
 
-pub async fn a_repeat_on_another_stream_moves_the_waiter(world: &World) {
-    let first = world.held_by(3).await;
-    let call = on(stream(world, 0, 1), 2, world.waiting());
-    world.queued(0, &call).await;
-    world.queued(3, &world.waiting()).await;
-    let late = on(stream(world, 1, 1), 2, again(&call));
-    assert_eq!(world.acquire(1, &late).await, Acquired::StaleAttach);
-    let newer = on(stream(world, 1, 1), 3, again(&call));
-    world.queued(1, &newer).await;
-    world.release(3, &first).await;
-    let hand_off = world.hand_off(1, &newer).await;
-    let lease = lease(&newer, hand_off.fencing_token);
-    assert_eq!(renew_via(world, &lease, 0, 1).await, Renewed::Elsewhere);
-    renewed_via(world, &lease, 1, 1).await;
-    assert_eq!(world.state().await.queue_length, 1);
+pub async fn a_repeat_on_another_stream_moves_the_waiter(store_fixture: &StoreFixture) {
+    let first = store_fixture.acquire_long(3).await;
+    let call = call_on_stream(
+        stream_id(store_fixture, 0, 1),
+        2,
+        store_fixture.waiting_call(),
+    );
+    store_fixture.expect_queued(0, &call).await;
+    store_fixture
+        .expect_queued(3, &store_fixture.waiting_call())
+        .await;
+    let late = call_on_stream(stream_id(store_fixture, 1, 1), 2, new_attempt(&call));
+    assert_eq!(store_fixture.acquire(1, &late).await, Acquired::StaleAttach);
+    let newer = call_on_stream(stream_id(store_fixture, 1, 1), 3, new_attempt(&call));
+    store_fixture.expect_queued(1, &newer).await;
+    store_fixture.release(3, &first).await;
+    let hand_off = store_fixture.next_hand_off(1, &newer).await;
+    let lease = lease_of(&newer, hand_off.fencing_token);
+    assert_eq!(
+        renew_via(store_fixture, &lease, 0, 1).await,
+        Renewed::Elsewhere
+    );
+    expect_renewed_via(store_fixture, &lease, 1, 1).await;
+    assert_eq!(store_fixture.expect_state().await.queue_length, 1);
 }
 
-pub async fn a_call_repeated_on_another_stream_drops_its_attempts_on_the_old_one(world: &World) {
-    let first = world.held_by(3).await;
-    let older = on(stream(world, 0, 1), 1, world.waiting());
-    world.queued(0, &older).await;
-    let newer = on(stream(world, 1, 1), 2, again(&older));
-    world.queued(1, &newer).await;
-    let next = world.waiting();
-    world.queued(3, &next).await;
-    assert_eq!(world.cancel(1, &newer).await, Cancelled::Dequeued);
-    assert_eq!(world.cancel(0, &older).await, Cancelled::Unknown);
-    world.release(0, &first).await;
-    world.handed(3, &next).await;
+pub async fn a_call_repeated_on_another_stream_drops_its_attempts_on_the_old_one(
+    store_fixture: &StoreFixture,
+) {
+    let first = store_fixture.acquire_long(3).await;
+    let older = call_on_stream(
+        stream_id(store_fixture, 0, 1),
+        1,
+        store_fixture.waiting_call(),
+    );
+    store_fixture.expect_queued(0, &older).await;
+    let newer = call_on_stream(stream_id(store_fixture, 1, 1), 2, new_attempt(&older));
+    store_fixture.expect_queued(1, &newer).await;
+    let next = store_fixture.waiting_call();
+    store_fixture.expect_queued(3, &next).await;
+    assert_eq!(store_fixture.cancel(1, &newer).await, Cancelled::Dequeued);
+    assert_eq!(store_fixture.cancel(0, &older).await, Cancelled::Unknown);
+    store_fixture.release(0, &first).await;
+    store_fixture.claim_next_hand_off(3, &next).await;
 }
 
-pub async fn a_unary_call_repeated_on_a_stream_keeps_its_unary_attempt(world: &World) {
-    let first = world.held_by(3).await;
-    let unary = world.waiting();
-    world.queued(0, &unary).await;
-    let newer = on(stream(world, 1, 1), 1, again(&unary));
-    world.queued(1, &newer).await;
-    assert_eq!(world.cancel(1, &newer).await, Cancelled::Kept);
-    world.release(3, &first).await;
-    world.handed(0, &unary).await;
+pub async fn a_unary_call_repeated_on_a_stream_keeps_its_unary_attempt(
+    store_fixture: &StoreFixture,
+) {
+    let first = store_fixture.acquire_long(3).await;
+    let unary = store_fixture.waiting_call();
+    store_fixture.expect_queued(0, &unary).await;
+    let newer = call_on_stream(stream_id(store_fixture, 1, 1), 1, new_attempt(&unary));
+    store_fixture.expect_queued(1, &newer).await;
+    assert_eq!(store_fixture.cancel(1, &newer).await, Cancelled::Kept);
+    store_fixture.release(3, &first).await;
+    store_fixture.claim_next_hand_off(0, &unary).await;
 }
 
-pub async fn the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved(world: &World) {
-    let (_, lease) = held(world).await;
-    attached(world, &lease, (1, 1), 2).await;
-    let old = Via::Stream(stream(world, 0, 1));
-    for what in [Release::All, Release::Lapse] {
-        let left = give_up(world, &lease, what, old).await;
+pub async fn the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved(
+    store_fixture: &StoreFixture,
+) {
+    let (_, lease) = acquire_on_stream(store_fixture).await;
+    expect_attached(store_fixture, &lease, (1, 1), 2).await;
+    let old = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
+    for what in [ReleaseScope::All, ReleaseScope::ExpireNow] {
+        let left = release_via(store_fixture, &lease, what, old).await;
         assert_eq!(left, Released::Elsewhere);
     }
-    renewed_via(world, &lease, 1, 1).await;
-    let new = Via::Stream(stream(world, 1, 1));
-    let left = give_up(world, &lease, Release::All, new).await;
+    expect_renewed_via(store_fixture, &lease, 1, 1).await;
+    let new = ExpectedAttachment::Stream(stream_id(store_fixture, 1, 1));
+    let left = release_via(store_fixture, &lease, ReleaseScope::All, new).await;
     assert_eq!(left, Released::Now { hold_count: 0 });
 }
 
-pub async fn a_lease_on_a_stream_is_changed_there_only(world: &World) {
-    let (call, lease) = held(world).await;
-    let entry = world.entry(&lease);
-    assert_eq!(world.acquire(0, &entry).await, Acquired::StaleAttach);
-    let other = on(stream(world, 0, 2), 9, entry.clone());
-    assert_eq!(world.acquire(0, &other).await, Acquired::StaleAttach);
-    let entry = on(stream(world, 0, 1), 1, entry);
-    assert_eq!(world.entered(0, &entry).await, 2);
-    let part = Release::Entry(call.request);
-    let left = give_up(world, &lease, part, Via::Unary).await;
+pub async fn a_lease_on_a_stream_is_changed_there_only(store_fixture: &StoreFixture) {
+    let (call, lease) = acquire_on_stream(store_fixture).await;
+    let entry = store_fixture.reentry_call(&lease);
+    assert_eq!(
+        store_fixture.acquire(0, &entry).await,
+        Acquired::StaleAttach
+    );
+    let other = call_on_stream(stream_id(store_fixture, 0, 2), 9, entry.clone());
+    assert_eq!(
+        store_fixture.acquire(0, &other).await,
+        Acquired::StaleAttach
+    );
+    let entry = call_on_stream(stream_id(store_fixture, 0, 1), 1, entry);
+    assert_eq!(store_fixture.expect_reentered(0, &entry).await, 2);
+    let part = ReleaseScope::Entry(call.request);
+    let left = release_via(store_fixture, &lease, part, ExpectedAttachment::None).await;
     assert_eq!(left, Released::Elsewhere);
-    let here = Via::Stream(stream(world, 0, 1));
-    let left = give_up(world, &lease, part, here).await;
+    let here = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
+    let left = release_via(store_fixture, &lease, part, here).await;
     assert_eq!(left, Released::Now { hold_count: 1 });
-    let left = give_up(world, &lease, Release::All, Via::Anywhere).await;
+    let left = release_via(
+        store_fixture,
+        &lease,
+        ReleaseScope::All,
+        ExpectedAttachment::Any,
+    )
+    .await;
     assert_eq!(left, Released::Now { hold_count: 0 });
 }
 
-pub async fn a_lapse_ends_the_lease_like_an_expiry(world: &World) {
-    let (call, lease) = held(world).await;
-    let waiter = world.waiting();
-    world.queued(1, &waiter).await;
-    let here = Via::Stream(stream(world, 0, 1));
-    let left = give_up(world, &lease, Release::Lapse, here).await;
+pub async fn a_lapse_ends_the_lease_like_an_expiry(store_fixture: &StoreFixture) {
+    let (call, lease) = acquire_on_stream(store_fixture).await;
+    let waiter = store_fixture.waiting_call();
+    store_fixture.expect_queued(1, &waiter).await;
+    let here = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
+    let left = release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
     assert_eq!(left, Released::Now { hold_count: 0 });
-    world.handed(1, &waiter).await;
-    assert_eq!(renew_via(world, &lease, 0, 1).await, Renewed::Expired);
-    assert_eq!(world.acquire(0, &again(&call)).await, Acquired::Ended);
-    let left = give_up(world, &lease, Release::Lapse, here).await;
+    store_fixture.claim_next_hand_off(1, &waiter).await;
+    assert_eq!(
+        renew_via(store_fixture, &lease, 0, 1).await,
+        Renewed::Expired
+    );
+    assert_eq!(
+        store_fixture.acquire(0, &new_attempt(&call)).await,
+        Acquired::Ended
+    );
+    let left = release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
     assert_eq!(left, Released::Expired);
 }
 
-pub async fn a_lapse_is_followed_by_the_lock_delay(world: &World) {
-    let call = with_terms(with_ttl(world.call(), 60_000), 0, 5_000);
-    let call = on(stream(world, 0, 1), 1, call);
-    let lease = world.granted(0, &call).await;
-    let here = Via::Stream(stream(world, 0, 1));
-    give_up(world, &lease, Release::Lapse, here).await;
-    world.advance_ms(5_000 - SLACK_MS).await;
-    world.refused(1, &world.call()).await;
-    world.advance_ms(SLACK_MS).await;
-    world.granted(1, &world.call()).await;
+pub async fn a_lapse_is_followed_by_the_lock_delay(store_fixture: &StoreFixture) {
+    let call = with_hold_and_delay(with_ttl(store_fixture.call(), 60_000), 0, 5_000);
+    let call = call_on_stream(stream_id(store_fixture, 0, 1), 1, call);
+    let lease = store_fixture.expect_granted(0, &call).await;
+    let here = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
+    release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
+    store_fixture.advance_ms(5_000 - SLACK_MS).await;
+    store_fixture.expect_held(1, &store_fixture.call()).await;
+    store_fixture.advance_ms(SLACK_MS).await;
+    store_fixture.expect_granted(1, &store_fixture.call()).await;
 }
 
-pub async fn one_reader_of_many_moves_alone(world: &World) {
+pub async fn one_reader_of_many_moves_alone(store_fixture: &StoreFixture) {
     let mut readers = Vec::new();
     for epoch in 1..=3 {
-        let call = with_mode(with_ttl(world.call(), 60_000), Mode::Shared);
-        let call = on(stream(world, 0, epoch), 1, call);
-        readers.push(world.granted(0, &call).await);
+        let call = with_mode(with_ttl(store_fixture.call(), 60_000), Mode::Shared);
+        let call = call_on_stream(stream_id(store_fixture, 0, epoch), 1, call);
+        readers.push(store_fixture.expect_granted(0, &call).await);
     }
-    attached(world, &readers[1], (1, 1), 2).await;
-    renewed_via(world, &readers[0], 0, 1).await;
-    renewed_via(world, &readers[1], 1, 1).await;
-    renewed_via(world, &readers[2], 0, 3).await;
+    expect_attached(store_fixture, &readers[1], (1, 1), 2).await;
+    expect_renewed_via(store_fixture, &readers[0], 0, 1).await;
+    expect_renewed_via(store_fixture, &readers[1], 1, 1).await;
+    expect_renewed_via(store_fixture, &readers[2], 0, 3).await;
 }
 
-pub async fn a_renewal_tells_the_disconnect_grace_and_how_many_wait(world: &World) {
-    let mut call = with_ttl(world.call(), 60_000);
-    call.terms.disconnect_grace_ms = Some(0);
-    let lease = world.granted(0, &call).await;
-    world.queued(0, &world.waiting()).await;
-    world.queued(1, &world.waiting()).await;
-    let Renewed::Extended(grant) = world.renew(1, &lease).await else {
+pub async fn a_renewal_returns_the_disconnect_grace_and_the_queue_length(
+    store_fixture: &StoreFixture,
+) {
+    let mut call = with_ttl(store_fixture.call(), 60_000);
+    call.options.disconnect_grace_ms = Some(0);
+    let lease = store_fixture.expect_granted(0, &call).await;
+    store_fixture
+        .expect_queued(0, &store_fixture.waiting_call())
+        .await;
+    store_fixture
+        .expect_queued(1, &store_fixture.waiting_call())
+        .await;
+    let Renewed::Extended(grant) = store_fixture.renew(1, &lease).await else {
         panic!("it is held");
     };
     assert_eq!(
@@ -300,10 +426,15 @@ pub async fn a_renewal_tells_the_disconnect_grace_and_how_many_wait(world: &Worl
         (Some(0), 2)
     );
     let on = Attachment {
-        stream: stream(world, 1, 1),
+        stream: stream_id(store_fixture, 1, 1),
         number: 1,
     };
-    let Attached::Attached(grant) = world.store(1).attach(&lease, on).await.expect("attach") else {
+    let Attached::Attached(grant) = store_fixture
+        .store(1)
+        .attach(&lease, on)
+        .await
+        .expect("attach")
+    else {
         panic!("it is held");
     };
     assert_eq!(
@@ -312,29 +443,41 @@ pub async fn a_renewal_tells_the_disconnect_grace_and_how_many_wait(world: &Worl
     );
 }
 
-pub async fn a_waiter_knows_its_place_and_the_last_one_its_position(world: &World) {
-    world.held_by(0).await;
-    let calls = [world.waiting(), world.waiting(), world.waiting()];
-    let mut places = Vec::new();
+pub async fn a_waiter_has_its_sequence_and_the_last_one_its_position(store_fixture: &StoreFixture) {
+    store_fixture.acquire_long(0).await;
+    let calls = [
+        store_fixture.waiting_call(),
+        store_fixture.waiting_call(),
+        store_fixture.waiting_call(),
+    ];
+    let mut positions = Vec::new();
     for (n, (call, last)) in calls.iter().zip(1..).enumerate() {
         let Acquired::Queued {
-            place, position, ..
-        } = world.acquire(n, call).await
+            sequence: place,
+            position,
+            ..
+        } = store_fixture.acquire(n, call).await
         else {
             panic!("it is held");
         };
         assert_eq!(position, last);
-        places.push(place);
+        positions.push(place);
     }
-    assert!(places.is_sorted(), "{places:?}");
-    let shown: Vec<_> = world.state().await.waiters;
-    let shown: Vec<_> = shown.iter().map(|waiter| waiter.place).collect();
-    assert_eq!(shown, places);
+    assert!(positions.is_sorted(), "{positions:?}");
+    let shown: Vec<_> = store_fixture.expect_state().await.waiters;
+    let shown: Vec<_> = shown.iter().map(|waiter| waiter.sequence).collect();
+    assert_eq!(shown, positions);
     let Acquired::Queued {
-        place, position, ..
-    } = world.acquire(3, &again(&calls[1])).await
+        sequence: place,
+        position,
+        ..
+    } = store_fixture.acquire(3, &new_attempt(&calls[1])).await
     else {
         panic!("it is held");
     };
-    assert_eq!((place, position), (places[1], 0), "somebody is behind it");
+    assert_eq!(
+        (place, position),
+        (positions[1], 0),
+        "a caller is behind it"
+    );
 }

@@ -1,80 +1,81 @@
-//! Draws the next step of a sequence from what the steps so far have left behind.
+//! Generator of sequences, which draws each step from the results of the previous steps.
 
 mod calls;
 
 use leasehold_server::{
     lock::{
-        Acquire, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef, LockKey,
-        LockName, Namespace, Release, Ttl,
+        AcquireCommand, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef,
+        LockKey, LockName, Namespace, ReleaseScope, Ttl,
     },
     store::Acquired,
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 
-use super::steps::{Answer, BEGIN_MS, Era, Step, Verb};
+use super::steps::{Era, START_MS, Step, StoreCommand, StoreReply};
 
 const BROKERS: usize = 3;
-/// Enough to hold, to wait, and to be one too many.
+/// Number of concurrent calls: enough for holders, a full queue and one call beyond its limit.
 const CALLS: usize = 8;
 const LIMIT: u32 = 3;
-/// All draws above this are touches.
-const VERBS: u32 = 87;
+/// Upper bound of the draws for all verbs except touch. Draws above it are touches.
+const NON_TOUCH_DRAWS: u32 = 87;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
 const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
-/// None is a time that leases are remembered for: what was forgotten does not come back when the
-/// clock steps back.
-const LEAPS_MS: [u64; 5] = [1_450, 3_000, 6_001, 13_000, 61_234];
+/// Large time steps. None of them equals a time for which ended leases are remembered, because a
+/// forgotten lease does not come back when the clock steps back.
+const LARGE_STEPS_MS: [u64; 5] = [1_450, 3_000, 6_001, 13_000, 61_234];
 const STEADY_MS: [u64; 6] = [0, 500, 1_500, 2_500, 3_000, 3_001];
 const ARGUMENTS: [&[u8]; 2] = [b"these", b"those"];
 
-/// What the calls of a sequence ask for.
+/// Modes that the calls of a sequence use.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum ModeMix {
     Exclusive,
-    SharedToo,
+    SharedAndExclusive,
     Semaphore,
     Mixed,
 }
 
-/// One sequence.
+/// Generator of one sequence.
 pub struct Generator {
     rng: StdRng,
     lock: LockKey,
     brokers: [BrokerId; BROKERS],
     now_us: u64,
-    /// Who sends the next step.
+    /// Index of the broker that sends the next step.
     broker: usize,
-    /// In these sequences one broker touches the lock all the time and the others seldom.
-    steady: bool,
-    /// The last broker has ended, in one of these.
-    has_ended: bool,
-    /// In these many calls enter locks that their leases hold.
+    /// True if broker 0 touches the lock continuously and the others rarely.
+    has_steady_toucher: bool,
+    /// True if the last broker has stopped. Used in `steady` sequences.
+    has_stopped_broker: bool,
+    /// True if many calls enter locks that their leases hold.
     reentrant: bool,
-    /// In these one call is repeated again and again, and its attempts are cancelled.
+    /// True if one call is repeated many times and its attempts are cancelled.
     repeats: bool,
-    /// For a while nothing is acquired in them, and more attempts are cancelled instead.
+    /// True in phases of a `repeats` sequence in which most acquires are replaced by cancels.
     cancels: bool,
-    /// In these many leases are on streams.
+    /// True if many leases are on streams.
     streams: bool,
-    /// In these many leases are revoked.
+    /// True if many leases are revoked.
     revokes: bool,
-    kind: Kind,
+    kind: ModeMix,
     era: Era,
-    /// The calls under way; each is replaced by a new one now and then.
-    calls: Vec<Acquire>,
-    /// Attempts that were sent, or cancelled before they were.
-    attempts: Vec<Acquire>,
+    /// Current calls. A call is replaced by a new one now and then.
+    calls: Vec<AcquireCommand>,
+    /// Attempts that were sent, and attempts that were cancelled before they were sent.
+    attempts: Vec<AcquireCommand>,
     leases: Vec<LeaseRef>,
     next_event_ms: Option<u64>,
 }
 
 impl Generator {
-    /// The sequence of this seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let brokers = [(); BROKERS].map(|()| BrokerId::parse(&id(&mut rng, 16)).expect("an id"));
-        let begin_ms = BEGIN_MS + [0, 0, 25_000][rng.gen_range(0..3)];
+        let brokers =
+            [(); BROKERS].map(|()| BrokerId::parse(&random_id(&mut rng, 16)).expect("an id"));
+        let begin_ms = START_MS + [0, 0, 25_000][rng.gen_range(0..3)];
         let reentrant = rng.gen_bool(0.45);
         let mut generator = Self {
             lock: LockKey::new(
@@ -84,18 +85,18 @@ impl Generator {
             brokers,
             broker: 0,
             now_us: begin_ms * 1_000 + rng.gen_range(0..1_000),
-            steady: rng.gen_bool(0.3),
-            has_ended: false,
+            has_steady_toucher: rng.gen_bool(0.3),
+            has_stopped_broker: false,
             reentrant,
             repeats: rng.gen_bool(if reentrant { 0.5 } else { 0.3 }),
             cancels: false,
             streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
             revokes: rng.gen_bool(0.3),
             kind: [
-                Kind::Exclusive,
-                Kind::SharedToo,
-                Kind::Semaphore,
-                Kind::Mixed,
+                ModeMix::Exclusive,
+                ModeMix::SharedAndExclusive,
+                ModeMix::Semaphore,
+                ModeMix::Mixed,
             ][[0, 0, 0, 1, 1, 1, 2, 2, 2, 3][rng.gen_range(if reentrant { 2..8 } else { 0..10 })]],
             era: [Era::Verified, Era::Verified, Era::Verified, Era::Recovering]
                 [rng.gen_range(0..4)],
@@ -112,9 +113,9 @@ impl Generator {
         generator
     }
 
-    /// The next step.
+    /// Draws the next step.
     pub fn step(&mut self) -> Step {
-        self.pass_time();
+        self.advance_time();
         let now_ms = self.now_us / 1_000;
         let era = match self.rng.gen_range(0..100) {
             0 => Era::Absent,
@@ -122,16 +123,16 @@ impl Generator {
             2..7 => Era::Recovering,
             _ => self.era,
         };
-        let touches = if self.steady { 44 } else { 14 };
-        let which = self.rng.gen_range(0..VERBS + touches);
-        self.has_ended |= self.steady && self.rng.gen_bool(0.05);
-        let brokers = BROKERS - usize::from(self.has_ended);
-        self.broker = match (self.steady, which) {
-            (true, VERBS..) if self.rng.gen_bool(0.9) => 0,
+        let touches = if self.has_steady_toucher { 44 } else { 14 };
+        let which = self.rng.gen_range(0..NON_TOUCH_DRAWS + touches);
+        self.has_stopped_broker |= self.has_steady_toucher && self.rng.gen_bool(0.05);
+        let brokers = BROKERS - usize::from(self.has_stopped_broker);
+        self.broker = match (self.has_steady_toucher, which) {
+            (true, NON_TOUCH_DRAWS..) if self.rng.gen_bool(0.9) => 0,
             (true, _) if self.rng.gen_bool(0.3) => 0,
             _ => self.rng.gen_range(0..brokers),
         };
-        let verb = self.verb(which);
+        let verb = self.draw_verb(which);
         Step {
             now_us: self.now_us,
             lock: self.lock.clone(),
@@ -146,52 +147,52 @@ impl Generator {
         }
     }
 
-    /// Takes note of what an answer tells those who asked.
-    pub fn learn(&mut self, step: &Step, answer: &Answer) {
-        let mut told = answer.hand_offs().to_vec();
+    /// Stores the leases and times that an answer returned, for later steps.
+    pub fn observe(&mut self, step: &Step, answer: &StoreReply) {
+        let mut grants = answer.hand_offs().to_vec();
         match answer {
-            Answer::Acquire(Ok(outcome)) => self.learn_acquired(step, &outcome.reply),
-            Answer::Touch(Ok(outcome)) => {
-                self.next_event_ms = due(step, outcome.reply.next_event_ms);
-                told.extend(outcome.reply.held.clone());
+            StoreReply::Acquire(Ok(outcome)) => self.observe_acquired(step, &outcome.reply),
+            StoreReply::Touch(Ok(outcome)) => {
+                self.next_event_ms = due_at_ms(step, outcome.reply.next_event_ms);
+                grants.extend(outcome.reply.held.clone());
             }
-            Answer::Renew(_)
-            | Answer::Attach(_)
-            | Answer::Release(_)
-            | Answer::Cancel(_)
-            | Answer::SetLimit(_)
-            | Answer::Revoke(_) => {
+            StoreReply::Renew(_)
+            | StoreReply::Attach(_)
+            | StoreReply::Release(_)
+            | StoreReply::Cancel(_)
+            | StoreReply::SetLimit(_)
+            | StoreReply::Revoke(_) => {
                 self.next_event_ms = None;
             }
-            Answer::Acquire(Err(_))
-            | Answer::Touch(Err(_))
-            | Answer::Get(_)
-            | Answer::Check(_)
-            | Answer::Failed(_) => {}
+            StoreReply::Acquire(Err(_))
+            | StoreReply::Touch(Err(_))
+            | StoreReply::Get(_)
+            | StoreReply::Check(_)
+            | StoreReply::Failed(_) => {}
         }
-        for hand_off in told {
+        for hand_off in grants {
             let call = self
                 .attempts
                 .iter()
                 .find(|call| call.request == hand_off.request);
             let lease_id = call.expect("only calls are granted").lease_id;
-            self.remember(lease_id, hand_off.fencing_token);
+            self.record_lease(lease_id, hand_off.fencing_token);
         }
     }
 
-    fn learn_acquired(&mut self, step: &Step, acquired: &Acquired) {
-        let Verb::Acquire(acquire) = &step.verb else {
+    fn observe_acquired(&mut self, step: &Step, acquired: &Acquired) {
+        let StoreCommand::Acquire(acquire) = &step.verb else {
             return;
         };
         if let Acquired::Granted(grant) = acquired {
-            self.remember(acquire.lease_id, grant.fencing_token);
+            self.record_lease(acquire.lease_id, grant.fencing_token);
         }
         if let Acquired::Queued { next_event_ms, .. } = acquired {
-            self.next_event_ms = due(step, *next_event_ms);
+            self.next_event_ms = due_at_ms(step, *next_event_ms);
         }
     }
 
-    fn remember(&mut self, lease_id: LeaseId, fencing_token: FencingToken) {
+    fn record_lease(&mut self, lease_id: LeaseId, fencing_token: FencingToken) {
         let lease = LeaseRef {
             lock: self.lock.clone(),
             lease_id,
@@ -202,7 +203,7 @@ impl Generator {
         }
     }
 
-    fn pass_time(&mut self) {
+    fn advance_time(&mut self) {
         if let Some(due_ms) = self.next_event_ms.filter(|_| self.rng.gen_bool(0.1)) {
             let exact_ms = due_ms + self.rng.gen_range(0..3) - 1;
             self.now_us = self.now_us.max(exact_ms * 1_000);
@@ -213,8 +214,8 @@ impl Generator {
             return;
         }
         let choice = if self.rng.gen_bool(0.05) {
-            &LEAPS_MS[..]
-        } else if self.steady {
+            &LARGE_STEPS_MS[..]
+        } else if self.has_steady_toucher {
             &STEADY_MS[..]
         } else {
             &MIXED_MS[..]
@@ -223,35 +224,35 @@ impl Generator {
         self.now_us += ms * 1_000 + self.rng.gen_range(0..300);
     }
 
-    fn verb(&mut self, which: u32) -> Verb {
+    fn draw_verb(&mut self, which: u32) -> StoreCommand {
         self.cancels ^= self.repeats && self.rng.gen_bool(0.1);
         match which {
             0..35 if self.cancels => self.cancel(),
-            50..63 if self.repeats => Verb::Acquire(Box::new(self.acquire())),
-            0..35 => Verb::Acquire(Box::new(self.acquire())),
+            50..63 if self.repeats => StoreCommand::Acquire(Box::new(self.acquire())),
+            0..35 => StoreCommand::Acquire(Box::new(self.acquire())),
             35..50 => {
                 let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
                 match self.streams && self.rng.gen_bool(0.3) {
-                    true => Verb::Attach(self.lease(), self.attachment()),
-                    false => Verb::Renew(self.lease(), ttl, self.via()),
+                    true => StoreCommand::Attach(self.lease(), self.attachment()),
+                    false => StoreCommand::Renew(self.lease(), ttl, self.via()),
                 }
             }
             50..67 => self.release(),
-            67..75 if self.revokes => Verb::Revoke(self.revoke()),
+            67..75 if self.revokes => StoreCommand::Revoke(self.revoke()),
             67..81 => self.cancel(),
-            81..83 => Verb::Get,
-            83..85 => Verb::Check(self.lease().fencing_token),
+            81..83 => StoreCommand::Get,
+            83..85 => StoreCommand::Check(self.lease().fencing_token),
             85 => {
                 let limit = self.rng.gen_range(1..=LIMIT + 4);
-                Verb::SetLimit((limit <= LIMIT + 1).then_some(limit))
+                StoreCommand::SetLimit((limit <= LIMIT + 1).then_some(limit))
             }
-            86 => Verb::Revoke(self.revoke()),
-            _ => Verb::Touch(if self.rng.gen_bool(0.1) { 3 } else { 1 }),
+            86 => StoreCommand::Revoke(self.revoke()),
+            _ => StoreCommand::Touch(if self.rng.gen_bool(0.1) { 3 } else { 1 }),
         }
     }
 
-    fn acquire(&mut self) -> Acquire {
+    fn acquire(&mut self) -> AcquireCommand {
         let is_repeated = self.repeats && self.rng.gen_bool(0.6);
         let slot = if is_repeated {
             0
@@ -264,12 +265,12 @@ impl Generator {
         let mut call = self.calls[slot].clone();
         match self.rng.gen_range(0..100) {
             0..3 => call.arguments = ArgumentsHash::of(&[ARGUMENTS[1]]),
-            3..5 => call.lease_id = LeaseId::parse(&id(&mut self.rng, 26)).expect("an id"),
-            // The same attempt once more, or one that was cancelled before it was sent.
+            3..5 => call.lease_id = LeaseId::parse(&random_id(&mut self.rng, 26)).expect("an id"),
             5..40 if self.reentrant && !is_repeated && !self.leases.is_empty() => {
-                call = self.under(call);
+                call = self.put_under_lease(call);
             }
-            5..9 if !self.leases.is_empty() => call = self.under(call),
+            5..9 if !self.leases.is_empty() => call = self.put_under_lease(call),
+            // Repeats a recent attempt, possibly one that was cancelled before it was sent.
             9..50 if !is_repeated && !self.attempts.is_empty() => {
                 let newest = self.attempts.len().saturating_sub(6);
                 call = self.attempts[newest..]
@@ -285,7 +286,7 @@ impl Generator {
             .any(|sent| sent.attempt == call.attempt)
             || self.rng.gen_bool(if is_repeated { 0.8 } else { 0.1 })
         {
-            call.attempt = AttemptId::parse(&id(&mut self.rng, 13)).expect("an id");
+            call.attempt = AttemptId::parse(&random_id(&mut self.rng, 13)).expect("an id");
         }
         call.wait_ms = *WAITS_MS.choose(&mut self.rng).expect("some");
         call.rejoin = self.rng.gen_bool(0.3);
@@ -322,30 +323,30 @@ impl Generator {
         lease
     }
 
-    fn release(&mut self) -> Verb {
+    fn release(&mut self) -> StoreCommand {
         let lease = self.lease();
-        let of_lease = |call: &&Acquire| call.lease_id == lease.lease_id;
+        let of_lease = |call: &&AcquireCommand| call.lease_id == lease.lease_id;
         let entries: Vec<_> = self.attempts.iter().filter(of_lease).collect();
         let share = if self.reentrant { 0.9 } else { 0.1 };
         let entry = match self.rng.gen_bool(0.5) {
             true => entries.first(),
             false => entries.choose(&mut self.rng),
         };
-        let entry = entry.map(|call| Release::Entry(call.request));
+        let entry = entry.map(|call| ReleaseScope::Entry(call.request));
         let what = entry.filter(|_| self.rng.gen_bool(share));
         let what = what.unwrap_or(match self.rng.gen_bool(0.05) {
-            true => Release::Lapse,
-            false if self.rng.gen_bool(0.3) => Release::Lock,
-            false => Release::All,
+            true => ReleaseScope::ExpireNow,
+            false if self.rng.gen_bool(0.3) => ReleaseScope::Lock,
+            false => ReleaseScope::All,
         });
-        Verb::Release(lease, what, self.via())
+        StoreCommand::Release(lease, what, self.via())
     }
 
-    fn cancel(&mut self) -> Verb {
+    fn cancel(&mut self) -> StoreCommand {
         if self.attempts.is_empty() || self.rng.gen_bool(0.2) {
             let call = self.calls.choose(&mut self.rng).expect("some").clone();
-            self.attempts.push(Acquire {
-                attempt: AttemptId::parse(&id(&mut self.rng, 13)).expect("an id"),
+            self.attempts.push(AcquireCommand {
+                attempt: AttemptId::parse(&random_id(&mut self.rng, 13)).expect("an id"),
                 ..call
             });
         }
@@ -363,16 +364,16 @@ impl Generator {
             call = newest.choose(&mut self.rng).copied().or(call);
         }
         let call = call.expect("some");
-        Verb::Cancel(call.request, call.attempt)
+        StoreCommand::Cancel(call.request, call.attempt)
     }
 }
 
-fn due(step: &Step, next_event_ms: u64) -> Option<u64> {
+fn due_at_ms(step: &Step, next_event_ms: u64) -> Option<u64> {
     (next_event_ms > 0).then_some(step.now_us / 1_000 + next_event_ms)
 }
 
-/// 60 random bits, as long as ids of that kind are.
-fn id(rng: &mut StdRng, len: usize) -> String {
+/// Returns 60 random bits, encoded with the length of the ids of this kind.
+fn random_id(rng: &mut StdRng, len: usize) -> String {
     const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut bits: u64 = rng.r#gen();
     let digits = (0..len).map(|_| {

@@ -1,15 +1,14 @@
-//! One-line mistakes in the scripts, each of which the sequences must find.
+//! Mutations of the scripts by one mistake each, which the sequences must detect.
 
 pub mod revoking;
 pub mod several;
 
-/// A mistake: in every script, the text that is right and what stands there instead.
+/// A mutation: a text of the scripts, and its replacement in every script.
 pub struct Mutant {
-    /// What it does wrong.
+    /// Name of the mistake.
     pub name: &'static str,
-    /// The right text.
+    /// The text of the scripts that is replaced.
     pub right: &'static str,
-    /// The wrong one.
     pub wrong: &'static str,
 }
 
@@ -17,12 +16,11 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-/// The mistakes.
 pub const MUTANTS: [Mutant; 92] = [
     mutant(
         "anybody releases",
-        "local h = living(holder_of(lease))\n  if h and h.token == token and is_elsewhere",
-        "local h = holder_at(1)\n  token = h and h.token\n  if h and h.token == token and is_elsewhere",
+        "local h = unexpired(holder_of(lease))\n  if h and h.token == token and is_on_other_stream",
+        "local h = holder_at(1)\n  token = h and h.token\n  if h and h.token == token and is_on_other_stream",
     ),
     mutant(
         "a renewal does not compare the token",
@@ -31,8 +29,8 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "tokens follow the clock back",
-        "fence = math.max(fence + 1, now_us)",
-        "fence = now_us",
+        "last_token = math.max(last_token + 1, now_us)",
+        "last_token = now_us",
     ),
     mutant(
         "a newcomer passes the line",
@@ -46,18 +44,18 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "tombstones are not read",
-        "if tombstones and is_buried(attempt) then return",
+        "if tombstones and has_tombstone(attempt) then return",
         "if false then return",
     ),
     mutant(
         "a claim leaves the grant provisional",
-        "    h.place = nil\n",
+        "    h.position = nil\n",
         "",
     ),
     mutant(
         "an unclaimed waiter falls back to the tail",
-        "write_waiter(h.place, w)\n  remove(h)",
-        "drop(h.place, w.request) join(w)\n  remove(h)",
+        "write_waiter(h.position, w)\n  remove(h)",
+        "dequeue(h.position, w.request) enqueue(w)\n  remove(h)",
     ),
     mutant(
         "a lease lives a millisecond longer",
@@ -71,17 +69,17 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "silence is not noticed",
-        "touched_ms and silent <= SILENT and",
+        "touched_ms and silent <= BROKER_SILENT_AFTER and",
         "touched_ms and",
     ),
     mutant(
         "silent brokers keep their place for ever",
-        "silent > 2 * SILENT",
+        "silent > 2 * BROKER_SILENT_AFTER",
         "false",
     ),
     mutant(
         "a stall counts as silence",
-        "(gap > STALL and 0 or gap)",
+        "(gap > TOUCH_STALL and 0 or gap)",
         "gap",
     ),
     mutant(
@@ -111,8 +109,8 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a hand-off to another broker is final",
-        "    h = grant(w, place)",
-        "    drop(place, w.request) h = grant(w)",
+        "    h = grant(w, position)",
+        "    dequeue(position, w.request) h = grant(w)",
     ),
     mutant(
         "arguments are not compared",
@@ -131,7 +129,7 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "another limit will do",
-        "if other_limit(limit) or tonumber(weight) > holders.limit then",
+        "if has_other_limit(limit) or tonumber(weight) > holders.limit then",
         "if tonumber(weight) > holders.limit then",
     ),
     mutant(
@@ -147,7 +145,7 @@ pub const MUTANTS: [Mutant; 92] = [
     mutant(
         "light calls pass a heavy one",
         "until not w or blocked or more == 1",
-        "    if blocked then place = place + 1 end\n  until not w or not fits(1) or more == 1",
+        "    if blocked then position = position + 1 end\n  until not w or not fits(1) or more == 1",
     ),
     mutant(
         "one waiter enters at a time",
@@ -181,7 +179,7 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "any limit will do for an exclusive lock",
-        "(limit > 0 or in_use == WHOLE)",
+        "(limit > 0 or in_use == EXCLUSIVE_WEIGHT)",
         "limit > 0",
     ),
     mutant(
@@ -191,22 +189,22 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a lock_delay counts from its notice",
-        "math.max(closed_until, h.expires + delay)",
-        "math.max(closed_until, now + delay)",
+        "math.max(lock_delay_until, h.expires + delay)",
+        "math.max(lock_delay_until, now + delay)",
     ),
     mutant(
         "the last lock_delay counts",
-        "math.max(closed_until, h.expires + delay)",
+        "math.max(lock_delay_until, h.expires + delay)",
         "h.expires + delay",
     ),
     mutant(
         "a closed lock is granted",
-        "return closed_until <= now and holders.n",
+        "return lock_delay_until <= now and holders.n",
         "return holders.n",
     ),
     mutant(
         "a caller's limit counts beside a set one",
-        "if set_limit > 0 then return limit == WHOLE end\n",
+        "if set_limit > 0 then return limit == EXCLUSIVE_WEIGHT end\n",
         "",
     ),
     mutant(
@@ -226,7 +224,7 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a released entry comes back",
-        "if tombstones and is_buried(request)\n",
+        "if tombstones and has_tombstone(request)\n",
         "if false\n",
     ),
     mutant(
@@ -271,12 +269,12 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "cancelling an entry frees the lock",
-        "if h and h.entries ~= '' then\n    leave(h, e)\n  else",
+        "if h and h.entries ~= '' then\n    remove_entry(h, e)\n  else",
         "if false then\n  else",
     ),
     mutant(
         "a released entry leaves no tombstone",
-        "if what ~= '' then bury(what) end\n",
+        "if what ~= '' then add_tombstone(what) end\n",
         "",
     ),
     mutant(
@@ -286,8 +284,8 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "the call that made a lease enters it",
-        "under == '' and (h or remembered(",
-        "under == '' and (remembered(",
+        "under == '' and (h or still_counts(",
+        "under == '' and (still_counts(",
     ),
     mutant(
         "a lease is granted beside itself",
@@ -295,38 +293,38 @@ pub const MUTANTS: [Mutant; 92] = [
         "if broker then",
     ),
     mutant(
-        "a broker is not told that a call of its own may enter",
-        "rejoin = rejoin or may_enter",
+        "a broker is not notified that one of its calls may enter",
+        "rejoin = rejoin or has_reentrant_waiter",
         "",
     ),
     mutant(
         "a lease is called live while grants are closed",
-        "if grants_in() ~= 0 then return refused_until(grants_in()) end\n      return { 'LIVE'",
+        "if ms_until_grants() ~= 0 then return reject_until(ms_until_grants()) end\n      return { 'LIVE'",
         "return { 'LIVE'",
     ),
     mutant(
         "a part of a lease is forgotten at once",
-        "remember_part(lease, now + expiry(h.ttl))",
-        "remember_part(lease, now)",
+        "record_partial_release(lease, now + expiry(h.ttl))",
+        "record_partial_release(lease, now)",
     ),
     mutant(
         "a part is remembered like the whole",
-        "if is_part then remember_part",
-        "if false then remember_part",
+        "if is_part then record_partial_release",
+        "if false then record_partial_release",
     ),
     mutant(
         "a call in line does not enter what its lease holds",
-        "if enters and not (waits and grants_in() ~= 0) then",
+        "if enters and not (waits and ms_until_grants() ~= 0) then",
         "if enters and not waits then",
     ),
     mutant(
         "a call that enters keeps its place in line",
-        "      drop(place, request)\n      w.attempts",
+        "      dequeue(position, request)\n      w.attempts",
         "      w.attempts",
     ),
     mutant(
         "a call that enters forgets its older attempts",
-        "w.attempts = attempts_add(attempts_at(stream, waits), attempt)",
+        "w.attempts = add_attempt(attempts_on(stream, waits), attempt)",
         "w.attempts = w.attempts",
     ),
     mutant(
@@ -336,12 +334,12 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a lock that expired is added again",
-        "or remembered(changed['e:' .. lease] or was_expired, expired, kept_expired)\n    or under == ''",
+        "or still_counts(changed['e:' .. lease] or was_expired, expired, expiry_counts)\n    or under == ''",
         "or under == ''",
     ),
     mutant(
-        "nobody is too late to enter",
-        "  if not announced(h) then return 'ENDED' end\n  if hold",
+        "no caller is too late to enter",
+        "  if not effective_ttl(h) then return 'ENDED' end\n  if hold",
         "  if hold",
     ),
     mutant(
@@ -351,31 +349,31 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "an older attachment moves a lease",
-        "return newer and there or nil\n",
-        "return there\n",
+        "return newer and requested or nil\n",
+        "return requested\n",
     ),
     mutant(
         "a unary repeat takes a lease off its stream",
-        "if there == '' then return nil end",
-        "if there == '' then return there end",
+        "if requested == '' then return nil end",
+        "if requested == '' then return requested end",
     ),
     mutant(
         "a renewal from elsewhere extends",
-        "    if is_elsewhere(h, via) then\n      if next",
+        "    if is_on_other_stream(h, via) then\n      if next",
         "    if false then\n      if next",
     ),
     mutant(
         "a release from elsewhere counts",
-        "and is_elsewhere(h, via) then\n    tag",
+        "and is_on_other_stream(h, via) then\n    tag",
         "and false then\n    tag",
     ),
     mutant(
         "a move leaves the lease where it was",
-        "  h.stream = there\n",
+        "  h.stream = requested\n",
         "",
     ),
     mutant(
-        "nobody is told of a move",
+        "no caller is notified of a move",
         "  moved = h.lease .. '.' .. from\n",
         "",
     ),
@@ -391,7 +389,7 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a promise is attached",
-        "if h and h.token == token and not h.place then",
+        "if h and h.token == token and not h.position then",
         "if h and h.token == token then",
     ),
     mutant(
@@ -406,17 +404,17 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a repeat moves no lease",
-        "    put_on(h, there)\n    set_attempts",
+        "    attach_to(h, requested)\n    set_attempts",
         "    set_attempts",
     ),
     mutant(
         "every waiter is the last in line",
-        "place == queue.tail and queue.n or 0",
+        "position == queue.tail and queue.n or 0",
         "queue.n",
     ),
     mutant(
         "a waiter is shown without its place",
-        "waiters[#waiters + 1] = { place, ",
+        "waiters[#waiters + 1] = { position, ",
         "waiters[#waiters + 1] = { #waiters + 1, ",
     ),
     mutant(
@@ -425,33 +423,33 @@ pub const MUTANTS: [Mutant; 92] = [
         "''",
     ),
     mutant(
-        "a move is told without its number",
+        "a move is reported without its number",
         "  local from = h.stream\n",
         "  local from = stream_of(h.stream) .. '.1'\n",
     ),
     mutant(
         "a repeat is granted while grants are closed",
-        "return reply('ENDED') end\n    if grants_in() ~= 0 then",
+        "return reply('ENDED') end\n    if ms_until_grants() ~= 0 then",
         "return reply('ENDED') end\n    if false then",
     ),
     mutant(
         "a lease enters while grants are closed",
-        "return reply('STALE') end\n    if grants_in() ~= 0 then",
+        "return reply('STALE') end\n    if ms_until_grants() ~= 0 then",
         "return reply('STALE') end\n    if false then",
     ),
     mutant(
         "a hand-off is claimed while grants are closed",
-        "is_closed = h and h.place and grants_in() ~= 0",
+        "is_closed = h and h.position and ms_until_grants() ~= 0",
         "is_closed = false",
     ),
     mutant(
         "a repeat claims a hand-off while grants are closed",
-        "if h and h.place and grants_in() ~= 0 then\n    fall_back(h)\n    h = nil",
-        "if false then\n    fall_back(h)\n    h = nil",
+        "if h and h.position and ms_until_grants() ~= 0 then\n    lapse(h)\n    h = nil",
+        "if false then\n    lapse(h)\n    h = nil",
     ),
     mutant(
         "a lease that may have lapsed is attached while grants are closed",
-        "grace_of(h) ~= '' and grants_in() ~= 0",
+        "grace_of(h) ~= '' and ms_until_grants() ~= 0",
         "false",
     ),
     mutant(
@@ -467,11 +465,11 @@ pub const MUTANTS: [Mutant; 92] = [
     mutant(
         "only the broker of the newest attempt counts",
         "  local chosen, left, all_gone = nil",
-        "  do return nil, select(2, presence(newest, w.passed)) end\n  local chosen, left, all_gone = nil",
+        "  do return nil, select(2, broker_liveness(newest, w.passed)) end\n  local chosen, left, all_gone = nil",
     ),
     mutant(
         "attempts of a stream that a call has left stay",
-        "(w.stream == '' or stream_of(w.stream) == stream_of(there)) and w.attempts or ''",
+        "(w.stream == '' or stream_of(w.stream) == stream_of(requested)) and w.attempts or ''",
         "w.attempts",
     ),
     mutant(

@@ -1,4 +1,4 @@
-//! A connection that sends many commands at once and then reads their replies, as fast as it can.
+//! A Redis connection that sends many commands at once and then reads all replies.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -7,7 +7,7 @@ use std::{
 
 use fred::types::Value;
 
-/// The connection and what is not sent yet.
+/// A connection with a buffer of unsent commands.
 pub struct Pipeline {
     stream: BufReader<TcpStream>,
     unsent: Vec<u8>,
@@ -15,7 +15,6 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Connects.
     pub fn connect(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).expect("connect to the tests' Redis");
         stream.set_nodelay(true).expect("set TCP_NODELAY");
@@ -26,7 +25,6 @@ impl Pipeline {
         }
     }
 
-    /// Adds a command.
     pub fn push<W: AsRef<[u8]>>(&mut self, words: impl ExactSizeIterator<Item = W>) {
         write!(self.unsent, "*{}\r\n", words.len()).expect("memory is writable");
         for word in words {
@@ -38,7 +36,7 @@ impl Pipeline {
         self.expected += 1;
     }
 
-    /// Sends what was added and reads a reply for each.
+    /// Sends the added commands and returns their replies.
     pub fn replies(&mut self) -> Vec<Value> {
         let sent = self.stream.get_mut().write_all(&self.unsent);
         sent.expect("send to the tests' Redis");
@@ -47,7 +45,7 @@ impl Pipeline {
         (0..expected).map(|_| self.reply()).collect()
     }
 
-    /// One command and its reply.
+    /// Sends one command and returns its reply.
     pub fn command(&mut self, words: &[&str]) -> Value {
         self.push(words.iter());
         self.replies().remove(0)
@@ -62,7 +60,7 @@ impl Pipeline {
         );
         let (kind, rest) = line.trim_end().split_at(1);
         match kind {
-            // The scripts answer with arrays; a line of text is an error, or OK.
+            // The scripts return arrays. A simple string is an error or OK.
             "+" | "-" => Value::from(rest),
             ":" => Value::from(number(rest)),
             "$" => self.bulk(number(rest)),

@@ -1,13 +1,12 @@
-//! A step of a sequence: one command with all that decides its answer, and what the specification
-//! answers to it.
+//! Steps of a sequence: a command with all inputs of its reply, and the reply of the specification.
 
 use leasehold_server::{
     lock::{
-        Acquire, Attachment, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, LockState,
-        Release, RequestHash, Revoke, Ttl, Via,
+        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken,
+        LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, Ttl,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Refused, Released,
+        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Rejected, Released,
         Renewed, Revoked, Touched,
         memory::{
             context::{Context, Grants},
@@ -16,101 +15,99 @@ use leasehold_server::{
     },
 };
 
-/// The sequences' time begins here, in milliseconds since 1970.
-pub const BEGIN_MS: u64 = 1_800_000_000_000;
-/// Eras of [`Era::Recovering`] grant nothing before this time.
-pub const RECOVERED_MS: u64 = BEGIN_MS + 20_000;
-/// The queue's limit in these tests: near enough to be met.
+/// Start time of the sequences, in milliseconds since 1970.
+pub const START_MS: u64 = 1_800_000_000_000;
+/// Time before which eras of [`Era::Recovering`] grant nothing.
+pub const RECOVERED_MS: u64 = START_MS + 20_000;
+/// Limit of the queue in these tests, low enough to be reached.
 pub const WAITERS_MAX: u32 = 3;
-/// How many may hold at once in these tests.
+/// Maximum number of holders in these tests.
 pub const HOLDERS_MAX: usize = 4;
-/// How often a lease may enter in these tests.
+/// Maximum number of entries of a lease in these tests.
 pub const ENTRIES_MAX: usize = 3;
-/// How many attempts of a request are listed in these tests.
+/// Maximum number of listed attempts of a request in these tests.
 pub const ATTEMPTS_MAX: usize = 3;
 
-/// How many slots a touch looks through in these tests.
-pub const TOLD_SLOTS_MAX: usize = 3;
-/// How many holders a command finds to be over in these tests.
-pub const ENDS_MAX: usize = 2;
+/// Maximum number of slots that a touch reads in these tests.
+pub const TOUCH_SLOTS_MAX: usize = 3;
+/// Maximum number of expired holders that a command ends in these tests.
+pub const EXPIRATIONS_MAX: usize = 2;
 
 /// The era that the store holds at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
-    /// The one that the broker verified.
+    /// The era that the broker verified.
     Verified,
-    /// The one that the broker verified, with no grants before [`RECOVERED_MS`].
+    /// The era that the broker verified, with no grants before [`RECOVERED_MS`].
     Recovering,
-    /// Another.
+    /// An era that the broker did not verify.
     Other,
-    /// None.
+    /// No era.
     Absent,
 }
 
-/// One command.
+/// One command with its inputs.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// The store's clock.
+    /// Time of the store's clock.
     pub now_us: u64,
-    /// The lock.
     pub lock: LockKey,
-    /// Who sends it.
+    /// The broker that sends the command.
     pub broker: BrokerId,
-    /// Until when it may be executed.
+    /// Deadline of the command, after which it must not be executed.
     pub not_after_ms: u64,
-    /// What the store holds.
+    /// The era that the store holds.
     pub era: Era,
-    /// What it asks.
-    pub verb: Verb,
+    pub verb: StoreCommand,
 }
 
-/// What a command asks.
+/// The request of a command.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the methods of the trait Store")]
-pub enum Verb {
-    Acquire(Box<Acquire>),
-    Renew(LeaseRef, Option<Ttl>, Via),
+pub enum StoreCommand {
+    Acquire(Box<AcquireCommand>),
+    Renew(LeaseRef, Option<Ttl>, ExpectedAttachment),
     Attach(LeaseRef, Attachment),
-    Release(LeaseRef, Release, Via),
+    Release(LeaseRef, ReleaseScope, ExpectedAttachment),
     Cancel(RequestHash, AttemptId),
-    /// From this slot on.
+    /// The slot at which the touch begins.
     Touch(usize),
-    /// `None` removes it.
+    /// The new limit. `None` removes it.
     SetLimit(Option<u32>),
-    Revoke(Revoke),
+    Revoke(RevokeCommand),
     Get,
     Check(FencingToken),
 }
 
-/// What a store answers.
+/// The reply of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the methods of the trait Store")]
-pub enum Answer {
-    Acquire(Done<Acquired>),
-    Renew(Done<Renewed>),
-    Attach(Done<Attached>),
-    Release(Done<Released>),
-    Cancel(Done<Cancelled>),
-    Touch(Done<Touched>),
-    SetLimit(Done<LimitSet>),
-    Revoke(Done<Revoked>),
-    Get(Done<Option<LockState>>),
-    Check(Done<Checked>),
-    /// Not an answer: a script failed.
+pub enum StoreReply {
+    Acquire(CommandResult<Acquired>),
+    Renew(CommandResult<Renewed>),
+    Attach(CommandResult<Attached>),
+    Release(CommandResult<Released>),
+    Cancel(CommandResult<Cancelled>),
+    Touch(CommandResult<Touched>),
+    SetLimit(CommandResult<LimitSet>),
+    Revoke(CommandResult<Revoked>),
+    Get(CommandResult<Option<LockState>>),
+    Check(CommandResult<Checked>),
+    /// The error text of a failed script.
     Failed(String),
 }
 
-type Done<T> = Result<Outcome<T>, Refused>;
+type CommandResult<T> = Result<Outcome<T>, Rejected>;
 
-impl Verb {
-    /// Returns true if the limit that an operator set is removed.
+impl StoreCommand {
+    /// Returns true if the command removes the limit that an operator set.
     pub fn removes_limit(&self) -> bool {
         matches!(self, Self::SetLimit(None))
     }
 }
 
-impl Answer {
-    /// The grants that the command made to waiters.
+impl StoreReply {
+    /// Returns the grants that the command made to waiters.
     pub fn hand_offs(&self) -> &[HandOff] {
         match self {
             Self::Acquire(Ok(outcome)) => &outcome.hand_offs,
@@ -131,8 +128,8 @@ impl Answer {
         }
     }
 
-    /// Why the command was not executed.
-    pub fn refused(&self) -> Option<&Refused> {
+    /// Returns the reason for which the command was not executed.
+    pub fn rejection(&self) -> Option<&Rejected> {
         match self {
             Self::Acquire(done) => done.as_ref().err(),
             Self::Renew(done) => done.as_ref().err(),
@@ -150,8 +147,8 @@ impl Answer {
 }
 
 impl Step {
-    /// Whether the era allows no grants.
-    pub fn is_closed(&self) -> bool {
+    /// Returns true if the era allows no grants.
+    pub fn forbids_grants(&self) -> bool {
         match self.era {
             Era::Verified => false,
             Era::Recovering => self.now_us / 1_000 < RECOVERED_MS,
@@ -159,8 +156,8 @@ impl Step {
         }
     }
 
-    /// What the specification answers.
-    pub fn apply(&self, record: &mut Record) -> Answer {
+    /// Executes the step on the specification.
+    pub fn execute(&self, record: &mut Record) -> StoreReply {
         let context = Context {
             now_us: self.now_us,
             broker: self.broker,
@@ -174,32 +171,38 @@ impl Step {
             holders_max: HOLDERS_MAX,
             entries_max: ENTRIES_MAX,
             attempts_max: ATTEMPTS_MAX,
-            told_slots_max: TOLD_SLOTS_MAX,
-            ends_max: ENDS_MAX,
+            touch_slots_max: TOUCH_SLOTS_MAX,
+            expirations_max: EXPIRATIONS_MAX,
         };
         match &self.verb {
-            Verb::Acquire(acquire) => Answer::Acquire(record.acquire(&context, acquire)),
-            Verb::Renew(lease, ttl, via) => {
+            StoreCommand::Acquire(acquire) => {
+                StoreReply::Acquire(record.acquire(&context, acquire))
+            }
+            StoreCommand::Renew(lease, ttl, via) => {
                 let renewed = record.renew(&context, lease, *ttl, *via);
-                Answer::Renew(renewed.map(Outcome::silent))
+                StoreReply::Renew(renewed.map(Outcome::reply_only))
             }
-            Verb::Attach(lease, to) => Answer::Attach(record.attach(&context, lease, *to)),
-            Verb::Release(lease, what, via) => {
-                Answer::Release(Ok(record.release(&context, lease, *what, *via)))
+            StoreCommand::Attach(lease, to) => {
+                StoreReply::Attach(record.attach(&context, lease, *to))
             }
-            Verb::Cancel(request, attempt) => {
-                Answer::Cancel(Ok(record.cancel(&context, *request, *attempt)))
+            StoreCommand::Release(lease, what, via) => {
+                StoreReply::Release(Ok(record.release(&context, lease, *what, *via)))
             }
-            Verb::Touch(from) => Answer::Touch(record.touch(&context, *from)),
-            Verb::SetLimit(limit) => Answer::SetLimit(record.set_limit(&context, *limit)),
-            Verb::Revoke(revoke) => Answer::Revoke(record.revoke(&context, revoke)),
-            Verb::Check(token) => {
-                Answer::Check(record.check(&context, *token).map(Outcome::silent))
+            StoreCommand::Cancel(request, attempt) => {
+                StoreReply::Cancel(Ok(record.cancel(&context, *request, *attempt)))
             }
-            Verb::Get => {
+            StoreCommand::Touch(from) => StoreReply::Touch(record.touch(&context, *from)),
+            StoreCommand::SetLimit(limit) => {
+                StoreReply::SetLimit(record.set_limit(&context, *limit))
+            }
+            StoreCommand::Revoke(revoke) => StoreReply::Revoke(record.revoke(&context, revoke)),
+            StoreCommand::Check(token) => {
+                StoreReply::Check(record.check(&context, *token).map(Outcome::reply_only))
+            }
+            StoreCommand::Get => {
                 let state = record.get(self.now_us);
                 let known = state.last_fencing_token > 0 || state.queue_length > 0;
-                Answer::Get(Ok(Outcome::silent(known.then_some(state))))
+                StoreReply::Get(Ok(Outcome::reply_only(known.then_some(state))))
             }
         }
     }

@@ -1,37 +1,36 @@
-//! Which languages have a probe, and how it is started.
+//! Languages with a probe, and the commands that start the probes.
 
 use std::{path::PathBuf, sync::LazyLock};
 
 use tokio::process::Command;
 
-use crate::setup::{folder_of, workspace};
+use crate::repository::paths::{repository_root, tool_folder};
 
 /// A language with an SDK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
-    /// `client-sdk/rust/examples/probe.rs`.
+    /// Its probe is `client-sdk/rust/examples/probe.rs`.
     Rust,
-    /// `client-sdk/python/examples/probe.py`.
+    /// Its probe is `client-sdk/python/examples/probe.py`.
     Python,
-    /// `client-sdk/go/probe`.
+    /// Its probe is `client-sdk/go/probe`.
     Go,
-    /// `client-sdk/java/probe`.
+    /// Its probe is `client-sdk/java/probe`.
     Java,
-    /// `client-sdk/typescript/probe`.
+    /// Its probe is `client-sdk/typescript/probe`.
     TypeScript,
 }
 
-/// Who plays a scenario.
+/// The languages of the probes of a scenario.
 #[derive(Debug, Clone, Copy)]
 pub struct Cast {
-    /// The one that it is about.
+    /// Language of the probe under test.
     pub one: Language,
-    /// Whoever else holds locks or waits for them.
+    /// Language of the other probes, which hold locks or wait for them.
     pub other: Language,
 }
 
 impl Language {
-    /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Rust,
         Self::Python,
@@ -40,7 +39,7 @@ impl Language {
         Self::TypeScript,
     ];
 
-    /// What starts its probe.
+    /// Returns the command that starts the probe of the language.
     #[must_use]
     pub fn command(self) -> Command {
         match self {
@@ -53,23 +52,23 @@ impl Language {
     }
 }
 
-/// A program of the Python client's, with its sources.
+/// Returns the command that starts a program of the Python client from its sources.
 #[must_use]
 pub fn python_program(program: &str) -> Command {
-    let sdk = workspace().join("client-sdk/python");
-    let mut command = Command::new(PYTHON.join("bin/python"));
+    let sdk = repository_root().join("client-sdk/python");
+    let mut command = Command::new(PYTHON_ENVIRONMENT.join("bin/python"));
     command.arg(sdk.join(program));
     command.env("PYTHONPATH", sdk.join("src"));
     command
 }
 
-/// What a client's `build.sh` makes, started by the script beside it.
+/// Returns the command of the script beside a client's `build.sh`, which starts the built probe.
 fn built_probe(sdk: &str) -> Command {
-    Command::new(workspace().join("client-sdk").join(sdk).join("probe"))
+    Command::new(repository_root().join("client-sdk").join(sdk).join("probe"))
 }
 
-/// The environment that the Python client's own tests have.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| folder_of("python"));
+/// Folder of the virtual environment of the Python client's own tests.
+static PYTHON_ENVIRONMENT: LazyLock<PathBuf> = LazyLock::new(|| tool_folder("python"));
 
 fn rust_probe() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");

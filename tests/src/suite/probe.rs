@@ -1,5 +1,5 @@
-//! A probe program: a real process that uses the SDK of its language, does what it is told and says
-//! what becomes of it.
+//! A probe program: a process that uses the SDK of its language, executes commands and reports
+//! their results.
 
 use std::{
     collections::HashMap,
@@ -21,50 +21,51 @@ use tokio::{
 
 use super::{
     language::Language,
-    wire::{Answer, Ask, Event, Failure, Holder, Lease, Line, time},
+    messages::{
+        Failure, Holder, Lease, ProbeAcquire, ProbeEvent, ProbeLine, ProbeReply, boottime_from_ms,
+    },
 };
-use crate::{process::TestProcess, temp_dir::TempDir};
+use crate::process::{child::TestProcess, temp_dir::TempDir};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Killed when dropped.
+/// A running probe, which is killed when it is dropped.
 #[derive(Debug)]
 pub struct Probe {
     process: TestProcess,
-    /// `None`: its stdin is closed.
+    /// Channel to the stdin of the probe. `None` if the stdin is closed.
     commands: Option<mpsc::UnboundedSender<String>>,
-    said: Arc<Said>,
+    output: Arc<ProbeOutput>,
     last_id: AtomicU64,
     dir: TempDir,
 }
 
 #[derive(Debug, Default)]
-struct Said {
-    open: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
-    events: watch::Sender<Vec<Event>>,
+struct ProbeOutput {
+    pending: Mutex<HashMap<u64, oneshot::Sender<ProbeReply>>>,
+    events: watch::Sender<Vec<ProbeEvent>>,
     lines: Mutex<String>,
 }
 
-/// A command without an answer so far.
+/// A command whose answer is pending.
 #[derive(Debug)]
-pub struct Call {
-    /// The command's.
+pub struct PendingCommand {
+    /// Id of the command.
     pub id: u64,
-    answer: oneshot::Receiver<Answer>,
+    reply: oneshot::Receiver<ProbeReply>,
 }
 
-/// A loss, as its probe told it.
+/// A lost lease, as reported by its probe.
 #[derive(Debug, Clone)]
 pub struct Loss {
-    /// When the probe had heard of it.
+    /// Time at which the SDK of the probe reported the loss.
     pub at: Duration,
-    /// Why.
     pub reason: String,
 }
 
 impl Probe {
-    /// Starts one, and waits until it is connected.
+    /// Starts a probe, and waits until it is connected.
     pub async fn start(language: Language, owner: &str, brokers: &[SocketAddr]) -> Self {
         let urls = brokers.iter().map(|addr| format!("http://{addr}"));
         let urls = urls.collect::<Vec<_>>().join(",");
@@ -74,183 +75,188 @@ impl Probe {
             .unwrap_or_else(|failure| panic!("{failure:?}"))
     }
 
-    /// Starts one with these variables; what it says when it cannot connect.
+    /// Starts a probe with these environment variables. Returns the failure if the probe cannot
+    /// connect.
     pub async fn start_with(mut command: Command, env: &[(&str, &str)]) -> Result<Self, Failure> {
         let dir = TempDir::new("probe");
         command.env("LEASEHOLD_LOG", "debug");
         command.envs(env.iter().copied());
         let log = dir.path().join("stderr.log");
-        let (process, stdin, stdout) = TestProcess::start_talking(command, &log);
+        let (process, stdin, stdout) = TestProcess::start_with_pipes(command, &log);
         let (commands, sent) = mpsc::unbounded_channel();
         tokio::spawn(write(stdin, sent));
-        let said = Arc::<Said>::default();
+        let said = Arc::<ProbeOutput>::default();
         tokio::spawn(Arc::clone(&said).read(stdout));
         let probe = Self {
             process,
             commands: Some(commands),
-            said,
+            output: said,
             last_id: AtomicU64::new(0),
             dir,
         };
-        let begun = probe.heard(START_LIMIT, |event| match event {
-            Event::Ready { .. } => Some(Ok(())),
-            Event::Failed { error, .. } => Some(Err(error.clone())),
-            Event::Lost { .. } | Event::Queued { .. } => None,
+        let ready = probe.wait_for_event(START_LIMIT, |event| match event {
+            ProbeEvent::Ready { .. } => Some(Ok(())),
+            ProbeEvent::Failed { error, .. } => Some(Err(error.clone())),
+            ProbeEvent::Lost { .. } | ProbeEvent::Queued { .. } => None,
         });
-        begun.await.map(|()| probe)
+        ready.await.map(|()| probe)
     }
 
-    /// Begins a command.
-    pub fn begin(&self, what: &str, mut fields: Map<String, Value>) -> Call {
+    /// Sends a command without waiting for its answer.
+    pub fn start_command(&self, what: &str, mut fields: Map<String, Value>) -> PendingCommand {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         fields.insert("id".to_owned(), json!(id));
         fields.insert("do".to_owned(), json!(what));
         let (sender, answer) = oneshot::channel();
-        locked(&self.said.open).insert(id, sender);
+        locked(&self.output.pending).insert(id, sender);
         let commands = self.commands.as_ref().expect("its stdin is open");
-        // A probe that is gone answers nothing.
+        // A probe that has exited sends no answer.
         let _ = commands.send(Value::Object(fields).to_string());
-        Call { id, answer }
+        PendingCommand { id, reply: answer }
     }
 
-    /// Begins an acquire.
+    /// Sends an acquire without waiting for its answer.
     #[must_use]
-    pub fn asks(&self, ask: &Ask) -> Call {
-        self.begin("acquire", ask.fields())
+    pub fn start_acquire(&self, ask: &ProbeAcquire) -> PendingCommand {
+        self.start_command("acquire", ask.fields())
     }
 
-    /// Takes a lock.
-    pub async fn acquire(&self, ask: &Ask) -> Result<Lease, Failure> {
-        self.asks(ask).lease().await
+    /// Acquires a lock and waits for the result.
+    pub async fn acquire(&self, ask: &ProbeAcquire) -> Result<Lease, Failure> {
+        self.start_acquire(ask).lease().await
     }
 
-    /// Takes a lock that is free or soon will be.
-    pub async fn takes(&self, ask: &Ask) -> Lease {
-        let taken = self.acquire(ask).await;
-        taken.unwrap_or_else(|failure| panic!("{ask:?}: {failure:?}"))
+    /// Acquires a lock that is free or will soon be free.
+    pub async fn expect_acquired(&self, ask: &ProbeAcquire) -> Lease {
+        let result = self.acquire(ask).await;
+        result.unwrap_or_else(|failure| panic!("{ask:?}: {failure:?}"))
     }
 
-    /// Takes a lock if it is free.
-    pub async fn tries(&self, ask: &Ask) -> Result<Option<Lease>, Failure> {
-        let call = self.begin("try_acquire", ask.fields());
+    /// Acquires a lock if it is free.
+    pub async fn try_acquire(&self, ask: &ProbeAcquire) -> Result<Option<Lease>, Failure> {
+        let call = self.start_command("try_acquire", ask.fields());
         let (at, outcome) = call.outcome().await;
         let value = outcome?;
-        Ok((!value.is_null()).then(|| lease(at, value)))
+        Ok((!value.is_null()).then(|| lease_from_reply(at, value)))
     }
 
-    /// Gives up an acquire.
-    pub async fn cancel(&self, call: &Call) {
-        self.told("cancel", json!({"call": call.id})).await;
+    /// Cancels a pending acquire.
+    pub async fn cancel(&self, call: &PendingCommand) {
+        self.run_command("cancel", json!({"call": call.id})).await;
     }
 
-    /// Gives a lease back.
     pub async fn release(&self, lease: &str) -> Result<(), Failure> {
-        let call = self.begin_with("release", json!({ "lease": lease }));
+        let call = self.start_command_with("release", json!({ "lease": lease }));
         call.outcome().await.1.map(drop)
     }
 
-    /// Gives back a lease that it has.
-    pub async fn gives(&self, lease: &str) {
+    /// Releases a lease, which must succeed.
+    pub async fn expect_released(&self, lease: &str) {
         let released = self.release(lease).await;
         released.unwrap_or_else(|failure| panic!("{lease}: {failure:?}"));
     }
 
-    /// What it knows of its lease.
+    /// Returns the state of a lease in the probe.
     pub async fn state(&self, lease: &str) -> Lease {
-        let state = self.looks(lease).lease().await;
+        let state = self.start_state(lease).lease().await;
         state.expect("a look cannot fail")
     }
 
-    /// Begins a look at its lease.
+    /// Sends a request for the state of a lease.
     #[must_use]
-    pub fn looks(&self, lease: &str) -> Call {
-        self.begin_with("state", json!({ "lease": lease }))
+    pub fn start_state(&self, lease: &str) -> PendingCommand {
+        self.start_command_with("state", json!({ "lease": lease }))
     }
 
-    /// Who it sees holding a lock.
+    /// Returns the holder of a lock, as the probe reads it.
     pub async fn observe(&self, lock: &str) -> Option<Holder> {
-        let seen = self.told("observe", json!({ "lock": lock })).await;
+        let seen = self.run_command("observe", json!({ "lock": lock })).await;
         serde_json::from_value(seen["holder"].clone()).expect("a holder or null")
     }
 
-    /// A command that cannot fail; its answer.
-    pub async fn told(&self, what: &str, fields: Value) -> Value {
-        let (_, outcome) = self.begin_with(what, fields).outcome().await;
+    /// Sends a command that cannot fail, and returns its result.
+    pub async fn run_command(&self, what: &str, fields: Value) -> Value {
+        let (_, outcome) = self.start_command_with(what, fields).outcome().await;
         outcome.unwrap_or_else(|failure| panic!("{what}: {failure:?}"))
     }
 
-    /// Begins a command with these fields.
+    /// Sends a command with these fields.
     #[must_use]
-    pub fn begin_with(&self, what: &str, fields: Value) -> Call {
+    pub fn start_command_with(&self, what: &str, fields: Value) -> PendingCommand {
         let Value::Object(fields) = fields else {
             panic!("{fields} are no fields")
         };
-        self.begin(what, fields)
+        self.start_command(what, fields)
     }
 
-    /// Waits until it tells that a lease is lost.
-    pub async fn lost(&self, lease: &str) -> Loss {
-        let loss = |event: &Event| loss_of(event, lease);
-        self.heard(ANSWER_LIMIT, loss).await
+    /// Waits until the probe reports that a lease is lost.
+    pub async fn wait_for_loss(&self, lease: &str) -> Loss {
+        let loss = |event: &ProbeEvent| loss_of(event, lease);
+        self.wait_for_event(ANSWER_LIMIT, loss).await
     }
 
-    /// The loss of a lease, if it was told.
+    /// Returns the loss of a lease, if the probe has reported it.
     #[must_use]
     pub fn loss(&self, lease: &str) -> Option<Loss> {
-        let events = self.said.events.borrow();
+        let events = self.output.events.borrow();
         events.iter().find_map(|event| loss_of(event, lease))
     }
 
-    /// Waits until an acquire is told this place in line; how many wait.
-    pub async fn queued(&self, call: &Call, place: u32) -> u32 {
-        let heard = self.heard(ANSWER_LIMIT, |event| {
-            let (position, length) = place_of(event, call.id)?;
+    /// Waits until the probe reports this queue position of an acquire, and returns the queue
+    /// length.
+    pub async fn wait_for_position(&self, call: &PendingCommand, place: u32) -> u32 {
+        let heard = self.wait_for_event(ANSWER_LIMIT, |event| {
+            let (position, length) = position_of(event, call.id)?;
             (position == place).then_some(length)
         });
         heard.await
     }
 
-    /// The places in line that an acquire was told, in their order.
+    /// Returns the reported queue positions of an acquire in order.
     #[must_use]
-    pub fn places(&self, call: u64) -> Vec<u32> {
-        let events = self.said.events.borrow();
-        let places = events.iter().filter_map(|event| place_of(event, call));
-        places.map(|(position, _)| position).collect()
+    pub fn reported_positions(&self, call: u64) -> Vec<u32> {
+        let events = self.output.events.borrow();
+        let positions = events.iter().filter_map(|event| position_of(event, call));
+        positions.map(|(position, _)| position).collect()
     }
 
-    /// The process, to pause and resume it.
+    /// Returns the process, which tests pause and resume.
     #[must_use]
     pub fn process(&self) -> &TestProcess {
         &self.process
     }
 
-    /// SIGKILL; returns once it is gone.
+    /// Sends SIGKILL. Returns once the process has ended.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
 
-    /// Has it end without a release; returns once it is gone.
+    /// Makes the probe exit without a release. Returns once the process has ended.
     pub async fn exit(&mut self) {
-        // Nothing answers.
-        drop(self.begin("exit", Map::new()));
-        assert_eq!(self.process.ended().await, Some(0));
+        // The command has no answer.
+        drop(self.start_command("exit", Map::new()));
+        assert_eq!(self.process.wait_for_exit().await, Some(0));
     }
 
-    /// Has it end as programs of its language do, by closing its stdin; returns once it is gone.
-    pub async fn end(&mut self) {
+    /// Ends the probe normally, by closing its stdin. Returns once the process has ended.
+    pub async fn close_stdin(&mut self) {
         self.commands = None;
-        assert_eq!(self.process.ended().await, Some(0));
+        assert_eq!(self.process.wait_for_exit().await, Some(0));
     }
 
-    /// Everything that it has said, and its log.
+    /// Returns everything that the probe has written to stdout and stderr.
     #[must_use]
     pub fn output(&self) -> String {
         let log = std::fs::read_to_string(self.dir.path().join("stderr.log"));
-        locked(&self.said.lines).clone() + &log.expect("its log")
+        locked(&self.output.lines).clone() + &log.expect("its log")
     }
 
-    async fn heard<T>(&self, limit: Duration, wanted: impl Fn(&Event) -> Option<T>) -> T {
-        let mut events = self.said.events.subscribe();
+    async fn wait_for_event<T>(
+        &self,
+        limit: Duration,
+        wanted: impl Fn(&ProbeEvent) -> Option<T>,
+    ) -> T {
+        let mut events = self.output.events.subscribe();
         let heard = async {
             loop {
                 let found = events.borrow_and_update().iter().find_map(&wanted);
@@ -261,48 +267,48 @@ impl Probe {
             }
         };
         let heard = timeout(limit, heard).await;
-        heard.unwrap_or_else(|_| panic!("not told; said: {}", locked(&self.said.lines)))
+        heard.unwrap_or_else(|_| panic!("not notified; said: {}", locked(&self.output.lines)))
     }
 }
 
-impl Call {
-    /// When it was answered, and how.
+impl PendingCommand {
+    /// Waits for the answer, and returns its time and its result.
     pub async fn outcome(self) -> (Duration, Result<Value, Failure>) {
-        let answer = timeout(ANSWER_LIMIT, self.answer).await;
+        let answer = timeout(ANSWER_LIMIT, self.reply).await;
         let answer = answer.expect("answered in time");
         answer.expect("the probe lives").outcome()
     }
 
-    /// The lease that it was answered with.
+    /// Waits for the answer, and returns its lease.
     pub async fn lease(self) -> Result<Lease, Failure> {
         let (at, outcome) = self.outcome().await;
-        outcome.map(|value| lease(at, value))
+        outcome.map(|value| lease_from_reply(at, value))
     }
 
-    /// Whether it has no answer so far.
-    pub fn is_open(&mut self) -> bool {
+    /// Returns true if the command has no answer yet.
+    pub fn is_pending(&mut self) -> bool {
         matches!(
-            self.answer.try_recv(),
+            self.reply.try_recv(),
             Err(oneshot::error::TryRecvError::Empty)
         )
     }
 }
 
-impl Said {
+impl ProbeOutput {
     async fn read(self: Arc<Self>, stdout: ChildStdout) {
         let mut lines = BufReader::new(stdout).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             locked(&self.lines).push_str(&format!("{line}\n"));
-            match Line::read(&line) {
-                Line::Event(event) => self.events.send_modify(|events| events.push(event)),
-                Line::Answer(answer) => {
-                    let call = locked(&self.open).remove(&answer.id);
-                    // Nobody waits for some of them.
+            match ProbeLine::parse(&line) {
+                ProbeLine::Event(event) => self.events.send_modify(|events| events.push(event)),
+                ProbeLine::Reply(answer) => {
+                    let call = locked(&self.pending).remove(&answer.id);
+                    // Some answers have no receiver any longer.
                     let _ = call.expect("an answer to a command").send(answer);
                 }
             }
         }
-        locked(&self.open).clear();
+        locked(&self.pending).clear();
     }
 }
 
@@ -315,8 +321,8 @@ async fn write(mut stdin: ChildStdin, mut commands: mpsc::UnboundedReceiver<Stri
     }
 }
 
-fn loss_of(event: &Event, wanted: &str) -> Option<Loss> {
-    let Event::Lost {
+fn loss_of(event: &ProbeEvent, wanted: &str) -> Option<Loss> {
+    let ProbeEvent::Lost {
         at_ms,
         lease,
         reason,
@@ -325,13 +331,13 @@ fn loss_of(event: &Event, wanted: &str) -> Option<Loss> {
         return None;
     };
     (lease == wanted).then(|| Loss {
-        at: time(*at_ms),
+        at: boottime_from_ms(*at_ms),
         reason: reason.clone(),
     })
 }
 
-fn place_of(event: &Event, wanted: u64) -> Option<(u32, u32)> {
-    let Event::Queued {
+fn position_of(event: &ProbeEvent, wanted: u64) -> Option<(u32, u32)> {
+    let ProbeEvent::Queued {
         call,
         position,
         queue_length,
@@ -343,7 +349,7 @@ fn place_of(event: &Event, wanted: u64) -> Option<(u32, u32)> {
     (*call == wanted).then_some((*position, *queue_length))
 }
 
-fn lease(at: Duration, value: Value) -> Lease {
+fn lease_from_reply(at: Duration, value: Value) -> Lease {
     let lease = serde_json::from_value(value.clone());
     let lease: Lease = lease.unwrap_or_else(|error| panic!("{error}: {value}"));
     Lease { at, ..lease }

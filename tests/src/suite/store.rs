@@ -1,4 +1,4 @@
-//! What becomes of locks when the store stops, loses its data or is full.
+//! Scenarios of a store that stops, loses its data or is full.
 
 use std::time::Duration;
 
@@ -6,103 +6,125 @@ use tokio::time::sleep;
 
 use super::{
     language::Cast,
-    scene::{SOON, Scene, TICK, TTL, margin},
-    wire::Ask,
+    messages::ProbeAcquire,
+    scenario::{DELAY_MAX, LOSS_DELAY_MAX, ScenarioFixture, TTL, safety_margin},
 };
 use crate::clock::boottime;
 
 const WAIT: Duration = Duration::from_secs(60);
-/// A heartbeat that was sent just before is acknowledged by then.
-const ON_THE_WAY: Duration = Duration::from_millis(100);
+/// Time after which a heartbeat that was just sent is acknowledged.
+const ACK_TIME: Duration = Duration::from_millis(100);
 
-/// A store that stops for less than the validity costs no lock; calls wait for it.
+/// A store that stops for less than the TTL costs no lock, and calls wait for it.
 pub async fn a_store_that_stops_for_a_while_costs_nothing(cast: Cast) {
-    let scene = Scene::start(cast, 1).await;
-    let one = scene.one().await;
-    let lease = one.takes(&Ask::one("a").ttl(TTL * 5)).await;
-    let redis = scene.deployment.redis.process();
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    let lease = one
+        .expect_acquired(&ProbeAcquire::exclusive("a").with_ttl(TTL * 5))
+        .await;
+    let redis = fixture.deployment.redis.process();
     redis.pause().await;
-    let mut call = one.asks(&Ask::one("b").wait(WAIT));
+    let mut call = one.start_acquire(&ProbeAcquire::exclusive("b").with_wait(WAIT));
     sleep(TTL).await;
-    assert!(call.is_open());
+    assert!(call.is_pending());
     redis.resume();
     let resumed = boottime();
     let next = call.lease().await.expect("it is free");
-    assert!(next.at < resumed + SOON * 3, "{:?}", next.at - resumed);
+    assert!(next.at < resumed + DELAY_MAX * 3, "{:?}", next.at - resumed);
     let state = one.state("a").await;
     assert!(state.valid && one.loss("a").is_none(), "{state:?}");
-    let now = scene.held("a").await;
+    let now = fixture.expect_holder("a").await;
     assert_eq!(now.token, lease.token());
-    scene.renewed("a", &now).await;
+    fixture.wait_until_renewed("a", &now).await;
 }
 
-/// A store that stops for longer costs the lock, by the probe's own clock; calls that do not wait are
-/// told that nothing can be had, and when to try again.
+/// A store that stops for longer than the TTL costs the lock, by the probe's own clock. Calls that
+/// do not wait fail with a time after which to retry.
 pub async fn a_store_that_stops_for_long_costs_the_lock(cast: Cast) {
-    let scene = Scene::start(cast, 1).await;
-    let one = scene.one().await;
-    let lease = one.takes(&Ask::one("a").ttl(TTL)).await;
-    let redis = scene.deployment.redis.process();
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    let lease = one
+        .expect_acquired(&ProbeAcquire::exclusive("a").with_ttl(TTL))
+        .await;
+    let redis = fixture.deployment.redis.process();
     redis.pause().await;
     let paused = boottime();
-    let tried = one.begin("try_acquire", Ask::one("b").fields());
-    let loss = one.lost("a").await;
+    let tried = one.start_command("try_acquire", ProbeAcquire::exclusive("b").fields());
+    let loss = one.wait_for_loss("a").await;
     assert_eq!(loss.reason, "Expired");
     let trusted = loss.at - paused;
     assert!(
-        trusted <= ON_THE_WAY + TTL - margin(TTL) + TICK,
+        trusted <= ACK_TIME + TTL - safety_margin(TTL) + LOSS_DELAY_MAX,
         "{trusted:?}"
     );
     let (_, outcome) = tried.outcome().await;
     let failure = outcome.expect_err("no store");
     assert_eq!(failure.class, "Unavailable", "{failure:?}");
     redis.resume();
-    let next = one.takes(&Ask::one("a").called("next").wait(WAIT)).await;
+    let next = one
+        .expect_acquired(
+            &ProbeAcquire::exclusive("a")
+                .with_lease_name("next")
+                .with_wait(WAIT),
+        )
+        .await;
     assert!(next.token() > lease.token() && !one.state("a").await.valid);
-    assert_eq!(scene.held("a").await.token, next.token());
+    assert_eq!(fixture.expect_holder("a").await.token, next.token());
 }
 
-/// A lock that the store has lost is told so; nothing new is granted until it is safe.
-pub async fn a_store_that_lost_its_data_is_told_of(cast: Cast) {
-    let scene = Scene::start(cast, 1).await;
-    let one = scene.one().await;
-    one.takes(&Ask::one("a").ttl(TTL * 3)).await;
-    let begun = boottime();
-    scene
+/// The loss of a lock in the store is reported, and nothing new is granted until a grant is safe.
+pub async fn a_loss_of_data_in_the_store_is_reported(cast: Cast) {
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    one.expect_acquired(&ProbeAcquire::exclusive("a").with_ttl(TTL * 3))
+        .await;
+    let started_at = boottime();
+    fixture
         .deployment
         .redis
         .connect()
         .await
         .must(&["FLUSHALL"])
         .await;
-    let loss = one.lost("a").await;
+    let loss = one.wait_for_loss("a").await;
     assert_eq!(loss.reason, "StoreLost");
-    assert!(loss.at < begun + TTL + SOON, "{:?}", loss.at - begun);
+    assert!(
+        loss.at < started_at + TTL + DELAY_MAX,
+        "{:?}",
+        loss.at - started_at
+    );
     assert!(!one.state("a").await.valid);
     let released = one.release("a").await.expect_err("it was lost");
     assert_eq!(
         (&*released.class, released.reason.as_deref()),
         ("LeaseLost", Some("StoreLost"))
     );
-    let call = one.acquire(&Ask::one("b").wait(Duration::ZERO)).await;
+    let call = one
+        .acquire(&ProbeAcquire::exclusive("b").with_wait(Duration::ZERO))
+        .await;
     let failure = call.expect_err("not safe yet");
     assert_eq!(failure.class, "StoreRecovering", "{failure:?}");
     assert!(failure.retry_after_ms.is_some_and(|time| time > 0.0));
 }
 
-/// A store without memory refuses what is new, and says when to try again; what is held lives on.
-pub async fn a_full_store_is_told_of_and_keeps_leases(cast: Cast) {
-    let scene = Scene::start(cast, 1).await;
-    let one = scene.one().await;
-    one.takes(&Ask::one("a").ttl(TTL)).await;
-    let mut redis = scene.deployment.redis.connect().await;
+/// A store without memory rejects new leases, with a time after which to retry. Existing leases are
+/// renewed.
+pub async fn a_full_store_rejects_new_leases_and_renews_others(cast: Cast) {
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    one.expect_acquired(&ProbeAcquire::exclusive("a").with_ttl(TTL))
+        .await;
+    let mut redis = fixture.deployment.redis.connect().await;
     redis.must(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let failure = one.acquire(&Ask::one("b")).await.expect_err("no memory");
+    let failure = one
+        .acquire(&ProbeAcquire::exclusive("b"))
+        .await
+        .expect_err("no memory");
     assert_eq!(failure.class, "StoreFull", "{failure:?}");
     assert!(failure.retry_after_ms.is_some_and(|time| time > 0.0));
-    let now = scene.held("a").await;
-    scene.renewed("a", &now).await;
+    let now = fixture.expect_holder("a").await;
+    fixture.wait_until_renewed("a", &now).await;
     assert!(one.state("a").await.valid && one.loss("a").is_none());
-    one.gives("a").await;
-    assert_eq!(scene.look("a").await, None);
+    one.expect_released("a").await;
+    assert_eq!(fixture.holder("a").await, None);
 }

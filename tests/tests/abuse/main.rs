@@ -1,4 +1,4 @@
-//! Clients that misbehave: floods, oversized and unfinished messages, connections that stall.
+//! Misbehaving clients: floods, oversized and incomplete messages, and stalled connections.
 
 mod alone {
     mod bombs;

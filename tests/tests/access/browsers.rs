@@ -1,11 +1,13 @@
-//! Web pages cannot call gRPC through the browser of somebody who may.
+//! Web pages cannot make gRPC calls with the credentials of a browser.
 
 use std::{future::poll_fn, net::SocketAddr};
 
 use leasehold_proto::v1::{LockRef, SetLockLimitRequest};
 use leasehold_tests::{
-    client::channel, deployment::Deployment, plain_http::post, raw_http2::frames::announced,
-    scrape::scrape,
+    broker::deployment::Deployment,
+    client::unary::channel,
+    net::{plain_http::post, raw_http2::frames::message_prefix},
+    telemetry::scrape::scrape,
 };
 use prost::Message as _;
 use tonic::{body::Body, client::GrpcService};
@@ -15,7 +17,7 @@ const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
 const CONTENT_TYPE: &str = "content-type";
 const GRPC: (&str, &str) = (CONTENT_TYPE, "application/grpc");
 
-/// Sends a request over HTTP/2, and returns the status of its answer.
+/// Sends a request over HTTP/2, and returns the status of the response.
 async fn status_of(
     to: SocketAddr,
     method: &str,
@@ -36,8 +38,8 @@ async fn status_of(
 
 #[tokio::test]
 async fn only_calls_of_grpc_reach_its_services() {
-    let site = Deployment::start(1).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start(1).await;
+    let broker = &fixture.brokers[0];
     let mut refusals = 0.0;
     for (listener, path) in [(broker.addr(), ACQUIRE), (broker.admin(), SET_LIMIT)] {
         for (method, headers, status) in [
@@ -81,8 +83,8 @@ async fn only_calls_of_grpc_reach_its_services() {
 
 #[tokio::test]
 async fn grpc_is_not_served_over_http_1() {
-    let site = Deployment::start(1).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start(1).await;
+    let broker = &fixture.brokers[0];
     let limit = SetLockLimitRequest {
         lock: Some(LockRef {
             namespace: String::new(),
@@ -91,7 +93,7 @@ async fn grpc_is_not_served_over_http_1() {
         limit: 7,
     };
     let limit = limit.encode_to_vec();
-    let body = [announced(limit.len()).as_slice(), &limit].concat();
+    let body = [message_prefix(limit.len()).as_slice(), &limit].concat();
     let body = String::from_utf8(body).expect("short lengths are ASCII");
     for (headers, status) in [
         (&[GRPC][..], 505),

@@ -1,5 +1,5 @@
-//! No secret is in anything that a broker writes, answers or sends to a collector, at the most talkative level,
-//! whatever goes wrong; and what callers say in labels is for those who look at the lock.
+//! Secrets in output. At log level TRACE, no secret occurs in logs, responses or exported spans,
+//! even if errors occur. Owner labels are visible only to callers that may read the lock.
 
 use std::{path::Path, time::Duration};
 
@@ -9,12 +9,12 @@ use leasehold_proto::v1::{
     hold_response::Message as Told,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    callers::{Caller, Doors},
-    collector::Collector,
-    redis_server::RedisServer,
-    scale::figures,
-    temp_dir::TempDir,
+    access::files_and_callers::{AccessFiles, Caller},
+    broker::process::{BrokerOptions, BrokerProcess},
+    process::temp_dir::TempDir,
+    redis::server::RedisServer,
+    scale::print_figures,
+    telemetry::collector::Collector,
 };
 use serde_json::json;
 use tokio::{sync::mpsc, time::timeout};
@@ -25,7 +25,7 @@ use uuid::Uuid;
 const PASSWORD: &str = "canary-password-81d0";
 const TOKEN: &str = "canary-token-5c1e";
 const LABEL: &str = "canary-label-47f2";
-/// Of the broker at the collector.
+/// Bearer token of the broker at the collector.
 const COLLECTOR_TOKEN: &str = "canary-collector-2b90";
 const WRONG: &str = "canary-wrong-token-9a77";
 const DEPLOYMENT_KEY: &str = "cafe0123456789abcdef0123456789abcdef0123456789abcdef0123456789ca";
@@ -36,11 +36,11 @@ const RULES: &str = r#"
     verbs = ["acquire", "observe", "list"]
 "#;
 
-/// What must be seen nowhere, and what was answered.
+/// Secrets that must not occur in any output, and all responses.
 #[derive(Default)]
 struct Seen {
     secrets: Vec<String>,
-    /// Lease tokens that were answered to their holders.
+    /// Lease tokens that were returned to their holders.
     granted: Vec<String>,
     answers: String,
 }
@@ -69,13 +69,13 @@ fn acquire(request_id: &str) -> AcquireRequest {
     }
 }
 
-/// Everything that shows a lease token, right and wrong.
+/// Makes calls with valid and invalid lease tokens.
 async fn calls(caller: &Caller, seen: &mut Seen) {
     let mut locks = caller.locks.clone();
     let request_id = Uuid::new_v4().to_string();
-    let taken = locks.acquire(acquire(&request_id)).await;
-    let lease = seen.answered(taken);
-    let lease = lease.and_then(|taken| taken.into_inner().lease);
+    let result = locks.acquire(acquire(&request_id)).await;
+    let lease = seen.answered(result);
+    let lease = lease.and_then(|result| result.into_inner().lease);
     let held = locks.acquire(acquire(&Uuid::new_v4().to_string())).await;
     seen.answered(held);
     let Some(lease) = lease else { return };
@@ -83,7 +83,7 @@ async fn calls(caller: &Caller, seen: &mut Seen) {
         name: "a".to_owned(),
         ..GetLockRequest::default()
     };
-    let looked = caller.looks.clone().get_lock(look).await;
+    let looked = caller.inspection.clone().get_lock(look).await;
     if let Some(lock) = seen.answered(looked) {
         seen.answers += &format!("{lock:?}");
     }
@@ -113,11 +113,11 @@ async fn calls(caller: &Caller, seen: &mut Seen) {
 async fn stream(caller: &Caller, seen: &mut Seen) {
     let (asks, requests) = mpsc::channel(8);
     let mut locks = caller.locks.clone();
-    let told = locks.hold(ReceiverStream::new(requests)).await;
-    let Some(told) = seen.answered(told) else {
+    let response = locks.hold(ReceiverStream::new(requests)).await;
+    let Some(response) = seen.answered(response) else {
         return;
     };
-    let mut told = told.into_inner();
+    let mut response = response.into_inner();
     let refresh = RefreshCredential {
         call_id: 1,
         authorization: format!("Bearer {WRONG}"),
@@ -132,7 +132,7 @@ async fn stream(caller: &Caller, seen: &mut Seen) {
         let message = Some(message);
         let sent = asks.send(HoldRequest { message }).await;
         sent.expect("the stream lives");
-        let answer = timeout(SOON, told.message()).await.expect("an answer");
+        let answer = timeout(SOON, response.message()).await.expect("an answer");
         if let Some(Some(answer)) = seen.answered(answer) {
             if let Some(Told::Granted(granted)) = &answer.message {
                 let lease = granted.lease.as_ref().expect("a grant has a lease");
@@ -143,14 +143,19 @@ async fn stream(caller: &Caller, seen: &mut Seen) {
     }
 }
 
-/// A broker that logs and traces all it does, and has a secret of every kind.
-fn options(doors: &Doors, redis: &RedisServer, collector: &Collector, dir: &Path) -> BrokerOptions {
+/// Returns options of a broker that logs and traces everything, with a secret of every kind.
+fn options(
+    access_files: &AccessFiles,
+    redis: &RedisServer,
+    collector: &Collector,
+    dir: &Path,
+) -> BrokerOptions {
     let key = dir.join("deployment.key");
     std::fs::write(&key, DEPLOYMENT_KEY).expect("write a file");
     let url = redis
         .url()
         .replace("redis://", &format!("redis://:{PASSWORD}@"));
-    let mut options = doors.options(url);
+    let mut options = access_files.options(url);
     for (name, value) in [
         ("LOG__FILTER", "trace"),
         ("STORE__DEPLOYMENT_KEY_FILE", &key.display().to_string()),
@@ -171,30 +176,30 @@ fn options(doors: &Doors, redis: &RedisServer, collector: &Collector, dir: &Path
 async fn no_secret_is_logged_or_answered() {
     let redis = RedisServer::start_with(&["--requirepass", PASSWORD]).await;
     let collector = Collector::start().await;
-    let doors = Doors::new(RULES, &[("ci", TOKEN)]);
+    let access_files = AccessFiles::new(RULES, &[("ci", TOKEN)]);
     let dir = TempDir::new("canary");
-    let options = options(&doors, &redis, &collector, dir.path());
+    let options = options(&access_files, &redis, &collector, dir.path());
     options.init_store().await;
     let mut broker = BrokerProcess::start(&options).await;
     let caller = |token: &str| Caller::new(broker.addr(), broker.admin(), Some(token));
-    let signed = doors.issuer.token("alice", 60, json!({}));
-    let expired = doors.issuer.token("alice", -60, json!({}));
+    let signed = access_files.issuer.token("alice", 60, json!({}));
+    let expired = access_files.issuer.token("alice", -60, json!({}));
     let mut seen = Seen::default();
     for token in [TOKEN, WRONG, &signed, &expired] {
         calls(&caller(token), &mut seen).await;
         seen.secrets.push(token.to_owned());
     }
-    // What is said of files that are wrong.
-    doors.set_tokens(&[("ci", TOKEN)]);
-    doors.set_policy(WRONG);
-    let (checked, said) = options.run("check-config", &["--show"]).await;
-    assert!(!checked, "{said}");
-    seen.answers += &said;
+    // Messages about invalid files are checked as well.
+    access_files.set_tokens(&[("ci", TOKEN)]);
+    access_files.set_policy(WRONG);
+    let (succeeded, output) = options.run("check-config", &["--show"]).await;
+    assert!(!succeeded, "{output}");
+    seen.answers += &output;
     seen.secrets
         .extend([PASSWORD, DEPLOYMENT_KEY, COLLECTOR_TOKEN].map(str::to_owned));
-    // The last spans come with its end.
+    // The last spans are exported at shutdown.
     broker.terminate();
-    assert_eq!(broker.ended().await, Some(0));
+    assert_eq!(broker.wait_for_exit().await, Some(0));
 
     let granted = seen.granted.clone();
     seen.secrets.extend(granted.clone());
@@ -207,17 +212,17 @@ async fn no_secret_is_logged_or_answered() {
         let shown = secrets.filter(|secret| text.contains(secret.as_str()));
         shown.cloned().collect::<Vec<_>>()
     };
-    figures(&format!(
+    print_figures(&format!(
         "canary: log={}B spans={} answers={}B secrets={}",
         log.len(),
-        collector.seen().len(),
+        collector.received().len(),
         seen.answers.len(),
         seen.secrets.len()
     ));
     assert_eq!(shown(&log), Vec::<String>::new(), "in the log");
     assert!(!log.contains(LABEL), "a label in the log");
     assert!(log.contains(" audit: denied"), "an audit line");
-    let spans = format!("{:?}", collector.seen());
+    let spans = format!("{:?}", collector.received());
     assert!(
         spans.contains("queue.wait") || spans.contains("lease.granted"),
         "{spans}"
@@ -228,7 +233,7 @@ async fn no_secret_is_logged_or_answered() {
         seen.answers.contains(LABEL),
         "a label in an answer to who may observe"
     );
-    // A grant is answered with its token, to whom it is granted.
+    // A lease token is returned only to the caller that was granted the lease.
     let answered = shown(&seen.answers);
     assert_eq!(answered, granted, "in an answer");
 }

@@ -1,18 +1,21 @@
-//! What a client certificate is taken for: the one SPIFFE ID in it, and never the caller of a token.
+//! Names in client certificates. A certificate counts only by its single SPIFFE ID, and never as
+//! the caller of a token.
 
 use leasehold_proto::v1::{ErrorReason, LockRef};
 use leasehold_tests::{
-    certificates::spiffe,
-    guarded::SOON,
-    locked_site::{LockedSite, trust},
-    status::reason,
+    access::{
+        fixture::REPLY_TIMEOUT,
+        mutual_tls_fixture::{MutualTlsFixture, client_tls_config},
+    },
+    net::certificates::spiffe_id,
+    status::error_reason,
 };
 use tokio::time::timeout;
 use tonic::{Code, Status, transport::Endpoint};
 
 use leasehold_proto::v1::{CheckFencingTokenRequest, lock_service_client::LockServiceClient};
 
-/// For whom a certificate could pass.
+/// Rules for all callers for which a certificate could be mistaken.
 const RULES: &str = r#"
     [[rule]]
     callers = ["token:ops", "jwt:alice", "dns:worker", "spiffe://leasehold.test/*", "https://*"]
@@ -21,14 +24,14 @@ const RULES: &str = r#"
 
 #[tokio::test]
 async fn only_one_spiffe_id_is_a_name() {
-    let site = LockedSite::start(&[]).await;
-    site.doors.set_policy(RULES);
-    let clients = site.tls.clients.as_ref().expect("mutual");
-    let worker = spiffe("worker");
+    let fixture = MutualTlsFixture::start(&[]).await;
+    fixture.access_files.set_policy(RULES);
+    let clients = fixture.tls.client_authority.as_ref().expect("mutual");
+    let worker = spiffe_id("worker");
     let look = async |uris: &[&str], hosts: &[&str]| -> Status {
-        let shown = clients.client_of(uris, hosts);
-        let endpoint = Endpoint::from_shared(site.url()).expect("a URL");
-        let tls = trust(&[&site.tls.authority], &shown);
+        let identity = clients.client_with_names(uris, hosts);
+        let endpoint = Endpoint::from_shared(fixture.url()).expect("a URL");
+        let tls = client_tls_config(&[&fixture.tls.authority], &identity);
         let endpoint = endpoint.tls_config(tls).expect("good certificates");
         let channel = endpoint.connect().await.expect("the authority counts");
         let check = CheckFencingTokenRequest {
@@ -39,8 +42,8 @@ async fn only_one_spiffe_id_is_a_name() {
             fencing_token: 1,
         };
         let mut locks = LockServiceClient::new(channel);
-        let checked = timeout(SOON, locks.check_fencing_token(check)).await;
-        checked.expect("an answer").expect_err("nobody holds it")
+        let checked = timeout(REPLY_TIMEOUT, locks.check_fencing_token(check)).await;
+        checked.expect("an answer").expect_err("it is not held")
     };
     for (uris, hosts) in [
         (&[&*worker][..], &[][..]),
@@ -49,18 +52,22 @@ async fn only_one_spiffe_id_is_a_name() {
         let known = look(uris, hosts).await;
         assert_eq!(known.code(), Code::NotFound, "{uris:?}: {known:?}");
     }
-    let other = spiffe("other");
+    let other = spiffe_id("other");
     for (uris, hosts, why) in [
         (&[][..], &[][..], "it has no URI"),
         (&[], &["worker"], "it has no URI"),
-        (&["token:ops"], &[], "its URI is no SPIFFE ID"),
-        (&["jwt:alice"], &["worker"], "its URI is no SPIFFE ID"),
+        (&["token:ops"], &[], "its URI is not the SPIFFE ID"),
+        (&["jwt:alice"], &["worker"], "its URI is not the SPIFFE ID"),
         (
             &["https://leasehold.test/worker"],
             &[],
-            "its URI is no SPIFFE ID",
+            "its URI is not the SPIFFE ID",
         ),
-        (&["spiffe://leasehold.test"], &[], "its URI is no SPIFFE ID"),
+        (
+            &["spiffe://leasehold.test"],
+            &[],
+            "its URI is not the SPIFFE ID",
+        ),
         (&[&*worker, "token:ops"], &[], "it has several URIs"),
         (&["token:ops", &*worker], &[], "it has several URIs"),
         (&[&*worker, &*other], &[], "it has several URIs"),
@@ -68,14 +75,16 @@ async fn only_one_spiffe_id_is_a_name() {
     ] {
         let refused = loop {
             let refused = look(uris, hosts).await;
-            // Many come from here.
-            if reason(&refused) != Some(ErrorReason::QuotaExceeded) {
+            // Requests from this address may be rate limited.
+            if error_reason(&refused) != Some(ErrorReason::QuotaExceeded) {
                 break refused;
             }
         };
         assert_eq!(refused.code(), Code::Unauthenticated, "{uris:?} {hosts:?}");
         assert!(refused.message().contains(why), "{uris:?}: {refused:?}");
     }
-    let log = site.broker.log();
-    assert!(log.contains("to call by a certificate that names no caller: it has several URIs"));
+    let log = fixture.broker.log();
+    assert!(log.contains(
+        "to call with a certificate that does not identify a caller: it has several URIs"
+    ));
 }

@@ -1,4 +1,5 @@
-//! Rules that change while streams are open: what is told and done from then on is by the new ones.
+//! Changes of rules while streams are open. Events and commands after a change are authorized by
+//! the new rules.
 
 use std::time::Duration;
 
@@ -8,16 +9,16 @@ use leasehold_proto::v1::{
     WatchLocksResponse, hold_request::Message as Ask, hold_response::Message as Told,
 };
 use leasehold_tests::{
-    matrix::{
-        ask::{acquire, owner, target},
-        line::{ACQUIRE, Line},
-        roles::{Part, Role, Shows, Verb, policy, root},
-        site::Site,
-        stream::LeaseStream,
-        wire::open,
+    access::matrix::{
+        connection::{ACQUIRE, RoleConnection},
+        fixture::MatrixFixture,
+        lease_stream::LeaseStream,
+        raw_call::open_call,
+        requests::{acquire_request, owner, target},
+        roles::{CredentialKind, LockGroup, Permission, Role, policy, root_role},
     },
-    scale::figures,
-    status::reason,
+    scale::print_figures,
+    status::error_reason,
     until::until,
 };
 use prost::Message as _;
@@ -27,21 +28,25 @@ use tonic::Streaming;
 const WATCH: &str = "/leasehold.v1.InspectionService/WatchLocks";
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_millis(100);
-const READ_AGAIN: &str = "tokens, keys and policy were read again";
+const READ_AGAIN: &str = "tokens, keys and policy reloaded";
 
-/// A worker and somebody who watches; `parts`: where they may.
-fn people(parts: &[Part]) -> Vec<Role> {
-    let rights = |verbs: &[Verb]| {
+/// Returns a worker and a watcher with rights in `parts`.
+fn people(parts: &[LockGroup]) -> Vec<Role> {
+    let rights = |verbs: &[Permission]| {
         let parts = parts.iter();
         parts.map(|part| (*part, verbs.to_vec())).collect()
     };
     vec![
-        root(),
-        Role::new("worker", Shows::Token, rights(&[Verb::Acquire])),
+        root_role(),
+        Role::new(
+            "worker",
+            CredentialKind::StaticToken,
+            rights(&[Permission::Acquire]),
+        ),
         Role::new(
             "watcher",
-            Shows::Token,
-            rights(&[Verb::List, Verb::Observe]),
+            CredentialKind::StaticToken,
+            rights(&[Permission::List, Permission::Observe]),
         ),
     ]
 }
@@ -49,19 +54,19 @@ fn people(parts: &[Part]) -> Vec<Role> {
 struct Watch(Streaming<Bytes>);
 
 impl Watch {
-    async fn begin(line: &Line) -> Self {
-        let (asks, asked) = mpsc::channel(1);
+    async fn begin(line: &RoleConnection) -> Self {
+        let (requests, outgoing) = mpsc::channel(1);
         let all = WatchLocksRequest::default().encode_to_vec();
-        asks.send(all).await.expect("there is room");
-        drop(asks);
-        let opened = open(&line.api, WATCH, line.authorization.as_deref(), asked).await;
+        requests.send(all).await.expect("there is room");
+        drop(requests);
+        let opened = open_call(&line.api, WATCH, line.authorization.as_deref(), outgoing).await;
         Self(opened.expect("it may watch").0)
     }
 
-    /// The lock of the next event that is about one.
+    /// Waits for the next event about a lock and returns the lock's name.
     async fn heard(&mut self) -> String {
         let heard = timeout(HEARD_WITHIN, self.next()).await;
-        heard.expect("told in time")
+        heard.expect("notified in time")
     }
 
     async fn next(&mut self) -> String {
@@ -76,42 +81,46 @@ impl Watch {
     }
 }
 
-async fn grant(site: &Site, lock: &LockRef) {
-    let request = acquire(target(lock), owner("matrix"));
-    let taken: Result<AcquireResponse, _> = site.aside().call(ACQUIRE, &request).await;
-    taken.expect("it is free");
+async fn grant(fixture: &MatrixFixture, lock: &LockRef) {
+    let request = acquire_request(target(lock), owner("matrix"));
+    let result: Result<AcquireResponse, _> = fixture.observer().call(ACQUIRE, &request).await;
+    result.expect("it is free");
 }
 
-/// Puts other rules in the place of the old ones, and waits until both brokers go by them.
-async fn changed(site: &Site, roles: &[Role]) {
+/// Replaces the rules and waits until both brokers have loaded them.
+async fn changed(fixture: &MatrixFixture, roles: &[Role]) {
     let times = |log: &str| log.matches(READ_AGAIN).count();
-    let before = times(&site.plain.log());
-    site.doors.set_policy(&policy(roles));
+    let before = times(&fixture.plaintext_broker.log());
+    fixture.access_files.set_policy(&policy(roles));
     until("the rules are read again", async || {
-        (times(&site.plain.log()) > before).then_some(())
+        (times(&fixture.plaintext_broker.log()) > before).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_watch_tells_by_the_rules_that_are_in_force_now() {
-    let site = Site::start(people(&[Part::Open, Part::Shared])).await;
-    let mut watch = Watch::begin(&site.line(&site.roles[2])).await;
+async fn a_watch_follows_the_current_rules() {
+    let fixture = MatrixFixture::start(people(&[LockGroup::Open, LockGroup::Shared])).await;
+    let mut watch = Watch::begin(&fixture.connection_of(&fixture.roles[2])).await;
     let mut probes = 0;
     until("the broker beside tells what it does", async || {
         probes += 1;
-        grant(&site, &Part::Shared.lock(&format!("probe-{probes}"))).await;
+        grant(
+            &fixture,
+            &LockGroup::Shared.lock(&format!("probe-{probes}")),
+        )
+        .await;
         let heard = timeout(SOON, watch.next()).await;
         heard.ok()
     })
     .await;
-    grant(&site, &Part::Open.lock("before")).await;
-    while watch.heard().await != Part::Open.lock("before").name {}
+    grant(&fixture, &LockGroup::Open.lock("before")).await;
+    while watch.heard().await != LockGroup::Open.lock("before").name {}
 
-    changed(&site, &people(&[Part::Shared])).await;
-    grant(&site, &Part::Open.lock("hidden")).await;
-    grant(&site, &Part::Shared.lock("shown")).await;
-    let (mut between, last) = (Vec::new(), Part::Shared.lock("shown").name);
+    changed(&fixture, &people(&[LockGroup::Shared])).await;
+    grant(&fixture, &LockGroup::Open.lock("hidden")).await;
+    grant(&fixture, &LockGroup::Shared.lock("shown")).await;
+    let (mut between, last) = (Vec::new(), LockGroup::Shared.lock("shown").name);
     loop {
         let heard = watch.heard().await;
         if heard == last {
@@ -121,25 +130,25 @@ async fn a_watch_tells_by_the_rules_that_are_in_force_now() {
     }
     assert!(between.is_empty(), "{between:?}");
 
-    changed(&site, &people(&[Part::Open, Part::Shared])).await;
-    grant(&site, &Part::Open.lock("after")).await;
-    assert_eq!(watch.heard().await, Part::Open.lock("after").name);
-    figures("authorization: a watch over two changes of the rules: leaks=0");
+    changed(&fixture, &people(&[LockGroup::Open, LockGroup::Shared])).await;
+    grant(&fixture, &LockGroup::Open.lock("after")).await;
+    assert_eq!(watch.heard().await, LockGroup::Open.lock("after").name);
+    print_figures("authorization: a watch over two changes of the rules: leaks=0");
 }
 
 #[tokio::test]
-async fn a_lease_stream_takes_by_the_rules_that_are_in_force_now() {
-    let mut site = Site::start(people(&[Part::Open, Part::Shared])).await;
-    let line = site.line(&site.roles[1]);
+async fn a_lease_stream_acquires_by_the_current_rules() {
+    let mut fixture = MatrixFixture::start(people(&[LockGroup::Open, LockGroup::Shared])).await;
+    let line = fixture.connection_of(&fixture.roles[1]);
     let mut stream = LeaseStream::open(&line).await.expect("a stream");
-    let kept = stream.take(&[Part::Shared.lock("kept")]).await;
-    let other = line.take(&[Part::Open.lock("other")]).await;
+    let kept = stream.acquire(&[LockGroup::Shared.lock("kept")]).await;
+    let other = line.acquire(&[LockGroup::Open.lock("other")]).await;
     let other = other.expect("it is free");
-    changed(&site, &people(&[Part::Shared])).await;
+    changed(&fixture, &people(&[LockGroup::Shared])).await;
 
-    site.overheard.commands().await;
+    fixture.recorder.take_commands().await;
     let acquire_of = |call_id, lock: &LockRef, under| {
-        let mut request = acquire(target(lock), owner("matrix"));
+        let mut request = acquire_request(target(lock), owner("matrix"));
         request.under = under;
         Ask::Acquire(HoldAcquire {
             call_id,
@@ -148,7 +157,7 @@ async fn a_lease_stream_takes_by_the_rules_that_are_in_force_now() {
             ..HoldAcquire::default()
         })
     };
-    let hidden = Part::Open.lock("hidden");
+    let hidden = LockGroup::Open.lock("hidden");
     let attach = AttachLease {
         call_id: 4,
         lease: Some(other),
@@ -159,9 +168,9 @@ async fn a_lease_stream_takes_by_the_rules_that_are_in_force_now() {
         acquire_of(3, &hidden, Some(kept)),
         Ask::Attach(attach),
     ] {
-        let told = stream.ask(ask).await;
-        let Told::Refused(refused) = told else {
-            panic!("{told:?}");
+        let response = stream.send_and_receive(ask).await;
+        let Told::Refused(refused) = response else {
+            panic!("{response:?}");
         };
         assert_eq!(
             refused.reason(),
@@ -169,21 +178,21 @@ async fn a_lease_stream_takes_by_the_rules_that_are_in_force_now() {
             "{refused:?}"
         );
     }
-    let taken = line.take(std::slice::from_ref(&hidden)).await;
-    let refused = taken.expect_err("not any more");
+    let result = line.acquire(std::slice::from_ref(&hidden)).await;
+    let refused = result.expect_err("no longer allowed");
     assert_eq!(
-        reason(&refused.status()),
+        error_reason(&refused.status()),
         Some(ErrorReason::PermissionDenied)
     );
-    let commands = site.overheard.commands().await;
+    let commands = fixture.recorder.take_commands().await;
     assert!(commands.is_empty(), "{commands:?}");
 
-    // What it may still, it may on the same stream.
-    let told = stream
-        .ask(acquire_of(5, &Part::Shared.lock("more"), None))
+    // Commands that are still authorized work on the same stream.
+    let response = stream
+        .send_and_receive(acquire_of(5, &LockGroup::Shared.lock("more"), None))
         .await;
-    assert!(matches!(told, Told::Granted(_)), "{told:?}");
-    changed(&site, &people(&[Part::Open, Part::Shared])).await;
-    let told = stream.ask(acquire_of(6, &hidden, None)).await;
-    assert!(matches!(told, Told::Granted(_)), "{told:?}");
+    assert!(matches!(response, Told::Granted(_)), "{response:?}");
+    changed(&fixture, &people(&[LockGroup::Open, LockGroup::Shared])).await;
+    let response = stream.send_and_receive(acquire_of(6, &hidden, None)).await;
+    assert!(matches!(response, Told::Granted(_)), "{response:?}");
 }

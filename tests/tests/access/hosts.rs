@@ -1,15 +1,18 @@
-//! Names of others do not lead to the admin listener where nobody is asked who they are.
+//! Protection against DNS rebinding: without authentication, the admin listener rejects foreign
+//! host names.
 
 use std::net::SocketAddr;
 
 use leasehold_proto::v1::{LockRef, SetLockLimitRequest, admin_service_client::AdminServiceClient};
 use leasehold_tests::{
-    broker_process::BrokerOptions, deployment::Deployment, in_process::InProcess, page::Looker,
-    scrape::scrape, until::until,
+    broker::{deployment::Deployment, in_process::InProcessBroker, process::BrokerOptions},
+    console::client::ConsoleUser,
+    telemetry::scrape::scrape,
+    until::until,
 };
 use tonic::{Status, transport::Endpoint};
 
-/// Routes of the admin listener, and one that is none.
+/// Routes of the admin listener, and an unknown path.
 const PATHS: [&str; 9] = [
     "/",
     "/locks",
@@ -23,11 +26,11 @@ const PATHS: [&str; 9] = [
 ];
 const FORMS: [&str; 2] = ["/lock/force-release", "/log-filter"];
 
-fn called(at: SocketAddr, host: &str) -> Looker {
-    Looker::new(at).with("host", host)
+fn called(at: SocketAddr, host: &str) -> ConsoleUser {
+    ConsoleUser::new(at).with_header("host", host)
 }
 
-/// Calls the admin service by this name.
+/// Calls the admin service with this host name.
 async fn set_limit(at: SocketAddr, host: &str) -> Result<(), Status> {
     let endpoint = Endpoint::from_shared(format!("http://{at}")).expect("an address");
     let origin = format!("http://{host}").parse().expect("a name");
@@ -44,12 +47,12 @@ async fn set_limit(at: SocketAddr, host: &str) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn a_rebound_name_leads_to_no_route_whatever_the_address() {
+async fn a_rebound_host_name_is_rejected_on_every_route() {
     for ip in ["127.0.0.1", "0.0.0.0"] {
-        let broker = InProcess::start_at(ip).await;
+        let broker = InProcessBroker::start_at(ip).await;
         let at = SocketAddr::from(([127, 0, 0, 1], broker.admin.port()));
         until("it is ready", async || {
-            let page = Looker::new(at).get("/").await;
+            let page = ConsoleUser::new(at).get("/").await;
             (page.status == 200).then_some(())
         })
         .await;
@@ -59,16 +62,12 @@ async fn a_rebound_name_leads_to_no_route_whatever_the_address() {
             "127.0.0.1.evil.example",
             "",
         ] {
-            let looker = called(at, &format!("{host}:{}", at.port()));
+            let user = called(at, &format!("{host}:{}", at.port()));
             for path in PATHS {
-                assert_eq!(looker.get(path).await.status, 421, "{ip} {host} {path}");
+                assert_eq!(user.get(path).await.status, 421, "{ip} {host} {path}");
             }
             for path in FORMS {
-                assert_eq!(
-                    looker.post(path, &[]).await.status,
-                    421,
-                    "{ip} {host} {path}"
-                );
+                assert_eq!(user.post(path, &[]).await.status, 421, "{ip} {host} {path}");
             }
         }
         let refused = set_limit(at, "evil.example").await;
@@ -96,15 +95,15 @@ async fn a_rebound_name_leads_to_no_route_whatever_the_address() {
 }
 
 #[tokio::test]
-async fn configured_names_lead_here_and_others_are_counted() {
+async fn configured_host_names_are_accepted_and_others_are_counted() {
     let mut options = BrokerOptions::default();
     let names = "Brokers.Ops.Example, leasehold-admin.locks.svc";
     let setting = ("LEASEHOLD__SERVER__ADMIN_HOSTS", names);
     options
         .env
         .push((setting.0.to_owned(), setting.1.to_owned()));
-    let site = Deployment::of(options).await;
-    let at = site.brokers[0].admin();
+    let fixture = Deployment::start_single(options).await;
+    let at = fixture.brokers[0].admin();
     for (host, status) in [
         ("brokers.ops.example", 200),
         ("BROKERS.ops.example:7071", 200),
@@ -118,7 +117,7 @@ async fn configured_names_lead_here_and_others_are_counted() {
             "{host}"
         );
     }
-    let counted = scrape(&site.brokers[0]).await;
+    let counted = scrape(&fixture.brokers[0]).await;
     let counted = counted.sum("leasehold_access_refusals_total", &[("reason", "host")]);
     assert!((counted - 2.0).abs() < f64::EPSILON, "{counted}");
 }
@@ -126,13 +125,13 @@ async fn configured_names_lead_here_and_others_are_counted() {
 #[tokio::test]
 async fn names_with_ports_are_no_names() {
     for names in ["ops.example:7071", "http://ops.example", "a b"] {
-        let mut options = BrokerOptions::on("memory".to_owned());
+        let mut options = BrokerOptions::for_store("memory".to_owned());
         let setting = (
             "LEASEHOLD__SERVER__ADMIN_HOSTS".to_owned(),
             names.to_owned(),
         );
         options.env.push(setting);
-        let said = options.refused().await;
-        assert!(said.contains("server.admin_hosts"), "{names}: {said}");
+        let output = options.failed_start_output().await;
+        assert!(output.contains("server.admin_hosts"), "{names}: {output}");
     }
 }

@@ -1,5 +1,5 @@
-//! A lease is its holder's: shown by anybody else it is as good as one that never was, whatever it is
-//! shown to, and however long one looks.
+//! Leases presented by other callers. Responses and their timing do not reveal whether a lease
+//! exists, for every kind of lease.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,32 +8,32 @@ use leasehold_proto::v1::{
     LockRef, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
 use leasehold_tests::{
-    clock::boottime,
-    matrix::{
-        ask::{acquire, owner, target},
-        fill::{Sample, fill},
-        line::{ACQUIRE, Line},
-        roles::{Part, Role, Shows, VERBS, Verb, root},
-        site::Site,
-        walk::{Entry, Way, entries},
-        wire::Reply,
+    access::matrix::{
+        api_entries::{ApiEntry, LockPath, entries},
+        connection::{ACQUIRE, RoleConnection},
+        fixture::MatrixFixture,
+        raw_call::Reply,
+        request_builder::{FieldValues, build_request},
+        requests::{acquire_request, owner, target},
+        roles::{CredentialKind, LockGroup, PERMISSIONS, Permission, Role, root_role},
     },
-    scale::{count, figures},
+    clock::boottime,
+    scale::{print_figures, scaled_count},
     until::until,
 };
 
 const RENEW: &str = "/leasehold.v1.LockService/Renew";
 const RELEASE: &str = "/leasehold.v1.LockService/Release";
 const FORCE: &str = "/leasehold.v1.AdminService/ForceReleaseLease";
-/// Calls for each kind of lease, by which their times are compared.
+/// Number of calls per kind of lease for the comparison of response times.
 const CALLS: usize = 200;
 const CALLS_LEAST: usize = 50;
-/// Medians of calls that do the same work differ less, on a machine that is busy.
+/// Maximum ratio of the medians of calls that do the same work on a busy machine.
 const APART_MOST: f64 = 2.0;
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A lease that is not the caller's, and the lock that it is shown for.
+/// A lease that does not belong to the caller, and the lock for which the caller presents it.
 struct Shown {
     kind: &'static str,
     lease: Lease,
@@ -41,22 +41,23 @@ struct Shown {
 }
 
 fn people() -> Vec<Role> {
-    let may = || vec![(Part::Open, VERBS.to_vec())];
-    let takes = || vec![(Part::Open, vec![Verb::Acquire])];
+    let may = || vec![(LockGroup::Open, PERMISSIONS.to_vec())];
+    let takes = || vec![(LockGroup::Open, vec![Permission::Acquire])];
     vec![
-        root(),
-        Role::new("holder", Shows::Token, may()),
-        Role::new("other", Shows::Token, takes()),
-        Role::new("signed", Shows::Signed, takes()),
-        Role::new("certified", Shows::Certificate, takes()),
+        root_role(),
+        Role::new("holder", CredentialKind::StaticToken, may()),
+        Role::new("other", CredentialKind::StaticToken, takes()),
+        Role::new("signed", CredentialKind::SignedToken, takes()),
+        Role::new("certified", CredentialKind::ClientCertificate, takes()),
     ]
 }
 
-/// Everything in the API that takes a lease or its id, and the way by which the lease's lock enters.
-fn that_take_a_lease() -> Vec<(Entry, Option<Way>)> {
+/// Returns all methods and messages with a lease or lease id, and the field that names the lease's
+/// lock.
+fn that_take_a_lease() -> Vec<(ApiEntry, Option<LockPath>)> {
     let mut found = Vec::new();
-    for entry in entries().into_iter().filter(Entry::shows_a_lease) {
-        let ways = entry.ways();
+    for entry in entries().into_iter().filter(ApiEntry::contains_lease) {
+        let ways = entry.lock_paths();
         let in_lease = ways
             .iter()
             .filter(|way| way.to_string().contains("grants[0 of 1]"));
@@ -70,11 +71,11 @@ fn that_take_a_lease() -> Vec<(Entry, Option<Way>)> {
     found
 }
 
-/// The holder's lease, and others; of each the names are as long as of the others.
-async fn shown(site: &mut Site, holder: &Line) -> Vec<Shown> {
+/// Creates a live lease of the holder and other leases. Names of locks have equal lengths.
+async fn shown(fixture: &mut MatrixFixture, holder: &RoleConnection) -> Vec<Shown> {
     let live_lock = lock("live");
-    let live = taken(holder, &live_lock, LONG).await;
-    let another = taken(holder, &lock("more"), LONG).await;
+    let live = result(holder, &live_lock, LONG).await;
+    let another = result(holder, &lock("more"), LONG).await;
     let with = |lease_id: &str, lease_token: &str| Lease {
         lease_id: lease_id.to_owned(),
         lease_token: lease_token.to_owned(),
@@ -84,8 +85,8 @@ async fn shown(site: &mut Site, holder: &Line) -> Vec<Shown> {
     let (id, token) = (live.lease_id.as_str(), live.lease_token.as_str());
     let made_up = with(&never(id), &never(token));
     let (back_lock, back) = given_back(holder).await;
-    let (gone_lock, gone) = taken_away(site, holder).await;
-    let (late_lock, late) = run_out(site, holder).await;
+    let (gone_lock, gone) = taken_away(fixture, holder).await;
+    let (late_lock, late) = run_out(fixture, holder).await;
     let shown = [
         ("another's", live.clone(), &live_lock),
         ("one that never was", made_up, &live_lock),
@@ -95,7 +96,7 @@ async fn shown(site: &mut Site, holder: &Line) -> Vec<Shown> {
             with(id, &another.lease_token),
             &live_lock,
         ),
-        ("one that was given back", back, &back_lock),
+        ("one that was released", back, &back_lock),
         ("one that was taken away", gone, &gone_lock),
         ("one that ran out", late, &late_lock),
     ];
@@ -108,22 +109,22 @@ async fn shown(site: &mut Site, holder: &Line) -> Vec<Shown> {
 }
 
 fn lock(name: &str) -> LockRef {
-    Part::Open.lock(&format!("lease-{name}"))
+    LockGroup::Open.lock(&format!("lease-{name}"))
 }
 
-async fn taken(line: &Line, lock: &LockRef, ttl: Duration) -> Lease {
-    let mut request = acquire(target(lock), owner("matrix"));
+async fn result(line: &RoleConnection, lock: &LockRef, ttl: Duration) -> Lease {
+    let mut request = acquire_request(target(lock), owner("matrix"));
     request.ttl = ttl.try_into().ok();
-    let taken: Result<AcquireResponse, _> = line.call(ACQUIRE, &request).await;
-    taken
+    let result: Result<AcquireResponse, _> = line.call(ACQUIRE, &request).await;
+    result
         .expect("it is free")
         .lease
         .expect("a grant has a lease")
 }
 
-async fn given_back(holder: &Line) -> (LockRef, Lease) {
+async fn given_back(holder: &RoleConnection) -> (LockRef, Lease) {
     let lock = lock("back");
-    let lease = taken(holder, &lock, LONG).await;
+    let lease = result(holder, &lock, LONG).await;
     let release = ReleaseRequest {
         lease: Some(lease.clone()),
         ..ReleaseRequest::default()
@@ -133,9 +134,9 @@ async fn given_back(holder: &Line) -> (LockRef, Lease) {
     (lock, lease)
 }
 
-async fn taken_away(site: &Site, holder: &Line) -> (LockRef, Lease) {
+async fn taken_away(fixture: &MatrixFixture, holder: &RoleConnection) -> (LockRef, Lease) {
     let lock = lock("gone");
-    let lease = taken(holder, &lock, LONG).await;
+    let lease = result(holder, &lock, LONG).await;
     let force = ForceReleaseLeaseRequest {
         lease_id: lease.lease_id.clone(),
         lock: Some(lock.clone()),
@@ -143,47 +144,51 @@ async fn taken_away(site: &Site, holder: &Line) -> (LockRef, Lease) {
         unsafe_now: true,
         ..ForceReleaseLeaseRequest::default()
     };
-    let operator = Line {
-        api: site.aside().admin.clone(),
-        ..site.aside().clone()
+    let operator = RoleConnection {
+        api: fixture.observer().admin.clone(),
+        ..fixture.observer().clone()
     };
     let forced: Result<ForceReleaseLeaseResponse, _> = operator.call(FORCE, &force).await;
     forced.expect("root may");
     (lock, lease)
 }
 
-async fn run_out(site: &mut Site, holder: &Line) -> (LockRef, Lease) {
+async fn run_out(fixture: &mut MatrixFixture, holder: &RoleConnection) -> (LockRef, Lease) {
     let lock = lock("late");
-    let lease = taken(holder, &lock, SHORT).await;
-    site.overheard.commands().await;
-    // Its broker looks after it by itself then, so that the end is counted.
+    let lease = result(holder, &lock, SHORT).await;
+    fixture.recorder.take_commands().await;
+    // The broker then sends commands for the lock without a request, so that the expiry is counted.
     until("it has run out, and was looked after", async || {
-        let commands = site.overheard.commands().await;
+        let commands = fixture.recorder.take_commands().await;
         let is_touched = commands
             .iter()
             .any(|command| command.contains("lease-late"));
         is_touched.then_some(())
     })
     .await;
-    let gone = site.aside().look(&lock).await;
-    gone.expect_err("nobody has it any more");
+    let gone = fixture.observer().get_lock(&lock).await;
+    gone.expect_err("it is not held now");
     (lock, lease)
 }
 
-async fn show(line: &Line, (entry, way): &(Entry, Option<Way>), shown: &Shown) -> Reply {
-    let sample = Sample {
+async fn show(
+    line: &RoleConnection,
+    (entry, way): &(ApiEntry, Option<LockPath>),
+    shown: &Shown,
+) -> Reply {
+    let sample = FieldValues {
         lock: shown.lock.clone(),
-        others: (0..2)
-            .map(|at| Part::Open.lock(&format!("other-{at}")))
+        other_locks: (0..2)
+            .map(|at| LockGroup::Open.lock(&format!("other-{at}")))
             .collect(),
         lease: shown.lease.clone(),
-        ..Sample::default()
+        ..FieldValues::default()
     };
-    let filled = fill(entry, way.as_ref(), &sample).bytes;
-    line.ask(entry, filled).await
+    let filled = build_request(entry, way.as_ref(), &sample).bytes;
+    line.call_entry(entry, filled).await
 }
 
-/// The answer, but for what the caller has said itself.
+/// Returns the text of the reply without the values that the caller sent.
 fn answer(reply: &Reply, shown: &Shown) -> String {
     let text = reply.text();
     let text = text.replace(&shown.lock.name, "LOCK");
@@ -191,23 +196,23 @@ fn answer(reply: &Reply, shown: &Shown) -> String {
 }
 
 #[tokio::test]
-async fn anothers_lease_and_a_guess_are_answered_alike() {
-    let mut site = Site::start(people()).await;
-    let holder = site.line(&site.roles[1]);
-    let leases = shown(&mut site, &holder).await;
+async fn leases_of_other_callers_and_guesses_get_equal_replies() {
+    let mut fixture = MatrixFixture::start(people()).await;
+    let holder = fixture.connection_of(&fixture.roles[1]);
+    let leases = shown(&mut fixture, &holder).await;
     let asked = that_take_a_lease();
     assert!(
         asked.len() >= 7,
         "Renew, Release, under, attach, release, detach, and by force"
     );
-    let before = site.state(&leases[0].lock).await;
+    let before = fixture.lock_state(&leases[0].lock).await;
     assert!(before.contains(&leases[0].lease.lease_id), "{before}");
     let (mut cells, mut reasons) = (0, BTreeMap::new());
-    let others: Vec<_> = site.roles[2..].to_vec();
+    let others: Vec<_> = fixture.roles[2..].to_vec();
     for role in others {
-        let line = site.line(&role);
+        let line = fixture.connection_of(&role);
         for call in &asked {
-            site.overheard.commands().await;
+            fixture.recorder.take_commands().await;
             let mut answers = Vec::new();
             for shown in &leases {
                 let reply = show(&line, call, shown).await;
@@ -219,23 +224,23 @@ async fn anothers_lease_and_a_guess_are_answered_alike() {
             for (kind, answer) in &answers {
                 assert_eq!(answer, first, "{} by {}: {kind}", call.0.name, role.name);
             }
-            let commands = site.overheard.commands().await;
+            let commands = fixture.recorder.take_commands().await;
             assert!(commands.is_empty(), "{}: {commands:?}", call.0.name);
         }
     }
-    assert_eq!(site.state(&leases[0].lock).await, before);
+    assert_eq!(fixture.lock_state(&leases[0].lock).await, before);
     let lease = Some(leases[0].lease.clone());
     let renewed: Result<RenewResponse, _> =
         holder.call(RENEW, &RenewRequest { lease, ttl: None }).await;
     renewed.expect("its holder may");
-    figures(&format!(
+    print_figures(&format!(
         "authorization: leases shown by others: cells={cells} {reasons:?} apart=0"
     ));
 }
 
-/// Why it was refused.
-fn refused(entry: &Entry, reply: &Reply) -> String {
-    let refusal = reply.refusal(entry);
+/// Returns the reason of the rejection.
+fn refused(entry: &ApiEntry, reply: &Reply) -> String {
+    let refusal = reply.rejection(entry);
     let (_, reason) = refusal.unwrap_or_else(|| panic!("{}: {reply:?}", entry.name));
     let known = [
         ErrorReason::NotHolder,
@@ -247,21 +252,21 @@ fn refused(entry: &Entry, reply: &Reply) -> String {
 }
 
 #[tokio::test]
-async fn looking_longer_tells_no_more() {
-    let mut site = Site::start(people()).await;
-    let holder = site.line(&site.roles[1]);
-    let leases = shown(&mut site, &holder).await;
-    let line = site.line(&site.roles[2]);
-    let calls = count(CALLS, CALLS_LEAST);
+async fn response_times_do_not_reveal_a_lease() {
+    let mut fixture = MatrixFixture::start(people()).await;
+    let holder = fixture.connection_of(&fixture.roles[1]);
+    let leases = shown(&mut fixture, &holder).await;
+    let line = fixture.connection_of(&fixture.roles[2]);
+    let calls = scaled_count(CALLS, CALLS_LEAST);
     for call in that_take_a_lease() {
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); leases.len()];
         for round in 0..calls {
-            // None is always the one after a pause.
+            // The order rotates, so that no kind of lease is always the first after a pause.
             for kind in 0..leases.len() {
                 let kind = (round + kind) % leases.len();
-                let began = boottime();
+                let started_at = boottime();
                 show(&line, &call, &leases[kind]).await;
-                times[kind].push(boottime() - began);
+                times[kind].push(boottime() - started_at);
             }
         }
         let medians: Vec<_> = times.iter_mut().map(|times| median(times)).collect();
@@ -269,7 +274,7 @@ async fn looking_longer_tells_no_more() {
         let (least, most) = (*least.expect("some"), *most.expect("some"));
         let apart = most.as_secs_f64() / least.as_secs_f64();
         let way = call.1.as_ref().map(ToString::to_string).unwrap_or_default();
-        figures(&format!(
+        print_figures(&format!(
             "authorization: leases shown by others: {} {way}: {calls} calls of each of {} kinds, \
              medians {} to {} us",
             call.0.name,

@@ -1,4 +1,4 @@
-//! Authentication and authorization: who may connect, who may do what, and credentials that change.
+//! Authentication and authorization: connections, rights of callers, and changing credentials.
 
 mod loads {
     mod web_pages;

@@ -1,90 +1,94 @@
-//! Who may do what: every call and message of the API, every way by which a lock's name enters, every
-//! kind of caller. What is not allowed is denied before Redis, changes nothing and tells nothing; what
-//! is allowed works.
+//! Authorization matrix: every method and message of the API, every field with a lock's name, every
+//! kind of caller. Denied calls send nothing to Redis, change nothing and reveal nothing.
+//! Authorized calls work.
 
 use futures::future::join_all;
 use leasehold_proto::v1::{Lease, LockRef};
 use leasehold_tests::{
-    matrix::{
-        fill::{Sample, fill},
-        line::Line,
-        needs::{Needs, left_over, needs},
-        roles::{OPEN, PARTS, Part, Role, SECRET, Verb, roles},
-        site::Site,
-        stream::LeaseStream,
-        walk::{Enters, Entry, Way, entries},
-        wire::Reply,
+    access::matrix::{
+        api_entries::{ApiEntry, LockPath, PathKind, entries},
+        connection::RoleConnection,
+        fixture::MatrixFixture,
+        lease_stream::LeaseStream,
+        raw_call::Reply,
+        request_builder::{FieldValues, build_request},
+        required_permissions::{RequiredPermission, required_permission, unused_rows},
+        roles::{LOCK_GROUPS, LockGroup, OPEN_GROUPS, Permission, RESTRICTED_GROUPS, Role, roles},
     },
-    scale::{figures, scale},
+    scale::{print_figures, scale},
 };
 
 const TARGETS_MOST: usize = 16;
 
-/// What was seen.
+/// Results of the matrix.
 #[derive(Debug, Default)]
 struct Seen {
     denied: usize,
     allowed: usize,
     commands: usize,
-    /// What should not be.
+    /// Descriptions of violations.
     wrong: Vec<String>,
 }
 
-/// One way into one entry, for one of the locks.
+/// A cell of the matrix: one field of one method or message, for one lock.
 struct Cell<'a> {
-    entry: &'a Entry,
-    way: &'a Way,
-    verb: Verb,
-    part: Part,
+    entry: &'a ApiEntry,
+    way: &'a LockPath,
+    verb: Permission,
+    part: LockGroup,
     lock: LockRef,
 }
 
-/// Names of locks that nobody has used.
+/// A generator of unused lock names.
 #[derive(Default)]
 struct Fresh(usize);
 
 impl Fresh {
-    fn lock(&mut self, part: Part) -> LockRef {
+    fn lock(&mut self, part: LockGroup) -> LockRef {
         self.0 += 1;
         part.lock(&format!("fresh-{}", self.0))
     }
 
-    fn several(&mut self, part: Part) -> Vec<LockRef> {
+    fn several(&mut self, part: LockGroup) -> Vec<LockRef> {
         (0..TARGETS_MOST).map(|_| self.lock(part)).collect()
     }
 }
 
 #[test]
-fn nothing_in_the_api_is_left_out() {
+fn every_api_entry_is_in_the_matrix() {
     let entries = entries();
     assert_eq!(
-        left_over(&entries),
+        unused_rows(&entries),
         [""; 0],
         "rows of calls that are no more"
     );
     for entry in entries {
-        let ways = entry.ways();
-        let enters = |kind: fn(Enters) -> bool| ways.iter().all(|way| kind(way.enters));
-        let fits = match needs(&entry) {
-            Needs::Verb(_) => !ways.is_empty() && enters(|enters| enters == Enters::Lock),
-            Needs::Finds => !ways.is_empty() && enters(|enters| enters != Enters::Lock),
-            Needs::Nothing => ways.is_empty(),
+        let ways = entry.lock_paths();
+        let enters = |kind: fn(PathKind) -> bool| ways.iter().all(|way| kind(way.kind));
+        let fits = match required_permission(&entry) {
+            RequiredPermission::EachLock(_) => {
+                !ways.is_empty() && enters(|enters| enters == PathKind::Lock)
+            }
+            RequiredPermission::ListedLocks => {
+                !ways.is_empty() && enters(|enters| enters != PathKind::Lock)
+            }
+            RequiredPermission::Nothing => ways.is_empty(),
         };
         assert!(fits, "{}: {ways:?}", entry.name);
     }
 }
 
 #[tokio::test]
-async fn what_no_rule_allows_is_denied_before_redis_and_what_one_allows_works() {
-    let mut site = Site::start(roles(scale() >= 1.0)).await;
-    let own = own_leases(&site).await;
+async fn calls_without_permission_are_denied_before_redis_and_permitted_calls_work() {
+    let mut fixture = MatrixFixture::start(roles(scale() >= 1.0)).await;
+    let own = own_leases(&fixture).await;
     let mut seen = Seen::default();
     let entries = entries();
     for entry in &entries {
-        let Needs::Verb(verb) = needs(entry) else {
+        let RequiredPermission::EachLock(verb) = required_permission(entry) else {
             continue;
         };
-        for way in entry.ways() {
+        for way in entry.lock_paths() {
             for (part, lock, twin) in secrets() {
                 let mut cell = Cell {
                     entry,
@@ -93,9 +97,9 @@ async fn what_no_rule_allows_is_denied_before_redis_and_what_one_allows_works() 
                     part,
                     lock,
                 };
-                let held = cell.denied(&mut site, &own, &mut seen).await;
+                let held = cell.denied(&mut fixture, &own, &mut seen).await;
                 let name = std::mem::replace(&mut cell.lock, twin).name;
-                let free = cell.denied(&mut site, &own, &mut seen).await;
+                let free = cell.denied(&mut fixture, &own, &mut seen).await;
                 for ((who, held), (_, free)) in held.iter().zip(&free) {
                     if free.text().replace(&cell.lock.name, &name) != held.text() {
                         seen.wrong(&cell, who, &format!("{held:?} but {free:?}"));
@@ -106,15 +110,15 @@ async fn what_no_rule_allows_is_denied_before_redis_and_what_one_allows_works() 
     }
     let mut fresh = Fresh::default();
     for entry in &entries {
-        let Needs::Verb(verb) = needs(entry) else {
+        let RequiredPermission::EachLock(verb) = required_permission(entry) else {
             continue;
         };
-        for way in entry.ways() {
-            for part in PARTS {
-                let may = site
+        for way in entry.lock_paths() {
+            for part in LOCK_GROUPS {
+                let may = fixture
                     .roles
                     .iter()
-                    .filter(|role| role.may(verb, part))
+                    .filter(|role| role.has_permission(verb, part))
                     .cloned();
                 for role in may.collect::<Vec<_>>() {
                     let cell = Cell {
@@ -122,16 +126,16 @@ async fn what_no_rule_allows_is_denied_before_redis_and_what_one_allows_works() 
                         way: &way,
                         verb,
                         part,
-                        lock: site.held_in(part).lock.clone(),
+                        lock: fixture.held_in(part).lock.clone(),
                     };
-                    cell.allowed(&site, &role, &mut fresh, &mut seen).await;
+                    cell.allowed(&fixture, &role, &mut fresh, &mut seen).await;
                 }
             }
         }
     }
     assert!(seen.wrong.is_empty(), "{}", seen.wrong.join("\n"));
     assert!(seen.allowed > 0 && seen.denied > 0, "{seen:?}");
-    figures(&format!(
+    print_figures(&format!(
         "authorization: cells={} denied={} allowed={} leaks={} commands to Redis for the denied={}",
         seen.denied + seen.allowed,
         seen.denied,
@@ -141,14 +145,14 @@ async fn what_no_rule_allows_is_denied_before_redis_and_what_one_allows_works() 
     ));
 }
 
-/// The locks that are held and not to be told about, in each spelling, and one beside each that does
-/// not exist, with a name of the same length.
-fn secrets() -> Vec<(Part, LockRef, LockRef)> {
+/// Returns the held locks that must not be revealed, in each spelling, each with a free lock whose
+/// name has the same length.
+fn secrets() -> Vec<(LockGroup, LockRef, LockRef)> {
     let mut secrets = Vec::new();
-    for part in SECRET {
+    for part in RESTRICTED_GROUPS {
         let held = part.lock(&format!("canary-held-{part:?}"));
         let free = part.lock(&format!("canary-free-{part:?}"));
-        if part == Part::Closed {
+        if part == LockGroup::Closed {
             let spelt = |lock: &LockRef| LockRef {
                 namespace: String::new(),
                 ..lock.clone()
@@ -160,14 +164,16 @@ fn secrets() -> Vec<(Part, LockRef, LockRef)> {
     secrets
 }
 
-/// A lease on an open lock for each role that may have one.
-async fn own_leases(site: &Site) -> Vec<(String, Lease)> {
+/// Acquires an open lock for each role that may acquire one.
+async fn own_leases(fixture: &MatrixFixture) -> Vec<(String, Lease)> {
     let mut leases = Vec::new();
-    for role in &site.roles {
-        let part = OPEN.into_iter().find(|part| role.may(Verb::Acquire, *part));
+    for role in &fixture.roles {
+        let part = OPEN_GROUPS
+            .into_iter()
+            .find(|part| role.has_permission(Permission::Acquire, *part));
         if let Some(part) = part {
             let lock = part.lock(&format!("own-{}", role.name));
-            let lease = site.line(role).take(&[lock]).await;
+            let lease = fixture.connection_of(role).acquire(&[lock]).await;
             leases.push((role.name.clone(), lease.expect("it may, and it is free")));
         }
     }
@@ -186,42 +192,45 @@ impl Seen {
 }
 
 impl Cell<'_> {
-    /// Asks as each role that may not, with the lease of the holder, stolen, and with its own.
+    /// Sends requests as each unauthorized role, with the holder's (stolen) lease and with the
+    /// role's own lease, and asserts that all are denied.
     async fn denied(
         &self,
-        site: &mut Site,
+        fixture: &mut MatrixFixture,
         own: &[(String, Lease)],
         seen: &mut Seen,
     ) -> Vec<(String, Reply)> {
-        let before = site.state(&self.lock).await;
-        site.overheard.commands().await;
-        let held = site.held_in(self.part);
+        let before = fixture.lock_state(&self.lock).await;
+        fixture.recorder.take_commands().await;
+        let held = fixture.held_in(self.part);
         let mut asked = Vec::new();
-        for role in site
+        for role in fixture
             .roles
             .iter()
-            .filter(|role| !role.may(self.verb, self.part))
+            .filter(|role| !role.has_permission(self.verb, self.part))
         {
             let theirs = own.iter().filter(|(name, _)| *name == role.name);
             let leases = [&held.lease]
                 .into_iter()
                 .chain(theirs.map(|(_, lease)| lease));
             for lease in leases {
-                let part = OPEN.into_iter().find(|part| role.may(self.verb, *part));
-                let part = part.unwrap_or(Part::Open);
-                let sample = Sample {
+                let part = OPEN_GROUPS
+                    .into_iter()
+                    .find(|part| role.has_permission(self.verb, *part));
+                let part = part.unwrap_or(LockGroup::Open);
+                let sample = FieldValues {
                     lock: self.lock.clone(),
                     is_semaphore: true,
                     fencing_token: held.lease.grants[0].fencing_token,
-                    others: (0..TARGETS_MOST)
+                    other_locks: (0..TARGETS_MOST)
                         .map(|at| part.lock(&format!("other-{at}")))
                         .collect(),
                     lease: lease.clone(),
-                    ..Sample::default()
+                    ..FieldValues::default()
                 };
-                let filled = fill(self.entry, Some(self.way), &sample).bytes;
-                let line = site.line(role);
-                asked.push(async move { (role, line.ask(self.entry, filled).await) });
+                let filled = build_request(self.entry, Some(self.way), &sample).bytes;
+                let line = fixture.connection_of(role);
+                asked.push(async move { (role, line.call_entry(self.entry, filled).await) });
             }
         }
         let replies = join_all(asked).await;
@@ -229,7 +238,7 @@ impl Cell<'_> {
             .iter()
             .map(|(role, reply)| ((*role).clone(), reply.clone()))
             .collect();
-        let commands = site.overheard.commands().await;
+        let commands = fixture.recorder.take_commands().await;
         seen.commands += commands.len();
         if !commands.is_empty() {
             seen.wrong(
@@ -238,13 +247,13 @@ impl Cell<'_> {
                 &format!("Redis was asked: {commands:?}"),
             );
         }
-        let after = site.state(&self.lock).await;
+        let after = fixture.lock_state(&self.lock).await;
         if before != after {
             seen.wrong(self, "all of them", &format!("{before} became {after}"));
         }
         for (role, reply) in &replies {
             seen.denied += 1;
-            if let Some(what) = self.is_no_denial(site, role, reply) {
+            if let Some(what) = self.is_no_denial(fixture, role, reply) {
                 seen.wrong(self, &role.name, &what);
             }
         }
@@ -254,48 +263,54 @@ impl Cell<'_> {
             .collect()
     }
 
-    /// What is wrong with the answer to somebody who may not.
-    fn is_no_denial(&self, site: &Site, role: &Role, reply: &Reply) -> Option<String> {
-        let got = match reply.refusal(self.entry) {
+    /// Returns a description of the violation if the reply is not a correct denial.
+    fn is_no_denial(&self, fixture: &MatrixFixture, role: &Role, reply: &Reply) -> Option<String> {
+        let got = match reply.rejection(self.entry) {
             Some(refused) => refused,
             None => return Some(format!("it is not denied: {reply:?}")),
         };
-        if got != role.refusal() {
+        if got != role.rejection() {
             return Some(format!("{got:?}: {reply:?}"));
         }
-        told(reply, &site.hidden(role, Some(&self.lock)))
+        shown_text(reply, &fixture.hidden_texts(role, Some(&self.lock)))
     }
 
-    /// Asks as somebody who may: for a lock that is free, or about the one that is held.
-    async fn allowed(&self, site: &Site, role: &Role, fresh: &mut Fresh, seen: &mut Seen) {
-        let held = site.held_in(self.part);
-        let takes = self.verb == Verb::Acquire;
-        let mut sample = Sample {
+    /// Sends a request as an authorized role, for a free lock or about the held one.
+    async fn allowed(
+        &self,
+        fixture: &MatrixFixture,
+        role: &Role,
+        fresh: &mut Fresh,
+        seen: &mut Seen,
+    ) {
+        let held = fixture.held_in(self.part);
+        let takes = self.verb == Permission::Acquire;
+        let mut sample = FieldValues {
             lock: held.lock.clone(),
             fencing_token: held.lease.grants[0].fencing_token,
-            others: fresh.several(self.part),
+            other_locks: fresh.several(self.part),
             lease: held.lease.clone(),
-            only_tells: true,
-            ..Sample::default()
+            is_dry_run: true,
+            ..FieldValues::default()
         };
-        let line = site.line(role);
+        let line = fixture.connection_of(role);
         if takes {
             sample.lock = fresh.lock(self.part);
         }
-        let mut hidden = site.hidden(role, Some(&sample.lock));
+        let mut hidden = fixture.hidden_texts(role, Some(&sample.lock));
         let reply = match takes {
             true => self.with_a_lease(&line, sample).await,
             false => {
-                let filled = fill(self.entry, Some(self.way), &sample).bytes;
+                let filled = build_request(self.entry, Some(self.way), &sample).bytes;
                 let asked = String::from_utf8_lossy(&filled).into_owned();
-                // Who names a lease may hear its name.
+                // A caller that sends the id of a lease may receive it in the reply.
                 hidden.retain(|text| !asked.contains(text.as_str()));
-                Ok(line.ask(self.entry, filled).await)
+                Ok(line.call_entry(self.entry, filled).await)
             }
         };
         seen.allowed += 1;
         let wrong = match &reply {
-            Ok(reply) if reply.refusal(self.entry).is_none() => told(reply, &hidden),
+            Ok(reply) if reply.rejection(self.entry).is_none() => shown_text(reply, &hidden),
             Ok(reply) => Some(format!("it is refused: {reply:?}")),
             Err(reply) => Some(format!("it gets no lease: {reply:?}")),
         };
@@ -304,9 +319,13 @@ impl Cell<'_> {
         }
     }
 
-    /// Asks with a lease of the caller's own on the locks that the request shows.
-    async fn with_a_lease(&self, line: &Line, mut sample: Sample) -> Result<Reply, Reply> {
-        let mut locks = fill(self.entry, Some(self.way), &sample).leased;
+    /// Sends a request with a lease of the caller on the locks that the request names.
+    async fn with_a_lease(
+        &self,
+        line: &RoleConnection,
+        mut sample: FieldValues,
+    ) -> Result<Reply, Reply> {
+        let mut locks = build_request(self.entry, Some(self.way), &sample).lease_locks;
         let message = self.entry.message.name();
         if message == "HoldRelease" {
             locks = vec![sample.lock.clone()];
@@ -316,24 +335,29 @@ impl Cell<'_> {
         } else if self.entry.name.contains("Hold/") && message != "AttachLease" {
             return Ok(self.on_a_stream(line, sample, &locks).await);
         } else {
-            sample.lease = line.take(&locks).await?;
+            sample.lease = line.acquire(&locks).await?;
         }
-        let filled = fill(self.entry, Some(self.way), &sample).bytes;
-        Ok(line.ask(self.entry, filled).await)
+        let filled = build_request(self.entry, Some(self.way), &sample).bytes;
+        Ok(line.call_entry(self.entry, filled).await)
     }
 
-    /// The lease is on the stream on which it is asked.
-    async fn on_a_stream(&self, line: &Line, mut sample: Sample, locks: &[LockRef]) -> Reply {
+    /// Sends the request on the lease stream that holds the lease.
+    async fn on_a_stream(
+        &self,
+        line: &RoleConnection,
+        mut sample: FieldValues,
+        locks: &[LockRef],
+    ) -> Reply {
         let mut stream = LeaseStream::open(line).await.expect("a stream");
-        sample.lease = stream.take(locks).await;
-        let filled = fill(self.entry, Some(self.way), &sample).bytes;
+        sample.lease = stream.acquire(locks).await;
+        let filled = build_request(self.entry, Some(self.way), &sample).bytes;
         stream.send_encoded(filled).await;
-        Reply::told(stream.next_encoded().await.to_vec())
+        Reply::from_message(stream.next_encoded().await.to_vec())
     }
 }
 
-/// What it tells that it should not.
-fn told(reply: &Reply, hidden: &[String]) -> Option<String> {
-    let told = reply.first_of(hidden);
-    told.map(|text| format!("it tells {text:?}: {reply:?}"))
+/// Returns a description of the violation if the reply contains a hidden text.
+fn shown_text(reply: &Reply, hidden: &[String]) -> Option<String> {
+    let shown_text = reply.first_occurring(hidden);
+    shown_text.map(|text| format!("it tells {text:?}: {reply:?}"))
 }

@@ -1,21 +1,25 @@
-//! Names that look alike: what the store takes for one lock is judged as one, and what it keeps apart
-//! is judged apart. And what is told without a name: pages that go on, reflection, health.
+//! Similar lock names, which authorization and the store must distinguish in the same way, and
+//! requests without a name: page tokens, reflection, health checks.
 
 use leasehold_proto::v1::{
     ErrorReason, ListLocksRequest, ListLocksResponse, LockRef, WatchLocksRequest,
 };
 use leasehold_tests::{
-    callers::Caller,
-    client::channel,
-    health::{LIVENESS, READINESS, check},
-    matrix::{
-        line::{LIST, Line},
-        roles::{PARTS, Part, Role, Shows, VERBS, Verb, root},
-        site::Site,
-        wire::{Listens, exchange},
+    access::{
+        files_and_callers::Caller,
+        matrix::{
+            connection::{LIST, RoleConnection},
+            fixture::MatrixFixture,
+            raw_call::{ReplyMode, call_method},
+            roles::{
+                CredentialKind, LOCK_GROUPS, LockGroup, PERMISSIONS, Permission, Role, root_role,
+            },
+        },
     },
-    scale::figures,
-    status::reason,
+    client::unary::channel,
+    net::health::{LIVENESS, READINESS, check},
+    scale::print_figures,
+    status::error_reason,
 };
 use tonic::Code;
 
@@ -24,14 +28,12 @@ const REFLECTION: [&str; 2] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// What becomes of somebody who may use `shared/*` in the namespace `default`, and nothing else.
+/// Result for a caller that may use `shared/*` in the namespace `default`, and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judged {
-    /// It may.
     Allowed,
-    /// It may not.
     Denied,
-    /// Nobody may: it is no name.
+    /// Invalid for every caller, because the name is malformed.
     NoName,
 }
 
@@ -85,18 +87,22 @@ const NAMES: &[(&str, &str, Judged)] = &[
 
 fn people() -> Vec<Role> {
     vec![
-        root(),
-        Role::new("named", Shows::Token, vec![(Part::Shared, VERBS.to_vec())]),
+        root_role(),
+        Role::new(
+            "named",
+            CredentialKind::StaticToken,
+            vec![(LockGroup::Shared, PERMISSIONS.to_vec())],
+        ),
         Role::new(
             "finder",
-            Shows::Token,
-            vec![(Part::Shared, vec![Verb::List])],
+            CredentialKind::StaticToken,
+            vec![(LockGroup::Shared, vec![Permission::List])],
         ),
     ]
 }
 
-async fn seen(line: &Line, lock: &LockRef) -> Option<LockRef> {
-    let target = line.look(lock).await.ok()?.target?;
+async fn seen(line: &RoleConnection, lock: &LockRef) -> Option<LockRef> {
+    let target = line.get_lock(lock).await.ok()?.target?;
     Some(LockRef {
         namespace: target.namespace,
         name: target.name,
@@ -104,9 +110,9 @@ async fn seen(line: &Line, lock: &LockRef) -> Option<LockRef> {
 }
 
 #[tokio::test]
-async fn what_the_store_takes_for_one_lock_is_judged_as_one() {
-    let mut site = Site::start(people()).await;
-    let line = site.line(&site.roles[1]);
+async fn names_of_the_same_lock_are_authorized_alike() {
+    let mut fixture = MatrixFixture::start(people()).await;
+    let line = fixture.connection_of(&fixture.roles[1]);
     let mut held: Vec<LockRef> = Vec::new();
     for (namespace, name, judged) in NAMES {
         let lock = LockRef {
@@ -114,19 +120,19 @@ async fn what_the_store_takes_for_one_lock_is_judged_as_one() {
             name: (*name).to_owned(),
         };
         let about = format!("{lock:?}");
-        site.overheard.commands().await;
-        let taken = line.take(std::slice::from_ref(&lock)).await;
-        let commands = site.overheard.commands().await;
+        fixture.recorder.take_commands().await;
+        let taken = line.acquire(std::slice::from_ref(&lock)).await;
+        let commands = fixture.recorder.take_commands().await;
         let why = taken
             .as_ref()
             .err()
-            .and_then(|reply| reason(&reply.status()));
+            .and_then(|reply| error_reason(&reply.status()));
         assert_eq!(why.is_some(), taken.is_err(), "{about}: {taken:?}");
-        // What root finds under that name says which lock the store takes it for.
-        let is_held = seen(site.aside(), &lock).await;
+        // The name that `root` finds is the lock that the store has used.
+        let is_held = seen(fixture.observer(), &lock).await;
         match judged {
             Judged::Allowed => {
-                let stored = is_held.expect("somebody holds it now");
+                let stored = is_held.expect("a caller holds it now");
                 let again = held.contains(&stored);
                 assert_eq!(why, again.then_some(ErrorReason::LockHeld), "{about}");
                 assert!(stored.namespace == "default", "{about}: {stored:?}");
@@ -145,7 +151,7 @@ async fn what_the_store_takes_for_one_lock_is_judged_as_one() {
             }
         }
     }
-    figures(&format!(
+    print_figures(&format!(
         "authorization: names: {} spellings, {} locks",
         NAMES.len(),
         held.len()
@@ -153,9 +159,9 @@ async fn what_the_store_takes_for_one_lock_is_judged_as_one() {
 }
 
 #[tokio::test]
-async fn a_page_that_goes_on_is_its_filters_and_tells_no_name() {
-    let site = Site::start(people()).await;
-    let page = async |line: &Line, request: &ListLocksRequest| {
+async fn a_page_token_is_bound_to_its_filters_and_reveals_no_name() {
+    let fixture = MatrixFixture::start(people()).await;
+    let page = async |line: &RoleConnection, request: &ListLocksRequest| {
         let page: Result<ListLocksResponse, _> = line.call(LIST, request).await;
         page
     };
@@ -163,17 +169,17 @@ async fn a_page_that_goes_on_is_its_filters_and_tells_no_name() {
         page_size: 1,
         ..ListLocksRequest::default()
     };
-    let token = page(site.aside(), &first).await.expect("root may");
+    let token = page(fixture.observer(), &first).await.expect("root may");
     let token = token.next_page_token;
-    assert!(!token.is_empty(), "there are {} locks", PARTS.len());
-    // Another caller may go on with it, and finds what it may.
-    let line = site.line(&site.roles[2]);
+    assert!(!token.is_empty(), "there are {} locks", LOCK_GROUPS.len());
+    // Another caller may use the page token, and finds only the locks that it may list.
+    let line = fixture.connection_of(&fixture.roles[2]);
     let goes_on = ListLocksRequest {
         page_token: token.clone(),
         ..ListLocksRequest::default()
     };
     let found = page(&line, &goes_on).await.expect("it may list");
-    let shared = Part::Shared.lock("");
+    let shared = LockGroup::Shared.lock("");
     for lock in found.locks {
         let name = lock.target.expect("which").name;
         assert!(name.starts_with(&shared.name), "{name}");
@@ -190,9 +196,9 @@ async fn a_page_that_goes_on_is_its_filters_and_tells_no_name() {
             owner_id: owner_id.to_owned(),
             ..goes_on.clone()
         };
-        for line in [&line, site.aside()] {
+        for line in [&line, fixture.observer()] {
             let refused = page(line, &other).await.expect_err("another filter");
-            let why = reason(&refused.status());
+            let why = error_reason(&refused.status());
             assert_eq!(why, Some(ErrorReason::InvalidField), "{refused:?}");
             assert_eq!(refused.code, Code::InvalidArgument);
         }
@@ -201,21 +207,28 @@ async fn a_page_that_goes_on_is_its_filters_and_tells_no_name() {
 
 #[tokio::test]
 async fn without_a_credential_there_is_health_and_nothing_else() {
-    let site = Site::start(people()).await;
-    let nobody = Caller::new(site.plain.addr(), site.plain.admin(), None);
-    for listener in [site.plain.addr(), site.plain.admin()] {
+    let fixture = MatrixFixture::start(people()).await;
+    let nobody = Caller::new(
+        fixture.plaintext_broker.addr(),
+        fixture.plaintext_broker.admin(),
+        None,
+    );
+    for listener in [
+        fixture.plaintext_broker.addr(),
+        fixture.plaintext_broker.admin(),
+    ] {
         for name in READINESS.into_iter().chain([LIVENESS]) {
             check(listener, name).await.expect("health answers anybody");
         }
     }
     let all = WatchLocksRequest::default();
-    let watch = nobody.looks.clone().watch_locks(all).await;
-    let refused = watch.expect_err("nobody may watch");
-    assert_eq!(reason(&refused), Some(ErrorReason::Unauthenticated));
-    let api = channel(site.plain.addr());
+    let watch = nobody.inspection.clone().watch_locks(all).await;
+    let refused = watch.expect_err("no caller may watch");
+    assert_eq!(error_reason(&refused), Some(ErrorReason::Unauthenticated));
+    let api = channel(fixture.plaintext_broker.addr());
     for path in REFLECTION {
-        let call = (Vec::new(), Listens::ToTheFirst);
-        let reply = exchange(&api, path, None, call).await;
+        let call = (Vec::new(), ReplyMode::UntilFirstMessage);
+        let reply = call_method(&api, path, None, call).await;
         assert_eq!(reply.code, Code::Unauthenticated, "{path}: {reply:?}");
         assert!(reply.messages.is_empty(), "{path}: {reply:?}");
     }

@@ -1,35 +1,40 @@
-//! Page tokens of the embedded store: where a list goes on is nothing that its caller may not know.
+//! Page tokens of the memory store, which must not reveal hidden lock names.
 
 use data_encoding::BASE64URL_NOPAD;
 use leasehold_proto::v1::{ListLocksRequest, ListLocksResponse};
 use leasehold_tests::{
-    broker_process::BrokerProcess,
-    callers::Doors,
-    client::channel,
-    matrix::{
-        line::{LIST, Line},
-        roles::{Part, Role, Shows, Verb, policy, root},
+    access::{
+        files_and_callers::AccessFiles,
+        matrix::{
+            connection::{LIST, RoleConnection},
+            roles::{CredentialKind, LockGroup, Permission, Role, policy, root_role},
+        },
     },
+    broker::process::BrokerProcess,
+    client::unary::channel,
     until::until,
 };
 use prost::Message as _;
 
-/// More than the steps that one page may take, behind the one that is shown.
+/// Number of hidden locks behind the visible one, which exceeds the steps of one page.
 const HIDDEN_LOCKS: usize = 200;
 const TARGETS_MOST: usize = 16;
 
 fn people() -> Vec<Role> {
-    let finds = vec![(Part::Shared, vec![Verb::List])];
-    vec![root(), Role::new("finder", Shows::Token, finds)]
+    let finds = vec![(LockGroup::Shared, vec![Permission::List])];
+    vec![
+        root_role(),
+        Role::new("finder", CredentialKind::StaticToken, finds),
+    ]
 }
 
 #[tokio::test]
-async fn an_embedded_store_tells_no_name_in_its_page_tokens() {
+async fn page_tokens_of_the_memory_store_reveal_no_name() {
     let roles = people();
     let tokens = [("root", "root"), ("finder", "finder")];
-    let doors = Doors::new(&policy(&roles), &tokens);
+    let doors = AccessFiles::new(&policy(&roles), &tokens);
     let mut options = doors.options("memory".to_owned());
-    // What it has forgotten at its start is over soon then.
+    // The state lost at the last start then expires soon.
     for (key, value) in [
         ("TTL_MAX", "3s"),
         ("TTL_DEFAULT", "3s"),
@@ -40,22 +45,23 @@ async fn an_embedded_store_tells_no_name_in_its_page_tokens() {
     }
     let broker = BrokerProcess::start(&options).await;
     let api = channel(broker.addr());
-    let line = |token: &str| Line {
+    let line = |token: &str| RoleConnection {
         api: api.clone(),
         admin: api.clone(),
         authorization: Some(format!("Bearer {token}")),
     };
     until("it grants", async || {
-        let lock = Part::Open.lock("first");
-        line("root").take(&[lock]).await.ok()
+        let lock = LockGroup::Open.lock("first");
+        line("root").acquire(&[lock]).await.ok()
     })
     .await;
-    let shown = Part::Shared.lock("shown");
-    line("root").take(&[shown]).await.expect("it is free");
-    let hidden = (0..HIDDEN_LOCKS).map(|number| Part::Vault.lock(&format!("canary-{number:04}")));
+    let shown = LockGroup::Shared.lock("shown");
+    line("root").acquire(&[shown]).await.expect("it is free");
+    let hidden =
+        (0..HIDDEN_LOCKS).map(|number| LockGroup::Vault.lock(&format!("canary-{number:04}")));
     let hidden: Vec<_> = hidden.collect();
     for several in hidden.chunks(TARGETS_MOST) {
-        line("root").take(several).await.expect("they are free");
+        line("root").acquire(several).await.expect("they are free");
     }
     let mut request = ListLocksRequest {
         page_size: 2,
@@ -66,9 +72,9 @@ async fn an_embedded_store_tells_no_name_in_its_page_tokens() {
         let page: Result<ListLocksResponse, _> = line("finder").call(LIST, &request).await;
         let page = page.expect("it may list");
         pages.push(page.locks.len());
-        let told = page.encode_to_vec();
+        let page_bytes = page.encode_to_vec();
         assert!(
-            !String::from_utf8_lossy(&told).contains("canary"),
+            !String::from_utf8_lossy(&page_bytes).contains("canary"),
             "{page:?}"
         );
         for from in 0..page.next_page_token.len().min(16) {

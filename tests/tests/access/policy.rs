@@ -1,4 +1,4 @@
-//! Who may do what: rules, and leases that are their holder's only.
+//! Authorization by rules, and leases that only their holder can use.
 
 use std::time::Duration;
 
@@ -8,10 +8,15 @@ use leasehold_proto::v1::{
     hold_response::Message as Told,
 };
 use leasehold_tests::{
-    broker_process::BrokerOptions,
-    callers::{Caller, Doors},
-    guarded::{EVERYTHING, Guarded, acquire, given_back, next, renewed, send, stream, taken},
-    status::reason,
+    access::{
+        files_and_callers::{AccessFiles, Caller},
+        fixture::{
+            ALLOW_ALL_POLICY, AccessControlFixture, acquire_request, next_message, open_stream,
+            send_acquire, send_message, send_release, send_renew,
+        },
+    },
+    broker::process::BrokerOptions,
+    status::error_reason,
     until::until,
 };
 use tonic::{Code, Status};
@@ -20,7 +25,8 @@ use tonic_types::StatusExt as _;
 const MEMORY: &str = "memory";
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
-/// alice works in her namespace and on shared locks, bob on shared ones, carol looks, dora operates.
+/// Rules: alice works in her namespace and on shared locks, bob works on shared locks, carol
+/// observes, dora is an operator.
 const RULES: &str = r#"
     [[rule]]
     callers = ["token:alice"]
@@ -40,12 +46,13 @@ const RULES: &str = r#"
 "#;
 
 fn denied(status: &Status) -> bool {
-    status.code() == Code::PermissionDenied && reason(status) == Some(ErrorReason::PermissionDenied)
+    status.code() == Code::PermissionDenied
+        && error_reason(status) == Some(ErrorReason::PermissionDenied)
 }
 
-/// Those of the rules; alice holds one lock of her own, bob a shared one.
+/// Callers of the rules. Alice holds a lock of her own, and bob a shared one.
 struct Teams {
-    site: Guarded,
+    fixture: AccessControlFixture,
     callers: [Caller; 4],
     own: Lease,
     shared: Lease,
@@ -54,12 +61,12 @@ struct Teams {
 impl Teams {
     async fn start() -> Self {
         let names = ["alice", "bob", "carol", "dora"];
-        let site = Guarded::start(RULES, &names.map(|name| (name, name))).await;
-        let callers = names.map(|name| site.caller(name));
-        let own = taken(&callers[0], acquire("alice:a", LONG)).await;
-        let shared = taken(&callers[1], acquire("shared/b", LONG)).await;
+        let fixture = AccessControlFixture::start(RULES, &names.map(|name| (name, name))).await;
+        let callers = names.map(|name| fixture.caller(name));
+        let own = send_acquire(&callers[0], acquire_request("alice:a", LONG)).await;
+        let shared = send_acquire(&callers[1], acquire_request("shared/b", LONG)).await;
         Self {
-            site,
+            fixture,
             callers,
             own: own.expect("her namespace"),
             shared: shared.expect("a shared lock"),
@@ -67,7 +74,7 @@ impl Teams {
     }
 }
 
-/// What its details say; they are in no order.
+/// Returns the details of a status, with sorted metadata.
 fn known(status: &Status) -> String {
     let details = status.get_error_details();
     let info = details.error_info().expect("an ErrorInfo");
@@ -77,7 +84,7 @@ fn known(status: &Status) -> String {
 }
 
 async fn listed(caller: &Caller) -> Result<Vec<String>, Status> {
-    let mut looks = caller.looks.clone();
+    let mut looks = caller.inspection.clone();
     let page = looks.list_locks(ListLocksRequest::default()).await?;
     let targets = page.into_inner().locks.into_iter();
     let names = targets.filter_map(|lock| Some(lock.target?.name));
@@ -95,13 +102,13 @@ async fn each_caller_acquires_what_the_rules_allow() {
         ("carol", carol, "shared/b"),
         ("dora", dora, "alice:a"),
     ] {
-        let refused = taken(caller, acquire(lock, TTL)).await;
+        let refused = send_acquire(caller, acquire_request(lock, TTL)).await;
         assert!(denied(&refused.expect_err(who)), "{who} {lock}");
     }
-    // Who may not observe hears that the lock is held, and not by whom.
-    let held = taken(alice, acquire("shared/b", TTL)).await;
+    // A caller without the right to observe receives the rejection without the holder.
+    let held = send_acquire(alice, acquire_request("shared/b", TTL)).await;
     let held = held.expect_err("held");
-    assert_eq!(reason(&held), Some(ErrorReason::LockHeld));
+    assert_eq!(error_reason(&held), Some(ErrorReason::LockHeld));
     let details = String::from_utf8_lossy(held.details()).into_owned();
     let tells = details.contains("secret business") || details.contains("worker");
     assert!(!tells, "{details}");
@@ -115,32 +122,33 @@ async fn each_caller_sees_what_the_rules_allow() {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    let seen = carol.looks.clone().get_lock(look("alice", "a")).await;
+    let seen = carol.inspection.clone().get_lock(look("alice", "a")).await;
     seen.expect("carol looks");
     let shared = look("default", "shared/b");
-    let unseen = bob.looks.clone().get_lock(shared).await;
+    let unseen = bob.inspection.clone().get_lock(shared).await;
     assert!(denied(&unseen.expect_err("bob does not")));
     assert_eq!(listed(carol).await.expect("carol lists").len(), 2);
     assert_eq!(listed(alice).await.expect("alice lists"), ["a"]);
     assert!(denied(&listed(bob).await.expect_err("bob does not")));
     let watch = WatchLocksRequest::default();
-    let watch = bob.looks.clone().watch_locks(watch).await;
+    let watch = bob.inspection.clone().watch_locks(watch).await;
     assert!(denied(&watch.expect_err("bob does not watch")));
 
-    // Other rules count soon, and wrong ones never.
-    teams.site.doors.set_policy(EVERYTHING);
+    // New rules take effect soon, and invalid rules never do.
+    teams.fixture.access_files.set_policy(ALLOW_ALL_POLICY);
     until("bob may list now", async || listed(bob).await.ok()).await;
-    teams.site.doors.set_policy("[[rule]\n");
+    teams.fixture.access_files.set_policy("[[rule]\n");
     until("the broker says what is wrong", async || {
-        let log = teams.site.broker.log();
-        log.contains("the rules in force stay").then_some(())
+        let log = teams.fixture.broker.log();
+        log.contains("keeping the current access rules")
+            .then_some(())
     })
     .await;
     listed(bob).await.expect("as before");
 }
 
 #[tokio::test]
-async fn only_who_may_takes_away() {
+async fn only_operators_force_release() {
     let teams = Teams::start().await;
     let [alice, bob, carol, dora] = &teams.callers;
     let force = || ForceReleaseLeaseRequest {
@@ -156,34 +164,41 @@ async fn only_who_may_takes_away() {
         let refused = caller.admin.clone().force_release_lease(force()).await;
         assert!(denied(&refused.expect_err("only dora")));
     }
-    renewed(bob, &teams.shared).await.expect("the holder");
+    send_renew(bob, &teams.shared).await.expect("the holder");
     let forced = dora.admin.clone().force_release_lease(force()).await;
     forced.expect("dora operates");
-    renewed(bob, &teams.shared).await.expect_err("taken away");
-    renewed(alice, &teams.own).await.expect("the holder");
+    send_renew(bob, &teams.shared)
+        .await
+        .expect_err("taken away");
+    send_renew(alice, &teams.own).await.expect("the holder");
 }
 
 #[tokio::test]
-async fn a_lease_is_worth_nothing_to_others() {
-    let site = Guarded::start(EVERYTHING, &[("alice", "alice"), ("bob", "bob")]).await;
-    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
-    let lease = taken(&alice, acquire("a", TTL)).await.expect("it is free");
+async fn a_lease_is_useless_to_other_callers() {
+    let fixture =
+        AccessControlFixture::start(ALLOW_ALL_POLICY, &[("alice", "alice"), ("bob", "bob")]).await;
+    let (alice, bob) = (fixture.caller("alice"), fixture.caller("bob"));
+    let lease = send_acquire(&alice, acquire_request("a", TTL))
+        .await
+        .expect("it is free");
     let wrong = Lease {
         lease_token: lease.lease_token.to_uppercase(),
         ..lease.clone()
     };
-    let foreign = renewed(&bob, &lease).await.expect_err("bob's it is not");
-    let guessed = renewed(&alice, &wrong).await.expect_err("a wrong token");
-    assert_eq!(reason(&foreign), Some(ErrorReason::NotHolder));
+    let foreign = send_renew(&bob, &lease).await.expect_err("bob's it is not");
+    let guessed = send_renew(&alice, &wrong).await.expect_err("a wrong token");
+    assert_eq!(error_reason(&foreign), Some(ErrorReason::NotHolder));
     assert_eq!(
         (foreign.code(), foreign.message(), known(&foreign)),
         (guessed.code(), guessed.message(), known(&guessed))
     );
-    let refused = given_back(&bob, &lease).await.expect_err("bob's it is not");
-    assert_eq!(reason(&refused), Some(ErrorReason::NotHolder));
+    let refused = send_release(&bob, &lease)
+        .await
+        .expect_err("bob's it is not");
+    assert_eq!(error_reason(&refused), Some(ErrorReason::NotHolder));
     let under = AcquireRequest {
         under: Some(lease.clone()),
-        ..acquire("b", TTL)
+        ..acquire_request("b", TTL)
     };
     let refused = bob
         .locks
@@ -191,51 +206,51 @@ async fn a_lease_is_worth_nothing_to_others() {
         .acquire(under)
         .await
         .expect_err("bob's it is not");
-    assert_eq!(reason(&refused), Some(ErrorReason::NotHolder));
-    let (asks, mut told) = stream(&bob).await;
+    assert_eq!(error_reason(&refused), Some(ErrorReason::NotHolder));
+    let (requests, mut responses) = open_stream(&bob).await;
     let attach = AttachLease {
         call_id: 1,
         lease: Some(lease.clone()),
         attach_number: 1,
     };
-    send(&asks, Ask::Attach(attach)).await;
-    let refused = next(&mut told).await;
+    send_message(&requests, Ask::Attach(attach)).await;
+    let refused = next_message(&mut responses).await;
     assert!(
         matches!(&refused, Told::Refused(refused) if refused.reason() == ErrorReason::NotHolder),
         "{refused:?}"
     );
-    renewed(&alice, &lease).await.expect("alice's it is");
+    send_renew(&alice, &lease).await.expect("alice's it is");
 }
 
 #[tokio::test]
-async fn doors_that_let_nobody_in_or_everybody_are_refused_at_the_start() {
-    let doors = Doors::new(EVERYTHING, &[]);
+async fn access_settings_that_admit_no_caller_or_every_caller_are_rejected_at_start() {
+    let access_files = AccessFiles::new(ALLOW_ALL_POLICY, &[]);
     let without = |left_out: &str| {
-        let mut options = BrokerOptions::on(MEMORY.to_owned());
-        let settings = doors.settings().into_iter();
+        let mut options = BrokerOptions::for_store(MEMORY.to_owned());
+        let settings = access_files.settings().into_iter();
         options
             .env
             .extend(settings.filter(|(key, _)| !key.contains(left_out)));
         options
     };
     for (left_out, says) in [
-        ("POLICY", "without it nobody may do anything"),
+        ("POLICY", "without a policy every request is denied"),
         (
             "AUTHENTICATION",
-            "is not used while nobody can show who they are",
+            "is not used while callers cannot authenticate",
         ),
         ("ISSUER", "belong together"),
     ] {
-        let (done, said) = without(left_out).run("check-config", &[]).await;
-        assert!(!done && said.contains(says), "{left_out}: {said}");
+        let (succeeded, output) = without(left_out).run("check-config", &[]).await;
+        assert!(!succeeded && output.contains(says), "{left_out}: {output}");
     }
-    doors.set_policy("[[rule]]\ncallers = [\"a\"]\nverbs = [\"aquire\"]\n");
-    let (done, said) = doors
+    access_files.set_policy("[[rule]]\ncallers = [\"a\"]\nverbs = [\"aquire\"]\n");
+    let (succeeded, output) = access_files
         .options(MEMORY.to_owned())
         .run("check-config", &[])
         .await;
     assert!(
-        !done && said.contains("policy.toml: rule 1: verbs: \"aquire\" is none"),
-        "{said}"
+        !succeeded && output.contains("policy.toml: rule 1: verbs: unknown verb \"aquire\""),
+        "{output}"
     );
 }

@@ -1,5 +1,5 @@
-//! What those who watch are told: of the locks that they may list, and by whom only where they may
-//! observe.
+//! Events of `WatchLocks`. A watcher receives events of the locks that it may list, with holders
+//! only of locks that it may observe.
 
 use std::{
     collections::BTreeSet,
@@ -8,35 +8,35 @@ use std::{
 
 use leasehold_proto::v1::{AcquireResponse, LockRef, WatchLocksResponse};
 use leasehold_tests::{
-    matrix::{
-        ask::{acquire, owner, target},
-        fill::{Sample, fill},
-        line::ACQUIRE,
-        roles::{PARTS, Part, Role, Verb, roles},
-        site::Site,
-        walk::{Entry, Way, entry},
-        wire::{Reply, open},
+    access::matrix::{
+        api_entries::{ApiEntry, LockPath, entry},
+        connection::ACQUIRE,
+        fixture::MatrixFixture,
+        raw_call::{Reply, open_call},
+        request_builder::{FieldValues, build_request},
+        requests::{acquire_request, owner, target},
+        roles::{LOCK_GROUPS, LockGroup, Permission, Role, roles},
     },
-    scale::{figures, scale},
-    status::reason,
+    scale::{print_figures, scale},
+    status::error_reason,
     until::until,
 };
 use prost::Message as _;
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// Whether the answer is that to somebody who may list nothing.
+/// Returns true if the reply rejects the list request of this role.
 fn refuses(role: &Role, reply: &Reply) -> bool {
-    let (code, why) = role.refusal();
+    let (code, why) = role.rejection();
     let status = reply.status();
-    reply.code == code && reason(&status) == Some(why) && reply.messages.is_empty()
+    reply.code == code && error_reason(&status) == Some(why) && reply.messages.is_empty()
 }
 
-/// Somebody who watches, and what was told so far.
+/// A watcher, and the events that it has received.
 struct Watcher {
     role: Role,
     about: String,
-    /// The locks of which parts it shall hear of.
-    expects: Vec<Part>,
+    /// Parts of the site whose events the watcher must receive.
+    expects: Vec<LockGroup>,
     heard: Arc<Mutex<Vec<WatchLocksResponse>>>,
 }
 
@@ -46,12 +46,14 @@ impl Watcher {
         heard.clone()
     }
 
-    /// Of which parts it has heard of a lock of such a name.
+    /// Returns the parts with an event for a lock whose name contains `name`.
     fn parts(&self, name: &str) -> BTreeSet<String> {
         let heard = self.heard().into_iter();
         let locks = heard.filter_map(|event| event.subject?.target);
         let locks = locks.filter(|lock| lock.name.contains(name));
-        locks.map(|lock| format!("{:?}", Part::of(&lock))).collect()
+        locks
+            .map(|lock| format!("{:?}", LockGroup::group_of(&lock)))
+            .collect()
     }
 
     fn expected(&self) -> BTreeSet<String> {
@@ -61,15 +63,19 @@ impl Watcher {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_its_caller_may_find() {
-    let site = Site::start(roles(scale() >= 1.0)).await;
+async fn a_watch_sends_only_events_that_its_caller_may_list() {
+    let fixture = MatrixFixture::start(roles(scale() >= 1.0)).await;
     let watch = entry("InspectionService.WatchLocks");
     let mut reading = JoinSet::new();
     let (mut watchers, mut refused) = (Vec::new(), 0);
-    for role in &site.roles {
+    for role in &fixture.roles {
         for (way, text) in filters(&watch) {
-            let about = format!("{} {:?} {text}", role.name, way.as_ref().map(Way::field));
-            match watching(&site, (&watch, way.as_ref()), role, &text, &mut reading).await {
+            let about = format!(
+                "{} {:?} {text}",
+                role.name,
+                way.as_ref().map(LockPath::last_field)
+            );
+            match watching(&fixture, (&watch, way.as_ref()), role, &text, &mut reading).await {
                 Ok(heard) => watchers.push(Watcher {
                     role: role.clone(),
                     about,
@@ -77,7 +83,10 @@ async fn a_watch_tells_what_its_caller_may_find() {
                     heard,
                 }),
                 Err(reply) => {
-                    assert!(!role.may_somewhere(Verb::List), "{about}: {reply:?}");
+                    assert!(
+                        !role.has_permission_anywhere(Permission::List),
+                        "{about}: {reply:?}"
+                    );
                     assert!(refuses(role, &reply), "{about}: {reply:?}");
                     refused += 1;
                 }
@@ -91,12 +100,12 @@ async fn a_watch_tells_what_its_caller_may_find() {
     let mut probes = 0;
     until("the broker beside tells what it does", async || {
         probes += 1;
-        happens(&site, &format!("canary-probe-{probes}-")).await;
+        happens(&fixture, &format!("canary-probe-{probes}-")).await;
         all_hear("canary-probe").then_some(())
     })
     .await;
-    happens(&site, "canary-event-").await;
-    happens(&site, "canary-marker-").await;
+    happens(&fixture, "canary-event-").await;
+    happens(&fixture, "canary-marker-").await;
     until("everybody has heard the last", async || {
         all_hear("canary-marker").then_some(())
     })
@@ -111,21 +120,21 @@ async fn a_watch_tells_what_its_caller_may_find() {
         );
         for event in watcher.heard() {
             events += usize::from(event.subject.is_some());
-            shows_no_more(&site, watcher, &event);
+            shows_no_more(&fixture, watcher, &event);
         }
     }
     assert!(refused > 0 && events > 0);
-    figures(&format!(
+    print_figures(&format!(
         "authorization: watches: watchers={} refused={refused} events={events} leaks=0",
         watchers.len()
     ));
 }
 
-/// No filter, and every text that the ways of a watch can have.
-fn filters(watch: &Entry) -> Vec<(Option<Way>, String)> {
+/// Returns no filter, and every filter value for each field of a watch.
+fn filters(watch: &ApiEntry) -> Vec<(Option<LockPath>, String)> {
     let mut filters = vec![(None, String::new())];
-    for way in watch.ways() {
-        let texts: &[&str] = match way.field() {
+    for way in watch.lock_paths() {
+        let texts: &[&str] = match way.last_field() {
             "namespace" => &["vault", "default", "open"],
             "name_prefix" => &["canary-", "closed/canary-", "shared/"],
             "resume_token" => &["1"],
@@ -137,45 +146,47 @@ fn filters(watch: &Entry) -> Vec<(Option<Way>, String)> {
     filters
 }
 
-fn expected(role: &Role, way: Option<&Way>, text: &str) -> Vec<Part> {
-    let passes = |part: &Part| {
+fn expected(role: &Role, way: Option<&LockPath>, text: &str) -> Vec<LockGroup> {
+    let passes = |part: &LockGroup| {
         let lock = part.lock("canary-");
-        match way.map(Way::field) {
+        match way.map(LockPath::last_field) {
             Some("namespace") => lock.namespace == text,
             Some("name_prefix") => lock.name.starts_with(text),
             Some(_) | None => true,
         }
     };
-    let parts = PARTS.into_iter().filter(|part| role.may(Verb::List, *part));
+    let parts = LOCK_GROUPS
+        .into_iter()
+        .filter(|part| role.has_permission(Permission::List, *part));
     parts.filter(passes).collect()
 }
 
 async fn watching(
-    site: &Site,
-    (watch, way): (&Entry, Option<&Way>),
+    fixture: &MatrixFixture,
+    (watch, way): (&ApiEntry, Option<&LockPath>),
     role: &Role,
     text: &str,
     reading: &mut JoinSet<()>,
 ) -> Result<Arc<Mutex<Vec<WatchLocksResponse>>>, Reply> {
-    let sample = Sample {
+    let sample = FieldValues {
         text: text.to_owned(),
-        ..Sample::default()
+        ..FieldValues::default()
     };
-    let filled = fill(watch, way, &sample).bytes;
-    let line = site.line(role);
-    let (asks, asked) = mpsc::channel(1);
-    asks.send(filled.clone()).await.expect("there is room");
-    drop(asks);
-    let opened = open(
+    let filled = build_request(watch, way, &sample).bytes;
+    let line = fixture.connection_of(role);
+    let (requests, outgoing) = mpsc::channel(1);
+    requests.send(filled.clone()).await.expect("there is room");
+    drop(requests);
+    let opened = open_call(
         &line.api,
         &watch.path(),
         line.authorization.as_deref(),
-        asked,
+        outgoing,
     )
     .await;
     let Ok((mut told, _)) = opened else {
-        // Once more, for all that comes back.
-        return Err(line.ask(watch, filled).await);
+        // The request is repeated to obtain the complete reply.
+        return Err(line.call_entry(watch, filled).await);
     };
     let heard = Arc::<Mutex<Vec<WatchLocksResponse>>>::default();
     let keeps = Arc::clone(&heard);
@@ -191,20 +202,22 @@ async fn watching(
     Ok(heard)
 }
 
-/// One grant in each part.
-async fn happens(site: &Site, name: &str) {
-    for part in PARTS {
+/// Acquires one lock in each part.
+async fn happens(fixture: &MatrixFixture, name: &str) {
+    for part in LOCK_GROUPS {
         let lock: LockRef = part.lock(&format!("{name}{part:?}"));
-        let request = acquire(target(&lock), owner(&format!("canary-owner-{part:?}")));
-        let taken: Result<AcquireResponse, _> = site.aside().call(ACQUIRE, &request).await;
-        taken.expect("it is free");
+        let request = acquire_request(target(&lock), owner(&format!("canary-owner-{part:?}")));
+        let result: Result<AcquireResponse, _> = fixture.observer().call(ACQUIRE, &request).await;
+        result.expect("it is free");
     }
 }
 
-fn shows_no_more(site: &Site, watcher: &Watcher, event: &WatchLocksResponse) {
+fn shows_no_more(fixture: &MatrixFixture, watcher: &Watcher, event: &WatchLocksResponse) {
     let about = format!("{}: {event:?}", watcher.about);
-    let reply = Reply::told(event.encode_to_vec());
-    let leak = reply.first_of(&site.hidden(&watcher.role, None)).cloned();
+    let reply = Reply::from_message(event.encode_to_vec());
+    let leak = reply
+        .first_occurring(&fixture.hidden_texts(&watcher.role, None))
+        .cloned();
     assert_eq!(leak, None, "{about}");
     let Some(subject) = &event.subject else {
         return;
@@ -212,10 +225,10 @@ fn shows_no_more(site: &Site, watcher: &Watcher, event: &WatchLocksResponse) {
     let part = subject
         .target
         .as_ref()
-        .and_then(Part::of)
+        .and_then(LockGroup::group_of)
         .expect("a lock of the tests");
     assert!(watcher.expects.contains(&part), "{about}");
-    let observes = watcher.role.may(Verb::Observe, part);
+    let observes = watcher.role.has_permission(Permission::Observe, part);
     assert_eq!(subject.owner.is_some(), observes, "{about}");
     assert_eq!(!subject.lease_id.is_empty(), observes, "{about}");
 }

@@ -1,4 +1,4 @@
-//! AcquireAll through gRPC: what one caller gets, and what is left when it gets nothing.
+//! AcquireAll over gRPC: the leases of one caller, and the state after a failed call.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,12 +12,11 @@ use leasehold_proto::v1::{
     lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::KEY_PREFIX,
-    client::{AcquireCall, Client, channel},
+    broker::{deployment::Deployment, process::KEY_PREFIX},
+    client::unary::{AcquireCall, Client, channel},
     clock::boottime,
-    deployment::Deployment,
-    load::lock_name,
-    status::reason,
+    load::callers::lock_name,
+    status::error_reason,
 };
 
 const TTL: Duration = Duration::from_secs(1);
@@ -51,7 +50,7 @@ async fn all_are_granted_under_one_lease_in_the_order_asked_for() {
     assert_eq!(again.lease.grants[0], held.lease.grants[2]);
     let fewer = client.acquire_all(&names(&["a", "b"]), &call).await;
     let status = fewer.expect_err("another call");
-    assert_eq!(reason(&status), Some(ErrorReason::RequestIdReused));
+    assert_eq!(error_reason(&status), Some(ErrorReason::RequestIdReused));
     client.release(&held).await.expect("the holder");
     for name in ["a", "b", "c"] {
         client.acquire(&alone(name)).await.expect("it is free");
@@ -65,7 +64,7 @@ async fn t26_one_that_is_held_refuses_all_and_leaves_nothing() {
     let wanted = names(&["c", "b", "a"]);
     let status = client.acquire_all(&wanted, &alone("")).await;
     let status = status.expect_err("one is held");
-    assert_eq!(reason(&status), Some(ErrorReason::LockHeld));
+    assert_eq!(error_reason(&status), Some(ErrorReason::LockHeld));
     assert!(status.message().contains("default/b"), "{status:?}");
     for name in ["a", "c"] {
         let free = client.get_lock(name).await.expect("GetLock works");
@@ -74,7 +73,7 @@ async fn t26_one_that_is_held_refuses_all_and_leaves_nothing() {
     let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_millis(200));
     let status = client.acquire_all(&wanted, &waits).await;
     let status = status.expect_err("one is held");
-    assert_eq!(reason(&status), Some(ErrorReason::WaitTimeout));
+    assert_eq!(error_reason(&status), Some(ErrorReason::WaitTimeout));
     let held = client.get_lock("b").await.expect("GetLock works");
     assert_eq!(held.expect("it is held").queue_length, 0);
     let free = client.get_lock("a").await.expect("GetLock works");
@@ -86,11 +85,11 @@ async fn a_unary_call_waits_no_longer_than_its_ttl() {
     let (_deployment, client) = started().await;
     client.acquire(&alone("b")).await.expect("it is free");
     let waits = AcquireCall::new("", TTL, Duration::from_secs(3_600));
-    let begun = boottime();
+    let started_at = boottime();
     let status = client.acquire_all_at(0, &names(&["a", "b"]), &waits).await;
-    let waited = boottime() - begun;
+    let waited = boottime() - started_at;
     assert_eq!(
-        reason(&status.expect_err("one is held")),
+        error_reason(&status.expect_err("one is held")),
         Some(ErrorReason::WaitTimeout)
     );
     assert!(waited >= TTL && waited < 2 * TTL, "{waited:?}");
@@ -103,13 +102,13 @@ async fn a_caller_that_is_gone_leaves_nothing() {
     let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
     let (caller, wanted) = (client.clone(), names(&["a", "b"]));
     let gone = tokio::spawn(async move { caller.acquire_all_at(0, &wanted, &waits).await });
-    client.queued_at(0, "b", 1).await;
+    client.wait_for_queue_length_at(0, "b", 1).await;
     let a = client.get_lock("a").await.expect("GetLock works");
     assert_eq!(a.expect("it is taken").holders.len(), 1);
     gone.abort();
-    client.queued_at(0, "b", 0).await;
+    client.wait_for_queue_length_at(0, "b", 0).await;
     let patient = AcquireCall::new("a", TTL, Duration::from_secs(10));
-    client.acquire(&patient).await.expect("given back");
+    client.acquire(&patient).await.expect("released");
     client.release(&b).await.expect("the holder");
     client.acquire(&alone("b")).await.expect("it is free");
 }
@@ -159,13 +158,14 @@ async fn each_lock_is_taken_in_its_own_mode() {
         target("pool", LockMode::Semaphore, 1, 4),
     ];
     let status = locks.acquire_all(all(&other)).await.expect_err("3 permits");
-    assert_eq!(reason(&status), Some(ErrorReason::LimitMismatch));
+    assert_eq!(error_reason(&status), Some(ErrorReason::LimitMismatch));
     let client = Client::new("observer", &deployment.addrs(), 0);
     let free = client.get_lock("another").await.expect("GetLock works");
     assert_eq!(free, None, "it was rolled back");
 }
 
-/// A drain takes nothing back: the same call goes on at another broker from where it was.
+/// A drain rolls nothing back. The call continues at another broker with its grants and queue
+/// positions.
 #[tokio::test]
 async fn a_call_at_a_draining_broker_goes_on_at_another() {
     let deployment = Deployment::start(2).await;
@@ -177,20 +177,20 @@ async fn a_call_at_a_draining_broker_goes_on_at_another() {
         tokio::spawn(async move { caller.acquire_all_at(at, &wanted, &waits).await })
     };
     let first = open_at(0);
-    client.queued_at(1, "b", 1).await;
+    client.wait_for_queue_length_at(1, "b", 1).await;
     deployment.brokers[0].terminate();
     let status = first.await.expect("no panic").expect_err("it drains");
-    assert_eq!(reason(&status), Some(ErrorReason::Draining));
+    assert_eq!(error_reason(&status), Some(ErrorReason::Draining));
     let held = client.get_lock_at(1, "a").await.expect("it is held");
     let second = open_at(1);
-    client.queued_at(1, "b", 1).await;
+    client.wait_for_queue_length_at(1, "b", 1).await;
     client.release(&b).await.expect("the holder");
     let both = second.await.expect("no panic").expect("both are free");
     let token = both.lease.grants[0].fencing_token;
     assert_eq!(token, held.holders[0].fencing_token, "it was kept");
 }
 
-/// All or none: what was granted first is asked for again after the last grant.
+/// AcquireAll is atomic: the locks that were granted first are renewed after the last grant.
 #[tokio::test]
 async fn a_lock_that_is_lost_meanwhile_fails_the_whole_call() {
     let (deployment, client) = started().await;
@@ -198,13 +198,13 @@ async fn a_lock_that_is_lost_meanwhile_fails_the_whole_call() {
     let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
     let (caller, wanted) = (client.clone(), names(&["a", "b"]));
     let call = tokio::spawn(async move { caller.acquire_all_at(0, &wanted, &waits).await });
-    client.queued_at(0, "b", 1).await;
+    client.wait_for_queue_length_at(0, "b", 1).await;
     let record = format!("{KEY_PREFIX}{{default:a}}");
     let mut redis = deployment.redis.connect().await;
     assert_eq!(redis.must(&["DEL", &record]).await.integer(), 1);
     client.release(&b).await.expect("the holder");
     let status = call.await.expect("no panic").expect_err("a is lost");
-    assert_eq!(reason(&status), Some(ErrorReason::LeaseNotFound));
+    assert_eq!(error_reason(&status), Some(ErrorReason::LeaseNotFound));
     let free = client.get_lock("b").await.expect("GetLock works");
     assert_eq!(free, None, "it was rolled back");
 }
@@ -224,7 +224,7 @@ async fn illegal_targets_are_named() {
     ] {
         let status = client.acquire_all(&wanted, &alone("")).await;
         let status = status.expect_err("illegal");
-        assert_eq!(reason(&status), Some(ErrorReason::InvalidField));
+        assert_eq!(error_reason(&status), Some(ErrorReason::InvalidField));
         assert!(status.message().contains(said), "{}", status.message());
     }
 }

@@ -1,17 +1,18 @@
-//! What answers beside the API: reflection, and the library where it cannot read a message.
+//! Behavior outside of the API's own code: reflection, and messages that the gRPC library cannot
+//! decode.
 
 use http::uri::PathAndQuery;
 use leasehold_proto::v1::{
     AcquireResponse, GetLockRequest, Heartbeat, inspection_service_client::InspectionServiceClient,
 };
-use leasehold_tests::in_process::InProcess;
+use leasehold_tests::broker::in_process::InProcessBroker;
 use tonic::{Code, Request, client::Grpc};
 use tonic_prost::ProstCodec;
 use tonic_reflection::pb::{v1, v1alpha};
 
 #[tokio::test]
 async fn reflection_lists_the_services() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
     let request = v1::ServerReflectionRequest {
         host: String::new(),
@@ -50,11 +51,11 @@ async fn reflection_lists_the_services() {
 
 #[tokio::test]
 async fn a_message_that_cannot_be_decoded_is_the_librarys_internal_error() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut grpc = Grpc::new(broker.channel());
     grpc.ready().await.expect("a connection");
     let path = PathAndQuery::from_static("/leasehold.v1.LockService/Acquire");
-    // Field 1 is a number here and a message there.
+    // Field 1 is a number in this message, but a message in `AcquireRequest`.
     let codec = ProstCodec::<Heartbeat, AcquireResponse>::default();
     let sent = Request::new(Heartbeat { sequence: 7 });
     let status = grpc
@@ -67,7 +68,7 @@ async fn a_message_that_cannot_be_decoded_is_the_librarys_internal_error() {
 
 #[tokio::test]
 async fn a_message_over_64_kib_is_refused_unread() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut inspection = InspectionServiceClient::new(broker.channel());
     let request = GetLockRequest {
         name: "x".repeat(65 * 1_024),

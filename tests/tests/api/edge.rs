@@ -1,4 +1,5 @@
-//! The edge through a real socket: what is refused, with which words, and what answers beside it.
+//! Validation at the API over a real socket: rejections and their messages, and other services on
+//! the listener.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use leasehold_proto::v1::{
     LockTarget, Owner, ReleaseRequest, RenewRequest,
     inspection_service_client::InspectionServiceClient, lock_service_client::LockServiceClient,
 };
-use leasehold_tests::{in_process::InProcess, status::reason};
+use leasehold_tests::{broker::in_process::InProcessBroker, status::error_reason};
 use prost::Message as _;
 use tonic::{Code, Request, Status, transport::Channel};
 use tonic_types::StatusExt as _;
@@ -37,7 +38,7 @@ fn valid(name: &str) -> AcquireRequest {
 
 fn fields(status: &Status) -> Vec<String> {
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    assert_eq!(reason(status), Some(ErrorReason::InvalidField));
+    assert_eq!(error_reason(status), Some(ErrorReason::InvalidField));
     assert!(
         status.details().len() < 4_096,
         "{} bytes",
@@ -54,7 +55,7 @@ fn fields(status: &Status) -> Vec<String> {
         .collect()
 }
 
-/// Changes a legal request and returns the fields that the broker names.
+/// Changes a valid request and returns the fields that the broker rejects.
 async fn wrong(locks: &mut Locks, change: impl FnOnce(&mut AcquireRequest)) -> Vec<String> {
     let mut request = valid("a-lock");
     change(&mut request);
@@ -76,7 +77,7 @@ fn owner(request: &mut AcquireRequest) -> &mut Owner {
 
 #[tokio::test]
 async fn each_illegal_field_of_acquire_is_named() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     assert_eq!(wrong(locks, |r| r.target = None).await, ["target"]);
     assert_eq!(wrong(locks, |r| r.owner = None).await, ["owner"]);
@@ -123,7 +124,7 @@ async fn each_illegal_field_of_acquire_is_named() {
 
 #[tokio::test]
 async fn illegal_times_are_named() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     for (seconds, nanos) in [
         (0, 0),
@@ -159,7 +160,7 @@ async fn illegal_times_are_named() {
 
 #[tokio::test]
 async fn eight_violations_are_listed_and_nothing_is_written() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let long_keys = (0..2).map(|n| (format!("{n:02}{}", "\"".repeat(100)), String::new()));
     let named = wrong(locks, |r| {
@@ -200,8 +201,8 @@ async fn eight_violations_are_listed_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_lease_must_come_back_as_it_was_received() {
-    let broker = InProcess::start().await;
+async fn a_lease_must_be_presented_as_it_was_received() {
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let bare = |lease| ReleaseRequest {
         lease,
@@ -261,7 +262,7 @@ async fn a_lease_must_come_back_as_it_was_received() {
         .await
         .expect_err("a forged token");
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert_eq!(reason(&status), Some(ErrorReason::NotHolder));
+    assert_eq!(error_reason(&status), Some(ErrorReason::NotHolder));
     let again = locks
         .release(bare(Some(held.clone())))
         .await
@@ -273,8 +274,8 @@ async fn a_lease_must_come_back_as_it_was_received() {
 }
 
 #[tokio::test]
-async fn a_held_lock_tells_who_is_in_the_way() {
-    let broker = InProcess::start().await;
+async fn a_rejection_of_a_held_lock_names_its_holder() {
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let mut request = valid("{a} %b 订单");
     owner(&mut request).reason = "ü".repeat(256);
@@ -291,14 +292,14 @@ async fn a_held_lock_tells_who_is_in_the_way() {
     assert_eq!(lease.expect("a lease").ttl, duration(60, 0), "clamped");
     let status = locks.acquire(valid("{a} %b 订单")).await.expect_err("held");
     assert_eq!(
-        (status.code(), reason(&status)),
+        (status.code(), error_reason(&status)),
         (Code::Aborted, Some(ErrorReason::LockHeld))
     );
     assert!(status.get_details_retry_info().is_some());
     let mut waiting = valid("{a} %b 订单");
     waiting.wait_timeout = duration(0, 1);
     let status = locks.acquire(waiting).await.expect_err("held");
-    assert_eq!(reason(&status), Some(ErrorReason::WaitTimeout));
+    assert_eq!(error_reason(&status), Some(ErrorReason::WaitTimeout));
     let details = tonic_types::pb::Status::decode(status.details()).expect("a google.rpc.Status");
     let packed = details
         .details
@@ -312,15 +313,16 @@ async fn a_held_lock_tells_who_is_in_the_way() {
     locks.acquire(reused.clone()).await.expect("a free lock");
     reused.ttl = duration(20, 0);
     let status = locks.acquire(reused).await.expect_err("other arguments");
-    assert_eq!(reason(&status), Some(ErrorReason::RequestIdReused));
+    assert_eq!(error_reason(&status), Some(ErrorReason::RequestIdReused));
     broker.stop().await;
 }
 
-/// On a busy machine an answer may arrive after the deadline. The client then reports the deadline itself.
+/// On a busy machine a response may arrive after the deadline. The client then reports the exceeded
+/// deadline.
 #[tokio::test]
 async fn a_wait_ends_before_the_deadline_of_the_call() {
     const DEADLINE: Duration = Duration::from_millis(600);
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     locks.acquire(valid("a-lock")).await.expect("a free lock");
     let mut answers = 0;
@@ -332,7 +334,7 @@ async fn a_wait_ends_before_the_deadline_of_the_call() {
         request.set_timeout(DEADLINE);
         let started = tokio::time::Instant::now();
         let status = locks.acquire(request).await.expect_err("held");
-        if reason(&status) == Some(ErrorReason::WaitTimeout) {
+        if error_reason(&status) == Some(ErrorReason::WaitTimeout) {
             assert!(started.elapsed() < DEADLINE);
             answers += 1;
             break;

@@ -1,4 +1,4 @@
-//! ForceReleaseLease as operators, holders and waiters see it.
+//! ForceReleaseLease from the view of operators, holders and waiters.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -12,13 +12,15 @@ use leasehold_proto::v1::{
     hold_response::Message as Response,
 };
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::in_process::InProcessBroker,
+    client::{
+        operator::{REASON, force_release, force_release_request, unsafe_force_release_request},
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    in_process::InProcess,
-    operator::{WHY, force, request, unsafely},
-    status::reason,
-    stream_client::StreamClient,
-    time_left::expiry,
+    load::store_expiry::store_expiry,
+    status::error_reason,
     until::until,
 };
 use tokio::time::{sleep, timeout};
@@ -26,9 +28,9 @@ use tonic::Code;
 
 const TTL: Duration = Duration::from_secs(4);
 const WAIT: Duration = Duration::from_secs(30);
-/// How soon a holder that can be reached hears of it.
+/// Time within which a connected holder receives the revocation.
 const HEARD_WITHIN: Duration = Duration::from_millis(500);
-/// A stream takes 20 heartbeats a second.
+/// Heartbeat interval, within the limit of 20 heartbeats per second on a stream.
 const BEAT: Duration = Duration::from_millis(60);
 const LOCK: &str = "a";
 
@@ -44,26 +46,28 @@ fn seconds(seconds: u64) -> prost_types::Duration {
 }
 
 #[tokio::test]
-async fn a_holder_is_asked_first_and_told_the_reason() {
-    let broker = InProcess::start().await;
+async fn a_holder_is_asked_to_release_first_and_receives_the_reason() {
+    let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
     let call = stream.acquire(&now(LOCK), 1).await;
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     let asked = ForceReleaseLeaseRequest {
         grace: Some(seconds(2)),
-        ..request(LOCK, &lease.lease_id)
+        ..force_release_request(LOCK, &lease.lease_id)
     };
-    force(broker.admin, asked).await.expect("it is held");
-    let told = stream.heard(|message| match message {
-        Response::ReleaseRequested(told) => Some(told),
+    force_release(broker.admin, asked)
+        .await
+        .expect("it is held");
+    let notice = stream.wait_for(|message| match message {
+        Response::ReleaseRequested(notice) => Some(notice),
         _ => None,
     });
-    let told = told.await;
-    assert_eq!(told.lease_id, lease.lease_id);
-    assert_eq!(told.grace, Some(seconds(2)));
-    assert!(told.message.contains(WHY), "{}", told.message);
+    let notice = notice.await;
+    assert_eq!(notice.lease_id, lease.lease_id);
+    assert_eq!(notice.grace, Some(seconds(2)));
+    assert!(notice.message.contains(REASON), "{}", notice.message);
     let sequence = stream.heartbeat().await;
-    let ack = stream.heard(|message| match message {
+    let ack = stream.wait_for(|message| match message {
         Response::Ack(ack) if ack.sequence == sequence => Some(ack),
         _ => None,
     });
@@ -73,10 +77,10 @@ async fn a_holder_is_asked_first_and_told_the_reason() {
     let ended = async || {
         sleep(BEAT).await;
         stream.heartbeat().await;
-        let heard = stream.heard(|message| match message {
+        let heard = stream.wait_for(|message| match message {
             Response::Ended(ended) => Some(Some(ended)),
             Response::Ack(_) => Some(None),
-            Response::ReleaseRequested(again) => panic!("told twice: {again:?}"),
+            Response::ReleaseRequested(again) => panic!("notified twice: {again:?}"),
             _ => None,
         });
         heard.await
@@ -84,53 +88,53 @@ async fn a_holder_is_asked_first_and_told_the_reason() {
     let mut ended = ended;
     let ended = until("the end of its grace", async || ended().await).await;
     assert_eq!(ended.reason(), LeaseEndReason::Revoked);
-    assert!(ended.message.contains(WHY), "{}", ended.message);
+    assert!(ended.message.contains(REASON), "{}", ended.message);
     drop(stream);
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn a_holder_without_a_stream_is_told_when_it_renews() {
-    let broker = InProcess::start().await;
+async fn a_holder_without_a_stream_is_notified_when_it_renews() {
+    let broker = InProcessBroker::start().await;
     let client = Client::new("job", &[broker.api], 0);
     let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
-    let call = request(LOCK, &held.lease.lease_id);
-    let taken = force(broker.admin, call).await.expect("it is held");
+    let call = force_release_request(LOCK, &held.lease.lease_id);
+    let taken = force_release(broker.admin, call).await.expect("it is held");
     let owner = taken.holder.and_then(|holder| holder.owner);
     assert_eq!(owner.expect("an owner").id, "job");
-    // A lease that is revoked in the millisecond of its grant is over in the next.
+    // A lease that is revoked in the millisecond of its grant ends in the next millisecond.
     let refused = until("a refusal", async || client.renew_at(0, &held).await.err()).await;
     assert_eq!(refused.code(), Code::Aborted);
-    assert_eq!(reason(&refused), Some(ErrorReason::LeaseRevoked));
-    assert!(refused.message().contains(WHY), "{}", refused.message());
+    assert_eq!(error_reason(&refused), Some(ErrorReason::LeaseRevoked));
+    assert!(refused.message().contains(REASON), "{}", refused.message());
     let next = client.acquire_at(0, &now(LOCK)).await;
     assert_eq!(
-        reason(&next.expect_err("still held")),
+        error_reason(&next.expect_err("still held")),
         Some(ErrorReason::LockHeld)
     );
-    client.release_at(0, &held).await.expect("given back");
+    client.release_at(0, &held).await.expect("released");
     let next = client.acquire_at(0, &now(LOCK)).await;
     assert!(next.expect("free at once").token() > held.token());
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_only_asked_for_is_not_done_and_a_repeat_is_safe() {
-    let broker = InProcess::start().await;
+async fn a_dry_run_changes_nothing_and_a_repeat_is_safe() {
+    let broker = InProcessBroker::start().await;
     let client = Client::new("job", &[broker.api], 0);
     let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
     let lease_id = &held.lease.lease_id;
     let look = ForceReleaseLeaseRequest {
         validate_only: true,
-        ..unsafely(LOCK, lease_id)
+        ..unsafe_force_release_request(LOCK, lease_id)
     };
-    let would = force(broker.admin, look).await.expect("it is held");
+    let would = force_release(broker.admin, look).await.expect("it is held");
     assert_eq!(would.holder.expect("a holder").fencing_token, held.token());
     client.renew_at(0, &held).await.expect("nothing was done");
-    force(broker.admin, unsafely(LOCK, lease_id))
+    force_release(broker.admin, unsafe_force_release_request(LOCK, lease_id))
         .await
         .expect("done");
-    let again = force(broker.admin, unsafely(LOCK, lease_id))
+    let again = force_release(broker.admin, unsafe_force_release_request(LOCK, lease_id))
         .await
         .expect("done before");
     let gone = again.holder.expect("named");
@@ -139,7 +143,7 @@ async fn what_is_only_asked_for_is_not_done_and_a_repeat_is_safe() {
         (lease_id.as_str(), 0)
     );
     let next = client.acquire_at(0, &now(LOCK)).await.expect("free now");
-    force(broker.admin, unsafely(LOCK, lease_id))
+    force_release(broker.admin, unsafe_force_release_request(LOCK, lease_id))
         .await
         .expect("done before");
     client
@@ -150,18 +154,18 @@ async fn what_is_only_asked_for_is_not_done_and_a_repeat_is_safe() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_away_says_why() {
-    let broker = InProcess::start().await;
+async fn a_rejected_force_release_names_its_reason() {
+    let broker = InProcessBroker::start().await;
     let client = Client::new("job", &[broker.api], 0);
     let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
     let lease_id = held.lease.lease_id.clone();
     client.release_at(0, &held).await.expect("the holder");
-    let released = force(broker.admin, request(LOCK, &lease_id))
+    let released = force_release(broker.admin, force_release_request(LOCK, &lease_id))
         .await
         .expect_err("over");
-    assert_eq!(reason(&released), Some(ErrorReason::LeaseExpired));
+    assert_eq!(error_reason(&released), Some(ErrorReason::LeaseExpired));
     assert!(
-        released.message().contains("was given back"),
+        released.message().contains("was already released"),
         "{}",
         released.message()
     );
@@ -170,9 +174,11 @@ async fn what_cannot_be_taken_away_says_why() {
             namespace: String::new(),
             name: "another".to_owned(),
         }),
-        ..request(LOCK, &lease_id)
+        ..force_release_request(LOCK, &lease_id)
     };
-    let unknown = force(broker.admin, elsewhere).await.expect_err("not there");
+    let unknown = force_release(broker.admin, elsewhere)
+        .await
+        .expect_err("not there");
     assert_eq!(unknown.code(), Code::NotFound);
     assert!(
         unknown.message().contains("does not hold"),
@@ -189,7 +195,9 @@ async fn what_cannot_be_taken_away_says_why() {
         unsafe_now: true,
         validate_only: false,
     };
-    let illegal = force(broker.admin, illegal).await.expect_err("all wrong");
+    let illegal = force_release(broker.admin, illegal)
+        .await
+        .expect_err("all wrong");
     assert_eq!(illegal.code(), Code::InvalidArgument);
     for field in ["lock", "lease_id", "reason", "and 3 more"] {
         assert!(
@@ -203,38 +211,38 @@ async fn what_cannot_be_taken_away_says_why() {
 
 #[tokio::test]
 async fn the_other_locks_of_the_lease_are_renewed_no_more() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
     let call = stream.acquire_all(&[LOCK, "b"], &now(LOCK)).await;
-    let lease = stream.granted(call).await;
-    force(broker.admin, request(LOCK, &lease.lease_id))
+    let lease = stream.expect_granted(call).await;
+    force_release(broker.admin, force_release_request(LOCK, &lease.lease_id))
         .await
         .expect("it is held");
-    let told = stream.heard(ended).await;
-    assert_eq!(told.reason(), LeaseEndReason::Revoked);
+    let notice = stream.wait_for(ended).await;
+    assert_eq!(notice.reason(), LeaseEndReason::Revoked);
     let client = Client::new("next", &[broker.api], 0);
     let other = AcquireCall::new("b", TTL, WAIT);
     let asked = boottime();
     client.acquire_at(0, &other).await.expect("its turn");
-    assert!(boottime() - asked <= expiry(TTL) + HEARD_WITHIN);
+    assert!(boottime() - asked <= store_expiry(TTL) + HEARD_WITHIN);
     drop(stream);
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn one_that_is_taken_as_soon_as_it_is_granted_is_told() {
-    let broker = InProcess::start().await;
+async fn a_lease_revoked_directly_after_its_grant_is_reported() {
+    let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
     for round in 0..100 {
         let lock = format!("lock {round}");
         let call = stream.acquire(&now(&lock), 1).await;
-        let lease = stream.granted(call).await;
-        force(broker.admin, request(&lock, &lease.lease_id))
+        let lease = stream.expect_granted(call).await;
+        force_release(broker.admin, force_release_request(&lock, &lease.lease_id))
             .await
             .expect("it is held");
-        let told = timeout(TTL, stream.heard(ended)).await;
-        let told = told.unwrap_or_else(|_| panic!("{lock}: nothing is told"));
-        assert_eq!(told.reason(), LeaseEndReason::Revoked);
+        let notice = timeout(TTL, stream.wait_for(ended)).await;
+        let notice = notice.unwrap_or_else(|_| panic!("{lock}: no notification"));
+        assert_eq!(notice.reason(), LeaseEndReason::Revoked);
     }
     drop(stream);
     broker.stop().await;

@@ -1,4 +1,4 @@
-//! ListLocks through a real socket: pages, their tokens, what narrows a list, and what is refused.
+//! ListLocks over a real socket: pages, page tokens, filters and rejections.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,12 +8,16 @@ use leasehold_proto::v1::{
     lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
-    client::{AcquireCall, Client, Held, listing::names_on},
-    in_process::InProcess,
-    redis_server::RedisServer,
-    refusing::{Refusing, names},
-    status::reason,
+    broker::{
+        in_process::InProcessBroker,
+        process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    },
+    client::unary::{AcquireCall, Client, HeldLease, listing::names_on_pages},
+    redis::{
+        rejecting_fixture::{RejectingRedisFixture, numbered_names},
+        server::RedisServer,
+    },
+    status::error_reason,
 };
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -23,8 +27,8 @@ const TTL: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 16;
 const MAX_REPLY: usize = 256 * 1_024;
 
-/// Holds these locks.
-async fn hold(client: &Client, names: &[String]) -> Vec<Held> {
+/// Acquires these locks.
+async fn hold(client: &Client, names: &[String]) -> Vec<HeldLease> {
     let acquire = |name| {
         let call = AcquireCall::new(name, TTL, Duration::ZERO);
         async move { client.acquire_at(0, &call).await.expect("it is free") }
@@ -45,11 +49,11 @@ fn list(page_size: i32) -> ListLocksRequest {
     }
 }
 
-/// The fields that a refusal names, and what it says of the first.
+/// Returns the fields that a rejection names, and the description of the first one.
 fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Vec<String>, String) {
     let status = answer.expect_err("it is refused");
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    assert_eq!(reason(&status), Some(ErrorReason::InvalidField));
+    assert_eq!(error_reason(&status), Some(ErrorReason::InvalidField));
     let details = status.get_error_details();
     let fields = &details.bad_request().expect("fields").field_violations;
     let named = fields.iter().map(|field| field.field.clone()).collect();
@@ -59,24 +63,31 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Vec<String>, Strin
 fn is_refused_token<T: std::fmt::Debug>(answer: Result<T, Status>) {
     let (fields, why) = refused(answer);
     assert_eq!(fields, ["page_token"]);
-    assert!(why.contains("begin again with the first page"), "{why}");
+    assert!(why.contains("start again with the first page"), "{why}");
 }
 
-/// A broker on a Redis of its own.
-async fn on_redis(env: &[(&str, &str)]) -> Refusing {
-    Refusing::start_with(RedisServer::start().await, env).await
+/// Starts a broker on a separate Redis.
+async fn on_redis(env: &[(&str, &str)]) -> RejectingRedisFixture {
+    RejectingRedisFixture::start_with(RedisServer::start().await, env).await
 }
 
 async fn is_paged(client: &Client) {
-    let held = hold(client, &names("n", 60)).await;
+    let held = hold(client, &numbered_names("n", 60)).await;
     let waiting = AcquireCall::new("n-7", TTL, TTL);
-    let _waits = client.open_at(0, &waiting);
-    client.queued_at(0, "n-7", 1).await;
+    let _waits = client.start_acquire_at(0, &waiting);
+    client.wait_for_queue_length_at(0, "n-7", 1).await;
     for size in [1, 7, 1_000] {
         let pages = client.pages(&list(size)).await.expect("pages");
-        let most = pages.iter().map(|page| page.locks.len()).max();
-        assert!(most <= usize::try_from(size).ok(), "{most:?} of {size}");
-        assert_eq!(names_on(&pages), sorted(names("n", 60)), "pages of {size}");
+        let longest_page = pages.iter().map(|page| page.locks.len()).max();
+        assert!(
+            longest_page <= usize::try_from(size).ok(),
+            "{longest_page:?} of {size}"
+        );
+        assert_eq!(
+            names_on_pages(&pages),
+            sorted(numbered_names("n", 60)),
+            "pages of {size}"
+        );
         let shown = pages.iter().flat_map(|page| &page.locks);
         let lines: i32 = shown.map(|lock| lock.queue_length).sum();
         assert_eq!(lines, 1);
@@ -94,22 +105,22 @@ async fn is_paged(client: &Client) {
 
 #[tokio::test]
 async fn a_list_is_paged_to_its_end_with_any_size_of_pages() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     is_paged(&Client::new("lister", &[broker.api], 0)).await;
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn a_list_is_paged_to_its_end_on_redis() {
-    let site = on_redis(&[]).await;
-    is_paged(&site.client).await;
+    let fixture = on_redis(&[]).await;
+    is_paged(&fixture.client).await;
 }
 
 #[tokio::test]
 async fn the_size_of_a_page_is_a_hundred_and_a_thousand_at_most() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("lister", &[broker.api], 0);
-    hold(&client, &names("n", 1_020)).await;
+    hold(&client, &numbered_names("n", 1_020)).await;
     for (size, full) in [(0, 100), (1_000, 1_000), (i32::MAX, 1_000)] {
         let page = client.page_at(0, &list(size)).await.expect("a page");
         assert_eq!(page.locks.len(), full, "{size}");
@@ -120,7 +131,7 @@ async fn the_size_of_a_page_is_a_hundred_and_a_thousand_at_most() {
 
 #[tokio::test]
 async fn each_illegal_field_of_a_list_is_named() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("lister", &[broker.api], 0);
     let wrong = ListLocksRequest {
         namespace: "Upper".to_owned(),
@@ -143,9 +154,9 @@ async fn each_illegal_field_of_a_list_is_named() {
     broker.stop().await;
 }
 
-/// A token leads on with the filters of its list alone, and only as it was given.
+/// Asserts that a page token works only with the filters of its list, and only unchanged.
 async fn tokens_are_checked(client: &Client) {
-    hold(client, &names("n", 5)).await;
+    hold(client, &numbered_names("n", 5)).await;
     let first = ListLocksRequest {
         namespace: "default".to_owned(),
         name_prefix: "n".to_owned(),
@@ -195,29 +206,29 @@ async fn tokens_are_checked(client: &Client) {
 }
 
 #[tokio::test]
-async fn a_token_leads_on_only_as_it_was_given() {
-    let broker = InProcess::start().await;
+async fn a_page_token_works_only_unchanged() {
+    let broker = InProcessBroker::start().await;
     tokens_are_checked(&Client::new("caller", &[broker.api], 0)).await;
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn a_token_of_redis_leads_on_only_as_it_was_given() {
+async fn a_page_token_of_redis_works_only_unchanged() {
     tokens_are_checked(&on_redis(&[]).await.client).await;
 }
 
 #[tokio::test]
-async fn a_token_leads_on_at_any_broker_until_the_server_is_another_one() {
+async fn a_page_token_works_at_any_broker_until_the_server_is_replaced() {
     let mut redis = RedisServer::start_with(&["--appendonly", "yes"]).await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     options.init_store().await;
     let brokers = BrokerProcess::start_many(&options, 3).await;
     let addrs: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();
     let client = Client::new("lister", &addrs, 0);
-    hold(&client, &names("n", 40)).await;
+    hold(&client, &numbered_names("n", 40)).await;
     let pages = client.pages(&list(3)).await.expect("pages");
-    assert_eq!(names_on(&pages), sorted(names("n", 40)));
-    let memory = InProcess::start().await;
+    assert_eq!(names_on_pages(&pages), sorted(numbered_names("n", 40)));
+    let memory = InProcessBroker::start().await;
     let elsewhere = Client::new("lister", &[memory.api], 0);
     let token = |page: usize| ListLocksRequest {
         page_token: pages[page].next_page_token.clone(),
@@ -233,7 +244,7 @@ async fn a_token_leads_on_at_any_broker_until_the_server_is_another_one() {
     memory.stop().await;
 }
 
-/// So many holders of a semaphore whose names and reasons are long.
+/// Acquires a semaphore as `count` holders with long names and reasons.
 async fn crowd(
     client: &mut LockServiceClient<tonic::transport::Channel>,
     name: &str,
@@ -263,7 +274,7 @@ async fn crowd(
 
 #[tokio::test]
 async fn a_page_ends_below_the_largest_reply() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("lister", &[broker.api], 0);
     let mut locks = LockServiceClient::new(broker.channel());
     let crowded: Vec<_> = (0..5).map(|n| format!("{n}{}", "x".repeat(511))).collect();
@@ -271,7 +282,7 @@ async fn a_page_ends_below_the_largest_reply() {
         crowd(&mut locks, name, 100).await;
     }
     let pages = client.pages(&list(1_000)).await.expect("pages");
-    assert_eq!(names_on(&pages), crowded);
+    assert_eq!(names_on_pages(&pages), crowded);
     for page in &pages {
         assert!(page.encoded_len() <= MAX_REPLY, "{}", page.encoded_len());
         for lock in &page.locks {
@@ -283,14 +294,16 @@ async fn a_page_ends_below_the_largest_reply() {
 
 #[tokio::test]
 async fn a_lock_too_large_for_a_reply_is_listed_with_fewer_holders() {
-    let site = on_redis(&[("HTTP2__MAX_REPLY", "8KiB")]).await;
-    let mut locks = LockServiceClient::new(leasehold_tests::client::channel(site.broker.addr()));
-    hold(&site.client, &names("n", 20)).await;
+    let fixture = on_redis(&[("HTTP2__MAX_REPLY", "8KiB")]).await;
+    let mut locks = LockServiceClient::new(leasehold_tests::client::unary::channel(
+        fixture.broker.addr(),
+    ));
+    hold(&fixture.client, &numbered_names("n", 20)).await;
     crowd(&mut locks, "crowded", 30).await;
-    let pages = site.client.pages(&list(1_000)).await.expect("pages");
-    let mut expected = names("n", 20);
+    let pages = fixture.client.pages(&list(1_000)).await.expect("pages");
+    let mut expected = numbered_names("n", 20);
     expected.push("crowded".to_owned());
-    assert_eq!(names_on(&pages), sorted(expected));
+    assert_eq!(names_on_pages(&pages), sorted(expected));
     assert!(pages.iter().all(|page| page.encoded_len() <= 8_192));
     let mut shown = pages.iter().flat_map(|page| &page.locks);
     let crowded = shown
@@ -300,25 +313,43 @@ async fn a_lock_too_large_for_a_reply_is_listed_with_fewer_holders() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_passed_over() {
-    let mut site = on_redis(&[]).await;
-    hold(&site.client, &names("n", 3)).await;
-    let redis = &mut site.raw;
-    redis.must(&["HSET", &Refusing::key("n-1"), "v", "9"]).await;
-    redis.must(&["SET", &Refusing::key("text"), "x"]).await;
+async fn unreadable_records_are_skipped() {
+    let mut fixture = on_redis(&[]).await;
+    hold(&fixture.client, &numbered_names("n", 3)).await;
+    let redis = &mut fixture.raw;
     redis
-        .must(&["HSET", &Refusing::key("alien"), "a", "b"])
+        .must(&["HSET", &RejectingRedisFixture::record_key("n-1"), "v", "9"])
+        .await;
+    redis
+        .must(&["SET", &RejectingRedisFixture::record_key("text"), "x"])
+        .await;
+    redis
+        .must(&[
+            "HSET",
+            &RejectingRedisFixture::record_key("alien"),
+            "a",
+            "b",
+        ])
         .await;
     for key in ["{default:}", "{default", "{:x}", "{a:{}", "x"] {
         let key = format!("{KEY_PREFIX}{key}");
         redis.must(&["HSET", &key, "f", "7"]).await;
     }
-    let pages = site.client.pages(&list(0)).await.expect("pages");
-    assert_eq!(names_on(&pages), ["n-0", "n-2"]);
-    assert_eq!(site.logged("SCHEMA"), 1, "{}", site.broker.log());
-    site.raw.must(&["SCRIPT", "FLUSH"]).await;
-    let pages = site.client.pages(&list(1)).await.expect("pages");
-    assert_eq!(names_on(&pages), ["n-0", "n-2"]);
-    site.is_sound().await;
-    assert!(!site.was_lost(), "{}", site.broker.log());
+    let pages = fixture.client.pages(&list(0)).await.expect("pages");
+    assert_eq!(names_on_pages(&pages), ["n-0", "n-2"]);
+    assert_eq!(
+        fixture.count_log_lines("SCHEMA"),
+        1,
+        "{}",
+        fixture.broker.log()
+    );
+    fixture.raw.must(&["SCRIPT", "FLUSH"]).await;
+    let pages = fixture.client.pages(&list(1)).await.expect("pages");
+    assert_eq!(names_on_pages(&pages), ["n-0", "n-2"]);
+    fixture.assert_healthy().await;
+    assert!(
+        !fixture.has_logged_lost_connection(),
+        "{}",
+        fixture.broker.log()
+    );
 }

@@ -1,4 +1,5 @@
-//! The gRPC API on one broker or several: requests, replies, refusals, quotas, listing and watching.
+//! The gRPC API on one or several brokers: requests, replies, rejections, quotas, listing and
+//! watching.
 
 mod alone {
     mod stalled_store;

@@ -1,4 +1,4 @@
-//! Shared locks, semaphores and the terms of a lease as a caller sees them through gRPC.
+//! Shared locks, semaphores and lease options over gRPC.
 
 #![expect(
     clippy::disallowed_methods,
@@ -11,7 +11,9 @@ use leasehold_proto::v1::{
     inspection_service_client::InspectionServiceClient, lock,
     lock_service_client::LockServiceClient,
 };
-use leasehold_tests::{client::channel, in_process::InProcess, status::reason};
+use leasehold_tests::{
+    broker::in_process::InProcessBroker, client::unary::channel, status::error_reason,
+};
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 
@@ -50,7 +52,7 @@ async fn release(locks: &mut Locks, lease: Lease) {
     locks.release(request).await.expect("the holder");
 }
 
-async fn look(broker: &InProcess) -> Lock {
+async fn look(broker: &InProcessBroker) -> Lock {
     let request = GetLockRequest {
         name: LOCK.to_owned(),
         ..GetLockRequest::default()
@@ -66,12 +68,16 @@ fn shown(lease: &Lease) -> LockTarget {
 
 fn refused(answer: Result<Lease, Status>) -> (Code, Option<ErrorReason>, String) {
     let status = answer.expect_err("a refusal");
-    (status.code(), reason(&status), status.message().to_owned())
+    (
+        status.code(),
+        error_reason(&status),
+        status.message().to_owned(),
+    )
 }
 
 #[tokio::test]
 async fn readers_share_what_a_writer_does_not() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let (read, write) = (
         target(LockMode::Shared, 0, 0),
@@ -105,13 +111,13 @@ async fn readers_share_what_a_writer_does_not() {
 
 #[tokio::test]
 async fn a_semaphore_counts_permits_and_keeps_its_limit() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let semaphore = |permits, limit| target(LockMode::Semaphore, permits, limit);
     let (code, reason, message) = refused(acquire(locks, semaphore(1, 0)).await);
     let mismatch = (Code::FailedPrecondition, Some(ErrorReason::LimitMismatch));
     assert_eq!((code, reason), mismatch);
-    assert!(message.contains("no limit is in use"), "{message}");
+    assert!(message.contains("has no limit"), "{message}");
     let one = acquire(locks, semaphore(0, 3)).await.expect("it is free");
     assert_eq!(shown(&one), semaphore(1, 3));
     acquire(locks, semaphore(2, 0)).await.expect("2 are left");
@@ -142,7 +148,7 @@ fn ms(ms: i32) -> Option<prost_types::Duration> {
 
 #[tokio::test]
 async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let request = AcquireRequest {
         target: Some(target(LockMode::Exclusive, 0, 0)),
@@ -167,20 +173,20 @@ async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
             Err(status) => break status,
         }
     };
-    assert_eq!(reason(&over), Some(ErrorReason::LeaseExpired));
+    assert_eq!(error_reason(&over), Some(ErrorReason::LeaseExpired));
     assert!(over.message().contains("max_hold"), "{}", over.message());
     while look(&broker).await.state() == lock::State::Held {}
     assert_eq!(look(&broker).await.state(), lock::State::Delayed);
     let closed = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
     let closed = closed.expect_err("a closed lock");
-    assert_eq!(reason(&closed), Some(ErrorReason::LockHeld));
+    assert_eq!(error_reason(&closed), Some(ErrorReason::LockHeld));
     assert!(closed.get_details_retry_info().is_some(), "when it opens");
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn an_operator_sets_the_limit() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let lock = Some(LockRef {
         name: LOCK.to_owned(),
@@ -190,7 +196,7 @@ async fn an_operator_sets_the_limit() {
         lock: lock.clone(),
         limit,
     };
-    // On both listeners in `dev`.
+    // In `dev` mode both listeners serve the admin service.
     let mut admin = AdminServiceClient::new(channel(broker.admin));
     let before = admin.set_lock_limit(set(2)).await.expect("it is idle");
     assert_eq!(before.into_inner().previous_limit, 0);
@@ -226,7 +232,7 @@ async fn an_operator_sets_the_limit() {
 
 #[tokio::test]
 async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let mut admin = AdminServiceClient::new(broker.channel());
     let set = |limit| SetLockLimitRequest {
@@ -242,7 +248,7 @@ async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
         .expect("the lock is idle");
     let refused = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
     let refused = refused.expect_err("a semaphore of 7 permits");
-    assert_eq!(reason(&refused), Some(ErrorReason::LimitMismatch));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::LimitMismatch));
     let removed = admin.set_lock_limit(set(0)).await.expect("a limit is set");
     assert_eq!(removed.into_inner().previous_limit, 7);
     for mode in [LockMode::Exclusive, LockMode::Shared] {
@@ -250,7 +256,7 @@ async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
         let lease = lease.expect("the lock has no limit");
         let refused = admin.set_lock_limit(set(7)).await.expect_err("in use");
         assert_eq!(refused.code(), Code::FailedPrecondition);
-        assert_eq!(reason(&refused), Some(ErrorReason::LimitMismatch));
+        assert_eq!(error_reason(&refused), Some(ErrorReason::LimitMismatch));
         let message = refused.message();
         assert!(
             message.ends_with("set the limit when the lock is idle"),
@@ -263,7 +269,7 @@ async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
 
 #[tokio::test]
 async fn illegal_permits_are_named() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     for (target, fields) in [
         (target(LockMode::Exclusive, 1, 0), &["target.permits"][..]),

@@ -1,4 +1,4 @@
-//! What README.md and docs/raw-stubs.md say of grpcurl, done with it.
+//! Examples for grpcurl in `README.md` and `docs/raw-stubs.md`, run with grpcurl.
 
 use std::{
     env, fs,
@@ -10,12 +10,12 @@ use std::{
 };
 
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::in_process::InProcessBroker,
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    in_process::InProcess,
-    proxy::{Mode, Proxy},
-    setup::{folder_of, workspace},
-    temp_dir::TempDir,
+    net::http2_proxy::{Http2Proxy, ProxyMode},
+    process::temp_dir::TempDir,
+    repository::paths::{repository_root, tool_folder},
 };
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
@@ -26,18 +26,18 @@ use tokio::{
 const NAME: &str = "invoices/4711";
 const TTL: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(20);
-/// Tells its token, and works until it is told to stop.
+/// Job script, which prints its fencing token and works until it reads a line.
 const WORK: &str = "#!/bin/sh\necho \"token $1\"\nread -r _\n";
 
 fn page() -> String {
-    fs::read_to_string(workspace().join("docs/raw-stubs.md")).expect("the page")
+    fs::read_to_string(repository_root().join("docs/raw-stubs.md")).expect("the page")
 }
 
-/// With grpcurl where a shell finds it.
+/// Returns a `bash` command with grpcurl in its `PATH`.
 fn bash(arguments: &[&str]) -> Command {
     let mut command = Command::new("bash");
     let path = env::var_os("PATH").unwrap_or_default();
-    let folders = [folder_of("grpcurl")]
+    let folders = [tool_folder("grpcurl")]
         .into_iter()
         .chain(env::split_paths(&path));
     command.env("PATH", env::join_paths(folders).expect("a path"));
@@ -45,7 +45,7 @@ fn bash(arguments: &[&str]) -> Command {
     command
 }
 
-/// A line of the page, sent to this broker.
+/// Runs a line of the page with the address of this broker.
 async fn line(with: &str, broker: SocketAddr) -> Output {
     let page = page();
     let mut lines = page.lines();
@@ -56,16 +56,16 @@ async fn line(with: &str, broker: SocketAddr) -> Output {
     output.expect("a shell that runs")
 }
 
-/// Returns the code block of README.md that calls this method, with the address of `broker`.
+/// Returns the code block of `README.md` that calls this method, with the address of `broker`.
 fn readme_block(method: &str, broker: SocketAddr) -> String {
-    let page = fs::read_to_string(workspace().join("README.md")).expect("README.md");
+    let page = fs::read_to_string(repository_root().join("README.md")).expect("README.md");
     let mut blocks = page.split("```").skip(1).step_by(2);
     let block = blocks.find(|block| block.contains(&format!("leasehold.v1.LockService/{method}")));
     let block = block.unwrap_or_else(|| panic!("README.md has no block with {method}"));
     block.replace("127.0.0.1:7070", &broker.to_string())
 }
 
-/// Runs a script in `dir`, as if it was pasted.
+/// Runs a script in `dir`, as if it was pasted into a shell.
 async fn pasted(script: &str, dir: &Path) -> Output {
     let mut command = bash(&["-c", script]);
     let output = command.current_dir(dir).output().await;
@@ -76,11 +76,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The program of the page, with leases of so many seconds.
+/// The program of the page, with a TTL in seconds.
 struct Job {
     child: Child,
     work: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
+    stdout_lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Job {
@@ -99,27 +99,27 @@ impl Job {
         Self {
             child,
             work: stdin.expect("a pipe"),
-            said: BufReader::new(stdout.expect("a pipe")).lines(),
+            stdout_lines: BufReader::new(stdout.expect("a pipe")).lines(),
         }
     }
 
-    /// Waits until it works; the token that it was given.
-    async fn begun(&mut self) -> i64 {
-        let line = timeout(LIMIT, self.said.next_line()).await;
+    /// Waits until the program has started its work and returns its fencing token.
+    async fn started_at(&mut self) -> i64 {
+        let line = timeout(LIMIT, self.stdout_lines.next_line()).await;
         let line = line.expect("it begins in time").expect("a pipe");
         let line = line.expect("it begins");
         let token = line.strip_prefix("token ").map(str::parse);
         token.expect("it says its token").expect("a number")
     }
 
-    /// Its exit code.
+    /// Waits until the program exits and returns its exit code.
     async fn ended(&mut self) -> Option<i32> {
         let status = timeout(LIMIT, self.child.wait()).await;
         status.expect("it ends in time").expect("its status").code()
     }
 }
 
-/// A call that waits.
+/// Returns a call that waits for the lock.
 fn next() -> AcquireCall {
     AcquireCall::new(NAME, TTL, TTL)
 }
@@ -132,7 +132,7 @@ fn executable(path: &Path, text: &str) -> String {
 
 #[tokio::test]
 async fn the_lines_take_a_lock_show_it_and_say_why_it_is_refused() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let taken = line("/Acquire", broker.api).await;
     assert!(taken.status.success(), "{}", text(&taken.stderr));
     let taken = text(&taken.stdout);
@@ -149,19 +149,19 @@ async fn the_lines_take_a_lock_show_it_and_say_why_it_is_refused() {
     let refused = line("/Acquire", broker.api).await;
     assert!(!refused.status.success());
     let refused = text(&refused.stderr);
-    for said in [
+    for stdout_lines in [
         "Code: Aborted",
         "\"reason\": \"WAIT_TIMEOUT\"",
         "\"holders\"",
     ] {
-        assert!(refused.contains(said), "{said}: {refused}");
+        assert!(refused.contains(stdout_lines), "{stdout_lines}: {refused}");
     }
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn the_blocks_of_the_readme_acquire_and_release() {
-    let (broker, dir) = (InProcess::start().await, TempDir::new("readme"));
+    let (broker, dir) = (InProcessBroker::start().await, TempDir::new("readme"));
     let client = Client::new("observer", &[broker.api], 0);
     let acquired = pasted(&readme_block("Acquire", broker.api), dir.path()).await;
     assert!(acquired.status.success(), "{}", text(&acquired.stderr));
@@ -176,21 +176,21 @@ async fn the_blocks_of_the_readme_acquire_and_release() {
 
 #[tokio::test]
 async fn the_lease_stream_of_the_readme_is_granted_and_acknowledged() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let block = readme_block("Hold", broker.api);
     let (line, messages) = block.trim_start().split_once('\n').expect("messages");
     let mut command = bash(&["-c", line]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("a shell that runs");
     let mut stdin = child.stdin.take().expect("a pipe");
-    let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut stdout_lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     stdin
         .write_all(messages.as_bytes())
         .await
         .expect("it reads");
     for reply in ["\"granted\": {", "\"ack\": {"] {
         let seen = async {
-            while let Some(line) = said.next_line().await.expect("a pipe") {
+            while let Some(line) = stdout_lines.next_line().await.expect("a pipe") {
                 if line.contains(reply) {
                     return;
                 }
@@ -207,15 +207,15 @@ async fn the_lease_stream_of_the_readme_is_granted_and_acknowledged() {
 
 #[tokio::test]
 async fn the_program_works_under_the_lock_and_gives_it_back() {
-    let (broker, dir) = (InProcess::start().await, TempDir::new("grpcurl"));
+    let (broker, dir) = (InProcessBroker::start().await, TempDir::new("grpcurl"));
     let mut job = Job::start(dir.path(), broker.api, 30);
-    let token = job.begun().await;
+    let token = job.started_at().await;
     let client = Client::new("next", &[broker.api], 0);
-    let waiting = client.open_at(0, &next());
-    client.queued_at(0, NAME, 1).await;
+    let waiting = client.start_acquire_at(0, &next());
+    client.wait_for_queue_length_at(0, NAME, 1).await;
     job.work.write_all(b"enough\n").await.expect("it reads");
     let next = waiting.await.expect("a call does not panic");
-    let next = next.expect("it is given back");
+    let next = next.expect("it is released");
     assert!(next.token() > token, "{} {token}", next.token());
     assert_eq!(job.ended().await, Some(0));
     broker.stop().await;
@@ -223,19 +223,19 @@ async fn the_program_works_under_the_lock_and_gives_it_back() {
 
 #[tokio::test]
 async fn the_program_repeats_a_call_whose_answer_was_lost() {
-    let (broker, dir) = (InProcess::start().await, TempDir::new("grpcurl"));
-    let proxy = Proxy::start(broker.api).await;
+    let (broker, dir) = (InProcessBroker::start().await, TempDir::new("grpcurl"));
+    let proxy = Http2Proxy::start(broker.api).await;
     let client = Client::new("first", &[broker.api], 0);
     let held = client.acquire(&next()).await.expect("it is free");
     let mut job = Job::start(dir.path(), proxy.addr(), 30);
-    client.queued_at(0, NAME, 1).await;
-    proxy.set_mode(Mode::SwallowReplies);
+    client.wait_for_queue_length_at(0, NAME, 1).await;
+    proxy.set_mode(ProxyMode::DropReplies);
     client.release(&held).await.expect("it is ours");
-    proxy.wait_for_swallowed(1).await;
-    proxy.set_mode(Mode::Forward);
-    assert_eq!(proxy.cut().await, 1);
-    // With another request id it would wait for its own lock.
-    let token = job.begun().await;
+    proxy.wait_for_dropped_replies(1).await;
+    proxy.set_mode(ProxyMode::Forward);
+    assert_eq!(proxy.close_connections().await, 1);
+    // With another request id the repeat would wait for the lock of the first attempt.
+    let token = job.started_at().await;
     let lock = client.get_lock(NAME).await.expect("an answer");
     let holders = lock.expect("it is held").holders;
     let held: Vec<_> = holders.iter().map(|holder| holder.fencing_token).collect();
@@ -247,15 +247,15 @@ async fn the_program_repeats_a_call_whose_answer_was_lost() {
 
 #[tokio::test]
 async fn the_program_ends_its_work_before_the_time_of_its_lease_is_over() {
-    let (broker, dir) = (InProcess::start().await, TempDir::new("grpcurl"));
+    let (broker, dir) = (InProcessBroker::start().await, TempDir::new("grpcurl"));
     let mut job = Job::start(dir.path(), broker.api, 4);
-    let token = job.begun().await;
-    let begun = boottime();
+    let token = job.started_at().await;
+    let started_at = boottime();
     assert_eq!(job.ended().await, Some(1), "its work was killed");
-    let took = boottime() - begun;
+    let took = boottime() - started_at;
     assert!(took < Duration::from_secs(4), "{took:?}");
     let client = Client::new("next", &[broker.api], 0);
-    let next = client.acquire(&next()).await.expect("it was given back");
+    let next = client.acquire(&next()).await.expect("it was released");
     assert!(next.token() > token, "{} {token}", next.token());
     broker.stop().await;
 }

@@ -1,5 +1,4 @@
-//! A lease that enters its lock again, and one that takes other locks, as a caller sees them through
-//! gRPC.
+//! Re-entry and additional locks of a lease over gRPC.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,7 +11,7 @@ use leasehold_proto::v1::{
     AcquireRequest, ErrorReason, Lease, LockMode, LockRef, LockTarget, Owner, ReleaseRequest,
     ReleaseResponse, RenewRequest, lock_service_client::LockServiceClient,
 };
-use leasehold_tests::{in_process::InProcess, status::reason};
+use leasehold_tests::{broker::in_process::InProcessBroker, status::error_reason};
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
@@ -61,7 +60,7 @@ async fn renew(locks: &mut Locks, lease: &Lease) -> Result<Lease, Status> {
     Ok(response.lease.expect("a lease"))
 }
 
-/// Of one lock, or of one entry of it.
+/// Releases one lock, or one entry of a lock.
 async fn leave(
     locks: &mut Locks,
     lease: &Lease,
@@ -99,7 +98,7 @@ fn mode(lease: &Lease) -> LockMode {
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Code, Option<ErrorReason>) {
     let status = answer.expect_err("a refusal");
-    (status.code(), reason(&status))
+    (status.code(), error_reason(&status))
 }
 
 fn answer(already_released: bool, hold_count: i32) -> ReleaseResponse {
@@ -114,7 +113,7 @@ const HELD: (Code, Option<ErrorReason>) = (Code::Aborted, Some(ErrorReason::Lock
 
 #[tokio::test]
 async fn a_lease_enters_and_leaves_by_request_id() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let outer = exclusive("a");
     let lease = acquire(locks, &outer).await.expect("it is free");
@@ -144,10 +143,11 @@ async fn a_lease_enters_and_leaves_by_request_id() {
     broker.stop().await;
 }
 
-/// The re-entrant lock of the seeds: nil to a stranger, 0 while it is still held, 1 when it is free.
+/// Re-entrant lock of the reference script: unlock returns nil for other callers, 0 while the lock
+/// is still held, and 1 when it becomes free.
 #[tokio::test]
 async fn the_seeds_reentrant_unlock_answers_nil_0_and_1() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let outer = exclusive("a");
     let lease = acquire(locks, &outer).await.expect("it is free");
@@ -172,7 +172,7 @@ async fn the_seeds_reentrant_unlock_answers_nil_0_and_1() {
 
 #[tokio::test]
 async fn a_writer_becomes_a_reader_and_never_the_other_way() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let write = exclusive("a");
     let lease = acquire(locks, &write).await.expect("it is free");
@@ -199,7 +199,7 @@ async fn a_writer_becomes_a_reader_and_never_the_other_way() {
 
 #[tokio::test]
 async fn a_lease_takes_other_locks_and_drops_those_that_are_released() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let first = acquire(locks, &exclusive("b")).await.expect("it is free");
     let add = under(&first, exclusive("a"));
@@ -224,7 +224,7 @@ async fn a_lease_takes_other_locks_and_drops_those_that_are_released() {
 
 #[tokio::test]
 async fn an_old_copy_of_a_lease_enters_what_it_does_not_name() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let old = acquire(locks, &exclusive("a")).await.expect("it is free");
     let add = under(&old, exclusive("b"));
@@ -242,7 +242,7 @@ async fn an_old_copy_of_a_lease_enters_what_it_does_not_name() {
 
 #[tokio::test]
 async fn a_lease_that_lost_a_lock_takes_no_other() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let second = Some(prost_types::Duration {
         seconds: 1,
@@ -265,15 +265,18 @@ async fn a_lease_that_lost_a_lock_takes_no_other() {
         }),
         ..under(&lease, exclusive("b"))
     };
-    let told = tokio::time::timeout(Duration::from_secs(10), acquire(locks, &waits));
-    assert_eq!(refused(told.await.expect("told at once")), EXPIRED);
+    let timed_wait = tokio::time::timeout(Duration::from_secs(10), acquire(locks, &waits));
+    assert_eq!(
+        refused(timed_wait.await.expect("notified at once")),
+        EXPIRED
+    );
     broker.stop().await;
 }
 
-/// The lease is worth as much as its weakest lock.
+/// A lease ends with the first of its locks that is lost.
 #[tokio::test]
 async fn the_loss_of_one_lock_is_the_end_of_the_lease() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let first = acquire(locks, &exclusive("a")).await.expect("it is free");
     let second = Some(prost_types::Duration {
@@ -289,14 +292,14 @@ async fn the_loss_of_one_lock_is_the_end_of_the_lease() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(refused(renew(locks, &both).await), EXPIRED);
     assert_eq!(refused(acquire(locks, &exclusive("a")).await), HELD);
-    release(locks, &both).await.expect("still to be given back");
+    release(locks, &both).await.expect("still to be released");
     acquire(locks, &exclusive("a")).await.expect("it is free");
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn an_added_lock_is_waited_for() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let other = acquire(locks, &exclusive("b")).await.expect("it is free");
     let lease = acquire(locks, &exclusive("a")).await.expect("it is free");
@@ -309,8 +312,8 @@ async fn an_added_lock_is_waited_for() {
     assert_eq!(refused(timed_out), timeout);
     let (mut waiting, request) = (locks.clone(), wait(0, 20));
     let waits = tokio::spawn(async move { acquire(&mut waiting, &request).await });
-    let client = leasehold_tests::client::Client::new("observer", &[broker.api], 0);
-    client.queued_at(0, "b", 1).await;
+    let client = leasehold_tests::client::unary::Client::new("observer", &[broker.api], 0);
+    client.wait_for_queue_length_at(0, "b", 1).await;
     release(locks, &other).await.expect("the holder");
     let both = waits.await.expect("no panic").expect("it is free");
     assert_eq!(names(&both), ["a", "b"]);
@@ -319,7 +322,7 @@ async fn an_added_lock_is_waited_for() {
 
 #[tokio::test]
 async fn what_cannot_be_under_a_lease_is_named() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let lease = acquire(locks, &exclusive("a")).await.expect("it is free");
     let second = Some(prost_types::Duration {
@@ -363,7 +366,7 @@ async fn what_cannot_be_under_a_lease_is_named() {
 
 #[tokio::test]
 async fn a_lease_has_at_most_sixty_four_locks() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let locks = &mut Locks::new(broker.channel());
     let mut lease = acquire(locks, &exclusive("0")).await.expect("it is free");
     for index in 1..64 {

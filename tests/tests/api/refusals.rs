@@ -1,4 +1,4 @@
-//! Every refusal as a caller sees it through gRPC: its code and reason, and when to try again.
+//! Every rejection over gRPC: code, reason, and retry delay.
 
 use std::time::Duration;
 
@@ -7,12 +7,14 @@ use leasehold_proto::v1::{
     Owner, RenewRequest, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client},
-    deployment::Deployment,
-    in_process::InProcess,
-    redis_server::RedisServer,
-    status::reason,
+    broker::{
+        deployment::Deployment,
+        in_process::InProcessBroker,
+        process::{BrokerOptions, BrokerProcess},
+    },
+    client::unary::{AcquireCall, Client},
+    redis::server::RedisServer,
+    status::error_reason,
 };
 use tonic::{Code, Status, transport::Endpoint};
 use tonic_types::StatusExt as _;
@@ -29,11 +31,11 @@ pub(crate) fn in_line() -> AcquireCall {
     AcquireCall::new(LOCK, TTL, WAIT)
 }
 
-/// What a program reads of a refusal: code, reason, when to try again.
+/// Returns the machine-readable part of a status: code, reason, retry delay.
 fn read(status: &Status) -> (Code, Option<ErrorReason>, Option<Duration>) {
     let retry = status.get_details_retry_info();
     let retry = retry.map(|info| info.retry_delay.expect("a delay"));
-    (status.code(), reason(status), retry)
+    (status.code(), error_reason(status), retry)
 }
 
 pub(crate) fn refused<T>(
@@ -53,8 +55,8 @@ pub(crate) fn check(name: &str, fencing_token: i64) -> CheckFencingTokenRequest 
 }
 
 #[tokio::test]
-async fn how_a_lease_ended_is_told() {
-    let broker = InProcess::start().await;
+async fn the_cause_of_a_lease_end_is_reported() {
+    let broker = InProcessBroker::start().await;
     let client = Client::new("worker-1", &[broker.api], 0);
     let ended = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
     client.release_at(0, &ended).await.expect("the holder");
@@ -91,12 +93,12 @@ async fn how_a_lease_ended_is_told() {
 }
 
 #[tokio::test]
-async fn the_line_is_full_at_ten_thousand() {
+async fn the_queue_is_full_at_ten_thousand() {
     const FULL: usize = 10_000;
-    /// Three quarters of its streams.
+    /// Maximum number of waiting calls on a connection, three quarters of its streams.
     const ON_ONE_CONNECTION: usize = 750;
     const CONNECTIONS: usize = FULL.div_ceil(ON_ONE_CONNECTION);
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let endpoints = vec![broker.api; CONNECTIONS + 1];
     let client = Client::new("worker-1", &endpoints, 0);
     let held = client
@@ -106,9 +108,12 @@ async fn the_line_is_full_at_ten_thousand() {
     let mut line = Vec::new();
     for connection in 0..CONNECTIONS {
         let more = ON_ONE_CONNECTION.min(FULL - line.len());
-        line.extend((0..more).map(|_| client.open_at(connection, &in_line())));
-        // With all calls at once the last connections would not be opened in time, and their calls fail.
-        client.queued_at(CONNECTIONS, LOCK, line.len()).await;
+        line.extend((0..more).map(|_| client.start_acquire_at(connection, &in_line())));
+        // If all calls were opened at once, the last connections would not open in time and their
+        // calls would fail.
+        client
+            .wait_for_queue_length_at(CONNECTIONS, LOCK, line.len())
+            .await;
     }
     let surplus = in_line();
     let surplus = client.acquire_at(CONNECTIONS, &surplus).await;
@@ -118,7 +123,7 @@ async fn the_line_is_full_at_ten_thousand() {
     assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
     assert!(retry.is_some_and(|after| after <= 2 * TTL), "{retry:?}");
     drop(line);
-    client.queued_at(CONNECTIONS, LOCK, 0).await;
+    client.wait_for_queue_length_at(CONNECTIONS, LOCK, 0).await;
     client
         .release_at(CONNECTIONS, &held)
         .await
@@ -127,15 +132,15 @@ async fn the_line_is_full_at_ten_thousand() {
 }
 
 #[tokio::test]
-async fn a_drained_call_finds_its_place_at_another_broker() {
+async fn a_drained_call_keeps_its_queue_position_at_another_broker() {
     let mut deployment = Deployment::start(2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     let held = client.acquire_at(1, &now(LOCK)).await.expect("it is free");
     let call = in_line();
-    let drained = client.open_at(0, &call);
-    client.queued_at(1, LOCK, 1).await;
-    let later = client.open_at(1, &in_line());
-    client.queued_at(1, LOCK, 2).await;
+    let drained = client.start_acquire_at(0, &call);
+    client.wait_for_queue_length_at(1, LOCK, 1).await;
+    let later = client.start_acquire_at(1, &in_line());
+    client.wait_for_queue_length_at(1, LOCK, 2).await;
     deployment.brokers[0].terminate();
     let draining = (
         Code::Unavailable,
@@ -143,9 +148,9 @@ async fn a_drained_call_finds_its_place_at_another_broker() {
         Some(Duration::ZERO),
     );
     assert_eq!(refused(drained.await.expect("no panic")), draining);
-    assert_eq!(deployment.brokers[0].ended().await, Some(0));
-    client.queued_at(1, LOCK, 2).await;
-    let again = client.open_at(1, &call);
+    assert_eq!(deployment.brokers[0].wait_for_exit().await, Some(0));
+    client.wait_for_queue_length_at(1, LOCK, 2).await;
+    let again = client.start_acquire_at(1, &call);
     client.release_at(1, &held).await.expect("the holder");
     let first = again.await.expect("no panic").expect("its turn");
     assert!(!later.is_finished(), "the later call waits behind it");
@@ -155,9 +160,9 @@ async fn a_drained_call_finds_its_place_at_another_broker() {
 }
 
 #[tokio::test]
-async fn a_store_that_may_have_lost_leases_says_when_to_come_again() {
+async fn a_recovering_store_returns_a_retry_delay() {
     let redis = RedisServer::start().await;
-    let broker = BrokerProcess::start(&BrokerOptions::on(redis.url())).await;
+    let broker = BrokerProcess::start(&BrokerOptions::for_store(redis.url())).await;
     let client = Client::new("worker-1", &[broker.addr()], 0);
     let refusals = [
         client.acquire(&now(LOCK)).await,
@@ -172,13 +177,13 @@ async fn a_store_that_may_have_lost_leases_says_when_to_come_again() {
     }
 }
 
-/// What gRPC clients read of the metadata of an answer: that of Java, and of C, Python and Ruby before
-/// they warn.
+/// Default limit of gRPC clients for response metadata: the limit of Java, and the soft limit of C,
+/// Python and Ruby, above which they warn.
 const METADATA_READ_BYTES: u32 = 8 * 1_024;
 
 #[tokio::test]
 async fn the_longest_refusals_are_read_by_every_client() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let endpoint = Endpoint::from_shared(format!("http://{}", broker.api));
     let endpoint = endpoint.expect("a socket address");
     let channel = endpoint.http2_max_header_list_size(METADATA_READ_BYTES);

@@ -1,58 +1,63 @@
-//! A unary answer that its caller never reads: what it tells of is given back when the caller is gone.
+//! A unary response that its caller never reads. The granted lease is released when the caller
+//! cancels the call.
 
 use std::time::Duration;
 
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::deployment::Deployment,
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    deployment::Deployment,
-    raw_http2::{
-        Opening,
-        frames::{END_STREAM, INITIAL_WINDOW_SIZE, call, message, reset},
+    net::raw_http2::{
+        RawHttp2Options,
+        frames::{END_STREAM, INITIAL_WINDOW_SIZE, call_headers, message, reset},
     },
-    scale::figures,
+    scale::print_figures,
     until::until,
 };
 
 const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
 const LOCK: &str = "a-lock";
 const STREAM: u32 = 1;
-/// A lease that is not given back lasts for longer than this test.
+/// TTL that exceeds the duration of the test, so that the lock becomes free only by a release.
 const TTL: Duration = Duration::from_secs(60);
-/// What nobody repeats is undone a second later.
+/// Upper bound of the time until the rollback, which starts 1 s after a call that is not repeated.
 const UNDONE_WITHIN: Duration = Duration::from_secs(5);
 const ANSWERED: Duration = Duration::from_secs(20);
 
-/// The connection stays open, so that nothing but the end of the stream tells the broker.
+/// The connection stays open, so the broker detects the cancellation only by the end of the stream.
 #[tokio::test]
 async fn a_call_cancelled_between_grant_and_answer_releases_the_lock() {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
     let [caller, other] = ["caller", "other"].map(|name| Client::new(name, &[addr], 0));
-    // The broker may send the head of an answer, and not one byte of its message.
-    let shut = Opening {
+    // With a window of 0 the broker can send the headers of a response, but no byte of its message.
+    let shut = RawHttp2Options {
         settings: vec![(INITIAL_WINDOW_SIZE, 0)],
-        ..Opening::to(addr)
+        ..RawHttp2Options::new(addr)
     };
     let raw = shut.open().await.expect("a place");
     let request = AcquireCall::new(LOCK, TTL, Duration::ZERO);
     let request = caller.acquire_request(&request);
     let asks = [
-        call(STREAM, ACQUIRE, 0),
+        call_headers(STREAM, ACQUIRE, 0),
         message(STREAM, &request, END_STREAM),
     ]
     .concat();
-    assert!(raw.send(&asks).await, "cut early: {:?}", raw.seen());
+    assert!(raw.send(&asks).await, "cut early: {:?}", raw.received());
     until("the grant", async || {
         let lock = other.get_lock(LOCK).await.expect("GetLock works")?;
         (lock.holders.len() == 1).then_some(())
     })
     .await;
-    let begun = raw.until(ANSWERED, |seen| seen.heads > 0).await;
-    let begun = begun.unwrap_or_else(|| panic!("no answer begins: {:?}", raw.seen()));
-    assert_eq!((begun.heads, begun.data), (1, 0), "it was delivered");
+    let answered = raw.wait_until(ANSWERED, |seen| seen.headers > 0).await;
+    let answered = answered.unwrap_or_else(|| panic!("no answer begins: {:?}", raw.received()));
+    assert_eq!(
+        (answered.headers, answered.data_bytes),
+        (1, 0),
+        "it was delivered"
+    );
 
-    assert!(raw.send(&reset(STREAM)).await, "{:?}", raw.seen());
+    assert!(raw.send(&reset(STREAM)).await, "{:?}", raw.received());
     let cancelled = boottime();
     until("the lock is free", async || {
         let lock = other.get_lock(LOCK).await.expect("GetLock works");
@@ -60,12 +65,12 @@ async fn a_call_cancelled_between_grant_and_answer_releases_the_lock() {
     })
     .await;
     let took = boottime() - cancelled;
-    figures(&format!(
-        "undelivered: a lease whose caller was gone was given back after {} ms",
+    print_figures(&format!(
+        "undelivered: a lease whose caller was gone was released after {} ms",
         took.as_millis()
     ));
     assert!(took < UNDONE_WITHIN, "{took:?}");
-    assert!(raw.lives(ANSWERED).await, "{:?}", raw.seen());
+    assert!(raw.is_responding(ANSWERED).await, "{:?}", raw.received());
     let now = AcquireCall::new(LOCK, TTL, Duration::ZERO);
     other.acquire_at(0, &now).await.expect("it is free");
 }

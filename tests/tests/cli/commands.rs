@@ -1,24 +1,24 @@
-//! The commands of `leasehold` that look, and those about brokers and itself: what each prints and ends
-//! with; each JSON against a golden file.
+//! Commands of `leasehold` that read locks or show information about brokers and the program:
+//! output and exit codes. JSON output is compared with golden files.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    cli::{Cli, ran},
-    client::{AcquireCall, Client},
-    golden::{is_golden, parsed},
-    in_process::InProcess,
+    broker::in_process::InProcessBroker,
+    client::unary::{AcquireCall, Client},
+    process::leasehold_command::{Cli, run_command},
+    repository::golden::{assert_golden, parse_output},
 };
 use serde_json::{Value, json};
 
-async fn started() -> (InProcess, Cli) {
-    let broker = InProcess::start().await;
-    let cli = Cli::at(broker.api);
+async fn started() -> (InProcessBroker, Cli) {
+    let broker = InProcessBroker::start().await;
+    let cli = Cli::for_broker(broker.api);
     (broker, cli)
 }
 
-async fn sdk(broker: &InProcess, owner: &str) -> Sdk {
+async fn sdk(broker: &InProcessBroker, owner: &str) -> Sdk {
     let client = Sdk::builder(&format!("http://{}", broker.api)).owner(owner);
     client.connect().await.expect("a broker that runs")
 }
@@ -29,11 +29,11 @@ async fn one_lock_is_shown_with_holders_and_line() {
     let free = cli.run(&["get", "a"]).await;
     assert_eq!(
         (free.code, free.stdout.as_str()),
-        (Some(0), "a is free: nobody holds it or waits for it\n")
+        (Some(0), "a is free: no holders and no waiters\n")
     );
-    is_golden(
+    assert_golden(
         "get_free",
-        &parsed(&cli.run(&["get", "a", "-o=json"]).await),
+        &parse_output(&cli.run(&["get", "a", "-o=json"]).await),
     );
     let holder = sdk(&broker, "worker-9").await;
     let guard = holder
@@ -45,8 +45,11 @@ async fn one_lock_is_shown_with_holders_and_line() {
     let guard = guard.expect("free");
     let waiting = cli.start(&["run", "a", "--owner=next", "--", "true"]);
     let observer = Client::new("observer", &[broker.api], 0);
-    observer.queued_at(0, "a", 1).await;
-    is_golden("get", &parsed(&cli.run(&["get", "a", "-o=json"]).await));
+    observer.wait_for_queue_length_at(0, "a", 1).await;
+    assert_golden(
+        "get",
+        &parse_output(&cli.run(&["get", "a", "-o=json"]).await),
+    );
     let shown = cli.run(&["get", "a"]).await.stdout;
     let lines: Vec<_> = shown.lines().collect();
     let [lock, held, lease, waits] = lines.as_slice() else {
@@ -71,7 +74,7 @@ async fn one_lock_is_shown_with_holders_and_line() {
         "{waits}"
     );
     guard.release().await.expect("held");
-    assert_eq!(waiting.ended().await.code, Some(0));
+    assert_eq!(waiting.wait_for_exit().await.code, Some(0));
     holder.shutdown().await;
     broker.stop().await;
 }
@@ -79,7 +82,7 @@ async fn one_lock_is_shown_with_holders_and_line() {
 #[tokio::test]
 async fn locks_are_listed_in_the_order_of_their_names() {
     let (broker, cli) = started().await;
-    assert_eq!(parsed(&cli.run(&["ls", "-o=json"]).await), json!([]));
+    assert_eq!(parse_output(&cli.run(&["ls", "-o=json"]).await), json!([]));
     let one = sdk(&broker, "one").await;
     let other = sdk(&broker, "other").await;
     let mut guards = Vec::new();
@@ -98,7 +101,7 @@ async fn locks_are_listed_in_the_order_of_their_names() {
     let guards: Vec<_> = guards.into_iter().map(|held| held.expect("free")).collect();
     let waiting = cli.start(&["run", "a2", "--owner=one", "--", "true"]);
     let observer = Client::new("observer", &[broker.api], 0);
-    observer.queued_at(0, "a2", 1).await;
+    observer.wait_for_queue_length_at(0, "a2", 1).await;
     let names = async |args: &[&str]| {
         let listed = cli.run(&[&["ls", "-o=name"], args].concat()).await;
         assert_eq!((listed.code, listed.stderr.as_str()), (Some(0), ""));
@@ -123,11 +126,14 @@ async fn locks_are_listed_in_the_order_of_their_names() {
     let guard = &guards[2];
     let end = format!("\t{}\t{}\n", guard.fencing_token(), guard.lease_id());
     assert!(wide.ends_with(&end), "{wide}");
-    is_golden("ls_held", &parsed(&cli.run(&["ls", "a", "-o=json"]).await));
+    assert_golden(
+        "ls_held",
+        &parse_output(&cli.run(&["ls", "a", "-o=json"]).await),
+    );
     for guard in guards {
         guard.release().await.expect("held");
     }
-    assert_eq!(waiting.ended().await.code, Some(0));
+    assert_eq!(waiting.wait_for_exit().await.code, Some(0));
     one.shutdown().await;
     other.shutdown().await;
     broker.stop().await;
@@ -150,10 +156,10 @@ async fn a_list_of_many_pages_is_printed_whole() {
 #[tokio::test]
 async fn a_fencing_token_is_checked() {
     let (broker, cli) = started().await;
-    let lease = parsed(&cli.run(&["acquire", "a"]).await);
+    let lease = parse_output(&cli.run(&["acquire", "a"]).await);
     let token = lease["locks"][0]["fencing_token"].to_string();
     let live = cli.run(&["check-token", "a", &token, "-o=json"]).await;
-    is_golden("check_token", &parsed(&live));
+    assert_golden("check_token", &parse_output(&live));
     let live = cli.run(&["check-token", "a", &token]).await;
     assert!(
         live.stdout.starts_with("live, ") && live.stdout.ends_with(" left\n"),
@@ -181,12 +187,12 @@ async fn a_fencing_token_is_checked() {
 }
 
 #[tokio::test]
-async fn every_broker_is_asked_whether_it_serves() {
+async fn the_health_of_every_broker_is_queried() {
     let (broker, mut cli) = started().await;
     let ping = cli.run(&["ping"]).await;
-    let start = format!("{}: serves, answered in ", cli.endpoint);
+    let start = format!("{}: serving, responded in ", cli.endpoint);
     assert!(ping.stdout.starts_with(&start), "{ping:?}");
-    is_golden("ping", &parsed(&cli.run(&["ping", "-o=json"]).await));
+    assert_golden("ping", &parse_output(&cli.run(&["ping", "-o=json"]).await));
     for service in ["liveness", "readiness"] {
         let ping = cli.run(&["ping", "--service", service]).await;
         assert!(ping.stdout.starts_with(&start), "{ping:?}");
@@ -207,9 +213,9 @@ async fn every_broker_is_asked_whether_it_serves() {
 
 #[tokio::test]
 async fn version_and_completions() {
-    let cli = Cli::at("127.0.0.1:1");
+    let cli = Cli::for_broker("127.0.0.1:1");
     let version = cli.run(&["version", "-o=json"]).await;
-    is_golden("version", &parsed(&version));
+    assert_golden("version", &parse_output(&version));
     let version = cli.run(&["version"]).await;
     assert_eq!(
         version.stdout,
@@ -233,13 +239,13 @@ async fn version_and_completions() {
     let ask = "source $0; COMP_WORDS=(leasehold force); COMP_CWORD=1; \
                _leasehold leasehold force leasehold; echo ${COMPREPLY[@]}";
     bash.args(["-c", ask, &script]);
-    let completed = ran(bash).await;
+    let completed = run_command(bash).await;
     assert_eq!(completed.stdout, "force-release\n", "{}", completed.stderr);
 }
 
 #[tokio::test]
 async fn every_help_names_the_exit_codes_that_matter() {
-    let cli = Cli::at("127.0.0.1:1");
+    let cli = Cli::for_broker("127.0.0.1:1");
     for args in [
         &["--help"][..],
         &["run", "--help"],

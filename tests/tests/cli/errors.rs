@@ -1,19 +1,17 @@
-//! How `leasehold` finds its broker, whom it trusts, and what it says when it cannot: word for word.
+//! Endpoints, TLS trust and error messages of `leasehold`, word for word.
 
 use leasehold_tests::{
-    certificates::Authority,
-    cli::{Cli, ran},
-    in_process::InProcess,
-    recorder::Recorder,
-    tls_relay::TlsRelay,
+    broker::in_process::InProcessBroker,
+    net::{certificates::Authority, credential_recorder::CredentialRecorder, tls_relay::TlsRelay},
+    process::leasehold_command::{Cli, run_command},
 };
 
 const NOWHERE: &str = "http://127.0.0.1:1";
 
 #[tokio::test]
 async fn without_a_broker_it_says_how_to_get_one() {
-    let cli = Cli::at("127.0.0.1:1");
-    let next = "Start one with `leasehold-server dev`, or name yours with";
+    let cli = Cli::for_broker("127.0.0.1:1");
+    let next = "Start one with `leasehold-server dev`, or set its address with";
     let refused = "tcp connect error: Connection refused (os error 111)";
     for args in [
         &["get", "a"][..],
@@ -22,18 +20,18 @@ async fn without_a_broker_it_says_how_to_get_one() {
     ] {
         let ran = cli.run(args).await;
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(125), ""), "{args:?}");
-        let said = ran.stderr;
+        let stderr = ran.stderr;
         assert!(
-            said.starts_with("leasehold: no broker answers: http://127.0.0.1:1: "),
-            "{said}"
+            stderr.starts_with("leasehold: no broker answers: http://127.0.0.1:1: "),
+            "{stderr}"
         );
         assert!(
-            said.contains("Connection refused (os error 111)"),
-            "{said} {refused}"
+            stderr.contains("Connection refused (os error 111)"),
+            "{stderr} {refused}"
         );
         assert!(
-            said.ends_with(&format!(". {next} --endpoint or LEASEHOLD_ENDPOINT\n")),
-            "{said}"
+            stderr.ends_with(&format!(". {next} --endpoint or LEASEHOLD_ENDPOINT\n")),
+            "{stderr}"
         );
     }
     let ran = cli
@@ -54,29 +52,30 @@ async fn without_a_broker_it_says_how_to_get_one() {
         ran.stderr
     );
     let ran = cli.run(&["get", "a", "--endpoint=ftp://x"]).await;
-    let said = format!(
-        "leasehold: no broker answers: ftp://x: is no URL as in http://127.0.0.1:7070. {next} --endpoint or LEASEHOLD_ENDPOINT\n"
+    let stderr = format!(
+        "leasehold: no broker answers: ftp://x: expected an http or https URL, such as \
+         http://127.0.0.1:7070. {next} --endpoint or LEASEHOLD_ENDPOINT\n"
     );
-    assert_eq!((ran.code, ran.stderr), (Some(125), said));
+    assert_eq!((ran.code, ran.stderr), (Some(125), stderr));
 }
 
 #[tokio::test]
 async fn wrong_usage_is_125_and_names_what_is_wrong() {
-    let cli = Cli::at("127.0.0.1:1");
-    for (args, said) in [
+    let cli = Cli::for_broker("127.0.0.1:1");
+    for (args, stderr) in [
         (&["runn"][..], "unrecognized subcommand 'runn'"),
         (&["run", "a"], "<COMMAND>..."),
         (
             &["run", "a", "--ttl=soon", "--", "true"],
-            "write a time as in 500ms, 10s or 5m",
+            "expected a time such as 500ms, 10s or 5m",
         ),
         (
             &["run", "a", "--permits=x", "--", "true"],
-            "write how many of how many, as in 2/10",
+            "expected N or N/M, such as 2/10",
         ),
         (
             &["run", "a", "--label=x", "--", "true"],
-            "write a label as in team=billing",
+            "expected KEY=VALUE, such as team=billing",
         ),
         (
             &["run", "a", "-n", "--wait=1s", "--", "true"],
@@ -85,7 +84,7 @@ async fn wrong_usage_is_125_and_names_what_is_wrong() {
     ] {
         let ran = cli.run(args).await;
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(125), ""), "{args:?}");
-        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(stderr), "{args:?}: {}", ran.stderr);
     }
     let typo = cli.run(&["relase"]).await;
     assert!(
@@ -97,13 +96,13 @@ async fn wrong_usage_is_125_and_names_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_is_passed_on() {
-    let broker = InProcess::start().await;
-    let cli = Cli::at(broker.api);
+async fn rejections_of_the_broker_are_printed() {
+    let broker = InProcessBroker::start().await;
+    let cli = Cli::for_broker(broker.api);
     let ran = cli.run(&["get", "a", "--namespace=NO"]).await;
     assert_eq!(ran.code, Some(125));
     let start = format!(
-        "leasehold: cannot show \"a\": the broker at {} says: ",
+        "leasehold: cannot show \"a\": the broker at {} returned: ",
         cli.endpoint
     );
     assert!(ran.stderr.starts_with(&start), "{}", ran.stderr);
@@ -114,7 +113,7 @@ async fn what_the_broker_refuses_is_passed_on() {
     );
     let ran = cli.run(&["run", "a", "--namespace=NO", "--", "true"]).await;
     assert!(
-        ran.stderr.starts_with("leasehold: cannot take \"a\": "),
+        ran.stderr.starts_with("leasehold: cannot acquire \"a\": "),
         "{}",
         ran.stderr
     );
@@ -124,8 +123,8 @@ async fn what_the_broker_refuses_is_passed_on() {
 
 #[tokio::test]
 async fn a_flag_wins_over_the_environment_and_that_over_the_context() {
-    let broker = InProcess::start().await;
-    let cli = Cli::at("127.0.0.1:1");
+    let broker = InProcessBroker::start().await;
+    let cli = Cli::for_broker("127.0.0.1:1");
     let here = format!("http://{}", broker.api);
     let config = |endpoint: &str| {
         format!(
@@ -136,7 +135,7 @@ async fn a_flag_wins_over_the_environment_and_that_over_the_context() {
     let get = ["get", "a", "-o=json"];
     let mut from_context = cli.command(&get);
     from_context.env_remove("LEASEHOLD_ENDPOINT");
-    let found = ran(from_context).await;
+    let found = run_command(from_context).await;
     assert_eq!(found.code, Some(0), "{}", found.stderr);
     assert!(
         found.stdout.contains("\"namespace\": \"shop\""),
@@ -160,12 +159,12 @@ async fn a_flag_wins_over_the_environment_and_that_over_the_context() {
     );
     let mut named = cli.command(&[&get[..], &["--context=away"]].concat());
     named.env_remove("LEASEHOLD_ENDPOINT");
-    assert_eq!(ran(named).await.code, Some(125), "away is nowhere");
+    assert_eq!(run_command(named).await.code, Some(125), "away is nowhere");
     let elsewhere = cli.write("other.toml", &config(NOWHERE));
     let mut other = cli.command(&[&get[..], &["--config", &elsewhere]].concat());
     other.env_remove("LEASEHOLD_ENDPOINT");
     assert_eq!(
-        ran(other).await.code,
+        run_command(other).await.code,
         Some(125),
         "the other file says nowhere"
     );
@@ -173,21 +172,21 @@ async fn a_flag_wins_over_the_environment_and_that_over_the_context() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_configuration_is_said() {
-    let cli = Cli::at("127.0.0.1:1");
+async fn invalid_configurations_are_reported() {
+    let cli = Cli::for_broker("127.0.0.1:1");
     let home = cli.home.path().display().to_string();
     let ran = cli.run(&["get", "a", "--context=prod"]).await;
-    let said = format!(
+    let stderr = format!(
         "leasehold: there is no context \"prod\", because there is no file {home}/.config/leasehold/config.toml; write one with\n  [contexts.prod]\n  endpoint = \"http://127.0.0.1:7070\"\n"
     );
-    assert_eq!((ran.code, ran.stderr), (Some(125), said));
+    assert_eq!((ran.code, ran.stderr), (Some(125), stderr));
     let path = cli.write(
         ".config/leasehold/config.toml",
         "[contexts.dev]\n[contexts.test]\n",
     );
     let ran = cli.run(&["get", "a", "--context=prod"]).await;
-    let said = format!("leasehold: there is no context \"prod\" in {path}; it has: dev, test\n");
-    assert_eq!((ran.code, ran.stderr), (Some(125), said));
+    let stderr = format!("leasehold: there is no context \"prod\" in {path}; it has: dev, test\n");
+    assert_eq!((ran.code, ran.stderr), (Some(125), stderr));
     cli.write(
         ".config/leasehold/config.toml",
         "[contexts.dev]\nendpont = \"x\"\n",
@@ -205,18 +204,18 @@ async fn what_is_wrong_with_a_configuration_is_said() {
         ran.stderr
     );
     let ran = cli.run(&["get", "a", "--config=/no/such"]).await;
-    let said = "leasehold: cannot read the configuration /no/such: No such file or directory (os error 2)\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), said));
+    let stderr = "leasehold: cannot read the configuration /no/such: No such file or directory (os error 2)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), stderr));
 }
 
 #[tokio::test]
 async fn token_and_certificates_come_from_files() {
-    let broker = InProcess::start().await;
-    let recorder = Recorder::start(broker.api).await;
+    let broker = InProcessBroker::start().await;
+    let recorder = CredentialRecorder::start(broker.api).await;
     let (authority, clients) = (Authority::new("brokers"), Authority::new("clients"));
     let server = authority.server(&["127.0.0.1"]);
     let relay = TlsRelay::start(recorder.addr(), &server, Some(&clients)).await;
-    let mut cli = Cli::at("127.0.0.1:1");
+    let mut cli = Cli::for_broker("127.0.0.1:1");
     cli.endpoint = format!("https://{}", relay.addr());
     let own = clients.client("worker-1");
     cli.write("ca.pem", &authority.pem());
@@ -240,35 +239,35 @@ async fn token_and_certificates_come_from_files() {
     ] {
         assert!(!text.contains("canary-77"), "{text}");
     }
-    let seen = recorder.seen();
+    let seen = recorder.recorded();
     for method in ["Acquire", "Hold"] {
-        let shown = &seen[&format!("/leasehold.v1.LockService/{method}")];
+        let request = &seen[&format!("/leasehold.v1.LockService/{method}")];
         let credential = Some("Bearer canary-77".to_owned());
         assert!(
-            !shown.is_empty() && shown.iter().all(|shown| *shown == credential),
+            !request.is_empty() && request.iter().all(|request| *request == credential),
             "{seen:?}"
         );
     }
-    let handshakes = relay.seen().handshakes;
+    let handshakes = relay.handshakes().completed;
     assert!(
         handshakes
             .iter()
-            .all(|shown| *shown == Some(own.certificate())),
+            .all(|request| *request == Some(own.certificate())),
         "its certificate"
     );
 
     let strange = cli.write("strange.pem", &clients.pem());
     let refused = cli.run(&["get", "a", "--ca-file", &strange]).await;
     assert_eq!(refused.code, Some(125));
-    let said = "invalid peer certificate: UnknownIssuer";
-    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    let stderr = "invalid peer certificate: UnknownIssuer";
+    assert!(refused.stderr.contains(stderr), "{}", refused.stderr);
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named() {
-    let cli = Cli::at("127.0.0.1:1");
-    for (args, said) in [
+    let cli = Cli::for_broker("127.0.0.1:1");
+    for (args, stderr) in [
         (
             ["--token-file", "/no/such"],
             "cannot read the bearer token /no/such: No such file or directory (os error 2)",
@@ -293,24 +292,24 @@ async fn files_that_cannot_be_used_are_named() {
         let ran = cli.run(&[&["get", "a"][..], &args].concat()).await;
         assert_eq!(
             (ran.code, ran.stderr),
-            (Some(125), format!("leasehold: {said}\n"))
+            (Some(125), format!("leasehold: {stderr}\n"))
         );
     }
 }
 
 #[tokio::test]
 async fn a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed() {
-    let broker = InProcess::start().await;
-    let mut cli = Cli::at(broker.api);
+    let broker = InProcessBroker::start().await;
+    let mut cli = Cli::for_broker(broker.api);
     let token = format!("--token-file={}", cli.write("token", "s3cret\n"));
-    // The broker answers; the other endpoint is of a network for documentation.
+    // The first endpoint responds. The second one is in a network reserved for documentation.
     let other = "http://192.0.2.1:7070";
     let admin = format!("--admin-endpoint={other}");
     let force = ["force-release", "a", "l", "--reason=r", "--yes", &admin];
     cli.endpoint = format!("http://{},{other}", broker.api);
-    let said = format!(
-        "leasehold: {other}: the bearer token would cross the network unencrypted; use https, or \
-         --allow-insecure-token where the network itself is trusted\n"
+    let stderr = format!(
+        "leasehold: {other}: the bearer token would be sent unencrypted to another machine; use \
+         https, or --allow-insecure-token on a trusted network\n"
     );
     for command in [
         &["get", "a"][..],
@@ -323,7 +322,7 @@ async fn a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed() {
         let refused = cli.run(&[&[token.as_str()], command].concat()).await;
         assert_eq!(
             (refused.code, refused.stderr.as_str()),
-            (Some(125), said.as_str())
+            (Some(125), stderr.as_str())
         );
     }
     for command in [&["get", "a"][..], &["run", "a", "--", "true"]] {
@@ -334,7 +333,7 @@ async fn a_token_goes_unencrypted_to_other_machines_only_if_that_is_allowed() {
         assert_eq!(allowed.code, Some(0), "{allowed:?}");
         let mut by_variable = cli.command(&[&[token.as_str()], command].concat());
         by_variable.env("LEASEHOLD_ALLOW_INSECURE_TOKEN", "true");
-        let allowed = ran(by_variable).await;
+        let allowed = run_command(by_variable).await;
         assert_eq!(allowed.code, Some(0), "{allowed:?}");
         let context = "[contexts.lan]\ntoken_file = \"token\"\nallow_insecure_token = true\n";
         let config = format!("--config={}", cli.write("config.toml", context));

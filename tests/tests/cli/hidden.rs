@@ -1,34 +1,34 @@
-//! Names, owners, reasons and labels of others: none of them reaches a terminal as a control character, as a
-//! change of direction, or as a line of its own.
+//! Control characters in names, owners, reasons and labels. None of them reaches a terminal,
+//! neither as a control character nor as a change of text direction or a separate line.
 
 use leasehold::{Client as Sdk, Guard};
 use leasehold_proto::text::is_hidden;
 use leasehold_tests::{
-    cli::{Cli, Ran, Running},
-    golden::parsed,
-    in_process::InProcess,
+    broker::in_process::InProcessBroker,
+    process::leasehold_command::{Cli, CommandOutput, RunningCommand},
+    repository::golden::parse_output,
     until::until,
 };
 use serde_json::json;
 
-/// A name may have no control characters.
+/// Lock name with invisible characters. A name must not contain control characters.
 const NAME: &str = "a\u{202E}\u{2066}\u{200B}\u{2028}\u{FEFF}b";
-/// Other texts may.
+/// Text with control characters, which are valid in all other fields.
 const TEXT: &str = "x\u{1B}]0;title\u{7}\u{9B}2J\u{7F}\u{202E}\u{200B}\u{2029}\r\n{\"forged\":1}";
 
 struct Scene {
-    broker: InProcess,
+    broker: InProcessBroker,
     cli: Cli,
 }
 
 impl Scene {
     async fn start() -> Self {
-        let broker = InProcess::start().await;
-        let cli = Cli::at(broker.api);
+        let broker = InProcessBroker::start().await;
+        let cli = Cli::for_broker(broker.api);
         Self { broker, cli }
     }
 
-    /// Acquires the lock in the name of another process.
+    /// Acquires the lock as another process.
     async fn held_by_another(&self) -> (Sdk, Guard) {
         let url = format!("http://{}", self.broker.api);
         let other = Sdk::builder(&url).owner(TEXT).connect().await;
@@ -42,7 +42,7 @@ impl Scene {
     async fn revoke(&self) {
         let admin = format!("--admin-endpoint=http://{}", self.broker.admin);
         let id = until("the lock is held", async || {
-            let shown = parsed(&self.cli.run(&["get", NAME, "-o=json"]).await);
+            let shown = parse_output(&self.cli.run(&["get", NAME, "-o=json"]).await);
             shown["holders"][0]["lease_id"].as_str().map(str::to_owned)
         })
         .await;
@@ -61,7 +61,7 @@ impl Scene {
     }
 }
 
-fn is_clean(what: &str, ran: &Ran) {
+fn is_clean(what: &str, ran: &CommandOutput) {
     for text in [&ran.stdout, &ran.stderr] {
         let hidden = text.chars().find(|c| is_hidden(*c) && !"\n\t".contains(*c));
         assert_eq!(hidden, None, "{what}: {text:?}");
@@ -72,8 +72,8 @@ fn is_clean(what: &str, ran: &Ran) {
 
 #[tokio::test]
 async fn locks_of_others_are_shown_without_hidden_characters() {
-    let scene = Scene::start().await;
-    let (other, guard) = scene.held_by_another().await;
+    let fixture = Scene::start().await;
+    let (other, guard) = fixture.held_by_another().await;
     for args in [
         &["ls"][..],
         &["ls", "-o=wide", "-A"],
@@ -83,17 +83,17 @@ async fn locks_of_others_are_shown_without_hidden_characters() {
         &["run", "-n", NAME, "--", "true"],
         &["hold", "-n", NAME],
     ] {
-        let ran = scene.cli.run(args).await;
+        let ran = fixture.cli.run(args).await;
         is_clean(args[0], &ran);
         let shown = ran.stdout + &ran.stderr;
-        // Names in quotes are written as Rust writes them.
+        // Quoted names are escaped as in Rust.
         let is_shown = shown.contains("‹U+202E›") || shown.contains("\\u{202e}");
         assert!(is_shown, "{args:?}: {shown}");
     }
     for args in [&["ls", "-o=json"][..], &["get", NAME, "-o=json"]] {
-        let ran = scene.cli.run(args).await;
+        let ran = fixture.cli.run(args).await;
         is_clean(args[0], &ran);
-        let shown = parsed(&ran);
+        let shown = parse_output(&ran);
         let lock = if shown.is_array() { &shown[0] } else { &shown };
         let holder = &lock["holders"][0];
         assert_eq!(lock["name"], json!(NAME), "{args:?}");
@@ -102,23 +102,23 @@ async fn locks_of_others_are_shown_without_hidden_characters() {
     }
     guard.release().await.expect("held");
     other.shutdown().await;
-    scene.broker.stop().await;
+    fixture.broker.stop().await;
 }
 
 #[tokio::test]
 async fn reasons_of_operators_are_shown_without_hidden_characters() {
-    let scene = Scene::start().await;
+    let fixture = Scene::start().await;
     for args in [
         &["run", NAME, "--", "sleep", "60"][..],
         &["hold", NAME],
         &["hold", NAME, "-o=json"],
     ] {
-        let running: Running = scene.cli.start(args);
-        scene.revoke().await;
-        let ran = running.ended().await;
+        let running: RunningCommand = fixture.cli.start(args);
+        fixture.revoke().await;
+        let ran = running.wait_for_exit().await;
         assert_eq!(ran.code, Some(123), "{ran:?}");
         is_clean(args[0], &ran);
         assert!(ran.stderr.contains("x‹U+001B›]0;title‹U+0007›"), "{ran:?}");
     }
-    scene.broker.stop().await;
+    fixture.broker.stop().await;
 }

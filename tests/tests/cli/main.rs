@@ -1,4 +1,4 @@
-//! The command line `leasehold`.
+//! Tests of the command line program `leasehold`.
 
 mod loads {
     mod run_faults;

@@ -1,30 +1,33 @@
-//! `leasehold run`: what the command gets, how it ends, and what is passed on to it.
+//! `leasehold run`: environment, signals and exit code of the command.
 
 use std::process::Stdio;
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    cli::{Cli, Running, guard_of, has_heard, lives, ran as ran_plainly},
-    golden::parsed,
-    in_process::InProcess,
+    broker::in_process::InProcessBroker,
+    process::leasehold_command::{
+        Cli, RunningCommand, is_alive, run_command as ran_plainly, supervisor_of,
+        wait_until_signals_handled,
+    },
+    repository::golden::parse_output,
     until::until,
 };
 use rustix::process::{Pid, Signal};
 
-/// A broker, and a place to call it from.
-async fn started() -> (InProcess, Cli) {
-    let broker = InProcess::start().await;
-    let cli = Cli::at(broker.api);
+/// Starts a broker, and prepares to call it from a temporary home directory.
+async fn started() -> (InProcessBroker, Cli) {
+    let broker = InProcessBroker::start().await;
+    let cli = Cli::for_broker(broker.api);
     (broker, cli)
 }
 
-async fn sdk(broker: &InProcess) -> Sdk {
+async fn sdk(broker: &InProcessBroker) -> Sdk {
     let client = Sdk::connect(&format!("http://{}", broker.api)).await;
     client.expect("a broker that runs")
 }
 
-/// A shell that runs this under the lock `a`.
-fn shell(cli: &Cli, script: &str) -> Running {
+/// Starts a shell script under the lock `a`.
+fn shell(cli: &Cli, script: &str) -> RunningCommand {
     cli.start(&["run", "-q", "a", "--", "sh", "-c", script])
 }
 
@@ -40,13 +43,13 @@ async fn others_see_the_name_of_the_program_and_no_arguments() {
     for (flags, reason) in [(&[][..], "sh"), (&["--reason=backup"], "backup")] {
         let running = cli.start(&[&["run", "-q", "a"], flags, &command].concat());
         let lock = until("the lock is held", async || {
-            let lock = parsed(&cli.run(&["get", "a", "-o=json"]).await);
+            let lock = parse_output(&cli.run(&["get", "a", "-o=json"]).await);
             (lock["state"] == "held").then_some(lock)
         })
         .await;
         assert_eq!(lock["holders"][0]["reason"], reason);
         running.signal(Signal::TERM);
-        assert_eq!(running.ended().await.code, Some(128 + 15));
+        assert_eq!(running.wait_for_exit().await.code, Some(128 + 15));
     }
     broker.stop().await;
 }
@@ -108,7 +111,7 @@ async fn its_streams_are_the_commands_and_only_they() {
     let ran = cli
         .run_with(&["run", "-q", "a", "--", "sh", "-c", script], "one\ntwo\n")
         .await;
-    // What is open here is open there, too, and nothing else.
+    // The command inherits exactly the file descriptors that are open here.
     let mut plain = tokio::process::Command::new("sh");
     plain.args(["-c", script]).stdin(Stdio::null());
     let open = ran_plainly(plain).await.stdout;
@@ -170,7 +173,7 @@ async fn the_lock_is_held_as_long_as_the_command_runs() {
     let (broker, cli) = started().await;
     let other = sdk(&broker).await;
     let mut first = shell(&cli, "echo runs; read end");
-    first.line().await;
+    first.next_stdout_line().await;
     assert!(
         other
             .lock("a")
@@ -197,10 +200,10 @@ async fn the_lock_is_held_as_long_as_the_command_runs() {
         .await;
     assert_eq!((waited.code, waited.stdout.as_str()), (Some(124), ""));
     first.stdin.take();
-    assert_eq!(first.ended().await.code, Some(1));
+    assert_eq!(first.wait_for_exit().await.code, Some(1));
     let guard = other.lock("a").try_acquire().await.expect("an answer");
     guard
-        .expect("given back with the end of the command")
+        .expect("released with the end of the command")
         .release()
         .await
         .expect("held");
@@ -212,7 +215,7 @@ async fn the_lock_is_held_as_long_as_the_command_runs() {
 async fn shared_locks_permits_and_several_locks() {
     let (broker, cli) = started().await;
     let nested = |first: &[&str], second: &[&str]| {
-        let program = leasehold_tests::binary::leasehold();
+        let program = leasehold_tests::process::binaries::leasehold();
         let program = program.to_str().expect("plain text").to_owned();
         let inner = ["-n", "--", "true"].map(str::to_owned);
         let mut args = vec!["run".to_owned(), "-q".to_owned()];
@@ -253,16 +256,19 @@ async fn signals_reach_the_group_of_the_command() {
         (Signal::USR2, "USR2"),
         (Signal::WINCH, "WINCH"),
     ] {
-        // A shell, and one that it started and waits for.
+        // The script starts an inner shell and waits for it.
         let inner =
             format!("trap \"echo inner; exit 0\" {name}; echo ready; while :; do sleep 0.01; done");
         let script = format!("trap 'echo outer' {name}; sh -c '{inner}'; exit 40");
         let mut running = shell(&cli, &script);
-        assert_eq!(running.line().await, "ready");
+        assert_eq!(running.next_stdout_line().await, "ready");
         running.signal(signal);
-        let heard = [running.line().await, running.line().await];
+        let heard = [
+            running.next_stdout_line().await,
+            running.next_stdout_line().await,
+        ];
         assert_eq!(heard, ["inner", "outer"], "{name}");
-        assert_eq!(running.ended().await.code, Some(40), "{name}");
+        assert_eq!(running.wait_for_exit().await.code, Some(40), "{name}");
     }
     broker.stop().await;
 }
@@ -271,11 +277,11 @@ async fn signals_reach_the_group_of_the_command() {
 async fn the_group_is_the_commands_own() {
     let (broker, cli) = started().await;
     let mut running = shell(&cli, "cut -d' ' -f5 /proc/$$/stat; read end");
-    let group = pid(&running.line().await);
+    let group = pid(&running.next_stdout_line().await);
     let own = rustix::process::getpgid(Some(running.pid())).expect("it runs");
     assert_ne!(Pid::from_raw(group), Some(own));
     drop(running.stdin.take());
-    assert_eq!(running.ended().await.code, Some(1));
+    assert_eq!(running.wait_for_exit().await.code, Some(1));
     broker.stop().await;
 }
 
@@ -286,15 +292,15 @@ async fn a_second_interrupt_kills() {
         &cli,
         "trap 'echo first' INT; echo $$; while :; do sleep 0.01; done",
     );
-    let command = pid(&running.line().await);
+    let command = pid(&running.next_stdout_line().await);
     running.signal(Signal::INT);
-    assert_eq!(running.line().await, "first");
-    // Of two signals that are sent before one is heard the second is nothing.
-    has_heard(guard_of(command)).await;
-    assert!(lives(command));
+    assert_eq!(running.next_stdout_line().await, "first");
+    // A second signal is lost if it is sent before the first one is handled.
+    wait_until_signals_handled(supervisor_of(command)).await;
+    assert!(is_alive(command));
     running.signal(Signal::INT);
-    assert_eq!(running.ended().await.code, Some(137));
-    assert!(!lives(command));
+    assert_eq!(running.wait_for_exit().await.code, Some(137));
+    assert!(!is_alive(command));
     broker.stop().await;
 }
 
@@ -302,14 +308,14 @@ async fn a_second_interrupt_kills() {
 async fn what_is_ignored_at_first_stays_ignored() {
     let (broker, cli) = started().await;
     let mut nohup = tokio::process::Command::new("nohup");
-    nohup.arg(leasehold_tests::binary::leasehold());
+    nohup.arg(leasehold_tests::process::binaries::leasehold());
     let script = "echo ready; read end; exit 7";
-    let nohup = cli.called_by(nohup, &["run", "-q", "a", "--", "sh", "-c", script]);
-    let mut running = Running::start(nohup);
-    assert_eq!(running.line().await, "ready");
+    let nohup = cli.in_environment(nohup, &["run", "-q", "a", "--", "sh", "-c", script]);
+    let mut running = RunningCommand::start(nohup);
+    assert_eq!(running.next_stdout_line().await, "ready");
     running.signal(Signal::HUP);
     running.signal(Signal::WINCH);
     drop(running.stdin.take());
-    assert_eq!(running.ended().await.code, Some(7));
+    assert_eq!(running.wait_for_exit().await.code, Some(7));
     broker.stop().await;
 }

@@ -1,39 +1,41 @@
-//! What the broker's user needs in a cluster, as the documentation prints it.
+//! ACL rules of the broker's Redis user in a cluster, as the documentation prints them.
 
 use std::slice::from_ref;
 
 use leasehold_server::{
-    lock::{Acquire, Filter},
+    lock::{AcquireCommand, Filter},
     store::{
         Acquired, Event, Store as _,
         redis::{
             connection::RedisConfig,
+            credentials::{Credentials, Secret},
             init::init_store,
-            login::{Login, Secret},
         },
     },
 };
 use leasehold_tests::{
-    cluster::{ClusterDeployment, ClusterOptions, SLOTS},
-    cluster_store::{ClusterStore, PREFIX, TTL_MS, config, lock_in, slot_of_lock},
-    conformance::listing::{each_once, listed},
-    printed_rights,
-    world::{new_call, with_ttl},
+    cluster::{
+        deployment::{ClusterDeployment, ClusterOptions, SLOTS},
+        store::{ClusterStore, PREFIX, TTL_MS, config, lock_in, slot_of_lock},
+    },
+    conformance::listing::{assert_listed_once, list_all},
+    redis::documented_acl_rules,
+    store_fixture::{new_call, with_ttl},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_printed_rights_are_enough_and_those_of_a_cluster_are_used() {
     let cluster = ClusterDeployment::start(ClusterOptions::default()).await;
-    let (_, more) = printed_rights::in_a_cluster();
+    let (_, more) = documented_acl_rules::cluster_acl_rules();
     assert_eq!(more.len(), 4, "{more:?}");
-    printed_rights::give(&cluster, "secret").await;
+    documented_acl_rules::create_acl_user(&cluster, "secret").await;
     for index in 0..cluster.count() {
         let mut raw = cluster.connect(index).await;
         raw.must(&["CONFIG", "RESETSTAT"]).await;
     }
     let mut config = config(&cluster);
     let secret = |text: &str| Some(Secret::Text(text.into()));
-    config.login = Login {
+    config.credentials = Credentials {
         username: secret("leasehold"),
         password: secret("secret"),
     };
@@ -43,17 +45,17 @@ async fn the_printed_rights_are_enough_and_those_of_a_cluster_are_used() {
         ClusterStore::start(config.clone()).await,
     ];
     let shown = lock_in(|slot| slot < SLOTS / 4, "shown");
-    stores[0].granted(&shown).await;
-    let list = listed(&stores[1].store, &Filter::default(), 10).await;
-    assert_eq!(each_once(list), [shown].into());
+    stores[0].expect_granted(&shown).await;
+    let list = list_all(&stores[1].store, &Filter::default(), 10).await;
+    assert_eq!(assert_listed_once(list), [shown].into());
     let lock = lock_in(|slot| slot < SLOTS / 4, "lock");
-    let lease = stores[0].granted(&lock).await;
-    let mut migration = cluster.begin_migration(slot_of_lock(&lock), 1).await;
+    let lease = stores[0].expect_granted(&lock).await;
+    let mut migration = cluster.start_migration(slot_of_lock(&lock), 1).await;
     let key = format!("{PREFIX}{}", lock.encoded());
     migration.move_keys(from_ref(&key)).await;
-    stores[1].renewed(&lease).await;
+    stores[1].expect_renewed(&lease).await;
     stores[1].store.touch(&lock).await.expect("a touch");
-    stores[0].released(&lease).await;
+    stores[0].expect_released(&lease).await;
 
     let sharded = use_sharded_channels(&cluster, config).await;
 
@@ -74,13 +76,14 @@ async fn the_printed_rights_are_enough_and_those_of_a_cluster_are_used() {
     }
 }
 
-/// Sharded channels need two rights more, and say so at once. Returns these.
+/// Asserts that sharded pub/sub fails at start without its two additional ACL rules, and works with
+/// them. Returns these rules.
 async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConfig) -> Vec<String> {
     config.sharded_pubsub = true;
     let refused = ClusterStore::try_start(config.clone()).await.err();
     let refused = refused.expect("it may not listen").to_string();
     assert!(refused.contains("'ssubscribe'"), "{refused}");
-    let sharded = printed_rights::sharded();
+    let sharded = documented_acl_rules::sharded_pubsub_acl_rules();
     for index in 0..cluster.count() {
         let mut raw = cluster.connect(index).await;
         let words = ["ACL", "SETUSER", "leasehold"].map(str::to_owned);
@@ -91,20 +94,20 @@ async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConf
     }
     let mut listening = ClusterStore::start(config.clone()).await;
     let telling = ClusterStore::start(config).await;
-    let lock = lock_in(|slot| slot < SLOTS / 4, "told");
-    let lease = telling.granted(&lock).await;
-    let waits = Acquire {
+    let lock = lock_in(|slot| slot < SLOTS / 4, "notified");
+    let lease = telling.expect_granted(&lock).await;
+    let waits = AcquireCommand {
         wait_ms: TTL_MS,
         ..with_ttl(new_call(&lock), TTL_MS)
     };
     let queued = listening.store.acquire(&waits).await;
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
-    telling.released(&lease).await;
+    telling.expect_released(&lease).await;
     let told = loop {
-        match listening.event().await {
+        match listening.next_event().await {
             Event::Resync
-            | Event::Replaced
-            | Event::Broken(_)
+            | Event::ServerReplaced
+            | Event::AssumptionViolated(_)
             | Event::Changed(..)
             | Event::Ended(..) => {}
             told @ (Event::HandOff(..)

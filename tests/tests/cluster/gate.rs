@@ -5,47 +5,54 @@ use std::time::Duration;
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    client::{AcquireCall, Client, Held},
+    client::unary::{AcquireCall, Client, HeldLease},
     clock::boottime,
-    cluster::ClusterOptions,
-    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard, slot_of_lock},
-    cluster_work::{Lock, Work},
-    scale::{count, figures},
-    status::reason,
+    cluster::{
+        deployment::ClusterOptions,
+        fixture::{
+            ClusterFixture, SHARDS, TTL, fast_failover_options, initial_slots_of, lock_names_in,
+            slot_of_lock,
+        },
+        workload::{Lock, Workload},
+    },
+    scale::{print_figures, scaled_count},
+    status::error_reason,
     until::until,
 };
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 const NOW: Duration = Duration::ZERO;
-/// What a call takes at most whose replica is silent: it is answered within a second.
+/// Upper bound of a call whose replica does not respond. The broker returns an error after a
+/// second.
 const ANSWERED: Duration = Duration::from_secs(2);
-/// The slowest of those that wait for nobody, which would be refused if they did; two cores run three
+/// Upper bound of calls that need not wait, which would fail if they waited. Two cores run three
 /// clusters.
 const PROMPT: Duration = Duration::from_millis(1_500);
 const UNTOLD: Duration = Duration::from_secs(1);
-/// An attempt that got no answer is undone after its caller's time to come again.
+/// Upper bound of the time until an unconfirmed attempt is rolled back, which includes the time for
+/// a repeat.
 const UNDONE_WITHIN: Duration = Duration::from_secs(10);
-/// Leases that outlast a fail-over, whoever's turn the machine says it is.
+/// TTL of leases that outlast a failover even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 const CALLERS: usize = 8;
-/// How long a master goes on that its replica does not hear.
+/// Time for which a master runs while its replica receives nothing.
 const UNHEARD: Duration = Duration::from_millis(500);
 const SLOTS_MOVED: u16 = 3;
 const HALF_WAY: Duration = Duration::from_secs(1);
 
-/// Brokers that wait for one replica.
-async fn gated(options: ClusterOptions, ttl_max: Duration, brokers: usize) -> ClusterSite {
-    let mut site = ClusterSite::unprepared(options).await;
+/// Starts brokers that wait for one replica.
+async fn gated(options: ClusterOptions, ttl_max: Duration, brokers: usize) -> ClusterFixture {
+    let mut fixture = ClusterFixture::uninitialized(options).await;
     let settings = [
         ("STORE__WAIT_REPLICAS", "1".to_owned()),
         ("LIMITS__TTL_MAX", format!("{}s", ttl_max.as_secs())),
     ];
     let settings = settings.map(|(key, value)| (format!("LEASEHOLD__{key}"), value));
-    site.options.env.extend(settings);
-    site.options.init_store().await;
-    site.add_brokers(brokers).await;
-    site
+    fixture.options.env.extend(settings);
+    fixture.options.init_store().await;
+    fixture.add_brokers(brokers).await;
+    fixture
 }
 
 fn now(name: &str) -> AcquireCall {
@@ -53,50 +60,51 @@ fn now(name: &str) -> AcquireCall {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_replica_holds_up_its_own_master_alone() {
-    let site = gated(ClusterOptions::default(), TTL, 2).await;
-    let client = Client::new("caller", &site.addrs(), 0);
+async fn a_silent_replica_delays_only_its_own_master() {
+    let fixture = gated(ClusterOptions::default(), TTL, 2).await;
+    let client = Client::new("caller", &fixture.addrs(), 0);
     let [held, handed, untold] = ["held", "handed", "untold"].map(|what| one_in(0, what));
     let held = client.acquire_at(0, &now(&held)).await.expect("free");
     let first = client.acquire_at(0, &now(&handed)).await.expect("free");
-    let mut waiting = client.open_at(1, &AcquireCall::new(&handed, TTL, 2 * TTL));
-    client.queued_at(0, &handed, 1).await;
+    let mut waiting = client.start_acquire_at(1, &AcquireCall::new(&handed, TTL, 2 * TTL));
+    client.wait_for_queue_length_at(0, &handed, 1).await;
 
-    let replica = site.cluster.replicas_of(0).await[0];
-    site.cluster.server(replica).process().pause().await;
-    let others = (1..SHARDS).flat_map(|index| locks_in(&shard(index), "others", count(400, 40)));
+    let replica = fixture.cluster.replicas_of(0).await[0];
+    fixture.cluster.server(replica).process().pause().await;
+    let others = (1..SHARDS)
+        .flat_map(|index| lock_names_in(&initial_slots_of(index), "others", scaled_count(400, 40)));
     let others: Vec<_> = others.collect();
     let (refused, slowest) = tokio::join!(
         async {
-            let began = boottime();
+            let started_at = boottime();
             let refused = client.acquire_at(0, &now(&untold)).await;
-            let took = boottime() - began;
+            let took = boottime() - started_at;
             assert!(took < ANSWERED, "{took:?}");
             let not_renewed = client.renew_at(0, &held).await;
             client.release_at(0, &first).await.expect("it is ours");
-            let told = timeout(UNTOLD, &mut waiting).await;
-            assert!(told.is_err(), "{told:?}");
+            let timed_out = timeout(UNTOLD, &mut waiting).await;
+            assert!(timed_out.is_err(), "{timed_out:?}");
             [refused, not_renewed].map(|result| result.expect_err("no replica has it"))
         },
         async {
             let mut slowest = Duration::ZERO;
             for name in &others {
-                let began = boottime();
+                let started_at = boottime();
                 let held = client.acquire_at(1, &now(name)).await;
                 held.expect("its replica has it");
-                slowest = slowest.max(boottime() - began);
+                slowest = slowest.max(boottime() - started_at);
             }
             slowest
         }
     );
-    figures(&format!(
+    print_figures(&format!(
         "cluster_gate silent replica: {} grants of other masters, the slowest after {} ms",
         others.len(),
         slowest.as_millis()
     ));
     for status in refused {
         assert_eq!(
-            reason(&status),
+            error_reason(&status),
             Some(ErrorReason::StoreUnavailable),
             "{status}"
         );
@@ -109,64 +117,71 @@ async fn a_silent_replica_holds_up_its_own_master_alone() {
             .then_some(())
     });
     let undone = timeout(UNDONE_WITHIN, undone).await;
-    undone.expect("nobody knows of it");
+    undone.expect("no caller knows of it");
 
-    site.cluster.server(replica).process().resume();
+    fixture.cluster.server(replica).process().resume();
     client.acquire(&now(&untold)).await.expect("free again");
     let granted = timeout(UNDONE_WITHIN, waiting).await;
-    let granted = granted.expect("told in time").expect("no panic");
+    let granted = granted.expect("notified in time").expect("no panic");
     assert!(granted.expect("granted").token() > first.token());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fail_over_behind_the_gate_loses_no_grant_that_was_told() {
+async fn a_failover_with_the_replication_barrier_loses_no_reported_grant() {
     let options = ClusterOptions {
-        gated: true,
-        ..quick()
+        has_partition_proxies: true,
+        ..fast_failover_options()
     };
-    let mut site = gated(options, LONG, 1).await;
-    let client = Client::new("caller", &site.addrs(), 0);
-    let replica = site.cluster.replicas_of(0).await[0];
-    let leases = count(300, 30);
+    let mut fixture = gated(options, LONG, 1).await;
+    let client = Client::new("caller", &fixture.addrs(), 0);
+    let replica = fixture.cluster.replicas_of(0).await[0];
+    let leases = scaled_count(300, 30);
     let enough = tokio::sync::Semaphore::new(0);
     let dead = tokio_util::sync::CancellationToken::new();
     let callers = join_all((0..CALLERS).map(async |index| {
-        let (mut told, mut untold) = (Vec::new(), 0);
+        let (mut timed_out, mut untold) = (Vec::new(), 0);
         let mut names = (0..).map(|number| format!("told/{index}/{number}"));
         while !dead.is_cancelled() {
-            let name = names.find(|name| shard(0).contains(&slot_of_lock(name)));
+            let name = names.find(|name| initial_slots_of(0).contains(&slot_of_lock(name)));
             let call = AcquireCall::new(&name.expect("it has locks"), LONG, NOW);
             match client.acquire_at(0, &call).await {
                 Ok(held) => {
-                    told.push(held);
+                    timed_out.push(held);
                     enough.add_permits(1);
                 }
                 Err(_) => untold += 1,
             }
         }
-        (told, untold)
+        (timed_out, untold)
     }));
     let all = u32::try_from(leases).expect("a small count");
     let death = async {
-        let told = enough.acquire_many(all).await;
-        told.expect("never closed").forget();
-        site.cluster.hold_up_replica(replica, 0);
+        let timed_out = enough.acquire_many(all).await;
+        timed_out.expect("never closed").forget();
+        fixture.cluster.block_replication(replica, 0);
         sleep(UNHEARD).await;
-        site.cluster.kill(0).await;
+        fixture.cluster.kill(0).await;
         dead.cancel();
     };
     let (callers, ()) = tokio::join!(callers, death);
     let killed = boottime();
     let untold: usize = callers.iter().map(|(_, untold)| untold).sum();
-    let told = callers.into_iter().flat_map(|(told, _)| told);
-    let mut told: Vec<Held> = told.collect();
-    assert_eq!(site.cluster.promoted(*shard(0).start(), 0).await, replica);
+    let timed_out = callers.into_iter().flat_map(|(timed_out, _)| timed_out);
+    let mut timed_out: Vec<HeldLease> = timed_out.collect();
+    assert_eq!(
+        fixture
+            .cluster
+            .wait_for_promotion(*initial_slots_of(0).start(), 0)
+            .await,
+        replica
+    );
     let promoted = boottime() - killed;
-    // Without a replica of its own the new master's renewals would not be told.
-    site.cluster
-        .restart(0, leasehold_tests::redis_server::Data::Kept)
+    // Without a replica of the new master, its renewals would not be confirmed.
+    fixture
+        .cluster
+        .restart(0, leasehold_tests::redis::server::RestartData::Kept)
         .await;
-    let renewals = told.iter_mut().map(async |held| {
+    let renewals = timed_out.iter_mut().map(async |held| {
         let token = held.token();
         client.renew(held).await.map(|()| held.token() == token)
     });
@@ -175,47 +190,54 @@ async fn a_fail_over_behind_the_gate_loses_no_grant_that_was_told() {
         .iter()
         .filter(|renewed| !matches!(renewed, Ok(true)));
     let lost: Vec<_> = lost.collect();
-    figures(&format!(
-        "cluster_gate fail-over: told={} not told={untold} lost={}; promoted after {} ms, renewed after {} ms",
+    print_figures(&format!(
+        "cluster_gate fail-over: told={} not notified={untold} lost={}; promoted after {} ms, renewed after {} ms",
         renewals.len(),
         lost.len(),
         promoted.as_millis(),
         (boottime() - killed).as_millis()
     ));
-    assert!(untold > 0, "nobody called while the replica heard nothing");
+    assert!(
+        untold > 0,
+        "no caller called while the replica heard nothing"
+    );
     assert!(lost.is_empty(), "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_on_their_way_hold_up_nobody_elsewhere_on_their_master() {
-    let site = gated(ClusterOptions::default(), TTL, 1).await;
-    let stays = SLOTS_MOVED..=*shard(0).end();
-    let names = locks_in(&stays, "stays", 4).into_iter();
+async fn migrating_slots_do_not_delay_other_slots_of_their_master() {
+    let fixture = gated(ClusterOptions::default(), TTL, 1).await;
+    let staying_slots = SLOTS_MOVED..=*initial_slots_of(0).end();
+    let names = lock_names_in(&staying_slots, "stays", 4).into_iter();
     let locks = names.map(|name| Lock { name, group: 0 }).collect();
-    let work = Work::new(locks, &site.addrs());
-    let kept = work.locks.len() - 1;
-    let others: Vec<_> = (0..kept).collect();
-    let callers = join_all((0..CALLERS).map(|index| work.call(&others, index)));
+    let work = Workload::new(locks, &fixture.addrs());
+    let kept_index = work.locks.len() - 1;
+    let others: Vec<_> = (0..kept_index).collect();
+    let callers = join_all((0..CALLERS).map(|index| work.run_caller(&others, index)));
     let moves = async {
-        // In the order in which tools move slots.
+        // The slots move in the order in which migration tools move them.
         for slot in 0..SLOTS_MOVED {
-            let mut migration = site.cluster.begin_migration(slot, 1).await;
+            let mut migration = fixture.cluster.start_migration(slot, 1).await;
             sleep(HALF_WAY).await;
-            migration.move_all().await;
+            migration.move_remaining_keys().await;
             sleep(HALF_WAY).await;
             migration.finish().await;
         }
         sleep(HALF_WAY).await;
         work.stop.cancel();
     };
-    let (_, stay, ()) = tokio::join!(callers, work.keep(kept, kept, &work.stop), moves);
-    let tally = work.tally(|_| true);
-    figures(&format!("cluster_gate {SLOTS_MOVED} slots moved: {tally}"));
-    assert!(stay.lost.is_none(), "{stay:?}");
-    assert!(tally.done() > 0 && tally.failed() == 0, "{tally}");
-    assert!(tally.is_prompt(), "{tally}");
+    let (_, hold, ()) = tokio::join!(
+        callers,
+        work.hold_unary(kept_index, kept_index, &work.stop),
+        moves
+    );
+    let counts = work.count_attempts(|_| true);
+    print_figures(&format!("cluster_gate {SLOTS_MOVED} slots moved: {counts}"));
+    assert!(hold.lost.is_none(), "{hold:?}");
+    assert!(counts.succeeded() > 0 && counts.failed() == 0, "{counts}");
+    assert!(counts.is_prompt(), "{counts}");
 }
 
 fn one_in(index: usize, what: &str) -> String {
-    locks_in(&shard(index), what, 1).remove(0)
+    lock_names_in(&initial_slots_of(index), what, 1).remove(0)
 }

@@ -1,4 +1,4 @@
-//! Brokers on a Redis Cluster.
+//! Tests of brokers on a Redis Cluster.
 
 mod alone {
     mod lost_master;

@@ -1,4 +1,4 @@
-//! The semantics of locks on every store, and the scripts against the specification.
+//! Semantics of locks on every store, and comparison of the scripts with the specification.
 
 mod alone {
     mod blocking;

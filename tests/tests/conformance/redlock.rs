@@ -1,14 +1,14 @@
-//! What of `leasehold_tests::conformance` holds on several independent nodes. Left out is what needs
-//! other locks than exclusive ones, a line across brokers, a wait by the store's clock, a touch that
-//! grants (here a broker looks after its line by itself), or a grant at the very time of a clock that
-//! has just jumped.
+//! Behaviours of `leasehold_tests::conformance` that hold on several independent nodes (RedLock).
+//! Excluded are behaviours that need locks other than exclusive locks, a queue across brokers, a
+//! wait timed by the store's clock, a touch that grants (a broker serves its own queue on this
+//! store), or a grant at the exact time of a clock that has just jumped.
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, endings, hand_offs, inspection, leases, line, listing, recovery, reentry,
-        repeats, revoking, seeds, streams, terms, traps,
+        added_locks, attempts, hand_offs, inspection, known_mistakes, lease_ends, lease_options,
+        leases, listing, queue, recovery, reentry, repeats, revocation, seeds, streams,
     },
-    world::{Start, World},
+    store_fixture::{InitialState, StoreFixture},
 };
 
 macro_rules! on_redlock {
@@ -16,19 +16,19 @@ macro_rules! on_redlock {
         $($(
             #[tokio::test]
             async fn $behaviour() {
-                World::redlock(Start::$start, $theme::$behaviour).await;
+                StoreFixture::redlock(InitialState::$start, $theme::$behaviour).await;
             }
         )*)*
     };
 }
 
 on_redlock! {
-    Trusted endings {
-        an_expiry_is_told_once_to_the_broker_that_noticed_it
-        what_is_given_back_is_no_end_to_tell
-        an_end_by_max_hold_is_told_as_that
-        an_operators_end_is_told_with_its_reason
-        a_lapse_is_told_as_an_expiry
+    Trusted lease_ends {
+        an_expiry_is_reported_once_to_the_broker_that_detected_it
+        a_release_is_not_reported_as_a_lease_end
+        an_end_by_max_hold_is_reported_with_that_cause
+        a_revocation_is_reported_with_its_reason
+        a_lapse_is_reported_as_an_expiry
     }
     Trusted repeats {
         a_repeat_of_a_held_call_renews_the_lease
@@ -43,7 +43,7 @@ on_redlock! {
         a_released_lease_is_remembered_for_two_seconds_however_many_follow
         the_last_sixteen_released_leases_are_remembered_however_old
     }
-    Trusted revoking {
+    Trusted revocation {
         a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out
         a_revoked_lease_that_is_given_back_is_free_at_once
         a_revocation_never_shortens_a_validity
@@ -56,14 +56,14 @@ on_redlock! {
         a_revoked_lease_is_remembered_for_a_minute
         a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends
         the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out
-        the_stream_of_a_revoked_lease_is_told
+        the_stream_of_a_revoked_lease_is_notified
         a_revoked_lease_is_put_on_no_stream
         nobody_enters_a_lease_that_is_revoked
     }
     Trusted reentry {
         a_lease_enters_its_lock_again_with_the_same_token
         t21_a_repeated_entry_counts_once
-        t21_a_repeated_leave_counts_once
+        t21_a_repeated_release_of_an_entry_counts_once
         the_lock_is_free_when_the_last_entry_has_left_in_any_order
         a_release_of_the_lease_ends_every_entry
         an_entry_needs_the_token_of_the_hold
@@ -77,12 +77,12 @@ on_redlock! {
         a_lease_enters_at_most_sixty_four_times
         cancelling_the_last_attempt_of_an_entry_takes_only_that_entry
         cancelling_the_call_that_made_the_lease_leaves_its_other_entries
-        the_call_that_made_the_lease_is_over_once_its_entry_has_left
+        the_call_that_created_the_lease_has_ended_after_its_entry_is_released
         an_expiry_ends_every_entry
         nobody_enters_past_max_hold
         seed_reentrant_unlock_answers_nil_0_and_1
     }
-    Trusted adding {
+    Trusted added_locks {
         an_added_lock_is_held_under_the_same_lease
         an_added_lock_is_waited_for_in_line
         a_repeat_of_an_added_lock_gets_the_same_grant
@@ -110,12 +110,12 @@ on_redlock! {
     Trusted attempts {
         cancelling_one_attempt_of_a_holder_keeps_the_lock
         cancelling_the_last_attempt_of_a_holder_hands_the_lock_on
-        cancelling_the_last_attempt_of_a_waiter_empties_its_place
+        cancelling_the_last_attempt_of_a_waiter_removes_it_from_the_queue
         an_attempt_that_arrives_twice_counts_once
         an_attempt_cancelled_before_it_arrived_is_refused
-        an_attempt_cancelled_before_it_arrived_does_not_join_the_line
+        an_attempt_cancelled_before_it_arrived_is_not_queued
         a_tombstone_refuses_its_own_attempt_only
-        a_tombstone_stands_for_two_seconds
+        a_tombstone_is_kept_for_two_seconds
         cancelling_nine_repeats_of_a_granted_call_keeps_its_lease
         a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued
         a_cancelled_call_may_come_again
@@ -127,20 +127,20 @@ on_redlock! {
         a_renewal_keeps_the_time_of_the_grant
         any_broker_may_renew_and_release
         a_lease_that_the_lock_never_knew_is_not_found
-        a_repeated_release_is_told_so
-        a_release_after_the_expiry_is_told_that_it_was_late
+        a_repeated_release_is_reported_as_repeated
+        a_release_after_the_expiry_is_reported_as_late
         a_release_after_the_expiry_hands_the_lock_on
         a_released_lock_is_free_at_once
         tokens_rise_over_release_expiry_and_cancel
         tokens_rise_when_the_clock_steps_back
         locks_count_their_tokens_apart
     }
-    Trusted line {
+    Trusted queue {
         a_call_that_leaves_does_not_change_the_order_of_the_others
-        a_free_lock_without_a_line_is_granted_at_once_to_who_would_wait
+        a_free_lock_without_a_queue_is_granted_at_once_to_a_waiting_call
     }
     Trusted hand_offs {
-        where_lines_know_no_tokens_every_hand_off_is_claimed
+        without_tokens_in_the_queue_every_hand_off_is_claimed
     }
     Trusted inspection {
         an_unknown_lock_is_unknown
@@ -150,7 +150,7 @@ on_redlock! {
     Trusted listing {
         a_list_shows_what_is_held_waited_for_or_closed
         a_lock_that_is_idle_is_not_listed
-        a_list_shows_what_a_look_shows
+        a_list_contains_the_same_state_as_an_inspection
         a_list_in_steps_of_any_size_shows_each_lock_once
         names_of_any_kind_are_found_by_their_beginnings
         namespaces_that_begin_alike_are_kept_apart
@@ -173,9 +173,9 @@ on_redlock! {
         seed_getset_race_for_an_expired_lock_has_one_winner
         seed_unlock_only_by_its_holder
         seed_automatic_renewal_holds_the_lock_for_any_time
-        seed_is_locking_is_a_look_that_changes_nothing
+        seed_is_locking_is_an_inspection_that_changes_nothing
     }
-    Trusted terms {
+    Trusted lease_options {
         max_hold_cuts_the_first_validity
         max_hold_cuts_every_renewal
         a_lease_past_max_hold_can_be_released
@@ -188,14 +188,14 @@ on_redlock! {
         lock_delay_does_not_follow_a_release
         lock_delay_does_not_follow_a_cancelled_call
     }
-    Trusted traps {
+    Trusted known_mistakes {
         t01_a_lease_of_another_lock_releases_nothing
         t02_a_late_release_leaves_the_next_holder_alone
         t02_an_old_token_of_the_same_lease_releases_nothing
         t03_renewal_never_creates_a_lock
         t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_lock
         t03_renewal_never_extends_the_lease_of_another
-        t04_a_renewal_after_the_release_is_told_so
+        t04_a_renewal_after_the_release_is_rejected_as_released
         t04_renewal_and_release_at_once_leave_the_lock_free
         t05_a_cancelled_waiter_is_never_granted
         t05_a_grant_that_nobody_receives_goes_to_the_next_waiter

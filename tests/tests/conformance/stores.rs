@@ -2,11 +2,11 @@
 
 use leasehold_tests::{
     conformance::{
-        adding, attempts, endings, hand_offs, inspection, leases, limits, line, listing, permits,
-        recovery, reentry, repeats, revoking, seeds, sharing, silence, streams, terms, traps,
-        watching,
+        added_locks, attempts, hand_offs, inspection, known_mistakes, lease_ends, lease_options,
+        leases, limits, listing, queue, recovery, reentry, repeats, revocation, seeds, semaphores,
+        sharing, silent_brokers, streams, watches,
     },
-    world::{Start, World},
+    store_fixture::{InitialState, StoreFixture},
 };
 
 macro_rules! on_every_store {
@@ -16,7 +16,7 @@ macro_rules! on_every_store {
             $($(
                 #[tokio::test(start_paused = true)]
                 async fn $behaviour() {
-                    World::memory(Start::$start, $theme::$behaviour).await;
+                    StoreFixture::memory(InitialState::$start, $theme::$behaviour).await;
                 }
             )*)*
         }
@@ -26,7 +26,7 @@ macro_rules! on_every_store {
             $($(
                 #[tokio::test]
                 async fn $behaviour() {
-                    World::redis(Start::$start, $theme::$behaviour).await;
+                    StoreFixture::redis(InitialState::$start, $theme::$behaviour).await;
                 }
             )*)*
         }
@@ -36,7 +36,7 @@ macro_rules! on_every_store {
             $($(
                 #[tokio::test]
                 async fn $behaviour() {
-                    World::cluster(Start::$start, $theme::$behaviour).await;
+                    StoreFixture::cluster(InitialState::$start, $theme::$behaviour).await;
                 }
             )*)*
         }
@@ -46,7 +46,7 @@ macro_rules! on_every_store {
             $($(
                 #[tokio::test]
                 async fn $behaviour() {
-                    World::sentinel(Start::$start, $theme::$behaviour).await;
+                    StoreFixture::sentinel(InitialState::$start, $theme::$behaviour).await;
                 }
             )*)*
         }
@@ -54,12 +54,12 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
-    Trusted endings {
-        an_expiry_is_told_once_to_the_broker_that_noticed_it
-        what_is_given_back_is_no_end_to_tell
-        an_end_by_max_hold_is_told_as_that
-        an_operators_end_is_told_with_its_reason
-        a_lapse_is_told_as_an_expiry
+    Trusted lease_ends {
+        an_expiry_is_reported_once_to_the_broker_that_detected_it
+        a_release_is_not_reported_as_a_lease_end
+        an_end_by_max_hold_is_reported_with_that_cause
+        a_revocation_is_reported_with_its_reason
+        a_lapse_is_reported_as_an_expiry
     }
     Trusted repeats {
         a_repeat_of_a_held_call_renews_the_lease
@@ -83,7 +83,7 @@ on_every_store! {
     Trusted reentry {
         a_lease_enters_its_lock_again_with_the_same_token
         t21_a_repeated_entry_counts_once
-        t21_a_repeated_leave_counts_once
+        t21_a_repeated_release_of_an_entry_counts_once
         the_lock_is_free_when_the_last_entry_has_left_in_any_order
         a_release_of_the_lease_ends_every_entry
         an_entry_needs_the_token_of_the_hold
@@ -105,13 +105,13 @@ on_every_store! {
         a_lease_enters_at_most_sixty_four_times
         cancelling_the_last_attempt_of_an_entry_takes_only_that_entry
         cancelling_the_call_that_made_the_lease_leaves_its_other_entries
-        the_call_that_made_the_lease_is_over_once_its_entry_has_left
+        the_call_that_created_the_lease_has_ended_after_its_entry_is_released
         an_expiry_ends_every_entry
         nobody_enters_past_max_hold
-        one_reader_of_many_enters_and_leaves
+        one_reader_of_many_re_enters_and_releases_its_entry
         seed_reentrant_unlock_answers_nil_0_and_1
     }
-    Trusted adding {
+    Trusted added_locks {
         an_added_lock_is_held_under_the_same_lease
         an_added_lock_is_waited_for_in_line
         a_repeat_of_an_added_lock_gets_the_same_grant
@@ -146,21 +146,21 @@ on_every_store! {
         a_lapse_ends_the_lease_like_an_expiry
         a_lapse_is_followed_by_the_lock_delay
         one_reader_of_many_moves_alone
-        a_renewal_tells_the_disconnect_grace_and_how_many_wait
-        a_waiter_knows_its_place_and_the_last_one_its_position
+        a_renewal_returns_the_disconnect_grace_and_the_queue_length
+        a_waiter_has_its_sequence_and_the_last_one_its_position
     }
     Trusted attempts {
         cancelling_an_older_attempt_keeps_the_newer_in_line
         cancelling_the_newest_attempt_gives_the_waiter_back_to_the_older
         cancelling_one_attempt_of_a_holder_keeps_the_lock
         cancelling_the_last_attempt_of_a_holder_hands_the_lock_on
-        cancelling_the_last_attempt_of_a_waiter_empties_its_place
+        cancelling_the_last_attempt_of_a_waiter_removes_it_from_the_queue
         cancelling_an_attempt_twice_removes_it_once
         an_attempt_that_arrives_twice_counts_once
         an_attempt_cancelled_before_it_arrived_is_refused
-        an_attempt_cancelled_before_it_arrived_does_not_join_the_line
+        an_attempt_cancelled_before_it_arrived_is_not_queued
         a_tombstone_refuses_its_own_attempt_only
-        a_tombstone_stands_for_two_seconds
+        a_tombstone_is_kept_for_two_seconds
         cancelling_nine_repeats_of_a_granted_call_keeps_its_lease
         cancelling_nine_repeats_of_a_granted_entry_keeps_the_entry
         a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued
@@ -174,33 +174,33 @@ on_every_store! {
         a_renewal_keeps_the_time_of_the_grant
         any_broker_may_renew_and_release
         a_lease_that_the_lock_never_knew_is_not_found
-        a_repeated_release_is_told_so
-        a_release_after_the_expiry_is_told_that_it_was_late
+        a_repeated_release_is_reported_as_repeated
+        a_release_after_the_expiry_is_reported_as_late
         a_release_after_the_expiry_hands_the_lock_on
         a_released_lock_is_free_at_once
         tokens_rise_over_release_expiry_and_cancel
         tokens_rise_when_the_clock_steps_back
-        tokens_rise_past_one_that_was_burnt
+        tokens_rise_above_an_unused_token
         locks_count_their_tokens_apart
     }
-    Trusted line {
-        waiters_of_all_brokers_stand_in_one_line
+    Trusted queue {
+        waiters_of_all_brokers_share_one_queue
         a_call_that_leaves_does_not_change_the_order_of_the_others
-        a_call_that_does_not_wait_finds_a_free_lock_with_a_line_held
-        a_free_lock_without_a_line_is_granted_at_once_to_who_would_wait
-        a_waiter_is_told_when_the_lock_may_become_free
-        a_waiter_behind_a_provisional_grant_is_told_when_that_lapses
+        a_call_without_a_wait_is_rejected_while_others_are_queued
+        a_free_lock_without_a_queue_is_granted_at_once_to_a_waiting_call
+        a_waiter_receives_the_time_of_the_next_possible_grant
+        a_waiter_behind_a_provisional_grant_receives_the_time_of_its_lapse
         a_holder_that_expires_is_followed_by_the_first_in_line
         waiters_past_their_time_make_room_for_others
         a_release_reaches_a_waiter_behind_hundreds_past_their_time
         an_expiry_reaches_a_waiter_behind_hundreds_past_their_time
-        t37_the_line_has_an_end_and_a_full_one_refuses
+        t37_the_queue_is_limited_and_rejects_calls_when_full
         a_waiter_is_granted_within_the_clock_tolerance_after_its_wait
         a_waiter_is_not_granted_after_its_wait_and_the_clock_tolerance
     }
     Trusted hand_offs {
         a_hand_off_within_a_broker_is_final
-        who_joins_the_line_knows_which_hand_offs_were_before
+        a_new_waiter_receives_the_last_token_before_it_was_queued
         a_hand_off_to_another_broker_is_provisional
         a_claim_makes_a_hand_off_final
         a_repeat_of_the_call_claims_the_hand_off
@@ -213,21 +213,21 @@ on_every_store! {
         a_claim_may_name_another_ttl
         cancelling_a_provisional_hand_off_hands_the_lock_on
         releasing_a_provisional_hand_off_hands_the_lock_on
-        a_touch_tells_of_a_final_grant_that_was_missed
-        a_touch_tells_of_a_provisional_grant_that_was_missed
+        a_touch_returns_a_missed_final_grant
+        a_touch_returns_a_missed_provisional_grant
         a_touch_grants_a_lock_that_became_free
-        a_touch_tells_when_to_touch_again
+        a_touch_returns_the_time_of_the_next_touch
     }
-    Trusted silence {
+    Trusted silent_brokers {
         waiters_of_a_silent_broker_are_passed_over_and_keep_their_place
         a_broker_that_touches_is_not_silent
-        a_silent_broker_is_told_to_join_again
-        a_broker_without_a_place_in_line_is_told_to_join_again
+        a_silent_broker_is_notified_to_rejoin_the_queue
+        a_broker_without_a_queued_waiter_is_notified_to_rejoin
         a_waiter_that_was_dropped_joins_again_at_the_tail
-        a_repeat_at_a_live_broker_saves_the_place_of_a_silent_one
+        a_repeat_at_a_live_broker_keeps_the_queue_position_of_a_silent_one
         a_queued_call_keeps_its_position_while_one_of_its_brokers_is_alive
         cancelling_the_last_attempt_at_a_live_broker_releases_the_lock
-        a_stall_of_the_store_makes_nobody_silent
+        a_stall_of_the_store_makes_no_broker_silent
         a_lock_that_expired_in_a_stall_goes_to_the_first_in_line
         a_call_of_a_silent_broker_itself_is_granted
     }
@@ -238,13 +238,13 @@ on_every_store! {
         a_waiter_keeps_the_time_at_which_it_joined
         at_most_a_hundred_waiters_are_shown_and_all_are_counted
         an_expired_holder_is_not_shown
-        a_refused_call_is_told_the_holder_and_the_length_of_the_line
-        looking_grants_nothing
+        a_rejected_call_receives_the_holder_and_the_queue_length
+        inspection_grants_nothing
     }
     Trusted listing {
         a_list_shows_what_is_held_waited_for_or_closed
         a_lock_that_is_idle_is_not_listed
-        a_list_shows_what_a_look_shows
+        a_list_contains_the_same_state_as_an_inspection
         a_list_in_steps_of_any_size_shows_each_lock_once
         names_of_any_kind_are_found_by_their_beginnings
         namespaces_that_begin_alike_are_kept_apart
@@ -256,7 +256,7 @@ on_every_store! {
     }
     Recovering recovery {
         a_recovering_store_grants_nothing_and_says_for_how_long
-        a_recovering_store_grants_when_the_time_is_over
+        a_recovering_store_grants_after_the_quarantine
         a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards
         a_waiter_leaves_a_recovering_store
         a_recovering_store_answers_renewals_and_releases
@@ -273,8 +273,8 @@ on_every_store! {
         seed_getset_race_for_an_expired_lock_has_one_winner
         seed_unlock_only_by_its_holder
         seed_automatic_renewal_holds_the_lock_for_any_time
-        seed_is_locking_is_a_look_that_changes_nothing
-        seed_hand_off_grants_in_the_release_and_then_tells
+        seed_is_locking_is_an_inspection_that_changes_nothing
+        seed_hand_off_grants_in_the_release_and_then_notifies
     }
     Trusted sharing {
         readers_hold_together
@@ -300,7 +300,7 @@ on_every_store! {
         seed_read_locks_admit_readers_and_keep_writers_out
         seed_a_write_lock_keeps_readers_and_writers_out
     }
-    Trusted permits {
+    Trusted semaphores {
         permits_are_granted_up_to_the_limit
         t25_a_heavy_call_at_the_head_is_passed_by_no_light_one
         t25_one_release_admits_all_that_fit
@@ -315,17 +315,17 @@ on_every_store! {
         renewals_keep_the_permits
         slots_that_became_free_are_used_again
     }
-    Trusted watching {
-        nothing_is_told_before_somebody_watches
+    Trusted watches {
+        changes_are_not_published_without_a_watch
         a_holder_comes_and_goes
-        a_line_is_told_as_it_moves
-        a_hand_off_to_another_broker_is_told_when_it_is_claimed
-        those_who_leave_the_line_are_told
-        how_a_lease_ended_is_told
-        a_repeat_is_not_told_again
-        nothing_is_told_when_nobody_watches_any_more
+        changes_of_a_queue_are_published
+        a_hand_off_to_another_broker_is_published_when_it_is_claimed
+        waiters_that_leave_the_queue_are_published
+        the_cause_of_a_lease_end_is_reported
+        a_repeat_is_not_published_again
+        changes_are_not_published_after_the_last_watch
     }
-    Trusted revoking {
+    Trusted revocation {
         a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out
         a_revoked_lease_that_is_given_back_is_free_at_once
         a_revocation_never_shortens_a_validity
@@ -339,7 +339,7 @@ on_every_store! {
         a_revoked_lease_is_remembered_for_a_minute
         a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends
         the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out
-        the_stream_of_a_revoked_lease_is_told
+        the_stream_of_a_revoked_lease_is_notified
         a_revoked_lease_is_put_on_no_stream
         nobody_enters_a_lease_that_is_revoked
         a_revocation_takes_one_of_several_holders
@@ -361,7 +361,7 @@ on_every_store! {
         a_removed_limit_stays_in_use_until_the_lock_is_idle
         removing_a_limit_that_is_not_set_changes_nothing
     }
-    Trusted terms {
+    Trusted lease_options {
         max_hold_cuts_the_first_validity
         max_hold_cuts_every_renewal
         a_renewal_past_max_hold_is_refused
@@ -379,14 +379,14 @@ on_every_store! {
         lock_delay_of_a_reader_closes_the_whole_lock
         the_longest_lock_delay_counts
     }
-    Trusted traps {
+    Trusted known_mistakes {
         t01_a_lease_of_another_lock_releases_nothing
         t02_a_late_release_leaves_the_next_holder_alone
         t02_an_old_token_of_the_same_lease_releases_nothing
         t03_renewal_never_creates_a_lock
         t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_lock
         t03_renewal_never_extends_the_lease_of_another
-        t04_a_renewal_after_the_release_is_told_so
+        t04_a_renewal_after_the_release_is_rejected_as_released
         t04_renewal_and_release_at_once_leave_the_lock_free
         t05_a_cancelled_waiter_is_never_granted
         t05_a_grant_that_nobody_receives_goes_to_the_next_waiter
@@ -394,7 +394,7 @@ on_every_store! {
         t08_a_waiter_past_its_time_is_not_granted_but_the_next_is
         t09_waiters_of_a_dead_broker_do_not_stay_in_line
         t10_waiters_of_a_live_broker_are_never_purged
-        t10_a_broker_whose_waiters_were_dropped_is_told
+        t10_a_broker_whose_waiters_were_dropped_is_notified
         t11_each_waiter_has_its_own_deadline
         t12_all_times_are_those_of_the_store
         t13_a_newcomer_never_passes_a_waiter

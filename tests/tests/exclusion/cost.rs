@@ -1,4 +1,4 @@
-//! What a hand-off costs Redis: the same number of commands however many wait.
+//! Cost of a hand-off in Redis commands, which does not depend on the number of waiters.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,34 +7,37 @@ use std::{
 };
 
 use leasehold_server::{
-    lock::{Acquire, BrokerId, LeaseRef, Release, Via},
+    lock::{AcquireCommand, BrokerId, ExpectedAttachment, LeaseRef, ReleaseScope},
     store::{
         Acquired, Event, HandOff, Released, Renewed, Store,
         redis::{RedisStore, scripts::Scripts},
     },
 };
 use leasehold_tests::{
-    redis_connection::RedisConnection,
-    scale::figures,
-    shared_redis::{own_redis, redis_config},
-    world::{LONG_MS, TTL_MAX_MS, events, lease, lock_named, new_call, with_ttl},
+    redis::{
+        connection::RedisConnection,
+        shared_server::{own_redis, redis_config},
+    },
+    scale::print_figures,
+    store_fixture::{LONG_MS, TTL_MAX_MS, events, lease_of, lock_key, new_call, with_ttl},
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 const LINES: [usize; 4] = [10, 100, 1_000, 10_000];
-/// A multiple of the four kinds of hand-off, and of the eight releases after which old ones are
-/// forgotten.
+/// Number of hand-offs: a multiple of the four kinds of hand-off, and of the eight releases after
+/// which records of old releases are removed.
 const HAND_OFFS: usize = 200;
 const TOLD_LIMIT: Duration = Duration::from_secs(10);
 const SENT_MAX: f64 = 2.0;
 const INNER_MAX: f64 = 10.0;
 
-/// Two brokers, whose calls take turns in pairs: from one broker to itself, to the other, and back.
+/// A queue with waiters at two brokers. The brokers of the waiters alternate in pairs, so that
+/// hand-offs go from each broker to itself and to the other broker.
 struct Line {
     brokers: [Broker; 2],
     name: String,
-    waiters: VecDeque<(usize, Acquire)>,
+    waiters: VecDeque<(usize, AcquireCommand)>,
     joined: usize,
 }
 
@@ -43,10 +46,11 @@ struct Broker {
     events: mpsc::UnboundedReceiver<Event>,
 }
 
-/// Commands that were executed, by name.
+/// Numbers of executed commands, by name.
 type Counts = BTreeMap<String, u64>;
 
-/// Commands that brokers sent per hand-off, and the calls that the scripts made for them.
+/// Number of commands that brokers sent per hand-off, and of calls that the scripts made in these
+/// commands.
 #[derive(Debug)]
 struct Cost {
     sent: f64,
@@ -71,7 +75,7 @@ async fn a_hand_off_costs_the_same_however_many_wait() {
         let [release, claim] = line.hand_off_costs(&mut redis, waiters).await;
         let touch = line.touch_cost(&mut redis).await;
         let sent = release.sent + claim.sent;
-        figures(&format!(
+        print_figures(&format!(
             "cost: {waiters:>6} wait: {sent:.2} commands per hand-off; calls within a release that \
              hands over {:.2}, within a claim {:.2}; apart from these within a touch {:.2}",
             release.inner_each(),
@@ -98,14 +102,14 @@ async fn a_hand_off_costs_the_same_however_many_wait() {
 }
 
 impl Cost {
-    /// Calls within one command.
+    /// Returns the number of calls within one command.
     fn inner_each(&self) -> f64 {
         self.inner / self.sent
     }
 }
 
 impl Line {
-    /// Of the releases, and of the claims.
+    /// Returns the costs of the releases and of the claims.
     async fn hand_off_costs(&mut self, redis: &mut RedisConnection, waiters: usize) -> [Cost; 2] {
         let (mut at, mut holder) = self.first().await;
         while self.waiters.len() < waiters {
@@ -116,7 +120,7 @@ impl Line {
             let before = counts(redis).await;
             let released = self.brokers[at]
                 .store
-                .release(&holder, Release::All, Via::Anywhere)
+                .release(&holder, ReleaseScope::All, ExpectedAttachment::Any)
                 .await;
             assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
             let between = counts(redis).await;
@@ -129,7 +133,8 @@ impl Line {
         [cost(&releases, HAND_OFFS), cost(&claims, HAND_OFFS)]
     }
 
-    /// What a broker sends about every second for a lock that its calls wait for.
+    /// Returns the cost of the touch that a broker sends about every second for a lock with
+    /// waiters.
     async fn touch_cost(&mut self, redis: &mut RedisConnection) -> Cost {
         let lock = self.waiters[0].1.lock.clone();
         let before = counts(redis).await;
@@ -139,10 +144,10 @@ impl Line {
         cost(&touch, 1)
     }
 
-    fn call(&self) -> Acquire {
-        let call = new_call(&lock_named("default", &self.name));
+    fn call(&self) -> AcquireCommand {
+        let call = new_call(&lock_key("default", &self.name));
         with_ttl(
-            Acquire {
+            AcquireCommand {
                 wait_ms: LONG_MS,
                 ..call
             },
@@ -155,7 +160,7 @@ impl Line {
         let Ok(Acquired::Granted(grant)) = self.brokers[0].store.acquire(&call).await else {
             panic!("the lock is not free");
         };
-        (0, lease(&call, grant.fencing_token))
+        (0, lease_of(&call, grant.fencing_token))
     }
 
     async fn join(&mut self) {
@@ -166,16 +171,16 @@ impl Line {
         self.waiters.push_back((n, call));
     }
 
-    /// The first in line takes over from a holder at broker `at`.
+    /// Completes the hand-off from a holder at broker `at` to the first waiter.
     async fn take_over(&mut self, at: usize) -> (usize, LeaseRef) {
-        let (n, call) = self.waiters.pop_front().expect("somebody waits");
+        let (n, call) = self.waiters.pop_front().expect("a caller waits");
         let told = self.brokers[n].told().await;
-        assert_eq!((told.request, told.provisional), (call.request, n != at));
-        let lease = lease(&call, told.fencing_token);
-        if told.provisional {
+        assert_eq!((told.request, told.is_provisional), (call.request, n != at));
+        let lease = lease_of(&call, told.fencing_token);
+        if told.is_provisional {
             let claimed = self.brokers[n]
                 .store
-                .renew(&lease, None, Via::Anywhere)
+                .renew(&lease, None, ExpectedAttachment::Any)
                 .await;
             assert!(matches!(claimed, Ok(Renewed::Extended(_))), "{claimed:?}");
         }
@@ -188,7 +193,7 @@ impl Broker {
         loop {
             let event = timeout(TOLD_LIMIT, self.events.recv()).await;
             if let Event::HandOff(_, hand_off, _) =
-                event.expect("told in time").expect("events go on")
+                event.expect("notified in time").expect("events go on")
             {
                 return hand_off;
             }
@@ -223,7 +228,8 @@ fn add(sum: &mut Counts, before: &Counts, after: &Counts) {
     }
 }
 
-/// Brokers send EVALSHA; their probes, which PING once each, send TIME and GET besides.
+/// Computes the cost per repetition. Brokers send scripts as EVALSHA. Their health checks, which
+/// send one PING each, also send TIME and GET, which are subtracted.
 fn cost(spent: &Counts, times: usize) -> Cost {
     let of = |names: &[&str]| {
         names

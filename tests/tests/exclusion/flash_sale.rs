@@ -1,10 +1,10 @@
-//! The seeds' flash sale, through the real API and a real Redis.
+//! Flash sale from the seeds (hand-written Redis locks), over the real API and a real Redis.
 
 use std::collections::HashMap;
 
-use leasehold_tests::crowd::parse_counts;
-use leasehold_tests::deployment::Deployment;
-use leasehold_tests::scale::figures;
+use leasehold_tests::broker::deployment::Deployment;
+use leasehold_tests::process::worker_processes::parse_counts;
+use leasehold_tests::scale::print_figures;
 use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,6 +33,6 @@ async fn sale(args: &[&str]) -> HashMap<String, u64> {
     let text = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {stderr}", output.status);
-    figures(&format!("flash_sale {}: {}", args.join(" "), text.trim()));
+    print_figures(&format!("flash_sale {}: {}", args.join(" "), text.trim()));
     parse_counts(&text)
 }

@@ -1,5 +1,5 @@
-//! A hand-off that was taken back before a repeat of its call joined the line again is heard of by the
-//! repeat, which has been there all the time: it must not take itself for the holder.
+//! A hand-off that was cancelled before a repeat of its call joined the queue again. The repeat
+//! receives the late hand-off message while it waits, and must ignore the hand-off.
 
 #![expect(
     clippy::disallowed_methods,
@@ -9,15 +9,15 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_server::{
-    broker::{Broker, stream::StreamAge},
-    lock::{AcquireCall, Failed, Lease, LeaseRef, LockKey, Release, Via},
+    broker::{Broker, lease_stream::StreamAge},
+    lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockFailure, LockKey, ReleaseScope},
     quotas::Quotas,
     store::{Cancelled, Store},
 };
 use leasehold_tests::{
-    late_store::LateStore,
-    redlock_broker::{unlimited, waiting},
-    world::lock_named,
+    broker::delayed_store::DelayedStore,
+    redlock::broker::{unlimited_quotas, waiting_call},
+    store_fixture::lock_key,
 };
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 const WAIT: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn in_line(store: &LateStore, lock: &LockKey, length: u32) {
+async fn in_line(store: &DelayedStore, lock: &LockKey, length: u32) {
     loop {
         let state = store.get(lock).await.expect("it answers");
         if state.is_some_and(|state| state.queue_length == length) {
@@ -35,11 +35,11 @@ async fn in_line(store: &LateStore, lock: &LockKey, length: u32) {
     }
 }
 
-fn got(acquired: Result<Result<Lease, Failed>, JoinError>) -> Lease {
+fn got(acquired: Result<Result<Lease, LockFailure>, JoinError>) -> Lease {
     acquired.expect("no panic").expect("a lease")
 }
 
-/// The only lock of a lease.
+/// Returns a reference to the only lock of a lease.
 fn reference(lock: &LockKey, lease: &Lease) -> LeaseRef {
     LeaseRef {
         lock: lock.clone(),
@@ -49,15 +49,15 @@ fn reference(lock: &LockKey, lease: &Lease) -> LeaseRef {
 }
 
 #[tokio::test]
-async fn a_hand_off_that_was_taken_back_is_nobodys() {
-    let store = LateStore::new();
+async fn a_hand_off_that_was_rolled_back_is_ignored() {
+    let store = DelayedStore::new();
     let age = StreamAge {
-        most: DAY,
+        max_age: DAY,
         grace: DAY,
     };
-    let quotas = Quotas::new(unlimited);
+    let quotas = Quotas::new(unlimited_quotas);
     let broker = Broker::new(Arc::clone(&store) as Arc<dyn Store>, quotas, age);
-    let (lock, caller) = (lock_named("default", "late"), Arc::<str>::from("caller"));
+    let (lock, caller) = (lock_key("default", "late"), Arc::<str>::from("caller"));
     let begin = |call: &AcquireCall| {
         let (broker, caller, call) = (broker.clone(), Arc::clone(&caller), call.clone());
         AbortOnDropHandle::new(tokio::spawn(
@@ -66,26 +66,28 @@ async fn a_hand_off_that_was_taken_back_is_nobodys() {
     };
     let release = async |lease: &Lease| {
         let lease = [reference(&lock, lease)];
-        let released = broker.release(&lease, Release::All, Via::Anywhere).await;
+        let released = broker
+            .release(&lease, ReleaseScope::All, ExpectedAttachment::Any)
+            .await;
         released.expect("it is held");
     };
 
-    let call = waiting(&lock, WAIT);
-    let first = got(begin(&waiting(&lock, WAIT)).await);
-    let gone = begin(&call);
+    let call = waiting_call(&lock, WAIT);
+    let first = got(begin(&waiting_call(&lock, WAIT)).await);
+    let lost_waiter = begin(&call);
     in_line(&store, &lock, 1).await;
-    let other = begin(&waiting(&lock, WAIT));
+    let other = begin(&waiting_call(&lock, WAIT));
     in_line(&store, &lock, 2).await;
-    // Its client goes away and comes back, and what it sends then is late.
-    drop(gone);
-    store.hold_up(true);
+    // The client of `gone` disconnects and repeats the call, and the repeat reaches the store late.
+    drop(lost_waiter);
+    store.set_delaying(true);
     let repeat = begin(&call);
-    store.held_up(1).await;
+    store.wait_for_delayed(1).await;
     release(&first).await;
-    let cancelled = store.cancelled().await;
+    let cancelled = store.wait_for_cancellation().await;
     assert_eq!(cancelled, Cancelled::Freed, "it was handed the lock");
     let other = got(other.await);
-    store.hold_up(false);
+    store.set_delaying(false);
     in_line(&store, &lock, 1).await;
     release(&other).await;
     let repeat = got(repeat.await);

@@ -1,11 +1,11 @@
-//! The seeds' lottery, drawn by exactly one of many instances, through the real API and a real
-//! Redis.
+//! Lottery from the seeds (hand-written Redis locks), over the real API and a real Redis. Exactly
+//! one of many instances draws.
 
 use std::collections::HashMap;
 
-use leasehold_tests::crowd::parse_counts;
-use leasehold_tests::deployment::Deployment;
-use leasehold_tests::scale::figures;
+use leasehold_tests::broker::deployment::Deployment;
+use leasehold_tests::process::worker_processes::parse_counts;
+use leasehold_tests::scale::print_figures;
 use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,6 +37,6 @@ async fn lottery(args: &[&str]) -> HashMap<String, u64> {
     let text = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {stderr}", output.status);
-    figures(&format!("lottery {}: {}", args.join(" "), text.trim()));
+    print_figures(&format!("lottery {}: {}", args.join(" "), text.trim()));
     parse_counts(&text)
 }

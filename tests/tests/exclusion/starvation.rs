@@ -1,4 +1,5 @@
-//! Readers that overlap for ever do not keep a writer out: it gets in within one reader's hold.
+//! Readers that overlap without a gap do not starve a writer. The writer acquires the lock within
+//! one reader's hold.
 
 #![expect(clippy::disallowed_methods, reason = "readers are tasks of the test")]
 
@@ -11,10 +12,10 @@ use std::{
 };
 
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::deployment::Deployment,
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    deployment::Deployment,
-    scale::{count, figures},
+    scale::{print_figures, scaled_count},
 };
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,15 +25,16 @@ const READERS: usize = 16;
 const HOLD: Duration = Duration::from_millis(400);
 const TTL: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(30);
-/// What calls through two brokers and Redis may take on a busy machine.
+/// Time for calls through two brokers and Redis on a busy machine.
 const SLACK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 struct Readers {
-    /// Who holds the lock now.
+    /// Number of readers that hold the lock.
     inside: AtomicUsize,
     visits: AtomicUsize,
-    /// How often the last one left: the moments at which an unfair lock would let a writer in.
+    /// Number of times that the last reader left: the moments at which an unfair lock would admit a
+    /// writer.
     empty: AtomicUsize,
 }
 
@@ -42,7 +44,7 @@ async fn a_writer_gets_in_within_one_readers_hold() {
     let client = Client::new("reader", &deployment.addrs().repeat(2), 0);
     let readers = Arc::new(Readers::default());
     let tasks = (0..READERS).map(|index| {
-        let client = client.named(&format!("reader-{index:02}"), index);
+        let client = client.with_name(&format!("reader-{index:02}"), index);
         AbortOnDropHandle::new(tokio::spawn(read(client, index, Arc::clone(&readers))))
     });
     let tasks: Vec<_> = tasks.collect();
@@ -54,9 +56,9 @@ async fn a_writer_gets_in_within_one_readers_hold() {
     sleep(5 * HOLD).await;
     let [empty, visits] = seen();
     let (empty, visits) = (empty - empty_before, visits - visits_before);
-    let writer = client.named("writer", 1);
+    let writer = client.with_name("writer", 1);
     let (mut waits, mut beside) = (Vec::new(), 0);
-    for _ in 0..count(50, 5) {
+    for _ in 0..scaled_count(50, 5) {
         let asked = boottime();
         let call = AcquireCall::new(LOCK, TTL, WAIT);
         let held = writer.acquire(&call).await.expect("its turn");
@@ -67,7 +69,7 @@ async fn a_writer_gets_in_within_one_readers_hold() {
     }
     drop(tasks);
     let longest = waits.iter().max().expect("some");
-    figures(&format!(
+    print_figures(&format!(
         "starvation: readers={READERS} hold={}ms visits={} empty_moments_without_writer={empty} \
          writes={} longest_wait={}ms readers_beside_the_writer={beside}",
         HOLD.as_millis(),
@@ -78,13 +80,13 @@ async fn a_writer_gets_in_within_one_readers_hold() {
     // On a busy machine all readers may occasionally be between two holds at the same time.
     assert!(
         empty * 20 <= visits,
-        "without a writer the readers overlap: {empty} of {visits} left nobody behind"
+        "without a writer the readers overlap: {empty} of {visits} left no waiter behind"
     );
     assert_eq!(beside, 0, "a writer is alone");
     assert!(*longest < HOLD + SLACK, "{longest:?}");
 }
 
-/// Holds the lock again and again; the first hold is shifted, so that readers never leave together.
+/// Holds the lock repeatedly. The first hold is shifted, so that readers never leave together.
 async fn read(client: Client, index: usize, readers: Arc<Readers>) {
     sleep(HOLD.mul_f64(index as f64 / READERS as f64)).await;
     loop {

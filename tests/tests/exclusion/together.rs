@@ -1,28 +1,27 @@
-//! Calls that wait for others are run together, and fare as if each were alone.
+//! Store commands that are batched while they wait for other commands. Each command of a batch
+//! succeeds or fails as it would alone.
 
 use std::sync::Arc;
 
 use futures::future::join_all;
 use leasehold_server::{
-    lock::{Acquire, BrokerId, Release, Via},
+    lock::{AcquireCommand, BrokerId, ExpectedAttachment, ReleaseScope},
     store::{
         Acquired, Released, Store, StoreError,
         redis::{RedisStore, scripts::Scripts},
     },
 };
 use leasehold_tests::{
-    redis_connection::RedisConnection,
-    redis_server::RedisServer,
-    shared_redis::config_of,
-    world::{TTL_MAX_MS, lease, lock_named, new_call, with_ttl},
+    redis::{connection::RedisConnection, server::RedisServer, shared_server::config_of},
+    store_fixture::{TTL_MAX_MS, lease_of, lock_key, new_call, with_ttl},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 const LOCKS: usize = 200;
-/// Scripts under way at once, and locks that are run together.
+/// Maximum number of scripts in flight, and maximum number of locks in a batch.
 const UNDER_WAY: usize = 2;
 const TOGETHER: usize = 16;
-/// Much less than a call may take, and more than it takes to make all calls.
+/// Pause of Redis, far shorter than the time limit of a call, and long enough to send all calls.
 const PAUSE_MS: &str = "300";
 
 struct Site {
@@ -52,13 +51,13 @@ impl Site {
         }
     }
 
-    /// Has Redis answer nobody until all calls wait for it.
+    /// Suspends the responses of Redis until all calls wait for them.
     async fn pause(&mut self) {
         let pause = ["CLIENT", "PAUSE", PAUSE_MS, "ALL"];
         self.redis.must(&pause).await;
     }
 
-    /// How many scripts were run so far.
+    /// Returns the number of scripts that Redis has run.
     async fn scripts_run(&mut self) -> u64 {
         let stats = self.redis.info("commandstats", "cmdstat_evalsha").await;
         let calls = stats.as_deref().unwrap_or("calls=0,");
@@ -68,17 +67,17 @@ impl Site {
         calls.expect("a count").parse().expect("a number")
     }
 
-    fn key(&self, call: &Acquire) -> String {
+    fn key(&self, call: &AcquireCommand) -> String {
         format!("{}{}", self.prefix, call.lock.encoded())
     }
 
-    async fn acquire_all(&self, calls: &[Acquire]) -> Vec<Result<Acquired, StoreError>> {
+    async fn acquire_all(&self, calls: &[AcquireCommand]) -> Vec<Result<Acquired, StoreError>> {
         join_all(calls.iter().map(|call| self.store.acquire(call))).await
     }
 }
 
-fn calls(name: &str) -> Vec<Acquire> {
-    let call = |at| new_call(&lock_named("default", &format!("{name} {at}")));
+fn calls(name: &str) -> Vec<AcquireCommand> {
+    let call = |at| new_call(&lock_key("default", &format!("{name} {at}")));
     (0..LOCKS)
         .map(|at| with_ttl(call(at), TTL_MAX_MS))
         .collect()
@@ -86,17 +85,17 @@ fn calls(name: &str) -> Vec<Acquire> {
 
 #[tokio::test]
 async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
-    let mut site = Site::set().await;
+    let mut fixture = Site::set().await;
     let calls = calls("own");
     let [foreign, newer] = [LOCKS / 2, LOCKS / 2 + 1];
-    let (of_others, of_later) = (site.key(&calls[foreign]), site.key(&calls[newer]));
-    site.redis.must(&["SET", &of_others, "of others"]).await;
-    site.redis.must(&["HSET", &of_later, "v", "99"]).await;
+    let (of_others, of_later) = (fixture.key(&calls[foreign]), fixture.key(&calls[newer]));
+    fixture.redis.must(&["SET", &of_others, "of others"]).await;
+    fixture.redis.must(&["HSET", &of_later, "v", "99"]).await;
 
-    let before = site.scripts_run().await;
-    site.pause().await;
-    let acquired = site.acquire_all(&calls).await;
-    let runs = site.scripts_run().await - before;
+    let before = fixture.scripts_run().await;
+    fixture.pause().await;
+    let acquired = fixture.acquire_all(&calls).await;
+    let runs = fixture.scripts_run().await - before;
     let runs_least = UNDER_WAY + (LOCKS - UNDER_WAY).div_ceil(TOGETHER);
     assert_eq!(usize::try_from(runs), Ok(runs_least));
 
@@ -106,7 +105,7 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
         match acquired {
             Ok(Acquired::Granted(grant)) if at != foreign && at != newer => {
                 tokens.push(grant.fencing_token);
-                releases.push(lease(call, grant.fencing_token));
+                releases.push(lease_of(call, grant.fencing_token));
             }
             Err(StoreError::Corrupt(why)) if at == foreign => {
                 assert!(why.contains("WRONGTYPE"), "{why}")
@@ -117,38 +116,42 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
             other => panic!("lock {at}: {other:?}"),
         }
     }
-    let stored = site.redis.must(&["GET", &of_others]).await;
+    let stored = fixture.redis.must(&["GET", &of_others]).await;
     assert_eq!(stored.text(), "of others");
-    assert_eq!(site.redis.hash(&of_later).await.len(), 1);
+    assert_eq!(fixture.redis.hash_fields(&of_later).await.len(), 1);
 
-    site.pause().await;
-    let release = |held| site.store.release(held, Release::All, Via::Anywhere);
+    fixture.pause().await;
+    let release = |held| {
+        fixture
+            .store
+            .release(held, ReleaseScope::All, ExpectedAttachment::Any)
+    };
     for released in join_all(releases.iter().map(release)).await {
         assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
     }
-    // Each has a token of its own lock, and renewing it finds it given back.
+    // Each release has ended the hold with the token of its own lock.
     for held in releases.iter().take(TOGETHER) {
-        let state = site.store.get(&held.lock).await.expect("it answers");
+        let state = fixture.store.get(&held.lock).await.expect("it answers");
         let state = state.expect("known for a while");
         assert_eq!(
             (state.holder_count, state.last_fencing_token),
             (0, held.fencing_token.get())
         );
     }
-    site.stop.cancel();
+    fixture.stop.cancel();
 }
 
 #[tokio::test]
 async fn a_call_that_is_dropped_before_its_turn_is_not_sent() {
-    let mut site = Site::set().await;
+    let mut fixture = Site::set().await;
     let mut calls = calls("dropped");
-    // With more a run would begin for those that wait.
+    // With more calls a batch would start for the waiting calls.
     calls.truncate(UNDER_WAY + TOGETHER - 1);
-    site.pause().await;
+    fixture.pause().await;
     let (kept, dropped) = calls.split_at(calls.len() / 2);
-    // The first ones keep the connection busy; the others wait behind them, and are given up.
-    let mut all_kept = Box::pin(site.acquire_all(kept));
-    let mut all_dropped = Box::pin(site.acquire_all(dropped));
+    // The first calls keep the connection busy. The other calls wait behind them and are dropped.
+    let mut all_kept = Box::pin(fixture.acquire_all(kept));
+    let mut all_dropped = Box::pin(fixture.acquire_all(dropped));
     assert!(futures::poll!(&mut all_kept).is_pending());
     assert!(futures::poll!(&mut all_dropped).is_pending());
     drop(all_dropped);
@@ -156,7 +159,7 @@ async fn a_call_that_is_dropped_before_its_turn_is_not_sent() {
         assert!(matches!(acquired, Ok(Acquired::Granted(_))), "{acquired:?}");
     }
     for call in dropped {
-        assert_eq!(site.store.get(&call.lock).await, Ok(None));
+        assert_eq!(fixture.store.get(&call.lock).await, Ok(None));
     }
-    site.stop.cancel();
+    fixture.stop.cancel();
 }

@@ -1,5 +1,5 @@
-//! One connection that carries a great deal: thousands of cycles, ended streams, waits and leases, and
-//! the broker never hangs up.
+//! One connection under heavy use: thousands of cycles, closed streams, waits and leases. The
+//! broker never closes the connection.
 
 #![expect(clippy::disallowed_methods, reason = "streams are tasks of the test")]
 
@@ -10,12 +10,14 @@ use leasehold_proto::v1::{
     ReleaseRequest, hold_response::Message as Response, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    client::{AcquireCall, Client, channel},
+    broker::deployment::Deployment,
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client, channel},
+    },
     clock::boottime,
-    deployment::Deployment,
-    proxy::{GOAWAY, Proxy, RST_STREAM},
-    scale::{count, figures},
-    stream_client::StreamClient,
+    net::http2_proxy::{GOAWAY, Http2Proxy, RST_STREAM},
+    scale::{print_figures, scaled_count},
 };
 use tokio::{
     sync::{Barrier, Semaphore, watch},
@@ -31,20 +33,20 @@ const HEARTBEATS: Duration = Duration::from_secs(2);
 const AT_ONCE: Duration = Duration::from_secs(1);
 const GIVE_UP: Duration = Duration::from_secs(240);
 
-/// One in so many cycles has a stream of its own.
+/// Number of cycles of which one uses a separate stream.
 const OWN_STREAM: usize = 5;
 
-/// One connection to a broker, through a proxy that sees its frames.
+/// One connection to a broker, through a proxy that counts its HTTP/2 frames.
 struct Line {
     channel: Channel,
-    proxy: Proxy,
+    proxy: Http2Proxy,
     deployment: Deployment,
 }
 
 impl Line {
     async fn start() -> Self {
         let deployment = Deployment::start(1).await;
-        let proxy = Proxy::start(deployment.addrs()[0]).await;
+        let proxy = Http2Proxy::start(deployment.addrs()[0]).await;
         Self {
             channel: channel(proxy.addr()),
             proxy,
@@ -56,9 +58,12 @@ impl Line {
         self.deployment.addrs()[0]
     }
 
-    /// It is the one connection from the beginning, and nobody wants to end it.
+    /// Asserts that no second connection was opened and that the broker has not sent GOAWAY.
     fn is_whole(&self) {
-        let seen = (self.proxy.opened(), self.proxy.from_broker(GOAWAY));
+        let seen = (
+            self.proxy.opened_connections(),
+            self.proxy.frames_from_broker(GOAWAY),
+        );
         assert_eq!(seen, (1, 0), "connections, GOAWAY frames");
     }
 }
@@ -74,13 +79,13 @@ fn in_line(lock: &str) -> AcquireCall {
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
     const WORKERS: usize = 10;
-    /// Streams that are closed and not ended yet.
+    /// Maximum number of streams that are closed by the client, but not yet ended by the broker.
     const CLOSING: usize = 200;
     let line = Line::start().await;
-    let cycles = count(10_000, 1_000) / WORKERS;
+    let cycles = scaled_count(10_000, 1_000) / WORKERS;
     let stop = CancellationToken::new();
     let beating = tokio::spawn(keep_beating(line.channel.clone(), stop.clone()));
-    let begun = boottime();
+    let started_at = boottime();
     let closing = Arc::new(Semaphore::new(CLOSING));
     let workers = (0..WORKERS).map(|worker| {
         let work = cycle(line.channel.clone(), worker, cycles, Arc::clone(&closing));
@@ -91,24 +96,25 @@ async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
     for worker in all.expect("every cycle is done") {
         worker.expect("no stream broke");
     }
-    let took = boottime() - begun;
+    let took = boottime() - started_at;
     stop.cancel();
     let beats = beating.await.expect("the stream that beats lives");
-    let resets = line.proxy.from_broker(RST_STREAM);
-    figures(&format!(
+    let resets = line.proxy.frames_from_broker(RST_STREAM);
+    print_figures(&format!(
         "hold_connection: cycles={} streams_closed={} resets={resets} acknowledged={beats} \
          goaways={} connections={} took={}ms",
         cycles * WORKERS,
         cycles * WORKERS / OWN_STREAM,
-        line.proxy.from_broker(GOAWAY),
-        line.proxy.opened(),
+        line.proxy.frames_from_broker(GOAWAY),
+        line.proxy.opened_connections(),
         took.as_millis()
     ));
     assert!(beats > 0, "heartbeats were acknowledged meanwhile");
     line.is_whole();
 }
 
-/// Takes and releases locks, now and then on a stream that it closes with a lease on it.
+/// Acquires and releases locks. One in `OWN_STREAM` cycles uses a separate stream and closes it
+/// while it has a lease.
 async fn cycle(channel: Channel, worker: usize, cycles: usize, closing: Arc<Semaphore>) {
     let mut stream = StreamClient::open_on(channel.clone()).await;
     let mut closed = JoinSet::new();
@@ -119,11 +125,11 @@ async fn cycle(channel: Channel, worker: usize, cycles: usize, closing: Arc<Sema
             continue;
         }
         let slot = Arc::clone(&closing).acquire_owned().await;
-        let slot = slot.expect("nobody closes it");
+        let slot = slot.expect("no caller closes it");
         let mut own = StreamClient::open_on(channel.clone()).await;
         take_and_release(&mut own, &lock).await;
         let call = own.acquire(&now(&lock), 1).await;
-        own.granted(call).await;
+        own.expect_granted(call).await;
         closed.spawn(async move {
             close_in_the_middle(own).await;
             drop(slot);
@@ -134,17 +140,18 @@ async fn cycle(channel: Channel, worker: usize, cycles: usize, closing: Arc<Sema
     }
 }
 
-/// Holds a lease with many heartbeats under way, until told to stop; how many were acknowledged.
+/// Holds a lease and sends many heartbeats until cancelled. Returns the number of acknowledged
+/// renewals.
 async fn keep_beating(channel: Channel, stop: CancellationToken) -> usize {
     let mut stream = StreamClient::open_on(channel).await;
     let call = stream.acquire(&now("beating"), 1).await;
-    stream.granted(call).await;
+    stream.expect_granted(call).await;
     let mut every = interval(Duration::from_millis(50));
     let mut acknowledged = 0;
     while !stop.is_cancelled() {
         tokio::select! {
             _ = every.tick() => { stream.heartbeat().await; }
-            leases = stream.heard(acknowledged_leases) => acknowledged += leases.len(),
+            leases = stream.wait_for(acknowledged_leases) => acknowledged += leases.len(),
         }
     }
     acknowledged
@@ -167,17 +174,17 @@ fn acknowledged_leases(message: Response) -> Option<Vec<String>> {
 
 async fn take_and_release(stream: &mut StreamClient, lock: &str) {
     let call = stream.acquire(&now(lock), 1).await;
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     stream.heartbeat().await;
     let call = stream.release(&lease.lease_id).await;
     stream.heartbeat().await;
-    let Response::Released(released) = stream.told().await else {
+    let Response::Released(released) = stream.next_event().await else {
         panic!("not released");
     };
     assert_eq!((released.call_id, released.already_released), (call, false));
 }
 
-/// Ends its stream by Close, and goes on with heartbeats until the broker has ended it too, and after.
+/// Sends Close, then heartbeats until the broker has ended the stream, and three more after that.
 async fn close_in_the_middle(mut stream: StreamClient) {
     stream.heartbeat().await;
     stream.close().await;
@@ -185,14 +192,14 @@ async fn close_in_the_middle(mut stream: StreamClient) {
     let end = async {
         loop {
             tokio::select! {
-                () = stream.ended() => return,
-                _ = every.tick() => stream.late_heartbeat().await,
+                () = stream.read_to_end() => return,
+                _ = every.tick() => stream.try_heartbeat().await,
             }
         }
     };
     timeout(GIVE_UP, end).await.expect("the broker ends it");
     for _ in 0..3 {
-        stream.late_heartbeat().await;
+        stream.try_heartbeat().await;
     }
 }
 
@@ -210,19 +217,22 @@ async fn a_connection_full_of_waits_still_releases() {
     }
     let mut stream = StreamClient::open_on(line.channel.clone()).await;
     let call = stream.acquire(&long("on-stream"), 1).await;
-    let on_stream = stream.granted(call).await;
+    let on_stream = stream.expect_granted(call).await;
     let mut locks = LockServiceClient::new(line.channel.clone());
     let by_call = locks.acquire(owner.acquire_request(&long("by-call"))).await;
     let by_call = by_call.expect("it is free").into_inner().lease;
     let mut next = Vec::new();
     for lock in ["on-stream", "by-call"] {
         next.push(stream.acquire(&in_line(lock), 1).await);
-        owner.queued_at(0, lock, 1).await;
+        owner.wait_for_queue_length_at(0, lock, 1).await;
     }
-    // In steps: the store has 800 ms for each command, on cores that other tests use, too.
+    // Waiters are added in steps, because a command has a limit of 800 ms in the store, on cores
+    // that other tests also use.
     let queued = async |waits: usize| {
         for busy in 0..BUSY {
-            owner.queued_at(0, &busy_name(busy), waits / BUSY).await;
+            owner
+                .wait_for_queue_length_at(0, &busy_name(busy), waits / BUSY)
+                .await;
         }
     };
     for index in 0..STREAM_WAITS {
@@ -246,25 +256,25 @@ async fn a_connection_full_of_waits_still_releases() {
     queued(STREAM_WAITS + UNARY_WAITS).await;
     stream.heartbeat().await;
 
-    let begun = boottime();
+    let started_at = boottime();
     let call = stream.release(&on_stream.lease_id).await;
     done(&mut stream, call).await;
-    let by_stream_took = boottime() - begun;
+    let by_stream_took = boottime() - started_at;
     done(&mut stream, next[0]).await;
-    let begun = boottime();
+    let started_at = boottime();
     let release = ReleaseRequest {
         lease: by_call,
         ..ReleaseRequest::default()
     };
     locks.release(release).await.expect("the holder");
-    let by_call_took = boottime() - begun;
+    let by_call_took = boottime() - started_at;
     done(&mut stream, next[1]).await;
-    figures(&format!(
+    print_figures(&format!(
         "hold_connection: waits on one stream={STREAM_WAITS} unary={UNARY_WAITS} \
          release_on_stream={}ms unary_release={}ms goaways={}",
         by_stream_took.as_millis(),
         by_call_took.as_millis(),
-        line.proxy.from_broker(GOAWAY)
+        line.proxy.frames_from_broker(GOAWAY)
     ));
     assert!(by_stream_took < AT_ONCE && by_call_took < AT_ONCE);
     assert!(unary.iter().all(|wait| !wait.is_finished()), "they wait");
@@ -281,7 +291,7 @@ fn busy_name(busy: usize) -> String {
 
 /// Waits until a call is released or granted.
 async fn done(stream: &mut StreamClient, call: i64) {
-    let done = stream.heard(|message| match message {
+    let done = stream.wait_for(|message| match message {
         Response::Released(released) => (released.call_id == call).then_some(()),
         Response::Granted(granted) => (granted.call_id == call).then_some(()),
         Response::Refused(refused) => panic!("{refused:?}"),
@@ -301,7 +311,7 @@ async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
     const STREAMS: usize = 5;
     const STOPPED: Duration = Duration::from_secs(10);
     let line = Line::start().await;
-    let each = count(1_000, 100);
+    let each = scaled_count(1_000, 100);
     let back = watch::Sender::new(None);
     let all_taken = Arc::new(Barrier::new(STREAMS + 1));
     let streams = (0..STREAMS).map(|index| {
@@ -331,18 +341,18 @@ async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
     let (leases, last): (Vec<_>, Vec<_>) = again.unzip();
     let leases: usize = leases.iter().sum();
     let last = last.into_iter().max().expect("streams") - back_at;
-    figures(&format!(
+    print_figures(&format!(
         "hold_connection: leases={leases} streams={STREAMS} stopped={STOPPED:?} lost=0 \
          all_acknowledged_again_after={}ms goaways={}",
         last.as_millis(),
-        line.proxy.from_broker(GOAWAY)
+        line.proxy.frames_from_broker(GOAWAY)
     ));
     assert_eq!(leases, STREAMS * each);
     line.is_whole();
 }
 
-/// Keeps many leases on one stream until all were acknowledged for a heartbeat that was sent after
-/// the store came back; how many, and when.
+/// Keeps many leases on one stream until all leases were acknowledged after the store came back.
+/// Returns the number of leases and the time.
 async fn many_leases(
     channel: Channel,
     locks: Vec<String>,
@@ -355,7 +365,7 @@ async fn many_leases(
     }
     let mut acknowledged_at = HashMap::new();
     while acknowledged_at.len() < locks.len() {
-        let Response::Granted(granted) = stream.told().await else {
+        let Response::Granted(granted) = stream.next_event().await else {
             panic!("not granted");
         };
         let lease = granted.lease.expect("a lease");
@@ -366,7 +376,7 @@ async fn many_leases(
     loop {
         tokio::select! {
             _ = every.tick() => { stream.heartbeat().await; }
-            named = stream.heard(acknowledged_leases) => for lease_id in named {
+            named = stream.wait_for(acknowledged_leases) => for lease_id in named {
                 if let Some(at) = acknowledged_at.get_mut(&lease_id) {
                     *at = boottime();
                 }

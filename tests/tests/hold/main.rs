@@ -1,4 +1,4 @@
-//! Lease streams.
+//! Lease streams: attachment, heartbeats, waits and hand-offs, under faults and load.
 
 mod alone {
     mod crowd;

@@ -1,18 +1,18 @@
-//! Configurations that are wrong, and what the broker says of them: word by word.
+//! Invalid configurations and the exact error messages of the broker.
 
-use leasehold_tests::configuration::Configuration;
+use leasehold_tests::broker::configuration::Configuration;
 
-/// A wrong configuration; `{dir}` stands for the directory of its files.
+/// An invalid configuration. `{dir}` stands for the directory of its files.
 struct Wrong {
     name: &'static str,
     file: &'static str,
     env: &'static [(&'static str, &'static str)],
     args: &'static [&'static str],
-    /// Every line of stderr.
+    /// Expected lines of stderr.
     problems: &'static str,
 }
 
-/// With the memory store, by a flag.
+/// Returns a case with the memory store, which is set by a flag.
 const fn wrong(name: &'static str, file: &'static str, problems: &'static str) -> Wrong {
     Wrong {
         name,
@@ -23,7 +23,7 @@ const fn wrong(name: &'static str, file: &'static str, problems: &'static str) -
     }
 }
 
-/// With the store in the file.
+/// Returns a case whose file sets the store.
 const fn store(name: &'static str, file: &'static str, problems: &'static str) -> Wrong {
     Wrong {
         args: &[],
@@ -31,7 +31,7 @@ const fn store(name: &'static str, file: &'static str, problems: &'static str) -
     }
 }
 
-/// With the environment and flags.
+/// Returns a case with environment variables and flags.
 const fn source(
     name: &'static str,
     file: &'static str,
@@ -75,12 +75,12 @@ const FILES: [Wrong; 25] = [
     wrong(
         "an unknown section",
         "[archive]\ntokens = \"none\"\n",
-        "archive.tokens (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "archive.tokens (from {dir}/leasehold.toml): no such key; leasehold-server config-schema and docs/configuration.md list all keys",
     ),
     wrong(
         "an unknown section with nothing in it",
         "[archive]\n[limits]\n",
-        "archive (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "archive (from {dir}/leasehold.toml): no such key; leasehold-server config-schema and docs/configuration.md list all keys",
     ),
     wrong(
         "a value in the place of a section",
@@ -90,7 +90,7 @@ const FILES: [Wrong; 25] = [
     wrong(
         "a section in the place of a value",
         "[server.listen]\nhost = \"::1\"\n",
-        "server.listen.host (from {dir}/leasehold.toml): no such key; leasehold-server config-schema lists them, as does docs/configuration.md",
+        "server.listen.host (from {dir}/leasehold.toml): no such key; leasehold-server config-schema and docs/configuration.md list all keys",
     ),
     wrong(
         "an empty section in the place of a value",
@@ -188,7 +188,7 @@ const STORES: [Wrong; 18] = [
     store(
         "another scheme",
         "[store]\nurl = \"http://:canary@h\"\n",
-        "store.url (from {dir}/leasehold.toml): must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, redis-sentinel://[user:password@]host:port,host:port/master/db, or redis-cluster://[user:password@]host:port,host:port, or redlock://[user:password@]host:port,host:port,host:port/db",
+        "store.url (from {dir}/leasehold.toml): must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, redis-sentinel://[user:password@]host:port,host:port/master/db, redis-cluster://[user:password@]host:port,host:port, or redlock://[user:password@]host:port,host:port,host:port/db",
     ),
     store(
         "Sentinels without a master",
@@ -198,32 +198,32 @@ const STORES: [Wrong; 18] = [
     store(
         "a cluster with a database",
         "[store]\nurl = \"redis-cluster://a:1/3\"\ndeployment_key_file = \"{dir}/key\"\n",
-        "store.url (from {dir}/leasehold.toml): a cluster has no databases: redis-cluster://host:port,host:port",
+        "store.url (from {dir}/leasehold.toml): a cluster has only database 0: redis-cluster://host:port,host:port",
     ),
     store(
         "a cluster without a key",
         "[store]\nurl = \"redis-cluster://a:1\"\n",
-        "store.deployment_key_file: required for redis-cluster://, which keeps no deployment key: 64 hexadecimal digits, the same for all brokers",
+        "store.deployment_key_file: required with redis-cluster://, which does not store a deployment key: 64 hexadecimal digits, the same for all brokers",
     ),
     store(
         "redlock without a key",
         "[store]\nurl = \"redlock://a,b,c\"\n",
-        "store.deployment_key_file: required with redlock://: no single server could keep the key. Write 64 random hexadecimal digits into a file, and give every broker the same",
+        "store.deployment_key_file: required with redlock://, because no single server can store the key: write 64 random hexadecimal digits to a file, the same for all brokers",
     ),
     store(
         "a key that is none",
         "[store]\nurl = \"redlock://a,b,c\"\ndeployment_key_file = \"{dir}/password\"\n",
-        "store.deployment_key_file (from {dir}/leasehold.toml): {dir}/password must hold 64 hexadecimal digits",
+        "store.deployment_key_file (from {dir}/leasehold.toml): {dir}/password must contain 64 hexadecimal digits",
     ),
     store(
         "sharded channels on one server",
         "[store]\nurl = \"redis://h\"\nsharded_pubsub = true\n",
-        "store.sharded_pubsub (from {dir}/leasehold.toml): is for redis-cluster:// only: elsewhere a message reaches one server as it is",
+        "store.sharded_pubsub (from {dir}/leasehold.toml): requires redis-cluster://: with any other store a message reaches only one server anyway",
     ),
     store(
         "a password twice",
         "[store]\nurl = \"redis://:canary@h\"\npassword_file = \"{dir}/password\"\n",
-        "store.password_file (from {dir}/leasehold.toml): stands in store.url, too: keep only one of them",
+        "store.password_file (from {dir}/leasehold.toml): is also set in store.url: remove one of them",
     ),
     store(
         "a secret that is missing",
@@ -263,7 +263,7 @@ const STORES: [Wrong; 18] = [
     store(
         "TLS that is and is not",
         "[store]\nurl = \"rediss://h\"\ntls = false\n",
-        "store.tls (from {dir}/leasehold.toml): rediss:// is TLS: remove this key, or use redis://",
+        "store.tls (from {dir}/leasehold.toml): rediss:// requires TLS: remove this key, or use redis://",
     ),
 ];
 
@@ -328,7 +328,7 @@ const SOURCES: [Wrong; 7] = [
 ];
 
 #[tokio::test]
-async fn every_problem_is_told_and_the_broker_does_not_start() {
+async fn every_problem_is_reported_and_the_broker_does_not_start() {
     let mut mistaken = String::new();
     for wrong in FILES.iter().chain(&STORES).chain(&SOURCES) {
         let configuration = Configuration::new(wrong.file);
@@ -337,10 +337,12 @@ async fn every_problem_is_told_and_the_broker_does_not_start() {
         configuration.write("empty", b"\n");
         configuration.write("bytes", b"\xff\xfe");
         for verb in ["check-config", "serve", "init-store"] {
-            let said = configuration.said(verb, wrong.env, wrong.args).await;
-            let problems = said.problems.join("\n");
-            if (said.code, said.told.as_str(), problems.as_str()) != (Some(1), "", wrong.problems) {
-                mistaken += &format!("{verb}, {}: {said:#?}\n", wrong.name);
+            let output = configuration.run(verb, wrong.env, wrong.args).await;
+            let problems = output.stderr_lines.join("\n");
+            if (output.code, output.stdout.as_str(), problems.as_str())
+                != (Some(1), "", wrong.problems)
+            {
+                mistaken += &format!("{verb}, {}: {output:#?}\n", wrong.name);
             }
         }
     }

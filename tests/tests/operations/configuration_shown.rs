@@ -1,28 +1,31 @@
-//! Configurations that are right: what is shown of them, and what the schema and the docs say.
+//! Valid configurations: displayed values, the JSON schema and the documentation.
 
 use std::{fs, process::Command};
 
-use leasehold_tests::{binary::leasehold_server, configuration::Configuration, setup::workspace};
+use leasehold_tests::{
+    broker::configuration::Configuration, process::binaries::leasehold_server,
+    repository::paths::repository_root,
+};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
 #[tokio::test]
-async fn a_busy_port_is_told_by_the_broker_alone() {
+async fn a_busy_port_is_reported_by_the_broker_only() {
     let busy = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = busy.local_addr().expect("its address").to_string();
     let configuration = Configuration::new("[store]\nurl = \"memory\"\n");
-    let said = configuration
-        .said("serve", &[], &["--listen", &address])
+    let output = configuration
+        .run("serve", &[], &["--listen", &address])
         .await;
     let problem = format!(
-        "cannot listen on {address}: address already in use; stop what listens there, or choose \
-         another (port 0 picks a free one)"
+        "cannot listen on {address}: address already in use; stop the process that listens there, \
+         or choose another address (port 0 selects a free port)"
     );
-    assert_eq!((said.code, said.problems), (Some(1), vec![problem]));
-    let said = configuration
-        .said("check-config", &[], &["--listen", &address])
+    assert_eq!((output.code, output.stderr_lines), (Some(1), vec![problem]));
+    let output = configuration
+        .run("check-config", &[], &["--listen", &address])
         .await;
-    assert_eq!((said.code, said.problems), (Some(0), vec![]));
+    assert_eq!((output.code, output.stderr_lines), (Some(0), vec![]));
 }
 
 #[tokio::test]
@@ -31,14 +34,14 @@ async fn a_secret_that_everybody_may_read_is_a_warning() {
     let configuration = Configuration::new(text);
     configuration.write("password", b"open sesame\n");
     let valid = "the configuration is valid\n";
-    let said = configuration.said("check-config", &[], &[]).await;
-    assert_eq!((said.code, said.told.as_str()), (Some(0), valid));
+    let output = configuration.run("check-config", &[], &[]).await;
+    assert_eq!((output.code, output.stdout.as_str()), (Some(0), valid));
     configuration.set_mode("password", 0o604);
-    let said = configuration.said("check-config", &[], &[]).await;
-    let warning = "warning: store.password_file (from {dir}/leasehold.toml): everybody on this \
-                   machine may read {dir}/password: chmod o-r {dir}/password\n";
+    let output = configuration.run("check-config", &[], &[]).await;
+    let warning = "warning: store.password_file (from {dir}/leasehold.toml): every user of \
+                   this machine can read {dir}/password: run chmod o-r {dir}/password\n";
     assert_eq!(
-        (said.code, said.told),
+        (output.code, output.stdout),
         (Some(0), format!("{valid}{warning}"))
     );
 }
@@ -58,8 +61,8 @@ async fn a_file_that_everybody_may_write_is_a_warning() {
     ] {
         configuration.set_mode(file, 0o622);
         let warning = format!(
-            "{key} (from {{dir}}/leasehold.toml): everybody on this machine may write {{dir}}/{file}: \
-             chmod o-w {{dir}}/{file}"
+            "{key} (from {{dir}}/leasehold.toml): every user of this machine can write \
+             {{dir}}/{file}: run chmod o-w {{dir}}/{file}"
         );
         assert_eq!(warnings(&configuration, &[]).await, [warning]);
         configuration.set_mode(file, 0o620);
@@ -105,7 +108,7 @@ async fn bearer_tokens_over_a_network_without_tls_are_a_warning() {
     let text = "[store]\nurl = \"memory\"\n[server]\nlisten = \"0.0.0.0:0\"\nadmin_listen = \"[::1]:0\"\n\
                 insecure = true\n";
     let open = Configuration::new(text);
-    assert_eq!(warnings(&open, &[]).await, [""; 0], "nobody shows a token");
+    assert_eq!(warnings(&open, &[]).await, [""; 0], "no token is sent");
     let text = "[authentication]\ntokens_file = \"{dir}/tokens\"\n[authorization]\n\
                 policy_file = \"{dir}/policy.toml\"\n"
         .to_owned()
@@ -114,18 +117,18 @@ async fn bearer_tokens_over_a_network_without_tls_are_a_warning() {
     known.write("tokens", format!("alice {}\n", "0".repeat(64)).as_bytes());
     let rule = b"[[rule]]\ncallers = [\"*\"]\nverbs = [\"acquire\"]\n";
     known.write("policy.toml", rule);
-    let warning = "server.listen (from {dir}/leasehold.toml): others than this machine can connect there, \
-                   and bearer tokens can be read on the network: set tls.cert_file and tls.key_file";
+    let warning = "server.listen (from {dir}/leasehold.toml): other machines can reach this \
+        address, and bearer tokens can be read on the network: set tls.cert_file and tls.key_file";
     assert_eq!(warnings(&known, &[]).await, [warning]);
     let local = ["--listen", "127.0.0.1:0"];
     assert_eq!(warnings(&known, &local).await, [""; 0]);
 }
 
-/// What `check-config` warns of.
+/// Returns the warnings of `check-config`.
 async fn warnings(configuration: &Configuration, args: &[&str]) -> Vec<String> {
-    let said = configuration.said("check-config", &[], args).await;
-    assert_eq!(said.code, Some(0), "{said:?}");
-    let mut lines = said.told.lines();
+    let output = configuration.run("check-config", &[], args).await;
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let mut lines = output.stdout.lines();
     assert_eq!(lines.next(), Some("the configuration is valid"));
     let warnings = lines.map(|line| line.strip_prefix("warning: ").expect("a warning"));
     warnings.map(str::to_owned).collect()
@@ -138,14 +141,14 @@ async fn what_is_shown_is_a_configuration_with_the_same_meaning() {
     let configuration = Configuration::new(text);
     let env = [("LEASEHOLD__SERVER__DRAIN_TIMEOUT", "1m 30s")];
     let show = ["--show", "--key-prefix", "a:"];
-    let said = configuration.said("check-config", &env, &show).await;
+    let output = configuration.run("check-config", &env, &show).await;
     assert_eq!(
-        (said.code, said.problems.len()),
+        (output.code, output.stderr_lines.len()),
         (Some(0), 0),
         "{:?}",
-        said.problems
+        output.stderr_lines
     );
-    assert!(!said.told.contains("canary"), "{}", said.told);
+    assert!(!output.stdout.contains("canary"), "{}", output.stdout);
     for line in [
         "drain_timeout = \"1m 30s\" # from: LEASEHOLD__SERVER__DRAIN_TIMEOUT",
         "filter = 'a[b{c=\"d\"}]=info' # from: {dir}/leasehold.toml",
@@ -157,18 +160,21 @@ async fn what_is_shown_is_a_configuration_with_the_same_meaning() {
         "# the configuration is valid",
     ] {
         assert!(
-            said.told.lines().any(|shown| shown == line),
+            output.stdout.lines().any(|shown| shown == line),
             "{line}: {}",
-            said.told
+            output.stdout
         );
     }
-    let again = Configuration::new(&said.told);
-    let said_again = again.said("check-config", &[], &["--show"]).await;
-    assert_eq!((said_again.code, said_again.problems.len()), (Some(0), 0));
-    assert_eq!(values(&said_again.told), values(&said.told));
+    let again = Configuration::new(&output.stdout);
+    let said_again = again.run("check-config", &[], &["--show"]).await;
+    assert_eq!(
+        (said_again.code, said_again.stderr_lines.len()),
+        (Some(0), 0)
+    );
+    assert_eq!(values(&said_again.stdout), values(&output.stdout));
 }
 
-/// What `leasehold-server config-schema` prints.
+/// Returns the output of `leasehold-server config-schema`.
 fn schema() -> String {
     let printed = Command::new(leasehold_server())
         .arg("config-schema")
@@ -177,14 +183,14 @@ fn schema() -> String {
 }
 
 fn page() -> String {
-    let page = workspace().join("docs/configuration.md");
+    let page = repository_root().join("docs/configuration.md");
     fs::read_to_string(page).expect("a page of the docs")
 }
 
 #[test]
 fn the_schema_in_the_repository_is_the_one_that_is_printed() {
     let path = "docs/leasehold.schema.json";
-    let kept = fs::read_to_string(workspace().join(path)).expect("a file of the docs");
+    let kept = fs::read_to_string(repository_root().join(path)).expect("a file of the docs");
     assert_eq!(kept, schema(), "leasehold-server config-schema > {path}");
 }
 
@@ -196,12 +202,13 @@ fn the_table_of_keys_is_that_of_the_schema() {
     for (section, of) in sections {
         for (name, key) in of["properties"].as_object().expect("keys") {
             let default = match key["default"].as_str() {
-                Some(text) => format!("`{text}` "),
-                None if key["default"].is_null() => String::new(),
-                None => format!("`{}` ", key["default"]),
+                Some(text) if !text.is_empty() => format!("`{text}`"),
+                _ if key["default"].is_null() || key["default"] == "" => String::new(),
+                _ => format!("`{}`", key["default"]),
             };
             let description = key["description"].as_str().expect("a description");
-            table += &format!("| `{section}.{name}` | {default}| {description} |\n");
+            let description = description.replace('\\', r"\\");
+            table += &format!("| `{section}.{name}` | {default} | {description} |\n");
         }
     }
     assert!(table.lines().count() > 30, "{table}");
@@ -213,7 +220,7 @@ fn the_table_of_keys_is_that_of_the_schema() {
     );
 }
 
-/// A row of the table begins with a key, which has a dot.
+/// Returns true if the line is a table row of a configuration key, which contains a dot.
 fn is_of_a_key(line: &str) -> bool {
     let name = line
         .strip_prefix("| `")
@@ -227,11 +234,11 @@ async fn the_example_of_the_docs_is_right() {
     let example = page.split("```toml\n").nth(1).expect("an example");
     let example = example.split("```").next().expect("its end");
     let configuration = Configuration::new(example);
-    let said = configuration.said("check-config", &[], &[]).await;
-    assert_eq!((said.code, said.problems), (Some(0), vec![]));
+    let output = configuration.run("check-config", &[], &[]).await;
+    assert_eq!((output.code, output.stderr_lines), (Some(0), vec![]));
 }
 
-/// Without where each is from.
+/// Returns the lines without the source of each value.
 fn values(toml: &str) -> Vec<&str> {
     let lines = toml.lines();
     lines

@@ -1,20 +1,23 @@
-//! What probes are told: that a broker lives, and that new clients should come to it.
+//! Health checks: liveness of a broker, and readiness for new clients.
 
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use leasehold_proto::v1::{ErrorReason, Heartbeat};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client, channel},
-    deployment::Deployment,
-    health::{LIVENESS, READINESS, awaits, check, watch},
-    in_process::InProcess,
-    plain_http::{ask, get},
-    redis_server::RedisServer,
-    shim,
-    status::reason,
-    temp_dir::TempDir,
+    broker::{
+        deployment::Deployment,
+        in_process::InProcessBroker,
+        process::{BrokerOptions, BrokerProcess},
+    },
+    client::unary::{AcquireCall, Client, channel},
+    net::{
+        health::{LIVENESS, READINESS, check, wait_for_status, watch},
+        plain_http::{get, send_request},
+    },
+    process::{preload_shim, temp_dir::TempDir},
+    redis::server::RedisServer,
+    status::error_reason,
     until::until,
 };
 use tokio::{net::TcpListener, time::Instant};
@@ -23,7 +26,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_prost::ProstCodec;
 
 const TTL: Duration = Duration::from_secs(10);
-/// Much less than the drain_timeout.
+/// Time limit far below `drain_timeout`.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn ok() -> (u16, String) {
@@ -40,10 +43,10 @@ fn now(lock: &str) -> AcquireCall {
 
 #[tokio::test]
 async fn health_answers_on_both_listeners() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     for address in [broker.api, broker.admin] {
         for name in READINESS {
-            awaits(address, name, ServingStatus::Serving).await;
+            wait_for_status(address, name, ServingStatus::Serving).await;
         }
         assert_eq!(
             check(address, LIVENESS).await.expect("a known name"),
@@ -57,13 +60,17 @@ async fn health_answers_on_both_listeners() {
 
 #[tokio::test]
 async fn plain_probes_share_the_admin_port_with_grpc() {
-    let broker = InProcess::start().await;
-    awaits(broker.admin, "", ServingStatus::Serving).await;
+    let broker = InProcessBroker::start().await;
+    wait_for_status(broker.admin, "", ServingStatus::Serving).await;
     for path in ["/livez", "/readyz"] {
         assert_eq!(get(broker.admin, path).await, ok());
-        let head = ask(broker.admin, "HEAD", path).await.expect("an answer");
+        let head = send_request(broker.admin, "HEAD", path)
+            .await
+            .expect("an answer");
         assert_eq!(head, (200, String::new()));
-        let post = ask(broker.admin, "POST", path).await.expect("an answer");
+        let post = send_request(broker.admin, "POST", path)
+            .await
+            .expect("an answer");
         assert_eq!(post.0, 405);
     }
     for path in ["/livez/", "/readyz/more", "/metrics/more"] {
@@ -80,24 +87,28 @@ async fn plain_probes_share_the_admin_port_with_grpc() {
 }
 
 #[tokio::test]
-async fn a_drain_is_told_to_watches_and_waits_for_none() {
-    let broker = InProcess::start().await;
-    awaits(broker.api, "", ServingStatus::Serving).await;
+async fn a_drain_is_sent_to_health_watches_and_waits_for_none() {
+    let broker = InProcessBroker::start().await;
+    wait_for_status(broker.api, "", ServingStatus::Serving).await;
     let mut watch = watch(broker.api, "").await;
-    broker.begin_stop();
-    let mut told = Vec::new();
+    broker.start_shutdown();
+    let mut statuses = Vec::new();
     while let Some(now) = watch.message().await.expect("an orderly end") {
-        told.push(now.status());
+        statuses.push(now.status());
     }
-    assert_eq!(told, [ServingStatus::Serving, ServingStatus::NotServing]);
+    assert_eq!(
+        statuses,
+        [ServingStatus::Serving, ServingStatus::NotServing]
+    );
     broker.stop().await;
 }
 
-/// A broker that waits for its store is alive, and not ready until the store has answered once.
+/// Waits for the store at start. The broker is live, but not ready until the store has responded
+/// once.
 #[tokio::test]
 async fn a_broker_without_its_store_lives_and_is_not_ready() {
     let mut redis = RedisServer::start().await;
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     options.init_store().await;
     redis.kill().await;
     let wait = ("LEASEHOLD__STORE__WAIT_FOR_STORE", "true");
@@ -116,24 +127,25 @@ async fn a_broker_without_its_store_lives_and_is_not_ready() {
         assert_eq!(live, ServingStatus::Serving);
     }
     redis.restart().await;
-    awaits(broker.addr(), "", ServingStatus::Serving).await;
+    wait_for_status(broker.addr(), "", ServingStatus::Serving).await;
     assert_eq!(get(broker.admin(), "/readyz").await, ok());
     broker.terminate();
-    assert_eq!(broker.ended().await, Some(0));
+    assert_eq!(broker.wait_for_exit().await, Some(0));
 }
 
-/// All brokers would lose their clients at once, who would hear nothing at all.
+/// Asserts that readiness does not depend on the store. Otherwise all brokers would lose their
+/// clients at once, and the clients would receive no response at all.
 #[tokio::test]
 async fn readiness_does_not_follow_the_store() {
     let mut deployment = Deployment::start(1).await;
     let broker = &deployment.brokers[0];
-    awaits(broker.addr(), "", ServingStatus::Serving).await;
+    wait_for_status(broker.addr(), "", ServingStatus::Serving).await;
     let client = Client::new("worker-1", &[broker.addr()], 0);
     let held = client.acquire_at(0, &now("a")).await.expect("it is free");
     deployment.redis.kill().await;
     for _ in 0..3 {
         let refused = client.renew_at(0, &held).await.expect_err("no store");
-        assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
+        assert_eq!(error_reason(&refused), Some(ErrorReason::StoreUnavailable));
         for path in ["/livez", "/readyz"] {
             assert_eq!(get(broker.admin(), path).await, ok());
         }
@@ -146,36 +158,37 @@ async fn readiness_does_not_follow_the_store() {
     }
 }
 
-/// SIGTERM while a broker starts, whatever it waits for: there is nothing to drain.
+/// Sends SIGTERM to brokers that are starting and wait for different parts. There is nothing to
+/// drain.
 #[tokio::test]
 async fn a_start_is_ended_at_once() {
     let mut redis = RedisServer::start().await;
     let waits = BrokerOptions {
         env: vec![("LEASEHOLD__STORE__WAIT_FOR_STORE".into(), "true".into())],
-        ..BrokerOptions::on(redis.url())
+        ..BrokerOptions::for_store(redis.url())
     };
     redis.kill().await;
-    // Accepts connections, and answers nothing.
+    // This listener accepts connections and sends nothing.
     let silent_listener = TcpListener::bind("127.0.0.1:0").await;
     let silent_listener = silent_listener.expect("a port");
     let addr = silent_listener.local_addr().expect("its address");
     let dir = TempDir::new("shim");
-    let slow_names = shim::compile("slow_names.c", dir.path()).await;
+    let slow_names = preload_shim::compile_shim("slow_names.c", dir.path()).await;
     let preload = slow_names.to_str().expect("a plain path");
     let named = BrokerOptions {
         env: vec![("LD_PRELOAD".to_owned(), preload.to_owned())],
-        ..BrokerOptions::on("redis://a-name:6379/0".to_owned())
+        ..BrokerOptions::for_store("redis://a-name:6379/0".to_owned())
     };
-    let silent = BrokerOptions::on(format!("redis://{addr}/0"));
+    let silent = BrokerOptions::for_store(format!("redis://{addr}/0"));
     for options in [waits, silent, named] {
         let mut broker = BrokerProcess::launch(&options).await;
         until("the process is alive", async || {
             (get(broker.admin(), "/livez").await == ok()).then_some(())
         })
         .await;
-        let begun = Instant::now();
+        let started_at = Instant::now();
         broker.terminate();
-        assert_eq!(broker.ended().await, Some(0), "{}", broker.log());
-        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+        assert_eq!(broker.wait_for_exit().await, Some(0), "{}", broker.log());
+        assert!(started_at.elapsed() < AT_ONCE, "{:?}", started_at.elapsed());
     }
 }

@@ -1,11 +1,11 @@
-//! Every line that the broker logs at warn or error stands in docs/operating.md.
+//! Documentation of log messages. Every message at level warn or error is in docs/operating.md.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Pieces of a text between its placeholders that say nothing alone.
+/// Minimum length of a text between placeholders. Shorter texts are not compared.
 const LEAST: usize = 3;
 
 #[test]
@@ -31,7 +31,7 @@ fn every_warning_is_in_the_docs() {
     }
 }
 
-/// The texts of these macros: the last string of each.
+/// Returns the messages of all uses of this macro: the last string of each.
 fn logged(code: &str, what: &str) -> Vec<String> {
     let calls = code.match_indices(what).filter(|(at, _)| {
         let before = code[..*at].chars().next_back();
@@ -48,7 +48,7 @@ fn logged(code: &str, what: &str) -> Vec<String> {
     last.map(str::to_owned).collect()
 }
 
-/// What stands between placeholders.
+/// Returns the texts between the placeholders.
 fn pieces(text: &str) -> Vec<String> {
     let text = flat(text);
     let ends = text.split('{').map(|part| match part.split_once('}') {

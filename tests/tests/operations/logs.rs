@@ -1,4 +1,4 @@
-//! The log: how lines are written, what is left out, and how that changes while the broker runs.
+//! Format of the log, redaction, rate limits, and changes of the filter at run time.
 
 use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 
@@ -11,15 +11,20 @@ use leasehold_server::{
     telemetry,
 };
 use leasehold_tests::{
-    binary::leasehold_server,
-    broker_process::{BrokerOptions, BrokerProcess},
-    broker_tls::BrokerTls,
-    callers::Doors,
-    guarded::{EVERYTHING, Guarded, SOON, acquire, taken},
-    plain_http::post,
-    redis_server::RedisServer,
-    terminal::Terminal,
-    traced::{ask, takes},
+    access::{
+        files_and_callers::AccessFiles,
+        fixture::{
+            ALLOW_ALL_POLICY, AccessControlFixture, REPLY_TIMEOUT, acquire_request, send_acquire,
+        },
+    },
+    broker::{
+        process::{BrokerOptions, BrokerProcess},
+        tls::BrokerTls,
+    },
+    client::traced_calls::{acquire_lease, request_with_wait},
+    net::plain_http::post,
+    process::{binaries::leasehold_server, terminal::Terminal},
+    redis::server::RedisServer,
     until::until,
 };
 use serde_json::Value;
@@ -43,7 +48,7 @@ const RULES: &str = r#"
 async fn broker(settings: &[(&str, &str)]) -> (BrokerProcess, RedisServer) {
     let redis = RedisServer::start_with(&["--requirepass", "a-password"]).await;
     let url = redis.url().replace("redis://", "redis://:a-password@");
-    let mut options = BrokerOptions::on(url);
+    let mut options = BrokerOptions::for_store(url);
     let settings = settings.iter();
     let settings = settings.map(|(key, value)| (format!("LEASEHOLD__{key}"), (*value).to_owned()));
     options.env.extend(settings);
@@ -52,7 +57,7 @@ async fn broker(settings: &[(&str, &str)]) -> (BrokerProcess, RedisServer) {
 }
 
 #[tokio::test]
-async fn lines_are_json_where_nobody_reads_them() {
+async fn log_lines_are_json_without_a_terminal() {
     let (broker, _redis) = broker(&[("LOG__FORMAT", "auto")]).await;
     let log = until("serving", async || {
         let log = broker.log();
@@ -60,7 +65,7 @@ async fn lines_are_json_where_nobody_reads_them() {
     });
     let log = log.await;
     let lines = log.lines().map(serde_json::from_str::<Value>);
-    // What the broker prints to tell where it listens comes first, and is no log.
+    // The broker prints its addresses to stdout, so they are not part of the log.
     let lines: Vec<_> = lines.map(|line| line.expect(&log)).collect();
     let first = &lines[0];
     assert_eq!(first["fields"]["message"], "starting");
@@ -77,25 +82,25 @@ async fn lines_are_json_where_nobody_reads_them() {
 }
 
 #[tokio::test]
-async fn lines_are_for_people_on_a_terminal() {
+async fn log_lines_are_text_on_a_terminal() {
     let leader = Path::new(env!("CARGO_BIN_EXE_on_terminal"));
     for (no_color, coloured) in [("", true), ("1", false)] {
         let mut dev = Command::new(leasehold_server());
         let anywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
         dev.arg("dev").args(anywhere).env("NO_COLOR", no_color);
         let mut terminal = Terminal::start(leader, &dev, 200);
-        let shown = terminal.sees("serving").await;
+        let shown = terminal.wait_for_text("serving").await;
         assert!(!shown.contains("{\"timestamp\""), "{shown}");
         assert_eq!(shown.contains("\u{1b}[32m"), coloured, "{shown:?}");
-        terminal.types("\u{3}");
-        assert_eq!(terminal.ended().await, Some(0));
+        terminal.type_text("\u{3}");
+        assert_eq!(terminal.wait_for_exit().await, Some(0));
     }
 }
 
 #[tokio::test]
 async fn warnings_of_the_configuration_are_in_the_log_at_start() {
-    let doors = Doors::new(EVERYTHING, &[("alice", "alice")]);
-    let options = doors.options("memory".to_owned());
+    let access_files = AccessFiles::new(ALLOW_ALL_POLICY, &[("alice", "alice")]);
+    let options = access_files.options("memory".to_owned());
     let policy = options.env.iter().find(|(key, _)| key.contains("POLICY"));
     let policy = policy.map(|(_, path)| path.clone()).expect("a policy");
     let mode = fs::Permissions::from_mode(0o622);
@@ -103,7 +108,7 @@ async fn warnings_of_the_configuration_are_in_the_log_at_start() {
     let log = BrokerProcess::start(&options).await.log();
     let warning = format!(
         "WARN leasehold_server::serve: authorization.policy_file (from LEASEHOLD__AUTHORIZATION__POLICY_FILE): \
-        everybody on this machine may write {policy}: chmod o-w {policy}"
+        every user of this machine can write {policy}: run chmod o-w {policy}"
     );
     assert_eq!(log.matches(&warning).count(), 1, "{log}");
 }
@@ -112,7 +117,7 @@ async fn warnings_of_the_configuration_are_in_the_log_at_start() {
 async fn the_filter_changes_by_a_post() {
     let (broker, _redis) = broker(&[]).await;
     let grants = || broker.log().matches(GRANT).count();
-    takes(&broker, Request::new(ask("a", 0)))
+    acquire_lease(&broker, Request::new(request_with_wait("a", 0)))
         .await
         .expect("free");
     assert_eq!(grants(), 0);
@@ -120,25 +125,25 @@ async fn the_filter_changes_by_a_post() {
         post(broker.admin(), PATH, headers, text).await.0
     };
     let debug = "info,leasehold_server=debug";
-    // Of another page in the same browser, and of any.
+    // The headers of a page of another origin, and of a request that no page has sent.
     assert_eq!(set(&[("origin", "https://evil.test")], debug).await, 403);
     assert_eq!(set(&[("sec-fetch-site", "none")], debug).await, 403);
     for wrong in ["", "leasehold_server=loud", &"x".repeat(5_000)] {
         assert_eq!(set(&[], wrong).await, 400, "{wrong}");
     }
-    takes(&broker, Request::new(ask("b", 0)))
+    acquire_lease(&broker, Request::new(request_with_wait("b", 0)))
         .await
         .expect("free");
     assert_eq!(grants(), 0);
     assert_eq!(set(&[], debug).await, 200);
-    takes(&broker, Request::new(ask("c", 0)))
+    acquire_lease(&broker, Request::new(request_with_wait("c", 0)))
         .await
         .expect("free");
     assert_eq!(grants(), 1, "{}", broker.log());
-    let audit = "an operator has changed what is logged";
+    let audit = "an operator has changed the log filter";
     assert_eq!(broker.log().matches(audit).count(), 1, "{}", broker.log());
     assert_eq!(set(&[], "info").await, 200);
-    takes(&broker, Request::new(ask("d", 0)))
+    acquire_lease(&broker, Request::new(request_with_wait("d", 0)))
         .await
         .expect("free");
     assert_eq!(grants(), 1);
@@ -146,8 +151,8 @@ async fn the_filter_changes_by_a_post() {
 
 #[tokio::test]
 async fn the_filter_is_changed_by_operators_only() {
-    let site = Guarded::start(RULES, &[("alice", "alice"), ("dora", "dora")]).await;
-    let admin = site.broker.admin();
+    let fixture = AccessControlFixture::start(RULES, &[("alice", "alice"), ("dora", "dora")]).await;
+    let admin = fixture.broker.admin();
     for (token, code) in [("", 401), ("nobody", 401), ("alice", 403), ("dora", 200)] {
         let shown = format!("Bearer {token}");
         let headers = [("authorization", shown.as_str())];
@@ -155,8 +160,10 @@ async fn the_filter_is_changed_by_operators_only() {
         let (answered, why) = post(admin, PATH, headers, "info,h2=info").await;
         assert_eq!(answered, code, "{token}: {why}");
     }
-    let log = site.broker.log();
-    let line = log.lines().find(|line| line.contains("what is logged"));
+    let log = fixture.broker.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("changed the log filter"));
     let line = line.expect(&log);
     assert!(
         line.contains("audit") && line.contains(r#"caller="token:dora""#),
@@ -166,17 +173,17 @@ async fn the_filter_is_changed_by_operators_only() {
 
 #[tokio::test]
 async fn denials_are_audited_and_do_not_flood_the_log() {
-    let site = Guarded::start(RULES, &[("alice", "alice")]).await;
+    let fixture = AccessControlFixture::start(RULES, &[("alice", "alice")]).await;
     let denied = || {
-        let log = site.broker.log();
+        let log = fixture.broker.log();
         let lines = log.lines().filter(|line| line.contains(" audit: denied"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    let alice = site.caller("alice");
-    let refused = taken(&alice, acquire("b", SOON)).await;
+    let alice = fixture.caller("alice");
+    let refused = send_acquire(&alice, acquire_request("b", REPLY_TIMEOUT)).await;
     refused.expect_err("not hers");
     let [line] = &denied()[..] else {
-        panic!("one line: {}", site.broker.log())
+        panic!("one line: {}", fixture.broker.log())
     };
     for part in [
         r#"caller="token:alice""#,
@@ -186,27 +193,36 @@ async fn denials_are_audited_and_do_not_flood_the_log() {
     ] {
         assert!(line.contains(part), "{part}: {line}");
     }
-    let refused = taken(&site.nobody(), acquire("a", SOON)).await;
+    let refused = send_acquire(
+        &fixture.anonymous_caller(),
+        acquire_request("a", REPLY_TIMEOUT),
+    )
+    .await;
     refused.expect_err("nobody");
     assert!(denied()[1].contains(r#"caller="""#), "{:?}", denied());
-    let began = tokio::time::Instant::now();
+    let started_at = tokio::time::Instant::now();
     let flood = 1_000;
     for _ in 0..flood {
-        let refused = taken(&alice, acquire("b", SOON)).await;
+        let refused = send_acquire(&alice, acquire_request("b", REPLY_TIMEOUT)).await;
         refused.expect_err("not hers");
     }
-    // A burst and the first of a minute, and five a second.
-    let most = 21 + began.elapsed().as_secs() * 5 + 5;
-    let told = denied().len() as u64;
-    assert!((15..=most).contains(&told), "{told} lines, {most} at most");
+    // The limit allows a burst, the first denial in a minute, and five lines per second.
+    let maximum = 21 + started_at.elapsed().as_secs() * 5 + 5;
+    let denied_lines = denied().len() as u64;
+    assert!(
+        (15..=maximum).contains(&denied_lines),
+        "{denied_lines} lines, {maximum} at most"
+    );
 }
 
 #[tokio::test]
 async fn a_lock_name_does_not_forge_fields_of_audit_lines() {
     const NAME: &str = "x lease_id=aaaa owner=\"alice\" \u{202E}\u{2028}\u{3164}";
-    let site = Guarded::start(EVERYTHING, &[("dora", "dora")]).await;
-    let dora = site.caller("dora");
-    let lease = taken(&dora, acquire(NAME, SOON)).await.expect("free");
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("dora", "dora")]).await;
+    let dora = fixture.caller("dora");
+    let lease = send_acquire(&dora, acquire_request(NAME, REPLY_TIMEOUT))
+        .await
+        .expect("free");
     let lock = |name: &str| {
         Some(LockRef {
             namespace: "default".to_owned(),
@@ -228,15 +244,17 @@ async fn a_lock_name_does_not_forge_fields_of_audit_lines() {
         limit: 2,
     };
     operator.set_lock_limit(limit).await.expect("done");
-    site.doors.set_policy(RULES);
+    fixture.access_files.set_policy(RULES);
     until("the new rules", async || {
-        let refused = taken(&dora, acquire(NAME, SOON)).await.err();
+        let refused = send_acquire(&dora, acquire_request(NAME, REPLY_TIMEOUT))
+            .await
+            .err();
         refused.filter(|status| status.code() == Code::PermissionDenied)
     })
     .await;
-    let log = site.broker.log();
+    let log = fixture.broker.log();
     for (event, name) in [
-        ("an operator has taken a lease away", NAME),
+        ("an operator has revoked a lease", NAME),
         ("an operator has set a limit", &free),
         ("denied", NAME),
     ] {
@@ -257,22 +275,27 @@ async fn a_lock_name_does_not_forge_fields_of_audit_lines() {
 async fn denials_of_known_callers_are_audited_whatever_strangers_do() {
     const EACH: usize = 10;
     let callers = ["alice", "bob", "carol"];
-    let site = Guarded::start(RULES, &callers.map(|name| (name, name))).await;
-    let nobody = site.nobody();
+    let fixture = AccessControlFixture::start(RULES, &callers.map(|name| (name, name))).await;
+    let nobody = fixture.anonymous_caller();
     for _ in 0..EACH {
-        // More than the log takes of them.
+        // This number exceeds the rate limit of the log for unauthenticated callers.
         for _ in 0..50 {
-            let refused = taken(&nobody, acquire("a", SOON)).await;
+            let refused = send_acquire(&nobody, acquire_request("a", REPLY_TIMEOUT)).await;
             refused.expect_err("nobody");
         }
-        let refused = taken(&site.caller("alice"), acquire("b", SOON)).await;
+        let refused = send_acquire(
+            &fixture.caller("alice"),
+            acquire_request("b", REPLY_TIMEOUT),
+        )
+        .await;
         refused.expect_err("not hers");
     }
     for name in callers {
-        let refused = taken(&site.caller(name), acquire("b", SOON)).await;
+        let refused =
+            send_acquire(&fixture.caller(name), acquire_request("b", REPLY_TIMEOUT)).await;
         refused.expect_err("not theirs");
     }
-    let log = site.broker.log();
+    let log = fixture.broker.log();
     let denied = |name: &str| {
         let caller = format!(r#"caller="token:{name}""#);
         let lines = log.lines().filter(|line| line.contains(" audit: denied"));
@@ -292,7 +315,7 @@ async fn clients_that_connect_to_addresses_do_not_flood_the_log() {
     let warnings = || broker.log().matches("Illegal SNI").count();
     greet(&broker).await;
     assert_eq!(warnings(), 0, "{}", broker.log());
-    // What is looked for can be found.
+    // This filter logs the warning, which shows that the search finds it.
     let asked = (
         "LEASEHOLD__LOG__FILTER",
         "info,rustls::msgs::handshake=warn",
@@ -304,7 +327,7 @@ async fn clients_that_connect_to_addresses_do_not_flood_the_log() {
     assert_eq!(log.matches("Illegal SNI").count(), 1, "{log}");
 }
 
-/// Says hello by TLS as clients do that take an address for a name.
+/// Sends a TLS ClientHello with an IP address as the server name, as some clients do.
 async fn greet(broker: &BrokerProcess) {
     let trust = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
     let name = "abc.a.a.d".try_into().expect("a name");
@@ -326,7 +349,7 @@ async fn greet(broker: &BrokerProcess) {
 
 const PANICS: &str = "LEASEHOLD_TEST_PANICS";
 
-/// As a process of its own: the hook is that of the process.
+/// Runs the panic in a separate process, because a panic hook applies to the whole process.
 #[tokio::test]
 async fn a_panic_is_one_line() {
     let test = std::env::current_exe().expect("a test knows its own path");
@@ -336,17 +359,17 @@ async fn a_panic_is_one_line() {
     command.args(["--exact", &panics, "--nocapture"]);
     command.env(PANICS, "1").env("RUST_BACKTRACE", "0");
     let output = command.output().await.expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    let lines = told.lines().filter(|line| line.contains("boom"));
+    let denied_lines = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines = denied_lines.lines().filter(|line| line.contains("boom"));
     let lines: Vec<_> = lines.collect();
     let [line] = lines[..] else {
-        panic!("one line: {told}")
+        panic!("one line: {denied_lines}")
     };
     let line: Value = serde_json::from_str(line).expect(line);
-    assert_eq!(line["fields"]["message"], "a fault of the broker: boom");
+    assert_eq!(line["fields"]["message"], "internal error: panic: boom");
     assert_eq!(line["level"], "ERROR");
-    let place = line["fields"]["place"].as_str().expect("a text");
-    assert!(place.contains("logs.rs:"), "{place}");
+    let source_location = line["fields"]["place"].as_str().expect("a text");
+    assert!(source_location.contains("logs.rs:"), "{source_location}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The binary as a process: what it prints, how it ends, what it logs.
+//! The server binary as a process: output, exit codes and log.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -6,7 +6,8 @@ use leasehold_proto::v1::{
     AcquireRequest, LockTarget, Owner, ReleaseRequest, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    binary::leasehold_server, client::channel, staying_stream::stay, temp_dir::TempDir,
+    client::{reflection_stream::open_reflection_stream, unary::channel},
+    process::{binaries::leasehold_server, temp_dir::TempDir},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -80,7 +81,7 @@ impl Dev {
         ended.expect("it ends in time").expect("its status").code()
     }
 
-    /// The API, from the first line that it prints.
+    /// Returns a channel to the API, whose address is in the first line of the output.
     async fn api(&mut self) -> Channel {
         let line = self.line().await;
         let api = line.strip_prefix("listening on ").expect("the first line");
@@ -92,7 +93,7 @@ impl Dev {
     }
 }
 
-/// Runs to the end: exit code, stdout, stderr.
+/// Runs the binary until it exits. Returns the exit code, stdout and stderr.
 async fn run(args: &[&str]) -> (Option<i32>, String, String) {
     run_with(args, &[]).await
 }
@@ -181,7 +182,7 @@ async fn check_config_names_every_problem_and_no_secret() {
     assert_eq!(code, Some(1));
     let named = stderr.starts_with("store.sharded_pubsub ");
     assert!(
-        named && stderr.contains("redis-cluster:// only"),
+        named && stderr.contains("requires redis-cluster://"),
         "{stderr}"
     );
     std::fs::write(&file, "[store]\nurl = 'memory'\n").expect("write the file");
@@ -221,7 +222,7 @@ async fn flags_win_over_the_environment_and_that_over_the_file() {
 
 #[tokio::test]
 async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
-    let port = leasehold_tests::port::free_port();
+    let port = leasehold_tests::process::ports::free_port();
     let url = format!("redis://:canary@127.0.0.1:{port}/0");
     let args = [&["serve", "--store", &url][..], &ANY_PORTS].concat();
     let (code, _, stderr) = run(&args).await;
@@ -239,7 +240,7 @@ async fn a_store_out_of_reach_ends_the_start_with_a_sentence() {
 async fn a_drain_ends_with_drain_timeout() {
     let env = [("LEASEHOLD__SERVER__DRAIN_TIMEOUT", "500ms")];
     let mut dev = Dev::start_with(&ANY_PORTS, &env);
-    let mut open = stay(dev.api().await).await;
+    let mut open = open_reflection_stream(dev.api().await).await;
     let started = Instant::now();
     dev.ends_by(Signal::TERM).await;
     let took = started.elapsed();
@@ -254,13 +255,13 @@ async fn a_second_signal_ends_a_drain() {
     for second in [Signal::TERM, Signal::INT] {
         let mut dev = Dev::start(&ANY_PORTS);
         let api = dev.api().await;
-        let _open = stay(api.clone()).await;
+        let _open = open_reflection_stream(api.clone()).await;
         let mut health = HealthClient::new(api);
         let watch = health.watch(HealthCheckRequest::default()).await;
         let mut watch = watch.expect("health answers").into_inner();
         let started = Instant::now();
         dev.signal(Signal::TERM);
-        // A drain ends the watch.
+        // The drain ends the watch.
         while watch.message().await.expect("an orderly end").is_some() {}
         dev.signal(second);
         assert_eq!(dev.ended().await, Some(1));
@@ -270,7 +271,7 @@ async fn a_second_signal_ends_a_drain() {
         );
         let log = dev.log();
         assert!(
-            log.ends_with("ended before the drain was complete\n"),
+            log.ends_with("terminated before the drain was complete\n"),
             "{log}"
         );
     }

@@ -1,4 +1,5 @@
-//! A running broker whose configuration changes: what takes effect, what waits, what is told.
+//! Reload of the configuration of a running broker: settings that take effect, settings that need a
+//! restart, and log messages.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -6,12 +7,13 @@ use leasehold_proto::v1::{
     AcquireRequest, Lease, LockTarget, Owner, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    binary::leasehold_server,
-    client::{AcquireCall, Client, channel},
-    configuration::Configuration,
-    process::TestProcess,
-    staying_stream::stay,
-    stream_client::StreamClient,
+    broker::configuration::Configuration,
+    client::{
+        reflection_stream::open_reflection_stream,
+        stream::StreamClient,
+        unary::{AcquireCall, Client, channel},
+    },
+    process::{binaries::leasehold_server, child::TestProcess},
     until::until,
 };
 use tokio::{process::Command, time::sleep};
@@ -21,11 +23,11 @@ use uuid::Uuid;
 const API: &str = "listening on ";
 const ADMIN: &str = "admin listening on ";
 const LOG: &str = "stderr.log";
-/// Five times what a directory must be quiet for.
+/// Five times the quiet period that a directory must have before a reload.
 const IDLE: Duration = Duration::from_secs(1);
-const STAYS: &str = "the configuration in use stays";
+const STAYS: &str = "keeping the current configuration";
 
-/// `leasehold-server dev`, whose log lies beside its configuration.
+/// A `leasehold-server dev` process that logs to the directory of its configuration.
 struct Broker {
     configuration: Configuration,
     process: TestProcess,
@@ -34,7 +36,7 @@ struct Broker {
 }
 
 impl Broker {
-    /// On this configuration.
+    /// Starts a broker with this configuration.
     async fn on(text: &str) -> Self {
         let configuration = Configuration::new(text);
         let file = configuration.file().display().to_string();
@@ -64,12 +66,11 @@ impl Broker {
         }
     }
 
-    /// Writes the configuration in the place of the old one.
     fn rewrite(&self, text: &str) {
         fs::write(self.configuration.file(), text).expect("write the configuration");
     }
 
-    /// The validity that a caller gets who asks for so much, or for none.
+    /// Returns the TTL in milliseconds that is granted to a call with this TTL, or without one.
     async fn granted_ms(&self, ttl_ms: Option<u64>) -> u128 {
         let ttl = self.granted(request(ttl_ms)).await.ttl;
         let ttl = Duration::try_from(ttl.expect("a lease has a ttl"));
@@ -82,7 +83,7 @@ impl Broker {
         response.into_inner().lease.expect("a grant has a lease")
     }
 
-    /// Returns once the shortest validity is this.
+    /// Waits until the minimum TTL has this value.
     async fn raises_to(&self, ttl_min_ms: u128) {
         let what = format!("ttl_min {ttl_min_ms} ms: {}", self.log());
         until(&what, async || {
@@ -95,13 +96,13 @@ impl Broker {
         fs::read_to_string(self.configuration.dir().join(LOG)).expect("the log")
     }
 
-    /// Returns once the log has this.
+    /// Waits until the log contains this text.
     async fn logs(&self, text: &str) {
         until(text, async || self.log().contains(text).then_some(())).await;
     }
 }
 
-/// For a lock of its own.
+/// Returns a request for a new lock.
 fn request(ttl_ms: Option<u64>) -> AcquireRequest {
     AcquireRequest {
         target: Some(LockTarget {
@@ -144,10 +145,10 @@ async fn a_file_that_is_written_or_replaced_takes_effect() {
     broker.rewrite(&ttl_min(4));
     broker.raises_to(4_000).await;
 
-    // Calls on a stream that is older than the change.
+    // The stream was opened before the change.
     let call = AcquireCall::new("on-a-stream", Duration::from_millis(1), Duration::ZERO);
     let call = stream.acquire(&call, 1).await;
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     assert_eq!(lease.ttl.expect("a lease has a ttl").seconds, 4);
 }
 
@@ -182,7 +183,8 @@ async fn a_link_of_kubernetes_that_is_swapped_takes_effect() {
     let broker = Broker::start(configuration, &["--config", &file], &[]).await;
     broker.raises_to(1_000).await;
 
-    // Twice: the first time the end of the old file could be noticed, too.
+    // The link is swapped twice, because the first reload could also result from the removal of the
+    // old file.
     for (version, old, seconds) in [("..second", "..first", 2), ("..third", "..second", 3)] {
         place(version, seconds);
         symlink(version, mount.join("..data_tmp")).expect("a link");
@@ -192,7 +194,7 @@ async fn a_link_of_kubernetes_that_is_swapped_takes_effect() {
     }
 }
 
-/// The file lies in a directory that nobody watches.
+/// Reads a file that is a link into a directory that the broker does not watch.
 #[tokio::test]
 async fn sighup_takes_effect() {
     let elsewhere = Configuration::new(&ttl_min(1));
@@ -205,21 +207,21 @@ async fn sighup_takes_effect() {
     fs::write(elsewhere.file(), ttl_min(2)).expect("write the configuration");
     broker.process.hang_up();
     broker.raises_to(2_000).await;
-    broker.logs("SIGHUP: reading the configuration again").await;
+    broker.logs("SIGHUP: reloading the configuration").await;
 }
 
 #[tokio::test]
-async fn without_a_file_sighup_is_told_of_and_does_nothing() {
+async fn without_a_file_sighup_is_logged_and_has_no_effect() {
     let broker = Broker::start(Configuration::new(""), &[], &[]).await;
     broker.process.hang_up();
     broker
-        .logs("SIGHUP: there is no file of --config to read again")
+        .logs("SIGHUP ignored: there is no --config file to reload")
         .await;
     assert_eq!(broker.granted_ms(Some(1)).await, 1_000);
 }
 
 #[tokio::test]
-async fn a_bad_file_changes_nothing_and_all_of_it_is_told() {
+async fn an_invalid_file_changes_nothing_and_all_problems_are_logged() {
     let broker = Broker::on(&ttl_min(2)).await;
     broker.raises_to(2_000).await;
     let path = broker.configuration.file().display().to_string();
@@ -233,12 +235,12 @@ async fn a_bad_file_changes_nothing_and_all_of_it_is_told() {
         ),
         format!("logg.filter (from {path}): no such key; did you mean log.filter?"),
     ] {
-        let told = |line: &str| line.contains(" ERROR ") && line.ends_with(&problem);
-        assert!(log.lines().any(told), "{problem}: {log}");
+        let is_rejected = |line: &str| line.contains(" ERROR ") && line.ends_with(&problem);
+        assert!(log.lines().any(is_rejected), "{problem}: {log}");
     }
     assert_eq!(broker.granted_ms(Some(1)).await, 2_000);
-    // Its own log is written in the same directory, and is no reason to read the file again. What must
-    // not come cannot be awaited.
+    // The broker's log is in the same directory and must not cause a reload. A missing reload is no
+    // event that the test could wait for.
     sleep(IDLE).await;
     broker.rewrite("[limits\n");
     broker.logs(&format!("{path}, line 1, column 8: ")).await;
@@ -256,21 +258,21 @@ async fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
          [store]\nurl = \"redis://me:canary@h\"\n",
     );
     broker.raises_to(2_000).await;
-    let waiting = "WARN leasehold_server::reload: needs a restart: limits.lock_delay_max from 10s \
-                   to 20s, limits.ttl_max from 60s to 30s, store.url from nothing to \
-                   redis://me:***@h";
+    let waiting = "WARN leasehold_server::reload: restart required to change: \
+                   limits.lock_delay_max from 10s to 20s, limits.ttl_max from 60s to 30s, \
+                   store.url from nothing to redis://me:***@h";
     broker.logs(waiting).await;
     assert_eq!(broker.granted_ms(Some(50_000)).await, 50_000);
     assert!(!broker.log().contains("canary"), "{}", broker.log());
 }
 
-/// A shortest validity above the longest in use would leave no validity at all.
+/// Sets a minimum TTL above the maximum TTL in use, which would leave no valid TTL.
 #[tokio::test]
 async fn what_fits_only_what_needs_a_restart_waits_for_it() {
     let broker = Broker::on("").await;
     broker.rewrite("[limits]\nttl_min = \"90s\"\nttl_max = \"2m\"\n");
-    let waiting = "needs a restart: limits.ttl_default from 10s to 1m 30s, limits.ttl_max from 60s \
-                   to 2m, limits.ttl_min from 1s to 90s";
+    let waiting = "restart required to change: limits.ttl_default from 10s to 1m 30s, \
+                   limits.ttl_max from 60s to 2m, limits.ttl_min from 1s to 90s";
     broker.logs(waiting).await;
     assert_eq!(broker.granted_ms(Some(1)).await, 1_000);
     assert_eq!(broker.granted_ms(Some(100_000)).await, 60_000);
@@ -290,9 +292,9 @@ async fn flags_and_environment_keep_winning() {
     assert_eq!(broker.granted_ms(None).await, 7_000);
     assert_eq!(broker.granted_ms(Some(1)).await, 3_000);
     let log = broker.log();
-    let mut told = log.lines().filter(|line| line.contains("::reload"));
+    let mut is_rejected = log.lines().filter(|line| line.contains("::reload"));
     let is_silent = |line: &str| !line.contains("limits.ttl_min") && !line.contains("log.filter");
-    assert!(told.all(is_silent), "{log}");
+    assert!(is_rejected.all(is_silent), "{log}");
 }
 
 #[tokio::test]
@@ -323,13 +325,13 @@ async fn wait_max_and_the_log_filter_take_effect() {
 #[tokio::test]
 async fn a_stop_goes_by_the_newest_drain_timeout() {
     let mut broker = Broker::on("[server]\ndrain_timeout = \"1h\"\n").await;
-    let _open = stay(broker.api.clone()).await;
+    let _open = open_reflection_stream(broker.api.clone()).await;
     broker.rewrite("[server]\ndrain_timeout = \"100ms\"\n");
     broker
         .logs("changed: server.drain_timeout from 1h to 100ms")
         .await;
     broker.process.terminate();
-    assert_eq!(broker.process.ended().await, Some(0));
+    assert_eq!(broker.process.wait_for_exit().await, Some(0));
     broker.logs("drain_timeout has passed").await;
 }
 

@@ -1,33 +1,38 @@
-//! How a broker reaches a guarded Redis: TLS, users, secrets in files.
+//! Access to a protected Redis: TLS, users, and secrets in files.
 
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use leasehold_proto::v1::{ListLocksRequest, hold_response::Message as Response};
 use leasehold_server::store::redis::{
     connection::RedisConfig,
-    login::{Login, Secret},
-    place::Place,
+    credentials::{Credentials, Secret},
+    location::StoreLocation,
     tls::Tls,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
-    certificates::{Authority, Signed},
-    client::{AcquireCall, Client},
-    deployment::Deployment,
-    port::free_port,
-    redis_connection::RedisConnection,
-    redis_node::{Broker, answer, config, sentence},
-    redis_server::RedisServer,
-    shared_redis::address,
-    stream_client::StreamClient,
-    temp_dir::TempDir,
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    },
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
+    net::certificates::{Authority, SignedCertificate},
+    process::{ports::free_port, temp_dir::TempDir},
+    redis::{
+        connection::RedisConnection,
+        node_fixture::{NodeFixture, config, rejection_message, run_answer_script},
+        server::RedisServer,
+        shared_server::config_address,
+    },
 };
 
 const TTL: Duration = Duration::from_secs(10);
 const NAME: &str = "redis.test";
 const OPERATING: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md"));
 
-/// A Redis that takes TLS on a port of its own, and the files for it.
+/// A Redis that accepts TLS on a separate port, and the files for its clients.
 struct Guarded {
     server: RedisServer,
     tls_port: u16,
@@ -36,7 +41,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// Without certificates of clients if `clients` is `no`.
+    /// Starts the server. Clients need no certificate if `clients` is `no`.
     async fn start(clients: &str) -> Self {
         let (dir, authority) = (TempDir::new("tls"), Authority::new("the authority"));
         let tls_port = free_port();
@@ -63,7 +68,7 @@ impl Guarded {
         SocketAddr::from(([127, 0, 0, 1], self.tls_port))
     }
 
-    /// What reaches it if it asks for no certificate.
+    /// Returns the TLS settings for a server that requires no client certificate.
     fn tls(&self) -> Tls {
         Tls {
             ca_file: Some(self.dir.path().join("ca.pem")),
@@ -74,15 +79,15 @@ impl Guarded {
 
     fn config(&self, tls: Option<Tls>) -> RedisConfig {
         RedisConfig {
-            place: Place::Server(address(self.addr())),
+            location: StoreLocation::Server(config_address(self.addr())),
             tls,
             ..config(&self.server)
         }
     }
 
-    /// What a broker that tries so is told.
+    /// Returns the error of a broker that connects with these settings.
     async fn refusal(&self, tls: Option<Tls>) -> String {
-        sentence(Broker::try_start(self.config(tls)).await)
+        rejection_message(NodeFixture::try_start(self.config(tls)).await)
     }
 }
 
@@ -92,7 +97,7 @@ fn file(dir: &TempDir, name: &str, text: &str) -> PathBuf {
     path
 }
 
-fn files(dir: &TempDir, name: &str, signed: &Signed) -> (PathBuf, PathBuf) {
+fn files(dir: &TempDir, name: &str, signed: &SignedCertificate) -> (PathBuf, PathBuf) {
     let certificate = file(dir, &format!("{name}.pem"), &signed.pem());
     (
         certificate,
@@ -113,7 +118,7 @@ async fn a_broker_with_a_certificate_of_its_own_reaches_redis_by_tls_alone() {
     let redis = Guarded::start("yes").await;
     let own = redis.authority.client("broker");
     let (certificate, key) = files(&redis.dir, "broker", &own);
-    let mut options = BrokerOptions::on(format!("rediss://{}/0", redis.addr()));
+    let mut options = BrokerOptions::for_store(format!("rediss://{}/0", redis.addr()));
     options.env = vec![
         path_setting("TLS_CA_FILE", &redis.dir.path().join("ca.pem")),
         path_setting("TLS_CERT_FILE", &certificate),
@@ -136,8 +141,8 @@ async fn a_broker_with_a_certificate_of_its_own_reaches_redis_by_tls_alone() {
 #[tokio::test]
 async fn tls_that_does_not_fit_is_refused_with_a_sentence() {
     let redis = Guarded::start("no").await;
-    let broker = Broker::start(redis.config(Some(redis.tls()))).await;
-    assert_eq!(answer(&*broker.node().await).await, Ok(42));
+    let broker = NodeFixture::start(redis.config(Some(redis.tls()))).await;
+    assert_eq!(run_answer_script(&*broker.node().await).await, Ok(42));
     let stranger = Authority::new("a stranger");
     let ca_file = Some(file(&redis.dir, "other-ca.pem", &stranger.pem()));
     let other_ca = Tls {
@@ -164,10 +169,10 @@ async fn tls_that_does_not_fit_is_refused_with_a_sentence() {
 #[tokio::test]
 async fn credentials_are_used_and_never_shown() {
     let server = RedisServer::start_with(&["--requirepass", "open sesame"]).await;
-    let refused = sentence(Broker::try_start(config(&server)).await);
-    assert!(refused.contains("refuses this broker's user"), "{refused}");
+    let refused = rejection_message(NodeFixture::try_start(config(&server)).await);
+    assert!(refused.contains("rejects this broker's user"), "{refused}");
     let with = |password: &str| RedisConfig {
-        login: Login {
+        credentials: Credentials {
             username: None,
             password: Some(Secret::Text(password.into())),
         },
@@ -175,10 +180,10 @@ async fn credentials_are_used_and_never_shown() {
     };
     let wrong = with("wrong secret");
     assert!(!format!("{wrong:?}").contains("secret"));
-    let refused = sentence(Broker::try_start(wrong).await);
+    let refused = rejection_message(NodeFixture::try_start(wrong).await);
     assert!(!refused.contains("secret"), "{refused}");
-    let broker = Broker::start(with("open sesame")).await;
-    assert_eq!(answer(&*broker.node().await).await, Ok(42));
+    let broker = NodeFixture::start(with("open sesame")).await;
+    assert_eq!(run_answer_script(&*broker.node().await).await, Ok(42));
 }
 
 #[tokio::test]
@@ -187,26 +192,26 @@ async fn a_changed_password_counts_from_the_next_connection_on() {
     let dir = TempDir::new("password");
     let path = file(&dir, "password", "first\n");
     let config = RedisConfig {
-        login: Login {
+        credentials: Credentials {
             username: None,
             password: Some(Secret::File(path)),
         },
         ..config(&server)
     };
-    let broker = Broker::start(config).await;
+    let broker = NodeFixture::start(config).await;
     let node = broker.node().await;
     let mut raw = server.connect().await;
     raw.must(&["AUTH", "first"]).await;
     raw.must(&["CONFIG", "SET", "requirepass", "second"]).await;
     file(&dir, "password", "second\n");
-    assert_eq!(answer(&node).await, Ok(42), "who is in stays in");
+    assert_eq!(run_answer_script(&node).await, Ok(42), "who is in stays in");
     raw.must(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
         .await;
-    node.ended().await;
-    assert_eq!(answer(&*broker.node().await).await, Ok(42));
+    node.closed().await;
+    assert_eq!(run_answer_script(&*broker.node().await).await, Ok(42));
 }
 
-/// The words after the name of the user in the line that the documentation prints.
+/// Returns the ACL rules of the line that the documentation prints.
 fn printed_rights() -> Vec<String> {
     let line = OPERATING
         .lines()
@@ -216,7 +221,8 @@ fn printed_rights() -> Vec<String> {
     line.split(' ').map(ToOwned::to_owned).collect()
 }
 
-/// Everything that brokers send: a wait, a hand-off from one broker to the other, a stream, looks.
+/// Makes brokers send every kind of command: a wait, a hand-off from one broker to the other, a
+/// stream, and reads.
 async fn use_everything(deployment: &Deployment) {
     let addrs = deployment.addrs();
     let client = Client::new("caller", &addrs, 0);
@@ -226,20 +232,20 @@ async fn use_everything(deployment: &Deployment) {
     let call = stream
         .acquire(&AcquireCall::new("a-lock", TTL, TTL), 1)
         .await;
-    stream.queued(call).await;
+    stream.next_queue_position(call).await;
     client
         .get_lock_at(0, "a-lock")
         .await
-        .expect("somebody holds it");
+        .expect("a caller holds it");
     let page = client.page_at(1, &ListLocksRequest::default()).await;
     assert_eq!(page.expect("a list").locks.len(), 1);
     client.release(&held).await.expect("it is ours");
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     let beat = stream.heartbeat().await;
-    assert_eq!(stream.acknowledged(beat).await, 1);
+    assert_eq!(stream.wait_for_ack(beat).await, 1);
     stream.release(&lease.lease_id).await;
-    let told = stream.told().await;
-    assert!(matches!(told, Response::Released(_)), "{told:?}");
+    let response = stream.next_event().await;
+    assert!(matches!(response, Response::Released(_)), "{response:?}");
 }
 
 #[tokio::test]
@@ -254,7 +260,7 @@ async fn the_printed_rights_of_a_redis_user_are_enough_and_none_is_too_much() {
     raw.must(&["CONFIG", "RESETSTAT"]).await;
 
     let dir = TempDir::new("login");
-    let mut options = BrokerOptions::on(server.url());
+    let mut options = BrokerOptions::for_store(server.url());
     options.env = vec![
         path_setting("USERNAME_FILE", &file(&dir, "user", "leasehold\n")),
         path_setting("PASSWORD_FILE", &file(&dir, "password", "secret\n")),
@@ -271,7 +277,7 @@ async fn the_printed_rights_of_a_redis_user_are_enough_and_none_is_too_much() {
     assert_is_confined(&mut raw, &deployment).await;
 }
 
-/// Rights end at the prefix, and at commands for operators.
+/// Asserts that the user can access neither keys outside the prefix nor commands for operators.
 async fn assert_is_confined(raw: &mut RedisConnection, deployment: &Deployment) {
     let mut user = RedisConnection::open(deployment.redis.addr())
         .await

@@ -1,5 +1,5 @@
-//! Connections to Redis that are cut after it has executed what was sent, and before its replies
-//! come: nothing is done twice, and nothing is left behind.
+//! Connections to Redis that are cut after Redis has executed the requests and before its replies
+//! arrive. No request is executed twice, and no holder or waiter is left behind.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -8,28 +8,32 @@ use std::{
 
 use futures::future::join_all;
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
-    client::{AcquireCall, Client, Held},
+    broker::process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    client::unary::{AcquireCall, Client, HeldLease},
     clock::boottime,
-    redis_connection::RedisConnection,
-    redis_proxy::RedisProxy,
-    redis_server::RedisServer,
-    refusing::{UNAVAILABLE, told},
-    scale::{count, figures},
+    redis::{
+        connection::RedisConnection,
+        rejecting_fixture::{UNAVAILABLE, error_summary},
+        reply_dropping_proxy::RedisProxy,
+        server::RedisServer,
+    },
+    scale::{print_figures, scaled_count},
 };
 use tonic::{Code, Status};
 
-/// Two calls alone, and six full runs: fewer would wait at the broker for the answer that is lost.
+/// Number of calls: two that are sent alone, and six full batches of 16. A partial batch would wait
+/// at the broker for the reply that is lost.
 const BATCH: usize = 2 + 6 * 16;
 const READERS: usize = 3;
 const TTL: Duration = Duration::from_secs(10);
-/// E of the ttl.
+/// Expiry in the store for this TTL.
 const EXPIRY: Duration = Duration::from_millis(12_250);
-/// A record without holders and waiters is kept for so long.
+/// Time for which a record without holders and waiters is kept.
 const KEEP_MS: i64 = 300_000;
 const WAIT: Duration = Duration::from_secs(60);
 
-/// One broker behind a proxy that loses replies, and one that is not.
+/// A fixture of one broker behind a proxy that drops replies, and one broker with a direct
+/// connection.
 struct Site {
     careful: Client,
     observer: Client,
@@ -40,30 +44,30 @@ struct Site {
     _redis: RedisServer,
 }
 
-/// What stands in a record, as far as it is in force.
+/// Current holders and waiters of a record.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Record {
-    /// Lease and fencing token of each.
+    /// Lease and fencing token of each holder.
     holders: Vec<(String, i64)>,
     waiters: usize,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_cut_after_they_reached_redis_are_done_once_or_undone() {
-    let mut site = Site::start().await;
-    let wanted = count(10_000, 500);
+async fn requests_cut_after_they_reached_redis_are_executed_once_or_rolled_back() {
+    let mut fixture = Site::start().await;
+    let wanted = scaled_count(10_000, 500);
     let mut batch = 0;
-    while site.lost.load(Ordering::Relaxed) < wanted {
-        site.repeated(batch).await;
-        site.shared(batch).await;
-        site.in_line(batch).await;
-        site.given_up(batch).await;
+    while fixture.lost.load(Ordering::Relaxed) < wanted {
+        fixture.repeated(batch).await;
+        fixture.shared(batch).await;
+        fixture.in_line(batch).await;
+        fixture.given_up(batch).await;
         batch += 1;
     }
-    let lost = site.lost.load(Ordering::Relaxed);
-    let undone_after = site.nothing_is_left().await;
-    let keys = site.every_key_ends().await;
-    figures(&format!(
+    let lost = fixture.lost.load(Ordering::Relaxed);
+    let undone_after = fixture.nothing_is_left().await;
+    let keys = fixture.every_key_ends().await;
+    print_figures(&format!(
         "redis_cut: cut_after_redis={lost} batches={batch} double_leases=0 holders_left=0 \
          waiters_left=0 undone_after={}ms keys={keys} endless_keys=0",
         undone_after.as_millis()
@@ -75,10 +79,10 @@ impl Site {
     async fn start() -> Self {
         let redis = RedisServer::start().await;
         let proxy = RedisProxy::start(redis.addr()).await;
-        let direct = BrokerOptions::on(redis.url());
+        let direct = BrokerOptions::for_store(redis.url());
         direct.init_store().await;
         let brokers = vec![
-            BrokerProcess::start(&BrokerOptions::on(proxy.url())).await,
+            BrokerProcess::start(&BrokerOptions::for_store(proxy.url())).await,
             BrokerProcess::start(&direct).await,
         ];
         Self {
@@ -92,7 +96,7 @@ impl Site {
         }
     }
 
-    /// Acquires, renews and releases whose replies are lost, each of which is repeated.
+    /// Acquires, renews and releases locks, loses each reply, and repeats each call.
     async fn repeated(&mut self, batch: usize) {
         let calls = now(&format!("repeated-{batch}"));
         let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
@@ -104,7 +108,7 @@ impl Site {
             first.extend(record.holders);
         }
         let held = self.all(calls.iter().map(|call| self.careful.acquire(call)));
-        let mut held: Vec<Held> = held.await;
+        let mut held: Vec<HeldLease> = held.await;
         let identities: Vec<_> = held.iter().map(identity).collect();
         assert_eq!(
             identities, first,
@@ -125,7 +129,7 @@ impl Site {
         }
     }
 
-    /// Readers of the same lock: a call that counted twice would show as one more.
+    /// Acquires shared locks. A call that was executed twice would appear as an additional holder.
     async fn shared(&mut self, batch: usize) {
         let calls = now(&format!("shared-{batch}")).into_iter();
         let calls = calls.map(|call| {
@@ -150,7 +154,8 @@ impl Site {
             .await;
     }
 
-    /// Calls that wait: a repeat keeps the place, what is not repeated leaves the line.
+    /// Queues calls. A repeated call keeps its queue position, and a call without a repeat leaves
+    /// the queue.
     async fn in_line(&mut self, batch: usize) {
         let lock = format!("line-{batch}");
         let owner = AcquireCall::new(&lock, Duration::from_secs(60), Duration::ZERO);
@@ -161,24 +166,26 @@ impl Site {
         let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
         self.lose("QUEUED", acquires).await;
         assert_eq!(self.record(&lock).await.waiters, BATCH);
-        let (stay, leave) = calls.split_at(BATCH / 2);
-        let turns = join_all(stay.iter().map(|call| async {
+        let (kept_calls, left_calls) = calls.split_at(BATCH / 2);
+        let turns = join_all(kept_calls.iter().map(|call| async {
             let held = self.careful.acquire(call).await.expect("its turn");
             self.careful.release(&held).await.expect("the holder");
             held.token()
         }));
         let release = async {
-            self.observer.queued_at(0, &lock, BATCH - leave.len()).await;
+            self.observer
+                .wait_for_queue_length_at(0, &lock, BATCH - left_calls.len())
+                .await;
             self.observer.release(&owner).await.expect("the holder");
         };
         let (mut tokens, ()) = tokio::join!(turns, release);
         tokens.sort_unstable();
         tokens.dedup();
-        assert_eq!(tokens.len(), BATCH - leave.len(), "one turn each");
+        assert_eq!(tokens.len(), BATCH - left_calls.len(), "one turn each");
         assert_eq!(self.record(&lock).await, Record::default());
     }
 
-    /// Calls whose callers do not come again.
+    /// Acquires locks for callers that do not repeat their calls.
     async fn given_up(&mut self, batch: usize) {
         let calls = now(&format!("given-up-{batch}"));
         let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
@@ -187,7 +194,7 @@ impl Site {
         assert_eq!(first.holders.len(), 1, "Redis has granted it");
     }
 
-    /// Makes calls that reach Redis, which answers with this word, and loses every reply.
+    /// Sends calls to which Redis replies with this word, and drops every reply.
     async fn lose<T>(
         &self,
         word: &str,
@@ -195,22 +202,24 @@ impl Site {
     ) {
         self.connected().await;
         let count = calls.len();
-        let before = self.proxy.swallowed(word);
-        self.proxy.swallow(true);
+        let before = self.proxy.dropped_replies(word);
+        self.proxy.set_dropping(true);
         let cut = async {
-            self.proxy.wait_for_swallowed(word, before + count).await;
-            self.proxy.cut().await;
-            self.proxy.swallow(false);
+            self.proxy
+                .wait_for_dropped_replies(word, before + count)
+                .await;
+            self.proxy.close_connections().await;
+            self.proxy.set_dropping(false);
         };
         let (answers, ()) = tokio::join!(join_all(calls), cut);
         for answer in answers {
             let status = answer.err().expect("the reply is lost");
-            assert_eq!(told(&status), UNAVAILABLE, "{status}");
+            assert_eq!(error_summary(&status), UNAVAILABLE, "{status}");
         }
         self.lost.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Returns once the first broker reaches Redis.
+    /// Waits until the first broker is connected to Redis.
     async fn connected(&self) {
         let probe = || self.careful.get_lock_at(0, "nobody-s");
         while probe()
@@ -232,7 +241,7 @@ impl Site {
     async fn record(&mut self, lock: &str) -> Record {
         let key = format!("{KEY_PREFIX}{{default:{lock}}}");
         let mut record = Record::default();
-        for (field, value) in self.raw.hash(&key).await {
+        for (field, value) in self.raw.hash_fields(&key).await {
             match field.split_once(':') {
                 Some(("h", _)) if !value.is_empty() => {
                     let mut parts = value.split('|');
@@ -247,46 +256,47 @@ impl Site {
         record
     }
 
-    /// Returns once no record has a holder or a waiter, with how long that took.
+    /// Waits until no record has a holder or a waiter. Returns the duration.
     async fn nothing_is_left(&mut self) -> Duration {
-        let begun = boottime();
+        let started_at = boottime();
         loop {
             let keys = self.raw.keys_with_pttl(&format!("{KEY_PREFIX}{{")).await;
-            let mut left = Vec::new();
+            let mut remaining_keys = Vec::new();
             for (key, _) in keys {
                 let lock = key.trim_start_matches(&format!("{KEY_PREFIX}{{default:"));
                 let record = self.record(lock.trim_end_matches('}')).await;
                 if record != Record::default() {
-                    left.push((key, record));
+                    remaining_keys.push((key, record));
                 }
             }
-            let took = boottime() - begun;
-            if left.is_empty() {
+            let took = boottime() - started_at;
+            if remaining_keys.is_empty() {
                 return took;
             }
-            assert!(took < EXPIRY, "left behind: {left:?}");
+            assert!(took < EXPIRY, "left behind: {remaining_keys:?}");
         }
     }
 
-    /// Redis drops every record by itself, in no longer than an idle one is kept.
+    /// Asserts that Redis expires every record within `KEEP_MS` and `WAIT` together. Returns the
+    /// number of records.
     async fn every_key_ends(&mut self) -> usize {
         let keys = self.raw.keys_with_pttl(&format!("{KEY_PREFIX}{{")).await;
-        let most = KEEP_MS + i64::try_from(WAIT.as_millis()).expect("few");
+        let longest_ms = KEEP_MS + i64::try_from(WAIT.as_millis()).expect("few");
         for (key, pttl) in &keys {
-            assert!((1..=most).contains(pttl), "{key} has PTTL {pttl}");
+            assert!((1..=longest_ms).contains(pttl), "{key} has PTTL {pttl}");
         }
         assert!(!keys.is_empty(), "locks have left records");
         keys.len()
     }
 }
 
-/// A batch of calls that do not wait.
+/// Returns a batch of calls that do not wait.
 fn now(what: &str) -> Vec<AcquireCall> {
     (0..BATCH)
         .map(|index| AcquireCall::new(&format!("{what}-{index}"), TTL, Duration::ZERO))
         .collect()
 }
 
-fn identity(held: &Held) -> (String, i64) {
+fn identity(held: &HeldLease) -> (String, i64) {
     (held.lease.lease_id.clone(), held.token())
 }

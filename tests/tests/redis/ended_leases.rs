@@ -1,18 +1,20 @@
-//! What a record remembers of ended leases is forgotten in time, whatever became of it meanwhile.
+//! Deletion of ended leases from a record, even if the record was changed in between.
 
 use std::time::Duration;
 
 use leasehold_server::{
-    lock::{BrokerId, LockKey, Release, Via},
+    lock::{BrokerId, ExpectedAttachment, LockKey, ReleaseScope},
     store::{
         Acquired, Released, Store,
         redis::{RedisStore, scripts::Scripts},
     },
 };
 use leasehold_tests::{
-    redis_connection::RedisConnection,
-    shared_redis::{own_redis, redis_config},
-    world::{lease, lock_named, new_call},
+    redis::{
+        connection::RedisConnection,
+        shared_server::{own_redis, redis_config},
+    },
+    store_fixture::{lease_of, lock_key, new_call},
 };
 use tokio::time::sleep;
 use tokio_util::{
@@ -20,12 +22,13 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-/// A release is remembered for 2 s in any case, and deleted a second later.
+/// Time after which a release has been deleted. A record keeps a release for 2 s and deletes it a
+/// second later.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(3_500);
-/// An hour.
 const SET_BACK_MS: u64 = 3_600_000;
 const OFTEN: usize = 60;
-/// Two for each lease of the last round and of the eights that are not looked at yet, and the rest of the record.
+/// Maximum number of fields: two for each lease of the last round and of the groups of eight that
+/// are not examined yet, and the other fields of the record.
 const FIELDS_MAX: i64 = 2 * (60 + 16) + 16;
 
 struct Site {
@@ -43,7 +46,7 @@ impl Site {
         let (config, tasks) = (redis_config(&prefix, true), TaskTracker::new());
         let scripts = Scripts::standard();
         let store = RedisStore::start(config, BrokerId::random(), scripts, &tasks, stop.clone());
-        let lock = lock_named("default", "often released");
+        let lock = lock_key("default", "often released");
         let raw = RedisConnection::open(own_redis()).await;
         Self {
             store: store.await.expect("a Redis that can keep locks"),
@@ -61,8 +64,11 @@ impl Site {
             let Ok(Acquired::Granted(grant)) = granted else {
                 panic!("{granted:?} instead of a grant");
             };
-            let held = lease(&call, grant.fencing_token);
-            let released = self.store.release(&held, Release::All, Via::Anywhere).await;
+            let held = lease_of(&call, grant.fencing_token);
+            let released = self
+                .store
+                .release(&held, ReleaseScope::All, ExpectedAttachment::Any)
+                .await;
             assert_eq!(
                 released.expect("its holder"),
                 Released::Now { hold_count: 0 }
@@ -77,40 +83,43 @@ impl Site {
 
 #[tokio::test]
 async fn gaps_in_the_list_of_ended_leases_do_not_stop_their_deletion() {
-    let mut site = Site::set().await;
-    site.release_often(20).await;
+    let mut fixture = Site::set().await;
+    fixture.release_often(20).await;
     for at in [5, 6, 17] {
         let field = format!("zq:{at}");
-        let gone = site.raw.must(&["HDEL", &site.key, &field]).await;
+        let gone = fixture.raw.must(&["HDEL", &fixture.key, &field]).await;
         assert_eq!(gone.integer(), 1, "{at}");
     }
-    site.release_often(OFTEN - 20).await;
-    // Only what need not be remembered any more is looked through, past the holes.
+    fixture.release_often(OFTEN - 20).await;
+    // Only releases that may be deleted are examined, past the gaps.
     sleep(FORGOTTEN_AFTER).await;
-    site.release_often(OFTEN).await;
-    let fields = site.fields().await;
+    fixture.release_often(OFTEN).await;
+    let fields = fixture.fields().await;
     assert!(fields <= FIELDS_MAX, "{fields}");
 }
 
-/// What was remembered by a clock that was ahead.
+/// Stores ended leases with the times of a clock that was ahead.
 #[tokio::test]
 async fn ended_leases_are_deleted_although_the_clock_was_set_back() {
-    let mut site = Site::set().await;
-    site.release_often(20).await;
-    for (field, value) in site.raw.hash(&site.key).await {
+    let mut fixture = Site::set().await;
+    fixture.release_often(20).await;
+    for (field, value) in fixture.raw.hash_fields(&fixture.key).await {
         let Some((head, at_ms)) = value.rsplit_once('|') else {
             continue;
         };
         if field.starts_with("z:") || field.starts_with("zq:") {
             let at_ms: u64 = at_ms.parse().expect("a time");
             let ahead = format!("{head}|{}", at_ms + SET_BACK_MS);
-            site.raw.must(&["HSET", &site.key, &field, &ahead]).await;
+            fixture
+                .raw
+                .must(&["HSET", &fixture.key, &field, &ahead])
+                .await;
         }
     }
     sleep(FORGOTTEN_AFTER).await;
-    site.release_often(OFTEN).await;
+    fixture.release_often(OFTEN).await;
     sleep(FORGOTTEN_AFTER).await;
-    site.release_often(OFTEN).await;
-    let fields = site.fields().await;
+    fixture.release_often(OFTEN).await;
+    let fields = fixture.fields().await;
     assert!(fields <= FIELDS_MAX, "{fields}");
 }

@@ -1,4 +1,4 @@
-//! The era and the deployment key of real stores: adopted, written, lost and found.
+//! Era and deployment key in real stores: adoption, creation, loss and recovery.
 
 use std::time::Duration;
 
@@ -6,26 +6,31 @@ use leasehold_server::{
     lock::DeploymentKey,
     store::redis::init::{check_store, init_store},
 };
-use leasehold_tests::{
-    redis_node::{
-        Broker, SOON, answer, assert_quarantine, config, ended, quarantine_ms, sentence, stored_era,
+use leasehold_tests::redis::{
+    node_fixture::{
+        NodeFixture, WAIT_MAX, assert_quarantine, config, rejection_message,
+        remaining_quarantine_ms, run_answer_script, stored_era, wait_for_node_end,
     },
-    redis_server::RedisServer,
+    server::RedisServer,
 };
 
 #[tokio::test]
 async fn a_second_broker_adopts_the_era_and_the_key() {
     let server = RedisServer::start().await;
-    let first = Broker::start(config(&server)).await.node().await.clone();
+    let first = NodeFixture::start(config(&server))
+        .await
+        .node()
+        .await
+        .clone();
     let mut second = config(&server);
     second.trust_empty_store = false;
     second.bounds.ttl_max_ms = 20_000;
-    let second = Broker::start(second).await;
+    let second = NodeFixture::start(second).await;
     let node = second.node().await;
     assert_eq!(node.era_id(), first.era_id());
     assert!(node.deployment_key() == first.deployment_key());
-    assert_eq!(quarantine_ms(&node), 0);
-    assert_eq!(answer(&node).await, Ok(42));
+    assert_eq!(remaining_quarantine_ms(&node), 0);
+    assert_eq!(run_answer_script(&node).await, Ok(42));
     let era = stored_era(&server).await;
     assert_eq!(
         (era.id.as_str(), era.bounds.ttl_max_ms),
@@ -42,7 +47,7 @@ async fn an_unknown_empty_store_waits_out_the_quarantine() {
     let server = RedisServer::start().await;
     let mut config = config(&server);
     config.trust_empty_store = false;
-    let broker = Broker::start(config).await;
+    let broker = NodeFixture::start(config).await;
     assert_quarantine(&*broker.node().await);
 }
 
@@ -50,27 +55,27 @@ async fn an_unknown_empty_store_waits_out_the_quarantine() {
 async fn a_restart_begins_an_era_with_a_quarantine() {
     for options in [&["--appendonly", "no"][..], &["--appendonly", "yes"][..]] {
         let mut server = RedisServer::start_with(options).await;
-        let broker = Broker::start(config(&server)).await;
+        let broker = NodeFixture::start(config(&server)).await;
         let before = broker.node().await;
         server.restart().await;
-        ended(&before, SOON).await;
+        wait_for_node_end(&before, WAIT_MAX).await;
         let after = broker.node().await;
         assert_ne!(after.era_id(), before.era_id());
         assert!(after.deployment_key() == before.deployment_key());
         assert_quarantine(&after);
-        assert_eq!(answer(&after).await, Ok(42));
+        assert_eq!(run_answer_script(&after).await, Ok(42));
     }
 }
 
 #[tokio::test]
 async fn a_flush_is_noticed_and_the_key_comes_back() {
     let server = RedisServer::start().await;
-    let broker = Broker::start(config(&server)).await;
+    let broker = NodeFixture::start(config(&server)).await;
     let before = broker.node().await;
     let mut raw = server.connect().await;
     let key = raw.must(&["GET", "lh:key"]).await;
     raw.must(&["FLUSHALL"]).await;
-    let took = ended(&before, SOON).await;
+    let took = wait_for_node_end(&before, WAIT_MAX).await;
     assert!(took <= Duration::from_millis(1_500), "{took:?}");
     let after = broker.node().await;
     assert_ne!(after.era_id(), before.era_id());
@@ -82,13 +87,13 @@ async fn a_flush_is_noticed_and_the_key_comes_back() {
 #[tokio::test]
 async fn a_lost_key_is_written_back_in_the_same_era() {
     let server = RedisServer::start().await;
-    let broker = Broker::start(config(&server)).await;
+    let broker = NodeFixture::start(config(&server)).await;
     let before = broker.node().await;
     let mut raw = server.connect().await;
     let key = raw.must(&["GET", "lh:key"]).await;
     raw.must(&["DEL", "lh:key"]).await;
-    before.condemn("the test says so");
-    ended(&before, SOON).await;
+    before.fail("the test says so");
+    wait_for_node_end(&before, WAIT_MAX).await;
     let after = broker.node().await;
     assert_eq!(after.era_id(), before.era_id());
     assert_eq!(raw.must(&["GET", "lh:key"]).await, key);
@@ -99,16 +104,16 @@ async fn a_key_file_must_be_the_deployment_s() {
     let server = RedisServer::start().await;
     let mut with_file = config(&server);
     with_file.deployment_key = Some(DeploymentKey::random());
-    let broker = Broker::start(with_file.clone()).await;
+    let broker = NodeFixture::start(with_file.clone()).await;
     assert!(Some(broker.node().await.deployment_key()) == with_file.deployment_key);
     let mut raw = server.connect().await;
     assert_eq!(raw.must(&["EXISTS", "lh:key"]).await.integer(), 0);
-    let without = sentence(Broker::try_start(config(&server)).await);
+    let without = rejection_message(NodeFixture::try_start(config(&server)).await);
     assert!(without.contains("key is in a file"), "{without}");
     let mut other = config(&server);
     other.deployment_key = Some(DeploymentKey::random());
     let problems = check_store(other.clone()).await.expect_err("another key");
-    let other = sentence(Broker::try_start(other).await);
+    let other = rejection_message(NodeFixture::try_start(other).await);
     assert!(other.contains("another key"), "{other}");
     assert_eq!(problems, [other]);
 }
@@ -116,7 +121,7 @@ async fn a_key_file_must_be_the_deployment_s() {
 #[tokio::test]
 async fn a_promoted_replica_begins_an_era_with_a_quarantine() {
     let master = RedisServer::start().await;
-    let first = Broker::start(config(&master)).await;
+    let first = NodeFixture::start(config(&master)).await;
     let before = first.node().await;
     let port = master.addr().port().to_string();
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]).await;
@@ -129,9 +134,9 @@ async fn a_promoted_replica_begins_an_era_with_a_quarantine() {
     {
         tokio::task::yield_now().await;
     }
-    assert!(!before.is_ended(), "a first replica changes nothing");
+    assert!(!before.is_closed(), "a first replica changes nothing");
     raw.must(&["REPLICAOF", "NO", "ONE"]).await;
-    let second = Broker::start(config(&replica)).await;
+    let second = NodeFixture::start(config(&replica)).await;
     let after = second.node().await;
     assert_ne!(after.era_id(), before.era_id());
     assert_quarantine(&after);
@@ -145,7 +150,7 @@ async fn brokers_that_come_at_once_agree_on_one_era_and_key() {
         let mut patient = config(&server);
         patient.wait_for_store = true;
         let brokers = futures::future::join_all(
-            (0..4).map(|_| async { Broker::start(patient.clone()).await }),
+            (0..4).map(|_| async { NodeFixture::start(patient.clone()).await }),
         )
         .await;
         let era = stored_era(&server).await;
@@ -168,8 +173,8 @@ async fn init_store_makes_the_first_era_once() {
     raw.must(&["SET", "other", "x"]).await;
     let done = init_store(config.clone()).await.expect("it is empty");
     assert!(done.contains("deployment key was created"), "{done}");
-    let broker = Broker::start(config.clone()).await;
-    assert_eq!(quarantine_ms(&*broker.node().await), 0);
+    let broker = NodeFixture::start(config.clone()).await;
+    assert_eq!(remaining_quarantine_ms(&*broker.node().await), 0);
     let again = init_store(config).await.expect_err("it is not empty");
     assert!(again.to_string().contains("already holds keys"), "{again}");
 }

@@ -1,25 +1,28 @@
-//! A real Redis that cannot be used any more as it was verified: the broker leaves it, says why once,
-//! asks for it now and then, and serves again as soon as it may.
+//! A real Redis that is no longer in the state that the broker verified. The broker stops using it,
+//! logs the reason once, retries at intervals, and serves again as soon as the server permits.
 
 use std::{fs, time::Duration};
 
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    broker_process::BrokerOptions,
-    client::{AcquireCall, Held},
-    port::free_port,
-    redis_proxy::RedisProxy,
-    redis_server::RedisServer,
-    refusing::{
-        IDLE, INTERNAL, Refusing, UNAVAILABLE, assert_told, done, names, told, until_refused,
+    broker::process::BrokerOptions,
+    client::unary::{AcquireCall, HeldLease},
+    process::ports::free_port,
+    redis::{
+        rejecting_fixture::{
+            INTERNAL, LEASE_NOT_FOUND, RejectingRedisFixture, UNAVAILABLE, assert_all_failed,
+            error_summary, expect_all_ok, numbered_names, repeat_until_rejected,
+        },
+        reply_dropping_proxy::RedisProxy,
+        server::RedisServer,
     },
-    scale::{count, figures},
+    scale::{print_figures, scaled_count},
     until::until,
 };
 use tokio::time::Instant;
 
-/// At most half a second until the next attempt, and what it takes to open a node on a busy machine:
-/// three connections and all scripts.
+/// Maximum time until the next attempt (500 ms) and for opening a node on a busy machine, which
+/// takes three connections and all scripts.
 const RECOVERED: Duration = Duration::from_millis(1_500);
 const QUICK: &[(&str, &str)] = &[
     ("LIMITS__TTL_MAX", "1s"),
@@ -27,46 +30,48 @@ const QUICK: &[(&str, &str)] = &[
     ("LIMITS__LOCK_DELAY_MAX", "0s"),
     ("STORE__FORMER_MASTER_MAX", "0s"),
 ];
-/// E(1 s) and 1 s.
+/// E(1 s) + 1 s.
 const QUARANTINE: Duration = Duration::from_millis(2_450);
-/// Connections that a broker may open in a second while it is refused: three for a node, and two
-/// attempts.
+/// Maximum number of connections that a broker opens per second while the server rejects it: three
+/// for a node, and two attempts.
 const OPENED_A_SECOND: usize = 6;
 const CUTS: usize = 5;
-/// Calls of a verb for which the broker waits to make a full run, while two others have no answer.
+/// Maximum number of calls of a verb that have not been sent when the connection is cut: the broker
+/// holds back a partial batch while two other batches have no reply.
 const LEFT_WAITING_MAX: usize = 15;
 
 fn calls() -> usize {
-    count(1_000, 50)
+    scaled_count(1_000, 50)
 }
 
-/// A store that is out of use: what it is sent, and for how long.
+/// A store that is out of use: start of the outage, and number of connections opened before.
 struct Outage {
     begun: Instant,
     connections: usize,
 }
 
 impl Outage {
-    async fn begin(site: &mut Refusing) -> Self {
+    async fn begin(fixture: &mut RejectingRedisFixture) -> Self {
         Self {
             begun: Instant::now(),
-            connections: site.sent().await.connections,
+            connections: fixture.command_counts().await.connections,
         }
     }
 
-    /// Calls of every kind are refused, and the log says so much once.
-    async fn refuses(&self, site: &Refusing, held: &[Held], says: &str) {
-        site.refuses_all(held, UNAVAILABLE).await;
-        assert_eq!(site.logged(says), 1, "{}", site.broker.log());
+    /// Asserts that calls of every kind are rejected, and that the log contains the reason once.
+    async fn refuses(&self, fixture: &RejectingRedisFixture, held: &[HeldLease], says: &str) {
+        fixture.expect_all_rejected(held, UNAVAILABLE).await;
+        assert_eq!(fixture.count_log_lines(says), 1, "{}", fixture.broker.log());
     }
 
-    /// It was asked for now and then only, and is used again in time.
-    async fn ends(self, site: &mut Refusing, what: &str) {
-        let took = site.recovers().await;
+    /// Asserts that the broker opened few connections during the outage, and used the store again
+    /// in time.
+    async fn ends(self, fixture: &mut RejectingRedisFixture, what: &str) {
+        let took = fixture.wait_for_recovery().await;
         let seconds = usize::try_from(self.begun.elapsed().as_secs()).expect("few") + 1;
-        let connections = site.sent().await.connections - self.connections;
-        site.is_sound().await;
-        figures(&format!(
+        let connections = fixture.command_counts().await.connections - self.connections;
+        fixture.assert_healthy().await;
+        print_figures(&format!(
             "redis_errors {what}: connections={connections} in {seconds}s recovered_after={}ms",
             took.as_millis()
         ));
@@ -75,23 +80,24 @@ impl Outage {
     }
 }
 
-/// A former master starts a quarantine: grants resume after it, and not before. `cured` is before the command
-/// that cures it: the broker may have written the new era when the command is answered.
-async fn resumes_after_quarantine(site: &Refusing, cured: Instant) {
+/// Asserts that grants resume after the quarantine of a former master, and not before. `cured` is a
+/// time before the command that repairs the server, because the broker may have written the new era
+/// when the reply to the command arrives.
+async fn resumes_after_quarantine(fixture: &RejectingRedisFixture, cured: Instant) {
     let call = AcquireCall::new("quarantine", Duration::from_secs(1), Duration::ZERO);
     let mut recovering = None;
     let granted = loop {
-        match site.client.acquire_at(0, &call).await {
+        match fixture.client.acquire_at(0, &call).await {
             Ok(_) => break cured.elapsed(),
-            Err(status) if told(&status).1 == Some(ErrorReason::StoreRecovering) => {
+            Err(status) if error_summary(&status).1 == Some(ErrorReason::StoreRecovering) => {
                 recovering.get_or_insert_with(|| cured.elapsed());
             }
-            Err(status) => assert_eq!(told(&status), UNAVAILABLE),
+            Err(status) => assert_eq!(error_summary(&status), UNAVAILABLE),
         }
         assert!(cured.elapsed() < 10 * QUARANTINE, "grants resume");
     };
     let recovering = recovering.expect("no grant at once");
-    figures(&format!(
+    print_figures(&format!(
         "redis_errors promoted again: STORE_RECOVERING after {}ms, granted after {}ms, Q={}ms",
         recovering.as_millis(),
         granted.as_millis(),
@@ -103,72 +109,79 @@ async fn resumes_after_quarantine(site: &Refusing, cured: Instant) {
 
 #[tokio::test]
 async fn a_demoted_server_grants_nothing() {
-    let mut site = Refusing::start_with(RedisServer::start().await, QUICK).await;
+    let mut fixture = RejectingRedisFixture::start_with(RedisServer::start().await, QUICK).await;
     let other = RedisServer::start().await;
-    let held = done(site.acquires(&names("held", calls())).await);
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
     let port = other.addr().port().to_string();
-    site.raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
-    let outage = Outage::begin(&mut site).await;
-    assert_told(site.acquires(&names("new", calls())).await, UNAVAILABLE);
-    outage.refuses(&site, &held, "is lost: it is a ").await;
-    // It may load the data of its master for a moment, which is told besides.
-    assert!((1..=3).contains(&site.logged("not a master")));
+    fixture.raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let outage = Outage::begin(&mut fixture).await;
+    assert_all_failed(
+        fixture.acquire_all(&numbered_names("new", calls())).await,
+        UNAVAILABLE,
+    );
+    outage.refuses(&fixture, &held, "is lost: it is a ").await;
+    // The server may load the data of its master for a moment, which is logged as well.
+    assert!((1..=3).contains(&fixture.count_log_lines("not a master")));
     let cured = Instant::now();
-    site.raw.must(&["REPLICAOF", "NO", "ONE"]).await;
-    resumes_after_quarantine(&site, cured).await;
-    outage.ends(&mut site, "READONLY").await;
+    fixture.raw.must(&["REPLICAOF", "NO", "ONE"]).await;
+    resumes_after_quarantine(&fixture, cured).await;
+    outage.ends(&mut fixture, "READONLY").await;
 }
 
 #[tokio::test]
 async fn a_replica_without_a_master_grants_nothing() {
-    let mut site = Refusing::start_with(RedisServer::start().await, QUICK).await;
-    let held = done(site.acquires(&names("held", calls())).await);
+    let mut fixture = RejectingRedisFixture::start_with(RedisServer::start().await, QUICK).await;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
     let nobody = free_port().to_string();
-    let raw = &mut site.raw;
+    let raw = &mut fixture.raw;
     raw.must(&["CONFIG", "SET", "replica-serve-stale-data", "no"])
         .await;
     raw.must(&["REPLICAOF", "127.0.0.1", &nobody]).await;
-    until_refused(raw, &["GET", "x"], "MASTERDOWN").await;
-    let outage = Outage::begin(&mut site).await;
-    outage.refuses(&site, &held, "is lost: it is a ").await;
+    repeat_until_rejected(raw, &["GET", "x"], "MASTERDOWN").await;
+    let outage = Outage::begin(&mut fixture).await;
+    outage.refuses(&fixture, &held, "is lost: it is a ").await;
     let cured = Instant::now();
-    site.raw.must(&["REPLICAOF", "NO", "ONE"]).await;
-    resumes_after_quarantine(&site, cured).await;
-    outage.ends(&mut site, "MASTERDOWN").await;
+    fixture.raw.must(&["REPLICAOF", "NO", "ONE"]).await;
+    resumes_after_quarantine(&fixture, cured).await;
+    outage.ends(&mut fixture, "MASTERDOWN").await;
 }
 
 #[tokio::test]
-async fn an_era_that_somebody_overwrote_is_a_loss_of_data() {
-    let site = &mut Refusing::start_with(RedisServer::start().await, QUICK).await;
-    site.raw.must(&["DEL", "lh:era"]).await;
-    site.raw.must(&["RPUSH", "lh:era", "x"]).await;
-    let locks = names("new", calls());
+async fn an_overwritten_era_counts_as_a_loss_of_data() {
+    let fixture = &mut RejectingRedisFixture::start_with(RedisServer::start().await, QUICK).await;
+    fixture.raw.must(&["DEL", "lh:era"]).await;
+    fixture.raw.must(&["RPUSH", "lh:era", "x"]).await;
+    let locks = numbered_names("new", calls());
     let mut internal = 0;
-    while !site.was_lost() {
-        let answers = site.acquires(&locks).await.into_iter();
-        let refusals = answers.map(|answer| told(&answer.expect_err("no era, no grant")));
+    while !fixture.has_logged_lost_connection() {
+        let answers = fixture.acquire_all(&locks).await.into_iter();
+        let refusals = answers.map(|answer| error_summary(&answer.expect_err("no era, no grant")));
         internal += refusals.filter(|refusal| *refusal == INTERNAL).count();
     }
-    assert_eq!(site.logged("is lost: its era was overwritten"), 1);
-    assert_told(site.acquires(&locks).await, UNAVAILABLE);
-    // On a busy machine the broker's own check of the server can come before the first call, and a call
-    // can be told of the loss although its script has read the key. It is logged once for all scripts.
-    let logged = site.logged("of others under a key of the brokers: WRONG");
+    assert_eq!(
+        fixture.count_log_lines("is lost: its era was overwritten"),
+        1
+    );
+    assert_all_failed(fixture.acquire_all(&locks).await, UNAVAILABLE);
+    // On a busy machine the broker's own check of the server may precede the first call, and a call
+    // may be rejected because of the loss although its script has read the key. The error is logged
+    // once for all scripts.
+    let logged = fixture.count_log_lines("of another program under a key of the brokers: WRONG");
     assert!(
         logged <= 1 && (logged == 1 || internal == 0),
         "{logged} {internal}"
     );
     let cured = Instant::now();
-    site.raw.must(&["DEL", "lh:era"]).await;
-    resumes_after_quarantine(site, cured).await;
+    fixture.raw.must(&["DEL", "lh:era"]).await;
+    resumes_after_quarantine(fixture, cured).await;
 }
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_anew_is_waited_for() {
     let redis = RedisServer::start_with(&["--enable-debug-command", "yes"]).await;
-    let mut site = Refusing::start_with(redis, &[]).await;
-    let held = done(site.acquires(&names("held", calls())).await);
-    let raw = &mut site.raw;
+    let mut fixture = RejectingRedisFixture::start_with(redis, &[]).await;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
+    let raw = &mut fixture.raw;
     raw.must(&["DEBUG", "POPULATE", "2500"]).await;
     for (setting, value) in [
         ("key-load-delay", "1000"),
@@ -176,194 +189,226 @@ async fn a_server_that_loads_its_data_anew_is_waited_for() {
     ] {
         raw.must(&["CONFIG", "SET", setting, value]).await;
     }
-    let mut loader = site.redis.connect().await;
-    let outage = Outage::begin(&mut site).await;
+    let mut loader = fixture.redis.connect().await;
+    let outage = Outage::begin(&mut fixture).await;
     let load = async {
         loader.must(&["DEBUG", "RELOAD"]).await;
         Instant::now()
     };
     let refused = async {
-        until_refused(&mut site.raw, &["PING"], "LOADING").await;
-        site.refuses_all(&held, UNAVAILABLE).await;
+        repeat_until_rejected(&mut fixture.raw, &["PING"], "LOADING").await;
+        fixture.expect_all_rejected(&held, UNAVAILABLE).await;
         Instant::now()
     };
     let (loaded, refused) = tokio::join!(load, refused);
     assert!(refused < loaded, "it was loading all the time");
-    let lines = site.logged("is loading its data");
-    assert!((1..=2).contains(&lines), "{}", site.broker.log());
-    outage.ends(&mut site, "LOADING").await;
-    assert_eq!(site.logged("may have lost locks"), 0);
-    done(site.releases(&held).await);
+    let lines = fixture.count_log_lines("is loading its data");
+    assert!((1..=2).contains(&lines), "{}", fixture.broker.log());
+    outage.ends(&mut fixture, "LOADING").await;
+    assert_eq!(fixture.count_log_lines("may have lost locks"), 0);
+    expect_all_ok(fixture.release_all(&held).await);
 }
 
 #[tokio::test]
-async fn a_password_that_came_or_changed_is_told_to_the_operator() {
+async fn a_password_that_was_set_or_changed_is_logged() {
     let redis = RedisServer::start().await;
-    let options = BrokerOptions::on(format!("redis://:first-secret@{}/0", redis.addr()));
+    let options = BrokerOptions::for_store(format!("redis://:first-secret@{}/0", redis.addr()));
     let mut raw = redis.connect().await;
     raw.must(&["CONFIG", "SET", "requirepass", "first-secret"])
         .await;
     raw.must(&["AUTH", "first-secret"]).await;
-    let mut site = Refusing::start_on(redis, &options).await;
-    site.raw = raw;
-    let held = done(site.acquires(&names("held", calls())).await);
-    let outage = Outage::begin(&mut site).await;
-    let raw = &mut site.raw;
+    let mut fixture = RejectingRedisFixture::start_on(redis, &options).await;
+    fixture.raw = raw;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
+    let outage = Outage::begin(&mut fixture).await;
+    let raw = &mut fixture.raw;
     raw.must(&["CONFIG", "SET", "requirepass", "second-secret"])
         .await;
-    cut(&mut site).await;
-    outage.refuses(&site, &held, "user: WRONGPASS").await;
-    site.raw
+    cut(&mut fixture).await;
+    outage.refuses(&fixture, &held, "user: WRONGPASS").await;
+    fixture
+        .raw
         .must(&["CONFIG", "SET", "requirepass", "first-secret"])
         .await;
-    outage.ends(&mut site, "WRONGPASS").await;
-    done(site.releases(&held).await);
-    assert_eq!(site.logged("secret"), 0);
+    outage.ends(&mut fixture, "WRONGPASS").await;
+    expect_all_ok(fixture.release_all(&held).await);
+    assert_eq!(fixture.count_log_lines("secret"), 0);
 }
 
 #[tokio::test]
-async fn a_password_that_the_broker_does_not_know_is_told_to_the_operator() {
-    let mut site = Refusing::start().await;
-    let held = done(site.acquires(&names("held", calls())).await);
-    let outage = Outage::begin(&mut site).await;
-    site.raw
+async fn a_rejected_password_is_logged() {
+    let mut fixture = RejectingRedisFixture::start().await;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
+    let outage = Outage::begin(&mut fixture).await;
+    fixture
+        .raw
         .must(&["CONFIG", "SET", "requirepass", "a-secret"])
         .await;
-    done(site.renews(&held).await);
-    cut(&mut site).await;
-    outage.refuses(&site, &held, "user: NOAUTH").await;
-    site.raw.must(&["CONFIG", "SET", "requirepass", ""]).await;
-    outage.ends(&mut site, "NOAUTH").await;
-    done(site.releases(&held).await);
+    expect_all_ok(fixture.renew_all(&held).await);
+    cut(&mut fixture).await;
+    outage.refuses(&fixture, &held, "user: NOAUTH").await;
+    fixture
+        .raw
+        .must(&["CONFIG", "SET", "requirepass", ""])
+        .await;
+    outage.ends(&mut fixture, "NOAUTH").await;
+    expect_all_ok(fixture.release_all(&held).await);
 }
 
 #[tokio::test]
-async fn a_server_that_may_not_be_looked_at_is_not_served() {
-    let mut site = Refusing::start().await;
-    let held = done(site.acquires(&names("held", calls())).await);
-    let outage = Outage::begin(&mut site).await;
-    site.raw.must(&["ACL", "SETUSER", "default", "-info"]).await;
+async fn a_server_that_cannot_be_inspected_is_not_used() {
+    let mut fixture = RejectingRedisFixture::start().await;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
+    let outage = Outage::begin(&mut fixture).await;
+    fixture
+        .raw
+        .must(&["ACL", "SETUSER", "default", "-info"])
+        .await;
     let one = &held[..1];
-    while site.renews(one).await.iter().all(Result::is_ok) {}
-    outage.refuses(&site, &held, "user: NOPERM").await;
-    assert_eq!(site.logged("3 probes failed (NOPERM"), 1);
-    site.raw.must(&["ACL", "SETUSER", "default", "+info"]).await;
-    outage.ends(&mut site, "NOPERM to look").await;
-    done(site.releases(&held).await);
+    while fixture.renew_all(one).await.iter().all(Result::is_ok) {}
+    outage.refuses(&fixture, &held, "user: NOPERM").await;
+    assert_eq!(fixture.count_log_lines("3 probes failed (NOPERM"), 1);
+    fixture
+        .raw
+        .must(&["ACL", "SETUSER", "default", "+info"])
+        .await;
+    outage.ends(&mut fixture, "NOPERM to look").await;
+    expect_all_ok(fixture.release_all(&held).await);
 }
 
-/// It refuses writes and even PING, but what can be looked at still counts.
+/// Demotes a server that rejects writes and even PING. The broker still evaluates the information
+/// that it can read.
 #[tokio::test]
 async fn a_server_that_cannot_save_is_left_when_it_is_demoted() {
-    let mut site = Refusing::start().await;
-    let locks = names("held", calls());
-    done(site.acquires(&locks).await);
+    let mut fixture = RejectingRedisFixture::start().await;
+    let locks = numbered_names("held", calls());
+    expect_all_ok(fixture.acquire_all(&locks).await);
     let other = RedisServer::start().await;
-    let raw = &mut site.raw;
+    let raw = &mut fixture.raw;
     raw.must(&["CONFIG", "SET", "save", "3600 1000000"]).await;
-    fs::create_dir(site.redis.snapshot()).expect("nothing is saved yet");
+    fs::create_dir(fixture.redis.snapshot_path()).expect("nothing is saved yet");
     raw.must(&["BGSAVE"]).await;
-    until_refused(raw, &["PING"], "MISCONF").await;
+    repeat_until_rejected(raw, &["PING"], "MISCONF").await;
     let port = other.addr().port().to_string();
     raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
     let start = Instant::now();
-    while !site.was_lost() {
+    while !fixture.has_logged_lost_connection() {
         assert!(
             start.elapsed() < Duration::from_secs(2),
             "{}",
-            site.broker.log()
+            fixture.broker.log()
         );
-        site.looks(&locks[..1]).await;
+        fixture.get_all(&locks[..1]).await;
     }
-    assert_eq!(site.logged("is lost: it is a master no more"), 1);
-    assert_told(site.looks(&locks).await, UNAVAILABLE);
+    assert_eq!(
+        fixture.count_log_lines("is lost: it is no longer a master"),
+        1
+    );
+    assert_all_failed(fixture.get_all(&locks).await, UNAVAILABLE);
 }
 
 #[tokio::test]
 async fn a_cut_connection_is_opened_anew() {
     let redis = RedisServer::start().await;
     let proxy = RedisProxy::start(redis.addr()).await;
-    let mut site = Refusing::start_on(redis, &BrokerOptions::on(proxy.url())).await;
+    let mut fixture =
+        RejectingRedisFixture::start_on(redis, &BrokerOptions::for_store(proxy.url())).await;
     let half = calls() / 2;
-    let held = done(site.acquires(&names("held", half)).await);
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", half)).await);
     for cut in 1..=CUTS {
-        let outage = Outage::begin(&mut site).await;
-        let before = ["GRANTED", "EXTENDED"].map(|word| (word, proxy.swallowed(word)));
-        proxy.swallow(true);
+        let outage = Outage::begin(&mut fixture).await;
+        let before = ["GRANTED", "EXTENDED"].map(|word| (word, proxy.dropped_replies(word)));
+        proxy.set_dropping(true);
         let lost = async {
             for (word, before) in before {
                 let sent = before + half - LEFT_WAITING_MAX;
-                proxy.wait_for_swallowed(word, sent).await;
+                proxy.wait_for_dropped_replies(word, sent).await;
             }
-            proxy.cut().await;
-            proxy.swallow(false);
+            proxy.close_connections().await;
+            proxy.set_dropping(false);
         };
-        let cut_locks = names(&format!("cut-{cut}"), half);
+        let cut_locks = numbered_names(&format!("cut-{cut}"), half);
         let renews = async {
-            let calls = tokio::join!(site.acquires(&cut_locks), site.renews(&held));
-            assert_told(calls.0, UNAVAILABLE);
-            assert_told(calls.1, UNAVAILABLE);
+            let calls = tokio::join!(fixture.acquire_all(&cut_locks), fixture.renew_all(&held));
+            // A call that had not arrived before the cut is executed after it.
+            let (granted, rejected): (Vec<_>, _) = calls.0.into_iter().partition(Result::is_ok);
+            let (renewed, not_renewed): (Vec<_>, _) = calls.1.into_iter().partition(Result::is_ok);
+            let late = granted.len().max(renewed.len());
+            assert!(late <= LEFT_WAITING_MAX, "{late} calls were not cut");
+            assert_all_failed(rejected, UNAVAILABLE);
+            assert_all_failed(not_renewed, UNAVAILABLE);
+            expect_all_ok(granted)
         };
-        tokio::join!(lost, renews);
-        outage.ends(&mut site, "cut").await;
-        assert_eq!(site.logged("is lost"), cut);
-        gone(&site, &cut_locks).await;
+        let ((), late) = tokio::join!(lost, renews);
+        outage.ends(&mut fixture, "cut").await;
+        assert_eq!(fixture.count_log_lines("is lost"), cut);
+        expect_all_ok(fixture.release_all(&late).await);
+        gone(&fixture, &cut_locks).await;
     }
-    done(site.releases(&held).await);
+    expect_all_ok(fixture.release_all(&held).await);
 }
 
 #[tokio::test]
-async fn what_a_stopped_server_gets_late_does_nothing() {
-    let mut site = Refusing::start().await;
-    let held = done(site.acquires(&names("held", calls())).await);
-    let outage = Outage::begin(&mut site).await;
-    site.redis.process().pause().await;
-    let new = names("late", calls());
-    assert_told(site.acquires(&new).await, UNAVAILABLE);
-    assert_told(site.renews(&held).await, UNAVAILABLE);
-    assert_told(site.acquires(&new).await, UNAVAILABLE);
+async fn late_commands_at_a_stopped_server_have_no_effect() {
+    let mut fixture = RejectingRedisFixture::start().await;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
+    let outage = Outage::begin(&mut fixture).await;
+    fixture.redis.process().pause().await;
+    let new = numbered_names("late", calls());
+    assert_all_failed(fixture.acquire_all(&new).await, UNAVAILABLE);
+    assert_all_failed(fixture.renew_all(&held).await, UNAVAILABLE);
+    assert_all_failed(fixture.acquire_all(&new).await, UNAVAILABLE);
     let noticed = until("the stop is noticed", async || {
-        (site.logged("no answer to 3 probes") > 0).then_some(())
+        (fixture.count_log_lines("no answer to 3 probes") > 0).then_some(())
     });
     noticed.await;
-    assert_eq!(site.logged("no answer to 3 probes"), 1);
-    site.redis.process().resume();
-    outage.ends(&mut site, "stopped").await;
-    gone(&site, &new).await;
-    done(site.releases(&held).await);
+    assert_eq!(fixture.count_log_lines("no answer to 3 probes"), 1);
+    fixture.redis.process().resume();
+    outage.ends(&mut fixture, "stopped").await;
+    gone(&fixture, &new).await;
+    expect_all_ok(fixture.release_all(&held).await);
 }
 
 #[tokio::test]
-async fn what_a_pausing_server_gets_late_does_nothing() {
-    let mut site = Refusing::start().await;
-    let held = done(site.acquires(&names("held", calls())).await);
-    let outage = Outage::begin(&mut site).await;
-    site.raw.must(&["CLIENT", "PAUSE", "100000", "WRITE"]).await;
-    let new = names("late", calls());
-    assert_told(site.acquires(&new).await, UNAVAILABLE);
-    assert_told(site.renews(&held).await, UNAVAILABLE);
-    assert_eq!(site.logged("does not answer in time"), 1);
-    site.raw.must(&["CLIENT", "UNPAUSE"]).await;
-    outage.ends(&mut site, "CLIENT PAUSE").await;
-    assert!(!site.was_lost(), "it answers what the broker looks at");
-    gone(&site, &new).await;
-    done(site.releases(&held).await);
+async fn late_commands_at_a_pausing_server_have_no_effect() {
+    let mut fixture = RejectingRedisFixture::start().await;
+    let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
+    let outage = Outage::begin(&mut fixture).await;
+    fixture
+        .raw
+        .must(&["CLIENT", "PAUSE", "100000", "WRITE"])
+        .await;
+    let new = numbered_names("late", calls());
+    assert_all_failed(fixture.acquire_all(&new).await, UNAVAILABLE);
+    assert_all_failed(fixture.renew_all(&held).await, UNAVAILABLE);
+    assert_eq!(fixture.count_log_lines("does not answer in time"), 1);
+    fixture.raw.must(&["CLIENT", "UNPAUSE"]).await;
+    outage.ends(&mut fixture, "CLIENT PAUSE").await;
+    assert!(
+        !fixture.has_logged_lost_connection(),
+        "it answers what the broker looks at"
+    );
+    gone(&fixture, &new).await;
+    expect_all_ok(fixture.release_all(&held).await);
 }
 
-async fn cut(site: &mut Refusing) {
+async fn cut(fixture: &mut RejectingRedisFixture) {
     for kind in ["normal", "pubsub"] {
         let kill = ["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"];
-        site.raw.must(&kill).await;
+        fixture.raw.must(&kill).await;
     }
 }
 
-/// Nobody holds these locks: at once, or as soon as the broker has taken back what it must.
-async fn gone(site: &Refusing, locks: &[String]) {
+/// Waits until these locks are free. The broker may have to roll back attempts before.
+async fn gone(fixture: &RejectingRedisFixture, locks: &[String]) {
     let start = Instant::now();
     for locks in locks.chunks(100) {
-        let is_free =
-            |answer: &Result<_, _>| answer.as_ref().is_err_and(|status| told(status) == IDLE);
-        while !site.looks(locks).await.iter().all(is_free) {
+        let is_free = |answer: &Result<_, _>| {
+            answer
+                .as_ref()
+                .is_err_and(|status| error_summary(status) == LEASE_NOT_FOUND)
+        };
+        while !fixture.get_all(locks).await.iter().all(is_free) {
             assert!(start.elapsed() < Duration::from_secs(5), "they are held");
         }
     }

@@ -1,4 +1,5 @@
-//! The table of answers against what real servers say, word for word, and against its page for people.
+//! Comparison of the error table with the exact replies of real servers, and with the documentation
+//! for operators.
 
 use std::{fs, path::Path};
 
@@ -12,20 +13,22 @@ use fred::{
     },
 };
 use leasehold_server::store::redis::{
+    error_table::{CallerError, ErrorClass, Executed, NodeAction},
     init::{check_store, init_store},
-    refusal::{Executed, Refusal, Then, Told},
 };
 use leasehold_tests::{
-    port::free_port,
-    redis_connection::RedisConnection,
-    redis_node::config,
-    redis_server::RedisServer,
-    refusing::{until_refused, until_taken},
+    process::ports::free_port,
+    redis::{
+        connection::RedisConnection,
+        node_fixture::config,
+        rejecting_fixture::{repeat_until_accepted, repeat_until_rejected},
+        server::RedisServer,
+    },
 };
 
 const WRITES: &str = "#!lua\nreturn redis.call('SET', KEYS[1], 'x')";
 
-/// A connection as a node has it.
+/// Opens a connection with the settings of a node.
 async fn fred(server: &RedisServer) -> Fred {
     let mut builder = Builder::from_config(Config {
         server: ServerConfig::new_centralized("127.0.0.1", server.addr().port()),
@@ -41,7 +44,7 @@ async fn fred(server: &RedisServer) -> Fred {
     client
 }
 
-/// What a script on these keys is answered on a connection of its own.
+/// Returns the error that a script on these keys receives on a new connection.
 async fn refused(server: &RedisServer, keys: &[&str]) -> Error {
     let client = fred(server).await;
     let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
@@ -58,7 +61,7 @@ async fn cluster_node() -> (RedisServer, RedisConnection, u16) {
     (server, raw, bus)
 }
 
-/// A key in the lower or the upper half of the slots, with its slot.
+/// Returns a key in the lower or the upper half of the slots, and its slot.
 async fn key_in(raw: &mut RedisConnection, upper: bool) -> (String, String) {
     for index in 0.. {
         let key = format!("key-{index}");
@@ -76,11 +79,15 @@ async fn what_servers_of_a_cluster_say() {
     let (other, mut other_raw, bus) = cluster_node().await;
     let said = |error: &Error, word: &str| {
         assert!(error.details().starts_with(word), "{error:?}");
-        let refusal = Refusal::of(error);
-        (refusal.executed, refusal.then, refusal.told)
+        let refusal = ErrorClass::classify(error);
+        (refusal.executed, refusal.action, refusal.caller_error)
     };
     let down = refused(&one, &["a"]).await;
-    let unknown = (Executed::Unknown, Then::End, Told::Unavailable);
+    let unknown = (
+        Executed::Unknown,
+        NodeAction::Close,
+        CallerError::Unavailable,
+    );
     assert_eq!(said(&down, "CLUSTERDOWN "), unknown);
 
     raw.must(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]).await;
@@ -92,14 +99,14 @@ async fn what_servers_of_a_cluster_say() {
         .await;
     let (lower, slot) = key_in(&mut raw, false).await;
     let (upper, _) = key_in(&mut raw, true).await;
-    until_taken(&mut raw, &["SET", &lower, "x"]).await;
+    repeat_until_accepted(&mut raw, &["SET", &lower, "x"]).await;
     raw.must(&["DEL", &lower]).await;
-    until_refused(&mut raw, &["GET", &upper], "MOVED").await;
+    repeat_until_rejected(&mut raw, &["GET", &upper], "MOVED").await;
 
-    let elsewhere = (Executed::No, Then::Elsewhere, Told::Unavailable);
+    let elsewhere = (Executed::No, NodeAction::Redirect, CallerError::Unavailable);
     assert_eq!(said(&refused(&one, &[&upper]).await, "MOVED "), elsewhere);
     let cross = refused(&one, &[&lower, &upper]).await;
-    let ends = (Executed::No, Then::End, Told::Unavailable);
+    let ends = (Executed::No, NodeAction::Close, CallerError::Unavailable);
     assert_eq!(said(&cross, "CROSSSLOT "), ends);
 
     let id = other_raw.must(&["CLUSTER", "MYID"]).await;
@@ -112,11 +119,11 @@ async fn what_servers_of_a_cluster_say() {
     raw.must(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", id.text()])
         .await;
     let again = refused(&one, &[&there, &absent]).await;
-    let keeps = (Executed::No, Then::Keep, Told::Unavailable);
+    let keeps = (Executed::No, NodeAction::Keep, CallerError::Unavailable);
     assert_eq!(said(&again, "TRYAGAIN "), keeps);
 }
 
-/// What an operator reads who checks a store that refuses.
+/// Checks the messages for operators about a store that rejects commands.
 #[tokio::test]
 async fn what_is_said_when_a_store_is_opened() {
     let mut redis = RedisServer::start_with(&[
@@ -140,22 +147,22 @@ async fn what_is_said_when_a_store_is_opened() {
     absent.database = 16;
     let problem = check_store(absent).await.expect_err("it has 0 to 15");
     assert!(
-        problem[0].contains("no database of that number"),
+        problem[0].contains("no database with that number"),
         "{problem:?}"
     );
 
     raw.must(&["CONFIG", "SET", "save", "3600 1000000"]).await;
-    fs::create_dir(redis.snapshot()).expect("nothing is saved yet");
+    fs::create_dir(redis.snapshot_path()).expect("nothing is saved yet");
     raw.must(&["BGSAVE"]).await;
-    until_refused(&mut raw, &["SET", "x", "x"], "MISCONF").await;
+    repeat_until_rejected(&mut raw, &["SET", "x", "x"], "MISCONF").await;
     says(
         &redis,
-        "takes no writes, since it cannot save its data: MISCONF",
+        "rejects writes, because it cannot save its data: MISCONF",
     )
     .await;
-    fs::remove_dir(redis.snapshot()).expect("it is empty");
+    fs::remove_dir(redis.snapshot_path()).expect("it is empty");
     raw.must(&["BGSAVE"]).await;
-    until_taken(&mut raw, &["SET", "x", "x"]).await;
+    repeat_until_accepted(&mut raw, &["SET", "x", "x"]).await;
 
     raw.must(&["CONFIG", "SET", "min-replicas-to-write", "1"])
         .await;
@@ -165,14 +172,14 @@ async fn what_is_said_when_a_store_is_opened() {
         .await;
 
     raw.must(&["CONFIG", "SET", "maxclients", "1"]).await;
-    says(&redis, "takes no more connections: ERR max").await;
+    says(&redis, "accepts no more connections: ERR max").await;
     raw.must(&["CONFIG", "SET", "maxclients", "1000"]).await;
 
     raw.must(&["DEBUG", "POPULATE", "2000"]).await;
     raw.must(&["SAVE"]).await;
     redis.restart_loading().await;
     let mut raw = redis.connect().await;
-    until_refused(&mut raw, &["PING"], "LOADING").await;
+    repeat_until_rejected(&mut raw, &["PING"], "LOADING").await;
     says(&redis, "is loading its data: LOADING").await;
 }
 
@@ -184,7 +191,7 @@ fn page() -> String {
 #[test]
 fn the_page_knows_every_answer() {
     let page = page();
-    let missing = Refusal::known().filter(|words| !page.contains(&format!("`{words}`")));
+    let missing = ErrorClass::by_prefix().filter(|words| !page.contains(&format!("`{words}`")));
     let missing: Vec<_> = missing.collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

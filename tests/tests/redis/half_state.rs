@@ -1,11 +1,11 @@
-//! Records that were damaged in any one field: a script either does its work or changes nothing.
+//! Records with one damaged field. A script either completes or changes nothing.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use leasehold_server::{
     lock::{
-        Acquire, Attachment, AttemptId, BrokerId, FencingToken, LeaseRef, LockKey, Mode, Release,
-        RequestId, StreamId, Via,
+        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken,
+        LeaseRef, LockKey, Mode, ReleaseScope, RequestId, StreamId,
     },
     store::{
         Acquired, Store, StoreError,
@@ -13,10 +13,14 @@ use leasehold_server::{
     },
 };
 use leasehold_tests::{
-    redis_connection::RedisConnection,
-    scale::figures,
-    shared_redis::{own_redis, redis_config},
-    world::{LONG_MS, TTL_MAX_MS, again, lease, lock_named, new_call, with_mode, with_ttl},
+    redis::{
+        connection::RedisConnection,
+        shared_server::{own_redis, redis_config},
+    },
+    scale::print_figures,
+    store_fixture::{
+        LONG_MS, TTL_MAX_MS, lease_of, lock_key, new_attempt, new_call, with_mode, with_ttl,
+    },
 };
 use tokio::time::{Duration, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,22 +29,22 @@ type Record = BTreeMap<String, String>;
 
 const KEEP_MS: &str = "300000";
 const SHORT_MS: u64 = 1_000;
-/// Longer than a number may be.
+/// A number with too many digits.
 const HUGE: &str = "99999999999999999999999999";
 
-/// Two brokers, and a lock with holders, a line, and a past.
+/// A fixture of two brokers and a lock with holders, a queue and ended leases.
 struct Site {
     brokers: [Arc<dyn Store>; 2],
     raw: RedisConnection,
     lock: LockKey,
     key: String,
-    holder: Acquire,
+    holder: AcquireCommand,
     held: LeaseRef,
-    waiter: Acquire,
+    waiter: AcquireCommand,
     stop: CancellationToken,
 }
 
-/// What damaged records led to.
+/// Results of commands on damaged records.
 #[derive(Debug, Default)]
 struct Tally {
     done: usize,
@@ -61,15 +65,17 @@ impl Site {
         let prefix = format!("{}:", uuid::Uuid::new_v4());
         let stop = CancellationToken::new();
         let brokers = [connect(&prefix, &stop).await, connect(&prefix, &stop).await];
-        let lock = lock_named("default", "damaged");
+        let lock = lock_key("default", "damaged");
         let shared = || with_ttl(with_mode(new_call(&lock), Mode::Shared), TTL_MAX_MS);
         let [here, there] = &brokers;
         let short = with_ttl(shared(), SHORT_MS);
         granted(here.acquire(&short).await);
         sleep(Duration::from_millis(2 * SHORT_MS)).await;
         let past = shared();
-        let past = lease(&past, granted(here.acquire(&past).await));
-        let released = here.release(&past, Release::All, Via::Anywhere).await;
+        let past = lease_of(&past, granted(here.acquire(&past).await));
+        let released = here
+            .release(&past, ReleaseScope::All, ExpectedAttachment::Any)
+            .await;
         released.expect("its holder");
         let request = RequestId::random().hash();
         let cancelled = there.cancel(&lock, request, AttemptId::random()).await;
@@ -87,7 +93,7 @@ impl Site {
         Self {
             raw: raw.expect("connect to Redis"),
             key: format!("{prefix}{}", lock.encoded()),
-            held: lease(&holder, token),
+            held: lease_of(&holder, token),
             brokers,
             lock,
             holder,
@@ -97,7 +103,7 @@ impl Site {
     }
 
     async fn record(&mut self) -> (Record, i64) {
-        let record = self.raw.hash(&self.key).await;
+        let record = self.raw.hash_fields(&self.key).await;
         let pttl = self.raw.must(&["PTTL", &self.key]).await.integer();
         (record, pttl)
     }
@@ -114,7 +120,7 @@ impl Site {
         self.raw.must(&["PEXPIRE", &key, KEEP_MS]).await;
     }
 
-    /// Runs one of the verbs.
+    /// Runs the verb with this number. Returns `None` if the number exceeds the number of verbs.
     async fn run(&self, verb: usize) -> Option<(&'static str, Result<(), StoreError>)> {
         let Self {
             lock, held, holder, ..
@@ -129,22 +135,30 @@ impl Site {
         let token = FencingToken::new(1).expect("a token");
         let (request, unknown) = (RequestId::random().hash(), AttemptId::random());
         let waiter = &self.waiter;
-        let all = Via::Anywhere;
+        let all = ExpectedAttachment::Any;
         Some(match verb {
             0 => ("acquire", here.acquire(&new_call(lock)).await.map(drop)),
             1 => ("join", here.acquire(&waits(lock)).await.map(drop)),
             2 => ("share", there.acquire(&shared).await.map(drop)),
-            3 => ("repeat", there.acquire(&again(holder)).await.map(drop)),
-            4 => ("wait on", there.acquire(&again(waiter)).await.map(drop)),
+            3 => (
+                "repeat",
+                there.acquire(&new_attempt(holder)).await.map(drop),
+            ),
+            4 => (
+                "wait on",
+                there.acquire(&new_attempt(waiter)).await.map(drop),
+            ),
             5 => ("renew", here.renew(held, None, all).await.map(drop)),
             6 => ("attach", here.attach(held, to).await.map(drop)),
             7 => (
                 "release",
-                here.release(held, Release::All, all).await.map(drop),
+                here.release(held, ReleaseScope::All, all).await.map(drop),
             ),
             8 => (
                 "lapse",
-                here.release(held, Release::Lapse, all).await.map(drop),
+                here.release(held, ReleaseScope::ExpireNow, all)
+                    .await
+                    .map(drop),
             ),
             9 => {
                 let cancelled = here.cancel(lock, waiter.request, waiter.attempt).await;
@@ -162,8 +176,8 @@ impl Site {
         })
     }
 
-    /// Runs every verb on a damaged record.
-    async fn run_all(&mut self, damaged: &Record, what: &str, tally: &mut Tally) {
+    /// Runs every verb on a damaged record and counts the results.
+    async fn run_all(&mut self, damaged: &Record, what: &str, counts: &mut Tally) {
         for verb in 0.. {
             self.write(damaged).await;
             let Some((name, answer)) = self.run(verb).await else {
@@ -171,16 +185,16 @@ impl Site {
             };
             let (after, pttl) = self.record().await;
             match answer {
-                Ok(()) => tally.done += 1,
-                Err(StoreError::Garbled(_)) => tally.garbled += 1,
+                Ok(()) => counts.done += 1,
+                Err(StoreError::InvalidReply(_)) => counts.garbled += 1,
                 Err(StoreError::Corrupt(_)) => {
-                    tally.refused += 1;
+                    counts.refused += 1;
                     assert_eq!(after, *damaged, "{name} with {what}: half done");
                     assert!((1..=300_000).contains(&pttl), "{name} with {what}: {pttl}");
                 }
                 Err(
                     error @ (StoreError::Unavailable(_)
-                    | StoreError::NotNow(_)
+                    | StoreError::NotExecuted(_)
                     | StoreError::Full(_)
                     | StoreError::Recovering { .. }
                     | StoreError::Unsupported(_)),
@@ -190,9 +204,9 @@ impl Site {
     }
 }
 
-/// A call that waits in line.
-fn waits(lock: &LockKey) -> Acquire {
-    Acquire {
+/// Returns a call that waits in the queue.
+fn waits(lock: &LockKey) -> AcquireCommand {
+    AcquireCommand {
         wait_ms: LONG_MS,
         ..new_call(lock)
     }
@@ -205,7 +219,7 @@ fn granted(answer: Result<Acquired, StoreError>) -> FencingToken {
     grant.fencing_token
 }
 
-/// Every way in which a value is damaged; `None`: it is gone.
+/// Returns the damaged variants of a value. `None` stands for a removed field.
 fn damages(value: &str) -> Vec<Option<String>> {
     let mut damages = vec![
         None,
@@ -235,9 +249,9 @@ fn damages(value: &str) -> Vec<Option<String>> {
 
 #[tokio::test]
 async fn a_script_does_its_work_or_changes_nothing() {
-    let mut site = Site::set().await;
-    let (whole, _) = site.record().await;
-    let mut tally = Tally::default();
+    let mut fixture = Site::set().await;
+    let (whole, _) = fixture.record().await;
+    let mut counts = Tally::default();
     for (field, value) in &whole {
         for damage in damages(value) {
             let mut damaged = whole.clone();
@@ -246,39 +260,39 @@ async fn a_script_does_its_work_or_changes_nothing() {
                 Some(value) => damaged.insert(field.clone(), value),
                 None => damaged.remove(field),
             };
-            site.run_all(&damaged, &what, &mut tally).await;
+            fixture.run_all(&damaged, &what, &mut counts).await;
         }
     }
     let fields = whole.len();
-    figures(&format!(
-        "redis_half_state: fields={fields} {tally:?} half_done=0"
+    print_figures(&format!(
+        "redis_half_state: fields={fields} {counts:?} half_done=0"
     ));
     assert!(fields >= 15, "a record with all kinds of fields: {whole:?}");
-    assert!(tally.refused > 10 * fields, "{tally:?}");
-    assert!(tally.done > tally.garbled, "{tally:?}");
-    site.stop.cancel();
+    assert!(counts.refused > 10 * fields, "{counts:?}");
+    assert!(counts.done > counts.garbled, "{counts:?}");
+    fixture.stop.cancel();
 }
 
 #[tokio::test]
 async fn a_record_of_another_version_or_type_is_left_alone() {
-    let mut site = Site::set().await;
-    let (whole, _) = site.record().await;
+    let mut fixture = Site::set().await;
+    let (whole, _) = fixture.record().await;
     let mut newer = whole.clone();
     newer.insert("v".to_owned(), "2".to_owned());
-    let mut tally = Tally::default();
-    site.run_all(&newer, "v = 2", &mut tally).await;
-    assert_eq!((tally.done, tally.garbled), (0, 0), "{tally:?}");
+    let mut counts = Tally::default();
+    fixture.run_all(&newer, "v = 2", &mut counts).await;
+    assert_eq!((counts.done, counts.garbled), (0, 0), "{counts:?}");
     for verb in 0.. {
-        let key = site.key.clone();
-        site.raw.must(&["SET", &key, "x", "PX", KEEP_MS]).await;
-        let Some((name, answer)) = site.run(verb).await else {
+        let key = fixture.key.clone();
+        fixture.raw.must(&["SET", &key, "x", "PX", KEEP_MS]).await;
+        let Some((name, answer)) = fixture.run(verb).await else {
             break;
         };
         assert!(
             matches!(answer, Err(StoreError::Corrupt(_))),
             "{name}: {answer:?}"
         );
-        assert_eq!(site.raw.must(&["GET", &key]).await.text(), "x", "{name}");
+        assert_eq!(fixture.raw.must(&["GET", &key]).await.text(), "x", "{name}");
     }
-    site.stop.cancel();
+    fixture.stop.cancel();
 }

@@ -1,24 +1,26 @@
-//! Single servers as tests start them: with TLS, users, replicas, clocks of their own, and several
-//! that know nothing of each other; each seen by its effect.
+//! Single servers as tests start them: with TLS, users, replicas, separate clocks, and several
+//! independent servers. Each property is checked by its effect.
 
 use std::time::Duration;
 
 use leasehold_tests::{
-    certificates::{Authority, Signed},
     clock::boottime,
-    redis_connection::{RedisConnection, Reply},
-    redis_copies::{back_up, replica_of},
-    redis_server::{Data, RedisOptions, RedisServer},
-    redlock::RedlockDeployment,
-    scale::figures,
-    store_clock::StoreClock,
+    net::certificates::{Authority, SignedCertificate},
+    process::private_wall_clock::PrivateWallClock,
+    redis::{
+        connection::{RedisConnection, Reply},
+        replica_and_backup::{start_replica_of, take_backup},
+        server::{RedisOptions, RedisServer, RestartData},
+    },
+    redlock::deployment::RedlockDeployment,
+    scale::print_figures,
     until::until,
 };
 use tokio::{io::Result, time::sleep};
 
-/// 8 % fast.
+/// Gain of a clock that runs 8 % fast.
 const GAIN_PPM: i32 = 80_000;
-/// The kernel's own clocks may differ by so much.
+/// Maximum difference between the rates of the kernel's own clocks.
 const SLEW: f64 = 0.001;
 const MEASURED: Duration = Duration::from_secs(1);
 const STEP_MS: i64 = 90_000;
@@ -29,15 +31,15 @@ async fn a_first_replica_and_a_backup_change_no_process() {
     for (what, attach) in [("a first replica", true), ("redis-cli --rdb", false)] {
         let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
         let before = master.identity().await;
-        // Stays until the server was looked at again.
+        // The replica stays attached until the identity has been read again.
         let _replica = if attach {
-            Some(replica_of(&master).await)
+            Some(start_replica_of(&master).await)
         } else {
-            back_up(&master).await;
+            take_backup(&master).await;
             None
         };
         let after = master.identity().await;
-        figures(&format!(
+        print_figures(&format!(
             "topologies {what}: run_id is the same, master_replid {} -> {}, master_replid2 {}",
             before.replid, after.replid, after.replid2
         ));
@@ -76,7 +78,7 @@ async fn a_server_takes_tls_by_certificates_only() {
         ("who speaks plain", plain),
     ] {
         let refused = result.expect_err(who);
-        figures(&format!("topologies TLS refuses {who}: {refused}"));
+        print_figures(&format!("topologies TLS refuses {who}: {refused}"));
     }
 }
 
@@ -87,18 +89,18 @@ async fn a_server_has_users() {
     let server = RedisServer::start_with(&users).await;
     let mut raw = server.connect().await;
     let refusals = [
-        raw.refused(&["GET", "lh:x"]).await,
-        raw.refused(&["AUTH", "broker", "wrong"]).await,
+        raw.expect_error(&["GET", "lh:x"]).await,
+        raw.expect_error(&["AUTH", "broker", "wrong"]).await,
     ];
     raw.must(&["AUTH", "broker", "secret"]).await;
     raw.must(&["SET", "lh:x", "1"]).await;
     let refusals = refusals.into_iter().chain([
-        raw.refused(&["GET", "x"]).await,
-        raw.refused(&["FLUSHALL"]).await,
+        raw.expect_error(&["GET", "x"]).await,
+        raw.expect_error(&["FLUSHALL"]).await,
     ]);
     let begins = ["NOAUTH", "WRONGPASS", "NOPERM", "NOPERM"];
     for (refusal, begin) in refusals.zip(begins) {
-        figures(&format!("topologies users: {refusal}"));
+        print_figures(&format!("topologies users: {refusal}"));
         assert!(refusal.starts_with(begin), "{refusal}");
     }
 }
@@ -119,21 +121,21 @@ async fn independent_servers_come_and_go_one_by_one() {
         all.servers()[1].identity().await,
         all.servers()[3].identity().await,
     ];
-    let began = boottime();
-    all.lose(1).await;
-    all.lose(3).await;
-    let lost = boottime() - began;
+    let started_at = boottime();
+    all.kill(1).await;
+    all.kill(3).await;
+    let lost = boottime() - started_at;
     for (index, server) in all.servers().iter().enumerate() {
         let opened = RedisConnection::open(server.addr()).await;
         assert_eq!(opened.is_err(), [1, 3].contains(&index), "{index}");
     }
-    let began = boottime();
-    all.restart(1, Data::Kept).await;
-    all.restart(3, Data::Lost).await;
-    figures(&format!(
+    let started_at = boottime();
+    all.restart(1, RestartData::Kept).await;
+    all.restart(3, RestartData::Deleted).await;
+    print_figures(&format!(
         "topologies redlock: two of five lost in {} ms, started again in {} ms",
         lost.as_millis(),
-        (boottime() - began).as_millis()
+        (boottime() - started_at).as_millis()
     ));
     for (index, held, before) in [(1, "x", &before[0]), (3, "", &before[1])] {
         let server = &all.servers()[index];
@@ -145,8 +147,8 @@ async fn independent_servers_come_and_go_one_by_one() {
 
 #[tokio::test]
 async fn a_server_lives_under_a_clock_of_its_own() {
-    let server = RedisServer::start_as(RedisOptions {
-        clock: Some(StoreClock::build().await),
+    let server = RedisServer::start_with_options(RedisOptions {
+        clock: Some(PrivateWallClock::build().await),
         ..RedisOptions::default()
     })
     .await;
@@ -157,7 +159,7 @@ async fn a_server_lives_under_a_clock_of_its_own() {
     server.clock().set_gain(-GAIN_PPM);
     let slow = self::rate(&mut raw).await;
     server.clock().set_gain(0);
-    figures(&format!(
+    print_figures(&format!(
         "topologies clock: TIME goes at {rate:?}, 8 % fast at {fast:?}, 8 % slow at {slow:?} of real time"
     ));
     for ([least, most], set) in [(rate, 1.0), (fast, 1.08), (slow, 0.92)] {
@@ -170,28 +172,32 @@ async fn a_server_lives_under_a_clock_of_its_own() {
     raw.must(&["SET", "key", "x", "PX", TTL_MS]).await;
     for step in [STEP_MS, -2 * STEP_MS] {
         let before = time_us(&mut raw).await;
-        let began = boottime();
+        let started_at = boottime();
         server.clock().step(step);
-        // Valkey 9 looks at the wall clock once a millisecond.
+        // Valkey 9 reads the wall clock once per millisecond.
         let after = until("TIME follows", async || {
             let after = time_us(&mut raw).await;
             ((after - before).abs() >= step.abs() * 500).then_some(after)
         })
         .await;
-        let took = i64::try_from((boottime() - began).as_micros()).expect("a short time");
+        let took = i64::try_from((boottime() - started_at).as_micros()).expect("a short time");
         let stepped = after - before;
         assert!(stepped >= step * 1_000, "{stepped} us for {step} ms");
-        figures(&format!(
+        print_figures(&format!(
             "topologies clock: stepped by {step} ms, TIME by {stepped} us"
         ));
-        // Between the two readings of TIME lie the step and few more commands.
+        // The step and at most a few commands happen between the two readings of TIME.
         assert!(stepped <= step * 1_000 + took + 10_000, "{stepped} us");
         let found = raw.must(&["EXISTS", "key"]).await.integer();
         assert_eq!(found, 0, "expired at the first step");
     }
 }
 
-async fn ping(server: &RedisServer, trusts: &Authority, shows: Option<&Signed>) -> Result<Reply> {
+async fn ping(
+    server: &RedisServer,
+    trusts: &Authority,
+    shows: Option<&SignedCertificate>,
+) -> Result<Reply> {
     let mut raw = server.connect_tls(trusts, shows).await?;
     raw.command(&["PING"]).await
 }
@@ -208,7 +214,8 @@ async fn one_clock_of_several_servers_is_set_ahead() {
     assert!(times[2] < times[0] + STEP_MS, "{times:?}");
 }
 
-/// How fast the server's clock goes; between which bounds, for the time that asking takes.
+/// Measures the rate of the server's clock. Returns a lower and an upper bound, which account for
+/// the duration of the queries.
 async fn rate(raw: &mut RedisConnection) -> [f64; 2] {
     let outer = boottime();
     let first = time_us(raw).await;

@@ -1,5 +1,5 @@
-//! The API on brokers with five independent servers: what it can do there, what it says that it
-//! cannot, and what prepares and checks the servers.
+//! The API of brokers on a RedLock store: supported and rejected calls, and the commands that
+//! prepare and check the servers.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,17 +8,19 @@ use leasehold_proto::v1::{
     hold_response::Message as Response,
 };
 use leasehold_tests::{
-    binary::leasehold_server,
-    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
-    client::{AcquireCall, Client, channel},
+    broker::process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    client::{
+        session::{LeaseEnd, SessionClient},
+        stream::StreamClient,
+        unary::{AcquireCall, Client, channel},
+    },
     clock::boottime,
-    holder::{End, Holder},
-    redis_server::Data,
-    redlock::RedlockDeployment,
-    scale::figures,
-    status::reason,
-    stream_client::StreamClient,
-    time_left::{expiry, look},
+    load::store_expiry::{read_expiry, store_expiry},
+    process::binaries::leasehold_server,
+    redis::server::RestartData,
+    redlock::deployment::RedlockDeployment,
+    scale::print_figures,
+    status::error_reason,
 };
 use tokio::{process::Command, time::timeout};
 use tonic::{Code, Status};
@@ -26,7 +28,7 @@ use tonic::{Code, Status};
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(20);
-/// How late a grant may be after the end of a lease.
+/// Maximum time from the end of a lease to the next grant.
 const SOON: Duration = Duration::from_millis(700);
 const GRACE_MS: u64 = 200;
 
@@ -44,7 +46,7 @@ fn addrs(brokers: &[BrokerProcess]) -> Vec<SocketAddr> {
 
 fn is_unsupported(status: &Status) {
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert_eq!(reason(status), Some(ErrorReason::UnsupportedByStore));
+    assert_eq!(error_reason(status), Some(ErrorReason::UnsupportedByStore));
     assert!(
         status.message().contains("exclusive"),
         "{}",
@@ -52,7 +54,7 @@ fn is_unsupported(status: &Status) {
     );
 }
 
-/// What a verb of the program says: its exit code, and both of its outputs.
+/// Runs a command of the server binary. Returns its exit code and its output (stdout and stderr).
 async fn run(options: &BrokerOptions, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(leasehold_server());
     command.args(args);
@@ -70,9 +72,9 @@ async fn run(options: &BrokerOptions, args: &[&str]) -> (Option<i32>, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn exclusive_locks_are_entered_again_and_other_kinds_are_refused() {
     let servers = RedlockDeployment::start(5).await;
-    let brokers = servers.brokers(1).await;
+    let brokers = servers.start_brokers(1).await;
     let client = Client::new("client", &addrs(&brokers), 0);
-    for call in [now("a").shared(), now("a").taking(1, 5)] {
+    for call in [now("a").shared(), now("a").with_permits(1, 5)] {
         is_unsupported(
             &client
                 .acquire_at(0, &call)
@@ -100,7 +102,7 @@ async fn exclusive_locks_are_entered_again_and_other_kinds_are_refused() {
         .acquire_at(0, &now("a"))
         .await
         .expect_err("it is held");
-    assert_eq!(reason(&refused), Some(ErrorReason::LockHeld));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::LockHeld));
     client.release_at(0, &also).await.expect("all of it");
     client.acquire_at(0, &now("a")).await.expect("it is free");
     client.acquire_at(0, &now("b")).await.expect("it is free");
@@ -109,28 +111,30 @@ async fn exclusive_locks_are_entered_again_and_other_kinds_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_live_and_end_with_their_streams() {
     let servers = RedlockDeployment::start(5).await;
-    let brokers = servers.brokers(2).await;
+    let brokers = servers.start_brokers(2).await;
     let endpoints = addrs(&brokers);
     let next = Client::new("next", &endpoints, 1);
 
     let mut stream = StreamClient::open(endpoints[0]).await;
     let id = stream.acquire(&now("released"), 1).await;
-    let lease = stream.granted(id).await;
+    let lease = stream.expect_granted(id).await;
     let sequence = stream.heartbeat().await;
-    assert_eq!(stream.acknowledged(sequence).await, 1);
-    let waits = next.open_at(1, &in_line("released"));
-    next.queued_at(1, "released", 1).await;
+    assert_eq!(stream.wait_for_ack(sequence).await, 1);
+    let waits = next.start_acquire_at(1, &in_line("released"));
+    next.wait_for_queue_length_at(1, "released", 1).await;
     stream.release(&lease.lease_id).await;
     let released = boottime();
-    assert!(matches!(stream.told().await, Response::Released(_)));
+    assert!(matches!(stream.next_event().await, Response::Released(_)));
     waits.await.expect("no panic").expect("its turn comes");
     let heard = boottime() - released;
 
     let id = stream.acquire(&now("broken"), 1).await;
-    stream.granted(id).await;
-    let id = stream.acquire(&now("graced").with_grace(GRACE_MS), 1).await;
-    stream.granted(id).await;
-    let left = look(&next, 1, "broken").await.expect("it is held");
+    stream.expect_granted(id).await;
+    let id = stream
+        .acquire(&now("graced").with_disconnect_grace(GRACE_MS), 1)
+        .await;
+    stream.expect_granted(id).await;
+    let left = read_expiry(&next, 1, "broken").await.expect("it is held");
     drop(stream);
     let broken = boottime();
     let (graced, waited) = tokio::join!(
@@ -147,7 +151,7 @@ async fn leases_live_and_end_with_their_streams() {
             boottime()
         }
     );
-    figures(&format!(
+    print_figures(&format!(
         "redlock streams: granted {heard:?} after a release at another broker, {:?} after a break with \
          a grace of {GRACE_MS} ms, {:?} after one without",
         graced - broken,
@@ -160,14 +164,16 @@ async fn leases_live_and_end_with_their_streams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_leaves_locks_for_no_longer_than_their_time() {
     let servers = RedlockDeployment::start(5).await;
-    let mut brokers = servers.brokers(2).await;
+    let mut brokers = servers.start_brokers(2).await;
     let endpoints = addrs(&brokers);
     let [alone, moves] =
-        [&endpoints[..1], &endpoints].map(|addrs| Holder::start("holder", addrs, 0));
+        [&endpoints[..1], &endpoints].map(|addrs| SessionClient::start("holder", addrs, 0));
     let left = alone.acquire(&in_line("left")).await.expect("it is free");
-    let kept = moves.acquire(&in_line("kept")).await.expect("it is free");
-    for lease in [&left, &kept] {
-        lease.until(|known| known.acknowledged_at.is_some()).await;
+    let session_lease = moves.acquire(&in_line("kept")).await.expect("it is free");
+    for lease in [&left, &session_lease] {
+        lease
+            .wait_until(|known| known.acknowledged_at.is_some())
+            .await;
     }
     brokers[0].kill().await;
     let killed = boottime();
@@ -178,29 +184,30 @@ async fn a_broker_that_is_killed_leaves_locks_for_no_longer_than_their_time() {
         .expect("its turn comes");
     let granted_at = boottime();
     let after = granted_at - killed;
-    let moved = kept.until(|known| known.attached_at.is_some() || known.ended.is_some());
+    let moved =
+        session_lease.wait_until(|known| known.attached_at.is_some() || known.end.is_some());
     let moved = timeout(LIMIT, moved).await.expect("it goes on");
-    figures(&format!(
+    print_figures(&format!(
         "redlock: granted {after:?} after the only broker of its holder was killed, E={:?}; another \
          lease went on at the next broker after {:?}",
-        expiry(TTL),
+        store_expiry(TTL),
         moved.attached_at.map(|at| at - killed)
     ));
     assert!(
-        granted_at >= left.known().valid_until,
+        granted_at >= left.state().valid_until,
         "beside its former holder"
     );
-    assert!(after <= expiry(TTL) + SOON, "{after:?}");
+    assert!(after <= store_expiry(TTL) + SOON, "{after:?}");
     assert!(granted.token() > left.token());
-    assert_eq!(moved.ended, None, "a broker's death ends no lease");
-    assert_eq!(moves.release(&kept).await, End::Released);
+    assert_eq!(moved.end, None, "a broker's death ends no lease");
+    assert_eq!(moves.release(&session_lease).await, LeaseEnd::Released);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_are_prepared_once_and_checked() {
     let mut servers = RedlockDeployment::start(5).await;
     let options = servers.options();
-    let keyless = BrokerOptions::on(servers.url());
+    let keyless = BrokerOptions::for_store(servers.url());
     let (code, said) = run(&keyless, &["check-config"]).await;
     assert_eq!(code, Some(1));
     assert!(said.contains("store.deployment_key_file"), "{said}");
@@ -215,7 +222,7 @@ async fn servers_are_prepared_once_and_checked() {
     );
 
     for lost in [0, 1, 2] {
-        servers.lose(lost).await;
+        servers.kill(lost).await;
     }
     let (code, said) = run(&options, &["init-store"]).await;
     assert!(code == Some(1) && said.contains("Only 2 of 5"), "{said}");
@@ -227,8 +234,8 @@ async fn servers_are_prepared_once_and_checked() {
             "nothing was written"
         );
     }
-    servers.restart(1, Data::Lost).await;
-    servers.restart(2, Data::Lost).await;
+    servers.restart(1, RestartData::Deleted).await;
+    servers.restart(2, RestartData::Deleted).await;
     let (code, said) = run(&options, &["init-store"]).await;
     let missing = servers.servers()[0].addr().to_string();
     assert!(code == Some(0) && said.contains(&missing), "{said}");
@@ -240,8 +247,8 @@ async fn servers_are_prepared_once_and_checked() {
     let (code, said) = run(&options, &["check-config", "--connect"]).await;
     assert!(code == Some(1) && said.contains(&missing), "{said}");
 
-    // A server that is new beside used ones has to wait.
-    servers.restart(0, Data::Lost).await;
+    // `init-store` writes nothing to an empty server beside used servers.
+    servers.restart(0, RestartData::Deleted).await;
     let (code, said) = run(&options, &["init-store"]).await;
     assert!(
         code == Some(1) && said.contains("already hold keys"),
@@ -267,11 +274,11 @@ async fn another_list_of_the_same_servers_is_refused() {
     let options = servers.options();
     options.init_store().await;
     let all = servers.url();
-    // Three of them would have another quorum.
+    // Three of these servers would have a different quorum.
     let fewer: Vec<_> = all.split(',').take(3).collect();
     let fewer = BrokerOptions {
         env: options.env.clone(),
-        ..BrokerOptions::on(fewer.join(","))
+        ..BrokerOptions::for_store(fewer.join(","))
     };
     let (code, said) = run(&fewer, &["check-config", "--connect"]).await;
     assert!(
@@ -279,6 +286,6 @@ async fn another_list_of_the_same_servers_is_refused() {
         "{said}"
     );
     let twice = format!("{all},127.0.0.1:1,{}", servers.servers()[0].addr());
-    let (code, said) = run(&BrokerOptions::on(twice), &["check-config"]).await;
+    let (code, said) = run(&BrokerOptions::for_store(twice), &["check-config"]).await;
     assert!(code == Some(1) && said.contains("twice"), "{said}");
 }

@@ -1,17 +1,23 @@
-//! Calls that wait for a lock on several nodes: in order within a broker, and told across brokers.
+//! Queues of a RedLock store: the order within a broker, and releases that are notified across
+//! brokers.
 
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use leasehold_server::{
-    lock::{Failed, Lease, LeaseRef, LockError, LockKey, Release, SHOWN_MAX, Ttl, Via},
+    lock::{
+        ExpectedAttachment, INSPECT_ENTRIES_MAX, Lease, LeaseRef, LockError, LockFailure, LockKey,
+        ReleaseScope, Ttl,
+    },
     store::{Cancelled, Renewed, Store as _},
 };
 use leasehold_tests::{
-    redlock::RedlockDeployment,
-    redlock_broker::{RedlockBroker, call, waiting},
-    scale::{count, figures},
-    world::{lock_named, with_ttl},
+    redlock::{
+        broker::{RedlockBroker, immediate_call, waiting_call},
+        deployment::RedlockDeployment,
+    },
+    scale::{print_figures, scaled_count},
+    store_fixture::{lock_key, with_ttl},
 };
 use tokio::{
     sync::Mutex,
@@ -19,15 +25,20 @@ use tokio::{
 };
 
 const WAIT: Duration = Duration::from_secs(20);
-/// Far below the second after which a line is looked at in any case.
+/// Maximum time from the end of a lease to the next grant. It is far below the pause of at most 1 s
+/// after which a broker requests the lock in any case.
 const TOLD: Duration = Duration::from_millis(300);
 
 fn lock(name: &str) -> LockKey {
-    lock_named("default", name)
+    lock_key("default", name)
 }
 
-async fn wait(broker: &RedlockBroker, lock: &LockKey, wait: Duration) -> Result<Lease, Failed> {
-    let mut call = waiting(lock, wait);
+async fn wait(
+    broker: &RedlockBroker,
+    lock: &LockKey,
+    wait: Duration,
+) -> Result<Lease, LockFailure> {
+    let mut call = waiting_call(lock, wait);
     call.ttl = Ttl::from_stored(2_000);
     broker.broker.acquire(&"caller".into(), call).await
 }
@@ -41,12 +52,12 @@ async fn give_back(broker: &RedlockBroker, lease: &Lease) {
     };
     let released = broker
         .broker
-        .release(&[reference], Release::All, Via::Unary)
+        .release(&[reference], ReleaseScope::All, ExpectedAttachment::None)
         .await;
     released.expect("a quorum answers");
 }
 
-/// Waits until so many calls are in the broker's line.
+/// Waits until the broker's queue has `count` calls.
 async fn in_line(broker: &RedlockBroker, lock: &LockKey, count: u32) {
     let joined = async {
         loop {
@@ -62,10 +73,12 @@ async fn in_line(broker: &RedlockBroker, lock: &LockKey, count: u32) {
 #[tokio::test]
 async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
     let nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
+    let broker = nodes.start_broker().await;
     let lock = lock("line");
-    let first = broker.granted(&with_ttl(call(&lock), 2_000)).await;
-    let waiters = count(200, 20);
+    let first = broker
+        .expect_granted(&with_ttl(immediate_call(&lock), 2_000))
+        .await;
+    let waiters = scaled_count(200, 20);
     let order = Mutex::new(Vec::new());
     let mut calls = FuturesUnordered::new();
     for number in 0..waiters {
@@ -78,13 +91,16 @@ async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
                 .push((number, lease.locks[0].grant.fencing_token));
             give_back(broker, &lease).await;
         });
-        // Each comes when the one before it is in line.
+        // Each call starts when the previous call is queued.
         let length = u32::try_from(number + 1).expect("few");
         tokio::select! {
             () = in_line(broker, lock, length) => {}
             Some(()) = calls.next() => panic!("granted before the holder has released"),
         }
-        let renewed = broker.store.renew(&first, None, Via::Unary).await;
+        let renewed = broker
+            .store
+            .renew(&first, None, ExpectedAttachment::None)
+            .await;
         assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
     }
     let state = broker.store.get(&lock).await.expect("a quorum answers");
@@ -92,11 +108,11 @@ async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
         .expect("known")
         .waiters
         .iter()
-        .map(|w| w.place)
+        .map(|w| w.sequence)
         .collect();
-    assert!(places.is_sorted() && places.len() == waiters.min(SHOWN_MAX));
+    assert!(places.is_sorted() && places.len() == waiters.min(INSPECT_ENTRIES_MAX));
     let start = Instant::now();
-    broker.release(&first).await;
+    broker.expect_released(&first).await;
     calls.collect::<()>().await;
     let each = start.elapsed() / u32::try_from(waiters).expect("few");
     let order = order.into_inner();
@@ -109,32 +125,34 @@ async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
         order.is_sorted_by(|one, next| one.1 < next.1),
         "tokens rise"
     );
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {waiters} calls of one broker granted in order, {each:?} each"
     ));
 }
 
 #[tokio::test]
-async fn a_release_at_one_broker_is_heard_at_another() {
+async fn a_release_at_one_broker_is_received_by_another() {
     let nodes = RedlockDeployment::start(5).await;
-    let [one, other] = [nodes.broker().await, nodes.broker().await];
-    let lock = lock("told");
-    let (mut longest, rounds) = (Duration::ZERO, count(100, 10));
+    let [one, other] = [nodes.start_broker().await, nodes.start_broker().await];
+    let lock = lock("notified");
+    let (mut longest, rounds) = (Duration::ZERO, scaled_count(100, 10));
     for _ in 0..rounds {
-        let held = one.granted(&with_ttl(call(&lock), 2_000)).await;
+        let held = one
+            .expect_granted(&with_ttl(immediate_call(&lock), 2_000))
+            .await;
         let release = async {
             in_line(&other, &lock, 1).await;
-            // The nodes know by now who wants to be told.
+            // By now the nodes have registered the broker for a notification.
             sleep(Duration::from_millis(50)).await;
             let start = Instant::now();
-            one.release(&held).await;
+            one.expect_released(&held).await;
             start
         };
         let (start, lease) = futures::join!(release, wait(&other, &lock, WAIT));
         longest = longest.max(start.elapsed());
         give_back(&other, &lease.expect("granted")).await;
     }
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {rounds} releases heard at another broker, granted there within {longest:?}"
     ));
     assert!(longest < TOLD, "{longest:?}");
@@ -143,13 +161,13 @@ async fn a_release_at_one_broker_is_heard_at_another() {
 #[tokio::test]
 async fn an_expiry_is_followed_by_the_first_in_line_at_once() {
     let nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
+    let broker = nodes.start_broker().await;
     let lock = lock("expires");
     let held = Instant::now();
-    broker.granted(&call(&lock)).await;
+    broker.expect_granted(&immediate_call(&lock)).await;
     let next = wait(&broker, &lock, WAIT).await.expect("granted");
     let after = held.elapsed();
-    figures(&format!(
+    print_figures(&format!(
         "redlock: granted {after:?} after a grant whose holder vanished"
     ));
     assert!(after >= Duration::from_millis(1_450) && after < Duration::from_millis(1_450) + TOLD);
@@ -159,12 +177,14 @@ async fn an_expiry_is_followed_by_the_first_in_line_at_once() {
 #[tokio::test]
 async fn a_wait_that_is_over_leaves_nothing_behind() {
     let nodes = RedlockDeployment::start(5).await;
-    let [one, other] = [nodes.broker().await, nodes.broker().await];
+    let [one, other] = [nodes.start_broker().await, nodes.start_broker().await];
     let lock = lock("over");
-    let held = one.granted(&with_ttl(call(&lock), 2_000)).await;
-    for _ in 0..count(50, 5) {
+    let held = one
+        .expect_granted(&with_ttl(immediate_call(&lock), 2_000))
+        .await;
+    for _ in 0..scaled_count(50, 5) {
         let refused = wait(&other, &lock, Duration::from_millis(50)).await;
-        let Err(Failed {
+        let Err(LockFailure {
             error: LockError::WaitTimeout(contention),
             ..
         }) = refused
@@ -172,30 +192,32 @@ async fn a_wait_that_is_over_leaves_nothing_behind() {
             panic!("{refused:?}");
         };
         assert_eq!(contention.queue_length, 0);
-        let renewed = one.store.renew(&held, None, Via::Unary).await;
+        let renewed = one.store.renew(&held, None, ExpectedAttachment::None).await;
         assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
     }
-    one.release(&held).await;
-    let next = call(&lock);
-    let lease = other.granted(&next).await;
+    one.expect_released(&held).await;
+    let next = immediate_call(&lock);
+    let lease = other.expect_granted(&next).await;
     let cancelled = other.store.cancel(&lock, next.request, next.attempt).await;
     assert_eq!(cancelled, Ok(Cancelled::Freed));
-    one.granted(&call(&lock)).await;
+    one.expect_granted(&immediate_call(&lock)).await;
     assert!(lease.fencing_token.get() > 0);
 }
 
 #[tokio::test]
 async fn calls_that_do_not_wait_never_pass_those_that_do() {
     let nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
+    let broker = nodes.start_broker().await;
     let lock = lock("barging");
-    let held = broker.granted(&with_ttl(call(&lock), 2_000)).await;
+    let held = broker
+        .expect_granted(&with_ttl(immediate_call(&lock), 2_000))
+        .await;
     let barges = async {
         in_line(&broker, &lock, 1).await;
-        broker.release(&held).await;
+        broker.expect_released(&held).await;
         let mut refused = 0;
         loop {
-            match broker.timed(&call(&lock)).await.0 {
+            match broker.acquire_timed(&immediate_call(&lock)).await.0 {
                 Ok(leasehold_server::store::Acquired::Held(_)) => refused += 1,
                 other => panic!("{other:?} before the waiter was granted"),
             }

@@ -1,13 +1,14 @@
-//! ListLocks on independent servers: each lock once, whichever of them are there.
+//! ListLocks on a RedLock store: each lock is listed once, whichever quorum of servers is
+//! available.
 
 use std::time::Duration;
 
 use leasehold_proto::v1::{ErrorReason, ListLocksRequest};
 use leasehold_tests::{
-    client::{AcquireCall, Client, listing::names_on},
-    redlock::RedlockDeployment,
-    refusing::names,
-    status::reason,
+    client::unary::{AcquireCall, Client, listing::names_on_pages},
+    redis::rejecting_fixture::numbered_names,
+    redlock::deployment::RedlockDeployment,
+    status::error_reason,
     until::until,
 };
 use tonic::Code;
@@ -30,27 +31,27 @@ async fn hold(client: &Client, names: &[String]) {
 
 async fn listed(client: &Client, size: i32) -> Vec<String> {
     let pages = client.pages(&list(size)).await;
-    names_on(&pages.expect("a quorum answers"))
+    names_on_pages(&pages.expect("a quorum answers"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_lock_is_listed_once_whichever_servers_are_there() {
     let mut store = RedlockDeployment::start(3).await;
-    let options = store.options_up_to("60s");
+    let options = store.options_with_ttl_max("60s");
     options.init_store().await;
-    let broker = leasehold_tests::broker_process::BrokerProcess::start(&options).await;
+    let broker = leasehold_tests::broker::process::BrokerProcess::start(&options).await;
     let client = Client::new("lister", &[broker.addr()], 0);
-    let mut locks = names("early", 30);
+    let mut locks = numbered_names("early", 30);
     hold(&client, &locks).await;
     assert_eq!(listed(&client, 7).await, sorted(&locks));
-    // Locks that only the others have, and all that the first has alone know no more.
-    store.lose(0).await;
-    let late = names("late", 30);
+    // Server 0 has no record of the late locks.
+    store.kill(0).await;
+    let late = numbered_names("late", 30);
     hold(&client, &late).await;
     locks.extend(late);
     assert_eq!(listed(&client, 7).await, sorted(&locks));
     store
-        .restart(0, leasehold_tests::redis_server::Data::Kept)
+        .restart(0, leasehold_tests::redis::server::RestartData::Kept)
         .await;
     until("it is back", async || {
         broker.log().contains("serves again").then_some(())
@@ -63,29 +64,29 @@ async fn each_lock_is_listed_once_whichever_servers_are_there() {
             "pages of {size}"
         );
     }
-    store.lose(1).await;
-    store.lose(2).await;
+    store.kill(1).await;
+    store.kill(2).await;
     let refused = client.page_at(0, &list(0)).await.expect_err("no quorum");
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
-    assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::StoreUnavailable));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_back_in_the_midst_hides_nothing() {
     let mut store = RedlockDeployment::start(3).await;
-    let options = store.options_up_to("60s");
+    let options = store.options_with_ttl_max("60s");
     options.init_store().await;
-    let broker = leasehold_tests::broker_process::BrokerProcess::start(&options).await;
+    let broker = leasehold_tests::broker::process::BrokerProcess::start(&options).await;
     let client = Client::new("lister", &[broker.addr()], 0);
-    let locks = names("n", 30);
+    let locks = numbered_names("n", 30);
     hold(&client, &locks).await;
-    store.lose(0).await;
+    store.kill(0).await;
     let first = until("the first is passed over", async || {
         client.page_at(0, &list(5)).await.ok()
     })
     .await;
     store
-        .restart(0, leasehold_tests::redis_server::Data::Kept)
+        .restart(0, leasehold_tests::redis::server::RestartData::Kept)
         .await;
     until("it is back", async || {
         broker.log().contains("serves again").then_some(())
@@ -99,7 +100,7 @@ async fn a_server_that_comes_back_in_the_midst_hides_nothing() {
         };
         pages.push(client.page_at(0, &next).await.expect("a page"));
     }
-    assert_eq!(names_on(&pages), sorted(&locks));
+    assert_eq!(names_on_pages(&pages), sorted(&locks));
 }
 
 fn sorted(names: &[String]) -> Vec<String> {

@@ -2,8 +2,8 @@
 //! parser of that program.
 //!
 //! Commands are read from code blocks for a shell, from inline code and from command lists in YAML.
-//! Inline code may leave arguments out (`leasehold ls --owner`), and so may a command that ends with
-//! an ellipsis; what is written must exist. Values in capitals, in `<>`, and with `$` stand for any
+//! Inline code may omit arguments (`leasehold ls --owner`), and so may a command that ends with an
+//! ellipsis. The written parts must exist. Values in capitals, in `<>`, and with `$` stand for any
 //! value.
 
 use std::{fmt, fs, path::Path};
@@ -14,9 +14,9 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use leasehold_server::config::Cli;
-use leasehold_tests::{
-    setup::workspace,
-    shell::{self, Simple, Word},
+use leasehold_tests::repository::{
+    paths::repository_root,
+    shell_parser::{self, SimpleCommand, Word},
 };
 
 /// Files and folders with documentation. Of `client-sdk` only the README files count.
@@ -33,7 +33,7 @@ const FOUND_MIN: [(Origin, usize); 3] =
     [(Origin::Block, 12), (Origin::Inline, 90), (Origin::List, 4)];
 /// Languages of code blocks that contain shell commands.
 const SHELLS: [&str; 5] = ["", "bash", "console", "sh", "shell"];
-/// Words that may stand before the name of a program.
+/// Words that may precede the name of a program.
 const BEFORE_A_PROGRAM: [&str; 15] = [
     "!", "$", "do", "else", "env", "exec", "if", "nohup", "sudo", "then", "time", "until", "while",
     "{", "}",
@@ -103,7 +103,7 @@ impl Program {
     }
 
     /// Returns the program of a subcommand that is named without its program. Outside of the page
-    /// of the command line only names with a hyphen are unmistakable.
+    /// of the command line only names with a hyphen are unambiguous.
     fn of_subcommand(name: &str, page: &str) -> Option<Self> {
         let is_certain = name.contains('-') || page == CLI_PAGE;
         let mut programs = Self::ALL.into_iter().filter(|_| is_certain);
@@ -211,7 +211,7 @@ fn shell_syntax_is_no_part_of_a_command() {
 /// Parses a command with the parser of its program.
 ///
 /// # Errors
-/// Where the command is, and the message of the parser.
+/// The place of the command, and the message of the parser.
 fn check(command: &Documented) -> Result<(), String> {
     let parsers = match command.program {
         Some(program) => vec![program.parser()],
@@ -307,14 +307,14 @@ fn any_values(parser: Command) -> Command {
 fn documentation() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for name in DOCUMENTATION {
-        collect(&workspace().join(name), &mut files);
+        collect(&repository_root().join(name), &mut files);
     }
     files
 }
 
 fn collect(path: &Path, files: &mut Vec<(String, String)>) {
     let name = path
-        .strip_prefix(workspace())
+        .strip_prefix(repository_root())
         .expect("a file of the workspace");
     let name = name.to_str().expect("a name in UTF-8").to_owned();
     let is_generated = ["target", "node_modules"]
@@ -336,7 +336,7 @@ fn collect(path: &Path, files: &mut Vec<(String, String)>) {
 /// Returns all commands of the two programs in a file.
 fn commands_of(name: &str, text: &str) -> Vec<Documented> {
     let mut found = Vec::new();
-    let mut add = |origin, simple: Vec<Simple>| {
+    let mut add = |origin, simple: Vec<SimpleCommand>| {
         for simple in simple {
             found.extend(documented(name, origin, &simple));
         }
@@ -355,7 +355,7 @@ fn commands_of(name: &str, text: &str) -> Vec<Documented> {
         for (at, line) in text.lines().enumerate() {
             add(
                 Origin::Block,
-                shell::commands(&without_templates(line), at + 1),
+                shell_parser::parse_commands(&without_templates(line), at + 1),
             );
         }
     } else {
@@ -365,8 +365,8 @@ fn commands_of(name: &str, text: &str) -> Vec<Documented> {
     found
 }
 
-/// Returns the arguments that a command gives to one of the programs, also behind `--`.
-fn documented(name: &str, origin: Origin, simple: &Simple) -> Option<Documented> {
+/// Returns the arguments that a command passes to one of the programs, directly or after `--`.
+fn documented(name: &str, origin: Origin, simple: &SimpleCommand) -> Option<Documented> {
     let skipped = simple.words.iter().take_while(|word| {
         is_assignment(&word.text) || BEFORE_A_PROGRAM.contains(&word.text.as_str())
     });
@@ -422,15 +422,15 @@ struct Block {
 
 impl Block {
     /// Returns the commands of the block. If it has prompts, all other lines are output.
-    fn commands(&self) -> Vec<Simple> {
+    fn commands(&self) -> Vec<SimpleCommand> {
         let has_prompts = self.text.lines().any(|line| line.starts_with("$ "));
         if !has_prompts {
-            return shell::commands(&self.text, self.line);
+            return shell_parser::parse_commands(&self.text, self.line);
         }
         let lines = self.text.lines().enumerate();
         let lines = lines.filter(|(_, line)| line.starts_with("$ "));
         lines
-            .flat_map(|(at, line)| shell::commands(line, self.line + at))
+            .flat_map(|(at, line)| shell_parser::parse_commands(line, self.line + at))
             .collect()
     }
 }
@@ -462,7 +462,7 @@ fn blocks(text: &str) -> (Vec<Block>, String) {
 }
 
 /// Returns the commands in inline code, which may be wrapped but ends with its paragraph.
-fn inline(prose: &str) -> Vec<Simple> {
+fn inline(prose: &str) -> Vec<SimpleCommand> {
     let (mut found, mut line) = (Vec::new(), 1);
     for paragraph in prose.split("\n\n") {
         let mut rest = paragraph;
@@ -474,7 +474,7 @@ fn inline(prose: &str) -> Vec<Simple> {
             rest = &rest[start + fence.len()..];
             let Some(end) = rest.find(fence) else { break };
             let code = rest[..end].replace("\\|", "|").replace('\n', " ");
-            found.extend(shell::commands(&code, at));
+            found.extend(shell_parser::parse_commands(&code, at));
             at += rest[..end].matches('\n').count();
             rest = &rest[end + fence.len()..];
         }
@@ -484,9 +484,9 @@ fn inline(prose: &str) -> Vec<Simple> {
 }
 
 /// Returns the `command` and `args` lists of YAML, joined if they belong to one container.
-fn lists(text: &str, first_line: usize) -> Vec<Simple> {
+fn lists(text: &str, first_line: usize) -> Vec<SimpleCommand> {
     let text = without_templates(text);
-    let (mut found, mut open) = (Vec::new(), None::<Simple>);
+    let (mut found, mut open) = (Vec::new(), None::<SimpleCommand>);
     for (at, line) in text.lines().enumerate() {
         let line = line.split(" #").next().unwrap_or("").trim();
         let item = line.strip_prefix("- ");
@@ -498,7 +498,7 @@ fn lists(text: &str, first_line: usize) -> Vec<Simple> {
                     _ => (previous, None),
                 };
                 found.extend(ended);
-                let mut simple = joined.unwrap_or(Simple {
+                let mut simple = joined.unwrap_or(SimpleCommand {
                     line: first_line + at,
                     words: Vec::new(),
                 });
@@ -521,7 +521,7 @@ fn unquoted(item: &str) -> Word {
     Word::plain(item.trim_matches(['"', '\'']))
 }
 
-/// Replaces what Helm fills in by a variable.
+/// Replaces Helm templates by a variable.
 fn without_templates(text: &str) -> String {
     let mut parts = text.split("{{");
     let mut replaced = parts.next().unwrap_or("").to_owned();

@@ -1,10 +1,10 @@
-//! Checks that the bounds in docs/limits.md are those of the code, and that the tests which it names exist.
+//! Checks that docs/limits.md lists the bounds of the code, and that the tests that it names exist.
 
 use std::path::Path;
 
-use leasehold_tests::{import_graph::read, setup::workspace};
+use leasehold_tests::repository::{import_graph::read_file, paths::repository_root};
 
-/// A bound of the table.
+/// A row of the table.
 struct Limit {
     what: String,
     default: String,
@@ -13,7 +13,7 @@ struct Limit {
     tests: Vec<String>,
 }
 
-/// The value of a bound: a count, a number of bytes, or milliseconds.
+/// Value of a bound: a count, a number of bytes, milliseconds, or a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Number(u64),
@@ -23,7 +23,7 @@ enum Value {
 
 #[test]
 fn documented_limits_are_those_of_the_code() {
-    let defaults = read(&workspace().join("docs/configuration.md"));
+    let defaults = read_file(&repository_root().join("docs/configuration.md"));
     let wrong: Vec<_> = limits()
         .iter()
         .filter_map(|limit| {
@@ -31,14 +31,14 @@ fn documented_limits_are_those_of_the_code() {
             let is_so = match limit.place.as_slice() {
                 [setting] => default_of(&defaults, setting),
                 [file, constant] => {
-                    let code = read(&workspace().join("server/src").join(file));
+                    let code = read_file(&repository_root().join("server/src").join(file));
                     constant_of(&code, constant)
                 }
                 other => panic!("{}: {other:?} is no setting and no constant", limit.what),
             };
             let is_right = written.is_some() && written == is_so;
-            let said = format!("{}: written {:?}, is {is_so:?}", limit.what, limit.default);
-            (!is_right).then_some(said)
+            let difference = format!("{}: written {:?}, is {is_so:?}", limit.what, limit.default);
+            (!is_right).then_some(difference)
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -54,11 +54,13 @@ fn tests_of_limits_exist() {
             let folder = match root {
                 "server" => "server/src",
                 "stores" => "tests/src/conformance",
-                // documented_tests looks for it.
+                // `documented_tests` checks the other tests.
                 _ => continue,
             };
-            let file = workspace().join(folder).join(module.replace("::", "/"));
-            let code = read(&file.with_extension("rs"));
+            let file = repository_root()
+                .join(folder)
+                .join(module.replace("::", "/"));
+            let code = read_file(&file.with_extension("rs"));
             assert!(code.contains(&format!("fn {function}(")), "{test}");
             named += 1;
         }
@@ -83,7 +85,7 @@ fn values_are_read_as_they_are_written() {
     assert_eq!(documented("5 a second, 10 at once"), Some(rate));
     let code = "const MANY: usize = 4 << 20;\npub const LONG: Duration = Duration::from_secs(5);\n\
                 const SHORT_MS: u64 = 1_000;\nconst EACH: u32 = 5;\n\
-                const RATE: Pace = Pace::per_second(EACH, 10);\n";
+                const RATE: RateLimit = RateLimit::per_second(EACH, 10);\n";
     for (name, value) in [
         ("MANY", Value::Number(4_194_304)),
         ("LONG", Value::Ms(5_000)),
@@ -98,11 +100,12 @@ fn values_are_read_as_they_are_written() {
 
 /// Returns the rows of the table.
 fn limits() -> Vec<Limit> {
-    let text = read(&workspace().join(Path::new("docs/limits.md")));
+    let text = read_file(&repository_root().join(Path::new("docs/limits.md")));
     let (_, table) = text.split_once("<!-- limits -->\n").expect("a beginning");
     let (table, _) = table.split_once("<!-- end of limits -->").expect("an end");
     let limits: Vec<_> = table
         .lines()
+        .filter(|line| line.starts_with('|'))
         .skip(2)
         .map(|line| {
             let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -126,7 +129,7 @@ fn limits() -> Vec<Limit> {
     limits
 }
 
-/// Returns what stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`')
         .skip(1)
@@ -159,14 +162,13 @@ fn documented(text: &str) -> Option<Value> {
     }
 }
 
-/// Returns the default of a setting by docs/configuration.md.
+/// Returns the default of a setting in docs/configuration.md.
 fn default_of(documentation: &str, setting: &str) -> Option<Value> {
     let row = format!("| `{setting}` | `");
     let (_, rest) = documentation.split_once(&row)?;
     documented(rest.split_once('`')?.0)
 }
 
-/// Returns the value of a constant.
 fn constant_of(code: &str, name: &str) -> Option<Value> {
     let (_, rest) = code.split_once(&format!("const {name}: "))?;
     let (_, definition) = rest.split_once(';')?.0.split_once(" = ")?;
@@ -176,7 +178,7 @@ fn constant_of(code: &str, name: &str) -> Option<Value> {
     if let Some(ms) = argument(definition, "Duration::from_millis") {
         return Some(Value::Ms(number_of(code, ms)?));
     }
-    if let Some(rate) = argument(definition, "Pace::per_second") {
+    if let Some(rate) = argument(definition, "RateLimit::per_second") {
         let (per_second, burst) = rate.split_once(", ")?;
         return Some(Value::Rate {
             per_second: number_of(code, per_second)?,

@@ -1,20 +1,21 @@
-//! Tests that the documentation names exist.
+//! Checks that the tests that the documentation names exist.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use leasehold_tests::{import_graph::read, setup::workspace};
+use leasehold_tests::repository::{import_graph::read_file, paths::repository_root};
 
-/// What a test needs is a folder between its program and its module, and is left out in documentation.
+/// Folders between a program and its modules, named after the needs of the tests. The documentation
+/// omits them.
 const NEEDS: [&str; 4] = [".", "alone", "loads", "waits"];
 
 #[test]
 fn documented_tests_exist() {
-    let tests = workspace().join("tests/tests");
+    let tests = repository_root().join("tests/tests");
     let programs: BTreeSet<_> = names_in(&tests).into_iter().collect();
     let mut missing = Vec::new();
     let mut found = 0;
     for document in documents() {
-        let text = read(&document);
+        let text = read_file(&document);
         for name in text.split('`').skip(1).step_by(2) {
             let mut parts = name.split("::");
             let (Some(program), Some(module)) = (parts.next(), parts.next()) else {
@@ -28,10 +29,10 @@ fn documented_tests_exist() {
             let file = files.into_iter().map(|file| file.with_extension("rs"));
             let text = file
                 .filter(|file| file.is_file())
-                .map(|file| read(&file))
+                .map(|file| read_file(&file))
                 .next();
-            // The suite's tests are made from a list.
-            let list = read(&workspace().join("tests/src/suite.rs"));
+            // A macro generates the suite's tests from a list.
+            let list = read_file(&repository_root().join("tests/src/suite.rs"));
             let has = |text: &str, part: &str| {
                 text.contains(&format!("fn {part}(")) || (program == "suite" && list.contains(part))
             };
@@ -57,7 +58,7 @@ fn documented_tests_exist() {
 
 /// Returns the Markdown files of the project that name tests.
 fn documents() -> Vec<std::path::PathBuf> {
-    let root = workspace();
+    let root = repository_root();
     let folders = [
         "",
         "docs",

@@ -1,18 +1,19 @@
-//! Tests that need the whole machine are few, and each says what it measures.
+//! Checks that few tests need the whole machine, and that each of them states what it measures.
 
 use std::path::{Path, PathBuf};
 
-use leasehold_tests::{import_graph::read, setup::workspace};
+use leasehold_tests::repository::{import_graph::read_file, paths::repository_root};
 
-/// They run one after the other, at the end, while everything else waits.
+/// Maximum number of tests that run alone. They run one after the other at the end of a run, while
+/// everything else waits.
 const ALONE_MAX: usize = 25;
 const REASON: &str = "/// Runs alone: ";
 
 #[test]
 fn tests_that_run_alone_are_few_and_say_what_they_measure() {
     let (mut alone, mut silent) = (0, Vec::new());
-    for file in files(&workspace().join("tests/tests"), "alone") {
-        let text = read(&file);
+    for file in files(&repository_root().join("tests/tests"), "alone") {
+        let text = read_file(&file);
         let lines: Vec<_> = text.lines().map(str::trim).collect();
         for (at, line) in lines.iter().enumerate() {
             if !line.starts_with("#[tokio::test") && *line != "#[test]" {

@@ -1,38 +1,44 @@
-//! Checks the shape of the code: which module may import which, and that each file says what it is.
-//! Sizes are a warning list only.
+//! Checks the imports of modules, the first lines of files and the suppression of lints. Sizes are
+//! listed as warnings only.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
 
 use leasehold_tests::{
-    import_graph::{ImportGraph, code_of, names_path, read},
-    scale::warning,
-    setup::workspace,
+    repository::{
+        import_graph::{ImportGraph, is_path_root, read_file, strip_comments_and_tests},
+        paths::repository_root,
+    },
+    scale::print_warning,
 };
 
-/// The modules of the server from the inside to the outside. A module must not import one of a later
-/// layer, also not by way of another module.
+use crate::source_files::{files, shown};
+
+/// Modules of the server by layer, beginning with the innermost. A module must not import a module
+/// of a later layer, directly or through another module.
 const LAYERS: [&[&str]; 9] = [
     &[
-        "address", "browsers", "lock", "files", "pace", "runtime", "shutdown",
+        "address",
+        "browsers",
+        "lock",
+        "file_watch",
+        "rate_limit",
+        "runtime",
+        "shutdown",
     ],
-    &["history", "trace"],
+    &["recent_events", "trace"],
     &["store"],
-    &["metrics", "streams", "telemetry", "waiters"],
+    &["metrics", "stream_registry", "telemetry", "waiters"],
     &["access", "quotas", "transport"],
     &["broker"],
     &["config"],
     &["grpc"],
     &[
-        "fuzzing", "page", "prepare", "reload", "serve", "main", "lib",
+        "fuzzing", "console", "commands", "reload", "serve", "main", "lib",
     ],
 ];
 
-/// Modules that must not import others of their own layer or of a layer further inside, also not by
-/// way of another module.
+/// Modules that must not import the listed modules of the same or an inner layer, directly or
+/// through another module.
 const SEPARATE: [(&[&str], &[&str]); 5] = [
     (
         &["broker", "waiters"],
@@ -41,7 +47,7 @@ const SEPARATE: [(&[&str], &[&str]); 5] = [
     (&["store/memory"], &["store/redis", "store/redlock"]),
     (&["store/redis"], &["store/memory", "store/redlock"]),
     (&["store/redlock"], &["store/memory"]),
-    (&["page"], &["serve", "prepare", "reload"]),
+    (&["console"], &["serve", "commands", "reload"]),
 ];
 
 /// Modules that must not name these crates.
@@ -58,8 +64,8 @@ const WITHOUT_CRATES: [(&str, &[&str]); 1] = [(
 
 /// Crates that only these modules of the server may name.
 const HOMES: [(&str, &[&str]); 12] = [
-    ("askama", &["page"]),
-    ("axum", &["browsers", "page", "serve"]),
+    ("askama", &["console"]),
+    ("axum", &["browsers", "console", "serve"]),
     ("fred", &["store/redis"]),
     ("clap", &["config"]),
     ("notify", &["reload"]),
@@ -71,16 +77,23 @@ const HOMES: [(&str, &[&str]); 12] = [
     ("prost_types", EDGE),
     (
         "leasehold_proto",
-        &["config", "grpc", "page", "serve", "telemetry", "transport"],
+        &[
+            "config",
+            "grpc",
+            "console",
+            "serve",
+            "telemetry",
+            "transport",
+        ],
     ),
 ];
 
-/// Where gRPC is spoken.
+/// Modules that use gRPC.
 const EDGE: &[&str] = &["grpc", "serve", "transport"];
 
-/// A longer file is listed as a warning.
+/// Number of lines above which a file is listed as a warning.
 const FILE_LINES: usize = 800;
-/// What a function of more than 100 lines carries, with the reason.
+/// Lint that a function of more than 100 lines must expect, with a reason.
 const LONG_FUNCTION: &str = "clippy::too_many_lines";
 
 #[test]
@@ -115,18 +128,18 @@ fn every_module_has_a_layer() {
 
 #[test]
 fn crates_stay_in_their_modules() {
-    let source = workspace().join("server/src");
+    let source = repository_root().join("server/src");
     let mut wrong = Vec::new();
     for file in files(&source, &["rs"]) {
         let module = shown(&source, &file).trim_end_matches(".rs").to_owned();
-        let code = code_of(&read(&file));
+        let code = strip_comments_and_tests(&read_file(&file));
         for (name, homes) in HOMES {
-            if names_path(&code, name) && !homes.iter().any(|home| covers(home, &module)) {
+            if is_path_root(&code, name) && !homes.iter().any(|home| covers(home, &module)) {
                 wrong.push(format!("{module} names {name}"));
             }
         }
         for (place, crates) in WITHOUT_CRATES {
-            let named = crates.iter().filter(|name| names_path(&code, name));
+            let named = crates.iter().filter(|name| is_path_root(&code, name));
             let here = named.filter(|_| covers(place, &module));
             wrong.extend(here.map(|name| format!("{module} names {name}")));
         }
@@ -136,7 +149,7 @@ fn crates_stay_in_their_modules() {
 
 #[test]
 fn files_say_what_they_are() {
-    let root = workspace();
+    let root = repository_root();
     let mut wrong = Vec::new();
     for file in files(root, &["rs", "lua"]) {
         let name = shown(root, &file);
@@ -145,8 +158,9 @@ fn files_say_what_they_are() {
         } else {
             "//! "
         };
-        // A script that stands alone names its engine and its flags before anything else.
-        let text = read(&file);
+        // A script that is loaded on its own has a line with its engine and flags above the
+        // comment.
+        let text = read_file(&file);
         let first = text.lines().find(|line| !line.starts_with("#!lua"));
         if !first.is_some_and(|line| line.starts_with(header)) {
             wrong.push(format!("{name} does not begin with a line of `{header}`"));
@@ -163,10 +177,10 @@ fn files_say_what_they_are() {
 /// `#[allow]` hides a lint also where it no longer applies; `#[expect]` with a reason does not.
 #[test]
 fn lints_are_expected_with_a_reason() {
-    let root = workspace();
+    let root = repository_root();
     let allow = concat!("allow(", "clippy");
     let hidden = files(root, &["rs"]).into_iter().filter_map(|file| {
-        let text = read(&file);
+        let text = read_file(&file);
         let line = text.lines().position(|line| line.contains(allow))?;
         Some(format!("{}:{}", shown(root, &file), line + 1))
     });
@@ -180,18 +194,18 @@ fn lints_are_expected_with_a_reason() {
 
 #[test]
 fn large_files_and_functions_are_listed() {
-    let root = workspace();
+    let root = repository_root();
     for file in files(root, &["rs", "lua"]) {
-        let (name, text) = (shown(root, &file), read(&file));
+        let (name, text) = (shown(root, &file), read_file(&file));
         let lines = text.lines().count();
         if lines > FILE_LINES {
-            warning(&format!("{name} has {lines} lines"));
+            print_warning(&format!("{name} has {lines} lines"));
         }
         for (number, line) in text.lines().enumerate() {
             let of_function =
                 line.trim_start().starts_with(LONG_FUNCTION) || line.contains("#[expect");
             if line.contains(LONG_FUNCTION) && of_function && !name.starts_with("proto/") {
-                warning(&format!(
+                print_warning(&format!(
                     "{name}:{} is a function over 100 lines",
                     number + 1
                 ));
@@ -201,13 +215,13 @@ fn large_files_and_functions_are_listed() {
 }
 
 fn server_imports() -> ImportGraph {
-    ImportGraph::read(&workspace().join("server/src"))
+    ImportGraph::read(&repository_root().join("server/src"))
 }
 
 /// Describes each chain of imports from one of `modules` to one of `others`.
 fn chains(graph: &ImportGraph, modules: &[&str], others: &[&str]) -> Vec<String> {
     let is_in = |list: &[&str], module: &str| list.iter().any(|place| covers(place, module));
-    let found = graph.chains(
+    let found = graph.import_chains(
         |module| is_in(modules, module),
         |module| is_in(others, module),
     );
@@ -221,30 +235,4 @@ fn top(module: &str) -> &str {
 fn covers(place: &str, module: &str) -> bool {
     let rest = module.strip_prefix(place);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Returns the files below `root` with one of `endings`, without what builds leave behind.
-fn files(root: &Path, endings: &[&str]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(root).expect("a readable folder") {
-        let path = entry.expect("a readable entry").path();
-        let name = path
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        if path.is_dir() {
-            if !["target", "node_modules", ".git", "gen"].contains(&name.as_str()) {
-                found.extend(files(&path, endings));
-            }
-        } else if endings.contains(&name.rsplit('.').next().unwrap_or(&name)) {
-            found.push(path);
-        }
-    }
-    found
-}
-
-fn shown(root: &Path, file: &Path) -> String {
-    let name = file.strip_prefix(root).expect("a file below the folder");
-    name.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! What the Rust client's calls do, with a broker and with the fake alike.
+//! Calls of the Rust client for one lock, with a broker and with the fake.
 
 #![expect(
     clippy::disallowed_methods,
@@ -13,7 +13,7 @@ use std::{
 use leasehold::{Error, LostReason, RunError, fake};
 use leasehold_tests::{
     clock::boottime,
-    sdk_broker::{Broker, takes},
+    sdk::broker::{TestBroker, acquire_and_release},
     with_both_brokers,
 };
 use tokio::{sync::oneshot, time::timeout};
@@ -23,20 +23,20 @@ const SOON: Duration = Duration::from_secs(5);
 
 with_both_brokers! {
     one_holds_and_the_next_has_a_larger_token
-    a_wait_ends_with_who_was_in_the_way
-    a_waiter_learns_its_place_and_is_granted_in_its_turn
+    a_timed_out_wait_names_the_holder
+    a_waiter_receives_its_queue_position_and_is_granted_in_order
     a_dropped_guard_gives_its_lock_back
     a_guard_can_be_dropped_outside_of_a_runtime
     a_dropped_call_leaves_the_line
     work_is_done_under_the_lock
     work_can_fail_by_itself
-    a_shutdown_gives_everything_back
+    a_shutdown_releases_all_leases
     attempts_are_counted
     a_leader_is_elected_and_observed
     a_cancellation_token_ends_with_the_guard
 }
 
-async fn one_holds_and_the_next_has_a_larger_token(broker: Broker) {
+async fn one_holds_and_the_next_has_a_larger_token(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one.lock("a").ttl(TTL).acquire().await.expect("it is free");
     assert!(guard.is_valid() && guard.lost_reason().is_none() && guard.check().is_ok());
@@ -55,15 +55,15 @@ async fn one_holds_and_the_next_has_a_larger_token(broker: Broker) {
     assert!(taken.expect("it is free").fencing_token() > token);
 }
 
-async fn a_wait_ends_with_who_was_in_the_way(broker: Broker) {
+async fn a_timed_out_wait_names_the_holder(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one.lock("a").reason("to be there").acquire().await;
     let guard = guard.expect("it is free");
-    let begun = boottime();
+    let started_at = boottime();
     let wait = Duration::from_millis(300);
     let error = other.lock("a").wait(wait).acquire().await;
     let error = error.expect_err("it is held");
-    assert!(boottime() - begun >= wait);
+    assert!(boottime() - started_at >= wait);
     assert!(matches!(error, Error::WaitTimeout(_)), "{error:?}");
     let [holder] = error.holders() else {
         panic!("one holds it: {error:?}")
@@ -76,22 +76,23 @@ async fn a_wait_ends_with_who_was_in_the_way(broker: Broker) {
     assert!(error.to_string().contains("one (to be there)"), "{error}");
 }
 
-async fn a_waiter_learns_its_place_and_is_granted_in_its_turn(broker: Broker) {
+async fn a_waiter_receives_its_queue_position_and_is_granted_in_order(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one.lock("a").acquire().await.expect("it is free");
     let first = tokio::spawn(one.lock("a").acquire());
-    broker.waits_for("a", 1).await;
-    let (told, places) = oneshot::channel();
-    let told = Mutex::new(Some(told));
+    broker.wait_for_queue_length("a", 1).await;
+    let (sender, receiver) = oneshot::channel();
+    let sender = Mutex::new(Some(sender));
     let second = other.lock("a").on_queue(move |place| {
-        if let Some(told) = told.lock().expect("no panic").take() {
-            told.send((place.position, place.queue_length))
+        if let Some(sender) = sender.lock().expect("no panic").take() {
+            sender
+                .send((place.position, place.queue_length))
                 .expect("it is waited for");
         }
     });
     let second = tokio::spawn(second.acquire());
-    let place = timeout(SOON, places).await.expect("told in time");
-    assert_eq!(place.expect("told"), (2, 2));
+    let place = timeout(SOON, receiver).await.expect("notified in time");
+    assert_eq!(place.expect("notified"), (2, 2));
     guard.release().await.expect("it was held");
     let first = first.await.expect("no panic").expect("its turn");
     assert!(!second.is_finished());
@@ -101,7 +102,7 @@ async fn a_waiter_learns_its_place_and_is_granted_in_its_turn(broker: Broker) {
     assert!(second.fencing_token() > token);
 }
 
-async fn a_dropped_guard_gives_its_lock_back(broker: Broker) {
+async fn a_dropped_guard_gives_its_lock_back(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     drop(
         one.lock("a")
@@ -110,10 +111,10 @@ async fn a_dropped_guard_gives_its_lock_back(broker: Broker) {
             .await
             .expect("it is free"),
     );
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
 }
 
-async fn a_guard_can_be_dropped_outside_of_a_runtime(broker: Broker) {
+async fn a_guard_can_be_dropped_outside_of_a_runtime(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one
         .lock("a")
@@ -123,21 +124,21 @@ async fn a_guard_can_be_dropped_outside_of_a_runtime(broker: Broker) {
         .expect("it is free");
     let dropped = std::thread::spawn(move || drop((guard, one)));
     dropped.join().expect("no panic");
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
 }
 
-async fn a_dropped_call_leaves_the_line(broker: Broker) {
+async fn a_dropped_call_leaves_the_line(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one.lock("a").acquire().await.expect("it is free");
     let gone = tokio::spawn(other.lock("a").acquire());
-    broker.waits_for("a", 1).await;
+    broker.wait_for_queue_length("a", 1).await;
     gone.abort();
-    broker.waits_for("a", 0).await;
+    broker.wait_for_queue_length("a", 0).await;
     drop(guard);
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
 }
 
-async fn work_is_done_under_the_lock(broker: Broker) {
+async fn work_is_done_under_the_lock(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let done = one.lock("a").run(|held| async move {
         let taken = other.lock("a").try_acquire().await.expect("an answer");
@@ -146,10 +147,10 @@ async fn work_is_done_under_the_lock(broker: Broker) {
     });
     let (token, other) = done.await.expect("done");
     let next = other.lock("a").try_acquire().await.expect("an answer");
-    assert!(next.expect("given back").fencing_token() > token);
+    assert!(next.expect("released").fencing_token() > token);
 }
 
-async fn work_can_fail_by_itself(broker: Broker) {
+async fn work_can_fail_by_itself(broker: TestBroker) {
     let client = broker.client("one").await;
     let failed = client
         .lock("a")
@@ -158,10 +159,10 @@ async fn work_can_fail_by_itself(broker: Broker) {
         failed.await.expect("the lock was held"),
         Err("out of paper")
     );
-    takes(&client, "a").await;
+    acquire_and_release(&client, "a").await;
 }
 
-async fn a_shutdown_gives_everything_back(broker: Broker) {
+async fn a_shutdown_releases_all_leases(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one
         .lock("a")
@@ -170,7 +171,7 @@ async fn a_shutdown_gives_everything_back(broker: Broker) {
         .await
         .expect("it is free");
     let waits = tokio::spawn(one.lock("a").acquire());
-    broker.waits_for("a", 1).await;
+    broker.wait_for_queue_length("a", 1).await;
     let again = one.clone();
     one.shutdown().await;
     let waits = waits.await.expect("no panic");
@@ -178,16 +179,16 @@ async fn a_shutdown_gives_everything_back(broker: Broker) {
     assert_eq!(guard.lost().await, LostReason::Closed);
     let closed = again.lock("b").acquire().await;
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
 }
 
-async fn attempts_are_counted(broker: Broker) {
+async fn attempts_are_counted(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let guard = one.lock("a").acquire().await.expect("it is free");
-    let (begun, every) = (boottime(), Duration::from_millis(100));
+    let (started_at, every) = (boottime(), Duration::from_millis(100));
     let none = other.lock("a").attempts(4, every).try_acquire().await;
     assert!(none.expect("an answer").is_none());
-    let took = boottime() - begun;
+    let took = boottime() - started_at;
     assert!(took >= every * 3 * 3 / 4 && took < every * 12, "{took:?}");
     let late = other.lock("a").attempts(1_000, every / 10).try_acquire();
     let late = tokio::spawn(late);
@@ -196,13 +197,13 @@ async fn attempts_are_counted(broker: Broker) {
     assert!(late.is_some(), "it is free");
 }
 
-async fn a_leader_is_elected_and_observed(broker: Broker) {
+async fn a_leader_is_elected_and_observed(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let mut observer = broker.client("observer").await.elect("job").observe();
     let leader = observer.next().await.expect("a look");
     assert!(leader.is_none(), "{leader:?}");
     let leads = one.elect("job").reason("first").campaign().await;
-    let leads = leads.expect("nobody else leads");
+    let leads = leads.expect("no other caller leads");
     let leader = observer.next().await.expect("a look").expect("a leader");
     assert_eq!(
         (leader.owner.as_str(), leader.reason.as_str()),
@@ -210,7 +211,7 @@ async fn a_leader_is_elected_and_observed(broker: Broker) {
     );
     assert_eq!(leader.fencing_token, leads.fencing_token());
     let next = tokio::spawn(other.elect("job").campaign());
-    broker.waits_for("job", 1).await;
+    broker.wait_for_queue_length("job", 1).await;
     leads.release().await.expect("it led");
     let next = next.await.expect("no panic").expect("its turn");
     let leader = observer.next().await.expect("a look").expect("a leader");
@@ -218,7 +219,7 @@ async fn a_leader_is_elected_and_observed(broker: Broker) {
     assert_eq!(leader.fencing_token, next.fencing_token());
 }
 
-async fn a_cancellation_token_ends_with_the_guard(broker: Broker) {
+async fn a_cancellation_token_ends_with_the_guard(broker: TestBroker) {
     let client = broker.client("one").await;
     let guard = client.lock("a").acquire().await.expect("it is free");
     let (token, other) = (guard.cancellation_token(), guard.cancellation_token());
@@ -236,11 +237,11 @@ async fn work_is_dropped_when_the_lock_is_lost() {
     let broker = fake::Broker::new();
     let client = broker.client("one").expect("a client");
     let alive = Arc::new(());
-    let (begun, has_begun) = oneshot::channel();
+    let (started_at, has_begun) = oneshot::channel();
     let work = tokio::spawn(client.lock("a").run({
         let alive = Arc::clone(&alive);
         move |_| async move {
-            begun.send(()).expect("it is waited for");
+            started_at.send(()).expect("it is waited for");
             std::future::pending::<()>().await;
             drop(alive);
         }
@@ -256,7 +257,7 @@ async fn work_is_dropped_when_the_lock_is_lost() {
 }
 
 #[tokio::test]
-async fn what_the_fake_loses_goes_to_the_next() {
+async fn a_lock_that_the_fake_loses_is_granted_to_the_next_waiter() {
     let broker = fake::Broker::new();
     let (one, other) = (broker.client("one"), broker.client("other"));
     let (one, other) = (one.expect("a client"), other.expect("a client"));

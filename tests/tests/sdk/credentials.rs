@@ -1,56 +1,59 @@
-//! The Rust client's bearer token: every call shows it to the broker, and nothing shows it to anybody
-//! else.
+//! The bearer token of the Rust client, which every call sends to the broker, and which no log,
+//! debug output or error contains.
 
 use std::time::Duration;
 
 use leasehold::{Certificate, Client, ClientTlsConfig, ConnectError, Identity};
 use leasehold_tests::{
-    certificates::Authority, deployment::Deployment, log_capture::LogCapture, recorder::Recorder,
-    scale::figures, sdk_broker::takes, tls_relay::TlsRelay,
+    broker::deployment::Deployment,
+    net::{certificates::Authority, credential_recorder::CredentialRecorder, tls_relay::TlsRelay},
+    process::log_capture::LogCapture,
+    scale::print_figures,
+    sdk::broker::acquire_and_release,
 };
 use tokio::time::timeout;
 
-/// The token. What logs it or shows it gives it away.
+/// The token. Each log line or text that contains it is a leak.
 const CANARY: &str = "canary-5b1f0c8e";
 const SOON: Duration = Duration::from_secs(5);
 
-/// One test: the log is that of the process.
+/// A single test, because the log belongs to the process.
 #[tokio::test]
 async fn the_token_goes_with_every_call_and_nowhere_else() {
-    let log = LogCapture::begin();
+    let log = LogCapture::start();
     let deployment = Deployment::start(1).await;
-    let recorder = Recorder::start(deployment.addrs()[0]).await;
+    let recorder = CredentialRecorder::start(deployment.addrs()[0]).await;
     let authority = Authority::new("brokers");
     let server = authority.server(&["127.0.0.1"]);
     let relay = TlsRelay::start(recorder.addr(), &server, None).await;
-    let shown = authority.client("worker-1");
-    let key = shown.key_pem();
+    let identity = authority.client("worker-1");
+    let key = identity.key_pem();
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(authority.pem()))
-        .identity(Identity::from_pem(shown.pem(), &key));
+        .identity(Identity::from_pem(identity.pem(), &key));
     let open = format!("{tls:?}");
     let builder = Client::builder(&format!("https://{}", relay.addr()));
     let builder = builder.tls(tls).bearer_token(CANARY);
-    let mut said = vec![format!("{builder:?}")];
+    let mut messages = vec![format!("{builder:?}")];
     let client = builder.connect().await.expect("a broker that runs");
-    said.push(format!("{client:?}"));
+    messages.push(format!("{client:?}"));
 
     let guard = client.lock("a").acquire().await.expect("it is free");
-    said.push(format!(
+    messages.push(format!(
         "{guard:?} {:?} {:?}",
         guard.held(),
         client.lock("a")
     ));
     let error = client.lock("a").wait(Duration::ZERO).acquire().await;
     let error = error.expect_err("it is held");
-    said.push(format!("{error} {error:?}"));
+    messages.push(format!("{error} {error:?}"));
     let leader = client.elect("a").observe().next().await.expect("a look");
     assert!(leader.is_some(), "a lock that is held");
 
-    // A release that a break leaves open is a call of its own.
-    relay.cut();
+    // A release without an answer when the stream breaks is repeated as a unary call.
+    relay.close_connections();
     let released = tokio::join!(guard.release(), async {
-        // What is refused meanwhile is in the log.
+        // Failed attempts to connect are logged.
         let log = || log.text().contains("a broker does not answer");
         let refused = async {
             while !log() {
@@ -58,12 +61,12 @@ async fn the_token_goes_with_every_call_and_nowhere_else() {
             }
         };
         timeout(SOON, refused).await.expect("it tries");
-        relay.mend();
+        relay.reopen();
     });
     released.0.expect("it was held");
-    takes(&client, "a").await;
+    acquire_and_release(&client, "a").await;
 
-    let seen = recorder.seen();
+    let seen = recorder.recorded();
     let credential = Some(format!("Bearer {CANARY}"));
     for (method, least) in [
         ("/leasehold.v1.LockService/Hold", 2),
@@ -72,30 +75,33 @@ async fn the_token_goes_with_every_call_and_nowhere_else() {
     ] {
         let calls = seen.get(method).map_or(&[][..], Vec::as_slice);
         assert!(calls.len() >= least, "{method}: {seen:?}");
-        assert!(calls.iter().all(|shown| *shown == credential), "{seen:?}");
+        assert!(
+            calls.iter().all(|identity| *identity == credential),
+            "{seen:?}"
+        );
     }
     client.shutdown().await;
     drop(relay);
-    said.push(unreachable(recorder.addr()).await);
-    said.push(invalid(&format!("{CANARY}\n")).await);
+    messages.push(unreachable(recorder.addr()).await);
+    messages.push(invalid(&format!("{CANARY}\n")).await);
 
     let log = log.text();
-    // What is not kept secret is there.
+    // Control: the debug output of the TLS configuration contains the key, and the check finds it.
     assert!(has_bytes_of(&open, &key), "{open}");
     assert!(log.contains("h2::") && log.contains("TRACE"), "all of it");
-    for line in log.lines().chain(said.iter().map(String::as_str)) {
+    for line in log.lines().chain(messages.iter().map(String::as_str)) {
         assert!(!line.contains(CANARY), "{line}");
         assert!(!has_bytes_of(line, &key), "{line}");
     }
-    figures(&format!(
+    print_figures(&format!(
         "sdk_credentials: calls={} log_lines={} texts={}",
         seen.values().map(Vec::len).sum::<usize>(),
         log.lines().count(),
-        said.len()
+        messages.len()
     ));
 }
 
-/// The error of a client with the token to which nobody answers.
+/// Returns the error of a client with the token that finds no broker.
 async fn unreachable(in_plain: std::net::SocketAddr) -> String {
     let client = Client::builder(&format!("https://{in_plain}")).bearer_token(CANARY);
     let error = client.connect().await.expect_err("no TLS is spoken there");
@@ -103,7 +109,7 @@ async fn unreachable(in_plain: std::net::SocketAddr) -> String {
     format!("{error} {error:?}")
 }
 
-/// The error of a client with a token that no header may have.
+/// Returns the error of a client whose token is not a valid header value.
 async fn invalid(token: &str) -> String {
     let client = Client::builder("http://127.0.0.1:1").bearer_token(token);
     let error = client.connect().await.expect_err("no header");
@@ -114,7 +120,7 @@ async fn invalid(token: &str) -> String {
     format!("{error} {error:?}")
 }
 
-/// Whether a line has the key as text or as the bytes that Debug shows of a vector.
+/// Returns true if a line has the key as text, or as the bytes in the `Debug` format of a vector.
 fn has_bytes_of(line: &str, key: &str) -> bool {
     let body: String = key.chars().skip_while(|c| *c != '\n').skip(1).collect();
     let some = body.get(..32).expect("a key is longer");

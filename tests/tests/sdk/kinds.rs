@@ -1,9 +1,9 @@
-//! What the Rust client does with locks of all kinds and with several of them, with a broker and with
-//! the fake alike.
+//! Modes of locks, several locks, and re-entry with the Rust client, with a broker and with the
+//! fake.
 
 use leasehold::{Error, Target};
 use leasehold_tests::{
-    sdk_broker::{Broker, takes},
+    sdk::broker::{TestBroker, acquire_and_release},
     with_both_brokers,
 };
 
@@ -18,7 +18,7 @@ with_both_brokers! {
     one_client_holds_more_than_a_stream_can
 }
 
-async fn readers_share_and_a_writer_waits_for_them(broker: Broker) {
+async fn readers_share_and_a_writer_waits_for_them(broker: TestBroker) {
     let client = broker.client("one").await;
     let one = client.lock("a").shared().acquire().await.expect("free");
     let other = client.lock("a").shared().acquire().await.expect("shared");
@@ -31,10 +31,10 @@ async fn readers_share_and_a_writer_waits_for_them(broker: Broker) {
             .is_none()
     );
     drop((one, other));
-    takes(&client, "a").await;
+    acquire_and_release(&client, "a").await;
 }
 
-async fn permits_add_up_to_the_limit(broker: Broker) {
+async fn permits_add_up_to_the_limit(broker: TestBroker) {
     let client = broker.client("one").await;
     let take = |permits| client.lock("a").permits(permits, 5).try_acquire();
     let three = take(3).await.expect("an answer").expect("3 of 5");
@@ -47,7 +47,7 @@ async fn permits_add_up_to_the_limit(broker: Broker) {
     ));
 }
 
-async fn several_locks_are_taken_all_or_none(broker: Broker) {
+async fn several_locks_are_taken_all_or_none(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let b = other.lock("b").acquire().await.expect("it is free");
     let all = ["a", "b", "c"];
@@ -78,7 +78,7 @@ async fn several_locks_are_taken_all_or_none(broker: Broker) {
     assert!(guard.expect("both are free").is_valid());
 }
 
-async fn a_lease_is_entered_and_left_again(broker: Broker) {
+async fn a_lease_is_entered_and_left_again(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let outer = one.lock("a").acquire().await.expect("it is free");
     let inner = one
@@ -106,7 +106,7 @@ async fn a_lease_is_entered_and_left_again(broker: Broker) {
         .await
         .expect("it is ours");
     outer.release().await.expect("it was held");
-    assert!(inner.is_valid(), "each guard gives back what it took");
+    assert!(inner.is_valid(), "each guard releases what it took");
     assert!(
         other
             .lock("a")
@@ -116,17 +116,17 @@ async fn a_lease_is_entered_and_left_again(broker: Broker) {
             .is_none()
     );
     inner.release().await.expect("it was held");
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
 }
 
-async fn a_lock_is_added_to_a_lease(broker: Broker) {
+async fn a_lock_is_added_to_a_lease(broker: TestBroker) {
     let (one, other) = (broker.client("one").await, broker.client("other").await);
     let a = one.lock("a").acquire().await.expect("it is free");
     let b = one.lock("b").under(&a).acquire().await.expect("it is free");
     assert_eq!(b.lease_id(), a.lease_id());
     assert_eq!(b.locks(), ["default/b"]);
     b.release().await.expect("it was held");
-    takes(&other, "b").await;
+    acquire_and_release(&other, "b").await;
     assert!(
         other
             .lock("a")
@@ -136,10 +136,10 @@ async fn a_lock_is_added_to_a_lease(broker: Broker) {
             .is_none()
     );
     a.release().await.expect("it was held");
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
 }
 
-async fn an_upgrade_is_denied(broker: Broker) {
+async fn an_upgrade_is_denied(broker: TestBroker) {
     let client = broker.client("one").await;
     let shared = client.lock("a").shared().acquire().await.expect("free");
     let denied = client.lock("a").under(&shared).acquire().await;
@@ -147,7 +147,7 @@ async fn an_upgrade_is_denied(broker: Broker) {
     assert!(shared.is_valid());
 }
 
-async fn another_limit_is_refused(broker: Broker) {
+async fn another_limit_is_refused(broker: TestBroker) {
     let client = broker.client("one").await;
     let _held = client
         .lock("a")
@@ -167,7 +167,7 @@ async fn another_limit_is_refused(broker: Broker) {
     );
 }
 
-async fn one_client_holds_more_than_a_stream_can(broker: Broker) {
+async fn one_client_holds_more_than_a_stream_can(broker: TestBroker) {
     let client = broker.client("one").await;
     let locks = (0..1_100).map(|lock| client.lock(format!("lock-{lock}")).acquire());
     let guards = futures::future::join_all(locks).await;
@@ -175,5 +175,5 @@ async fn one_client_holds_more_than_a_stream_can(broker: Broker) {
     let guards = guards.expect("a second stream for those that the first has no room for");
     assert!(guards.iter().all(|guard| guard.is_valid()));
     drop(guards);
-    takes(&client, "lock-1099").await;
+    acquire_and_release(&client, "lock-1099").await;
 }

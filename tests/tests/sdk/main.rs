@@ -1,4 +1,4 @@
-//! The Rust client.
+//! Tests of the Rust client.
 
 mod loads {
     mod cancelled;

@@ -1,17 +1,19 @@
-//! The Rust client over TLS, before brokers that have none themselves: whom it trusts, what it shows,
-//! and that its heartbeats go that way, too.
+//! TLS of the Rust client, through a relay to a broker without TLS: trusted authorities, client
+//! certificates, and heartbeats over TLS.
 
 use std::time::Duration;
 
 use leasehold::{Certificate, Client, ClientTlsConfig, ConnectError, Identity, LostReason};
 use leasehold_tests::{
-    certificates::{Authority, Signed},
+    broker::deployment::Deployment,
     clock::boottime,
-    deployment::Deployment,
-    scale::figures,
-    sdk_broker::takes,
-    time_left::expiry,
-    tls_relay::TlsRelay,
+    load::store_expiry::store_expiry,
+    net::{
+        certificates::{Authority, SignedCertificate},
+        tls_relay::TlsRelay,
+    },
+    scale::print_figures,
+    sdk::broker::acquire_and_release,
 };
 use tokio::time::{sleep, timeout};
 
@@ -19,7 +21,7 @@ const TTL: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(5);
 const LOCALHOST: &str = "127.0.0.1";
 
-/// A relay with a certificate of `authority` before a broker on Redis.
+/// A TLS relay with a certificate of `authority`, in front of a broker on Redis.
 struct Secured {
     authority: Authority,
     relay: TlsRelay,
@@ -43,7 +45,7 @@ impl Secured {
         format!("https://{}", self.relay.addr())
     }
 
-    /// Trust in the broker's authority.
+    /// Returns a configuration that trusts the broker's authority.
     fn trust(&self) -> ClientTlsConfig {
         trust(&self.authority)
     }
@@ -52,7 +54,7 @@ impl Secured {
         Client::builder(&self.url()).tls(tls).connect().await
     }
 
-    /// A client beside the relay.
+    /// Creates a client that connects without the relay.
     async fn plain(&self) -> Client {
         let url = format!("http://{}", self.deployment.addrs()[0]);
         Client::connect(&url).await.expect("a broker that runs")
@@ -63,11 +65,11 @@ fn trust(authority: &Authority) -> ClientTlsConfig {
     ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority.pem()))
 }
 
-fn identity(signed: &Signed) -> Identity {
+fn identity(signed: &SignedCertificate) -> Identity {
     Identity::from_pem(signed.pem(), signed.key_pem())
 }
 
-/// Why no broker answers.
+/// Returns the error of a client that must not find a broker.
 fn unreachable(connected: Result<Client, ConnectError>) -> String {
     match connected {
         Err(ConnectError::Unreachable(why)) => why,
@@ -82,26 +84,26 @@ async fn a_lock_is_taken_kept_and_given_back_over_tls() {
     let client = secured.connect(secured.trust()).await.expect("trusted");
     let guard = client.lock("a").ttl(TTL).acquire().await;
     let guard = guard.expect("it is free");
-    // Longer than the store keeps it without heartbeats.
-    sleep(expiry(TTL) + TTL / 2).await;
+    // Longer than the store keeps the lock without heartbeats.
+    sleep(store_expiry(TTL) + TTL / 2).await;
     assert!(guard.is_valid());
     let taken = other.lock("a").try_acquire().await.expect("an answer");
     assert!(taken.is_none(), "two have it");
     let token = guard.fencing_token();
     guard.release().await.expect("it was held");
-    assert!(takes(&other, "a").await > token);
-    let seen = secured.relay.seen();
-    assert_eq!((seen.handshakes, seen.failures), (vec![None], vec![]));
+    assert!(acquire_and_release(&other, "a").await > token);
+    let seen = secured.relay.handshakes();
+    assert_eq!((seen.completed, seen.failed), (vec![None], vec![]));
 }
 
 #[tokio::test]
-async fn without_the_way_over_tls_the_lock_is_lost() {
+async fn without_the_tls_connection_the_lock_is_lost() {
     let secured = Secured::start(&[LOCALHOST], None).await;
     let client = secured.connect(secured.trust()).await.expect("trusted");
     let guard = client.lock("a").ttl(TTL).acquire().await;
     let guard = guard.expect("it is free");
     let cut = boottime();
-    secured.relay.cut();
+    secured.relay.close_connections();
     let why = timeout(SOON, guard.lost())
         .await
         .expect("its time runs out");
@@ -109,18 +111,18 @@ async fn without_the_way_over_tls_the_lock_is_lost() {
     assert_eq!(why, LostReason::Expired);
     assert!(lost_after <= TTL, "{lost_after:?}");
     let other = secured.plain().await;
-    takes(&other, "a").await;
+    acquire_and_release(&other, "a").await;
     let free_after = boottime() - cut;
-    figures(&format!(
+    print_figures(&format!(
         "sdk_tls: ttl=2000ms cut lost_after={}ms next_holder_after={}ms",
         lost_after.as_millis(),
         free_after.as_millis()
     ));
     assert!(free_after > lost_after);
-    // The way back is the same.
-    secured.relay.mend();
-    takes(&client, "a").await;
-    assert!(secured.relay.seen().handshakes.len() > 1);
+    // The client reconnects over TLS.
+    secured.relay.reopen();
+    acquire_and_release(&client, "a").await;
+    assert!(secured.relay.handshakes().completed.len() > 1);
 }
 
 #[tokio::test]
@@ -132,9 +134,9 @@ async fn a_broker_of_another_authority_is_not_trusted() {
         why.contains("certificate") && why.contains(&secured.url()),
         "{why}"
     );
-    secured.relay.failed("alert: UnknownCA").await;
-    let seen = secured.relay.seen();
-    assert!(seen.handshakes.is_empty(), "{seen:?}");
+    secured.relay.wait_for_failure("alert: UnknownCA").await;
+    let seen = secured.relay.handshakes();
+    assert!(seen.completed.is_empty(), "{seen:?}");
     secured.connect(secured.trust()).await.expect("trusted");
 }
 
@@ -143,11 +145,11 @@ async fn without_a_configuration_only_the_machine_s_authorities_are_trusted() {
     let secured = Secured::start(&[LOCALHOST], None).await;
     let why = unreachable(Client::connect(&secured.url()).await);
     assert!(why.contains("certificate"), "{why}");
-    secured.relay.failed("alert: UnknownCA").await;
-    // A configuration that names nobody trusts nobody.
+    secured.relay.wait_for_failure("alert: UnknownCA").await;
+    // A configuration without authorities trusts no broker.
     let why = unreachable(secured.connect(ClientTlsConfig::new()).await);
     assert!(why.contains("certificate"), "{why}");
-    assert!(secured.relay.seen().handshakes.is_empty());
+    assert!(secured.relay.handshakes().completed.is_empty());
 }
 
 #[tokio::test]
@@ -157,7 +159,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
     assert!(why.contains("certificate"), "{why}");
     let named = secured.trust().domain_name("broker.test");
     let client = secured.connect(named).await.expect("the name is expected");
-    takes(&client, "a").await;
+    acquire_and_release(&client, "a").await;
 }
 
 #[tokio::test]
@@ -167,17 +169,20 @@ async fn a_broker_that_wants_a_certificate_gets_the_client_s() {
     let shown = clients.client("worker-1");
     let with_it = secured.trust().identity(identity(&shown));
     let client = secured.connect(with_it).await.expect("it has one");
-    takes(&client, "a").await;
-    assert_eq!(secured.relay.seen().handshakes, [Some(shown.certificate())]);
+    acquire_and_release(&client, "a").await;
+    assert_eq!(
+        secured.relay.handshakes().completed,
+        [Some(shown.certificate())]
+    );
     let none = unreachable(secured.connect(secured.trust()).await);
-    secured.relay.failed("no certificates").await;
+    secured.relay.wait_for_failure("no certificates").await;
     let foreign = Authority::new("others").client("worker-1");
     let foreign = secured.trust().identity(identity(&foreign));
     let foreign = unreachable(secured.connect(foreign).await);
-    secured.relay.failed("UnknownIssuer").await;
+    secured.relay.wait_for_failure("UnknownIssuer").await;
     for why in [&none, &foreign] {
         assert!(why.contains("certificate"), "{none}\n{foreign}");
     }
-    let seen = secured.relay.seen();
-    assert_eq!(seen.handshakes.len(), 1, "{seen:?}");
+    let seen = secured.relay.handshakes();
+    assert_eq!(seen.completed.len(), 1, "{seen:?}");
 }

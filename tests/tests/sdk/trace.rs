@@ -1,11 +1,11 @@
-//! What the Rust client tells with OpenTelemetry: whose trace a call belongs to, and how long calls
-//! waited and locks were held.
+//! OpenTelemetry of the Rust client: the trace context of calls, and metrics of waits and holds.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use leasehold::{Client, fake};
 use leasehold_tests::{
-    broker_process::BrokerOptions, deployment::Deployment, redis_server::RedisServer,
+    broker::{deployment::Deployment, process::BrokerOptions},
+    redis::server::RedisServer,
 };
 use opentelemetry::{
     Context, global,
@@ -24,7 +24,7 @@ use opentelemetry_sdk::{
 async fn each_call_names_the_trace_of_its_caller() {
     global::set_text_map_propagator(TraceContextPropagator::new());
     let redis = RedisServer::start().await;
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     let filter = ("LEASEHOLD__LOG__FILTER".to_owned(), "debug".to_owned());
     options.env.push(filter);
     let deployment = Deployment::start_on(redis, &options, 1).await;
@@ -73,7 +73,7 @@ async fn waits_and_holds_are_measured_by_outcome() {
     assert_eq!(hold, expected.map(|(key, n)| (key.to_owned(), n)).into());
 }
 
-/// How often each outcome was recorded.
+/// Returns the number of measurements for each outcome.
 fn counts(exporter: &InMemoryMetricExporter, name: &str) -> BTreeMap<String, u64> {
     let exported = exporter.get_finished_metrics().expect("they were exported");
     let newest = exported.last().expect("there are some");

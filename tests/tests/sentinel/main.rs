@@ -1,4 +1,4 @@
-//! Brokers on a master that Sentinel replaces.
+//! Brokers on Redis with Sentinel, which replaces the master.
 
 mod loads {
     mod fail_over;

@@ -1,4 +1,4 @@
-//! The suite of all languages, played by the Go client.
+//! The common suite, run with the Go client.
 
 leasehold_tests::play!(Go beside Go);
 

@@ -1,4 +1,4 @@
-//! The suite of all languages, played by the Java client.
+//! The common suite, run with the Java client.
 
 leasehold_tests::play!(Java beside Java);
 

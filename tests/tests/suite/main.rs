@@ -1,4 +1,4 @@
-//! The behaviours that every client shares, played by the client of each language.
+//! The common suite: behaviours that every client shares, run with the client of each language.
 
 mod loads {
     mod doors;

@@ -1,4 +1,4 @@
-//! The suite of all languages, played by the Python client.
+//! The common suite, run with the Python client.
 
 leasehold_tests::play!(Python beside Python);
 

@@ -1,4 +1,4 @@
-//! The suite of all languages, played by the TypeScript client.
+//! The common suite, run with the TypeScript client.
 
 leasehold_tests::play!(TypeScript beside TypeScript);
 

@@ -1,4 +1,4 @@
-//! Metrics and traces.
+//! Tests of metrics and traces.
 
 mod waits {
     mod metrics_losses;

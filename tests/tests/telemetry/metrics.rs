@@ -1,18 +1,25 @@
-//! `/metrics`: what happens is counted; it does not grow with locks, callers and namespaces, and names none of
-//! them; and it is for those who are known.
+//! `/metrics`: events are counted, and scrapers must authenticate. The number of series does not
+//! grow with locks, callers and namespaces. Names of locks and callers do not appear.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use leasehold_proto::v1::{AcquireRequest, Owner};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    callers::Caller,
+    access::{
+        files_and_callers::Caller,
+        fixture::{
+            ALLOW_ALL_POLICY, AccessControlFixture, acquire_request, open_stream, send_acquire,
+            send_release,
+        },
+    },
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess},
+    },
     clock::boottime,
-    deployment::Deployment,
-    guarded::{EVERYTHING, Guarded, acquire, given_back, stream, taken},
-    plain_http,
-    scale::{count, figures},
-    scrape::{ask, scrape, scrape_at},
+    net::plain_http,
+    scale::{print_figures, scaled_count},
+    telemetry::scrape::{request_metrics, scrape, scrape_at},
     until::until,
 };
 use tokio::{
@@ -22,22 +29,26 @@ use tokio::{
 
 const TTL: Duration = Duration::from_secs(10);
 const TOKEN: &str = "the scraper's, 51c0ffee";
-/// Namespaces that are counted by name, and `other`.
+/// Maximum number of values of the label `namespace`, including `other`.
 const NAMESPACES_MOST: usize = 51;
 
 #[tokio::test]
 async fn what_happens_is_counted() {
-    let site = Guarded::start(EVERYTHING, &[("scraper", TOKEN)]).await;
-    let caller = site.caller(TOKEN);
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("scraper", TOKEN)]).await;
+    let caller = fixture.caller(TOKEN);
     for _ in 0..3 {
-        let lease = taken(&caller, acquire("team:a", TTL)).await.expect("free");
-        given_back(&caller, &lease).await.expect("held");
+        let lease = send_acquire(&caller, acquire_request("team:a", TTL))
+            .await
+            .expect("free");
+        send_release(&caller, &lease).await.expect("held");
     }
-    let _held = taken(&caller, acquire("team:a", TTL)).await.expect("free");
-    taken(&caller, acquire("team:a", TTL))
+    let _held = send_acquire(&caller, acquire_request("team:a", TTL))
+        .await
+        .expect("free");
+    send_acquire(&caller, acquire_request("team:a", TTL))
         .await
         .expect_err("held");
-    let seen = scrape_at(site.broker.admin(), Some(TOKEN)).await;
+    let seen = scrape_at(fixture.broker.admin(), Some(TOKEN)).await;
     let of_team = |name, labels: &[(&str, &str)]| {
         seen.sum(name, &[&[("namespace", "team")], labels].concat())
     };
@@ -90,15 +101,15 @@ async fn what_happens_is_counted() {
 
 #[tokio::test]
 async fn a_lease_stream_is_counted_until_it_ends() {
-    let site = Guarded::start(EVERYTHING, &[("scraper", TOKEN)]).await;
-    let caller = site.caller(TOKEN);
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("scraper", TOKEN)]).await;
+    let caller = fixture.caller(TOKEN);
     let open = async || {
-        let seen = scrape_at(site.broker.admin(), Some(TOKEN)).await;
+        let seen = scrape_at(fixture.broker.admin(), Some(TOKEN)).await;
         let method = [("grpc_method", "Hold")];
         let handled = seen.sum("grpc_server_handled_total", &method);
         (seen.sum("leasehold_streams", &[("kind", "hold")]), handled)
     };
-    let streams = stream(&caller).await;
+    let streams = open_stream(&caller).await;
     assert_eq!(open().await, (1.0, 0.0));
     drop(streams);
     until("it is over", async || {
@@ -109,21 +120,21 @@ async fn a_lease_stream_is_counted_until_it_ends() {
 
 #[tokio::test]
 async fn a_store_that_is_away_is_seen() {
-    let site = Deployment::start(1).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start(1).await;
+    let broker = &fixture.brokers[0];
     let is_up = async || scrape(broker).await.sum("leasehold_store_up", &[]);
     until("it serves", async || (is_up().await == 1.0).then_some(())).await;
     let before = scrape(broker)
         .await
         .sum("leasehold_store_failovers_total", &[]);
     assert_eq!(before, 0.0);
-    let mut site = site;
-    site.redis.kill().await;
-    let broker = &site.brokers[0];
+    let mut fixture = fixture;
+    fixture.redis.kill().await;
+    let broker = &fixture.brokers[0];
     let is_up = async || scrape(broker).await.sum("leasehold_store_up", &[]);
     until("it is away", async || (is_up().await == 0.0).then_some(())).await;
-    site.redis.restart().await;
-    let broker = &site.brokers[0];
+    fixture.redis.restart().await;
+    let broker = &fixture.brokers[0];
     until("another process is there", async || {
         let seen = scrape(broker).await;
         let failovers = seen.sum("leasehold_store_failovers_total", &[]);
@@ -134,16 +145,16 @@ async fn a_store_that_is_away_is_seen() {
 
 #[tokio::test]
 async fn a_scraper_shows_who_it_is() {
-    let site = Guarded::start(EVERYTHING, &[("scraper", TOKEN)]).await;
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("scraper", TOKEN)]).await;
     for (token, status) in [(None, 401), (Some("wrong"), 401), (Some(TOKEN), 200)] {
-        let wire = TcpStream::connect(site.broker.admin())
+        let wire = TcpStream::connect(fixture.broker.admin())
             .await
             .expect("it listens");
-        let (answered, text) = ask(wire, token).await;
+        let (answered, text) = request_metrics(wire, token).await;
         assert_eq!(answered, status, "{token:?}: {text}");
         assert_eq!(text.contains("leasehold_"), status == 200);
     }
-    let mut on_api = TcpStream::connect(site.broker.addr())
+    let mut on_api = TcpStream::connect(fixture.broker.addr())
         .await
         .expect("it listens");
     let request = b"GET /metrics HTTP/1.1\r\nhost: scraper\r\n\r\n";
@@ -158,7 +169,7 @@ async fn a_scraper_shows_who_it_is() {
 
 #[tokio::test]
 async fn nothing_is_counted_where_that_is_switched_off() {
-    let mut options = BrokerOptions::on("memory".to_owned());
+    let mut options = BrokerOptions::for_store("memory".to_owned());
     options
         .env
         .push(("LEASEHOLD__METRICS__ENABLED".to_owned(), "false".to_owned()));
@@ -167,7 +178,8 @@ async fn nothing_is_counted_where_that_is_switched_off() {
     assert_eq!((status, body.as_str()), (404, ""));
 }
 
-/// One lock, by an owner of its own with a label, in one of a hundred namespaces.
+/// Returns a request for a new lock, with a new owner and a new label, in one of 100 namespaces of
+/// the round.
 fn one_of(round: usize, number: usize) -> AcquireRequest {
     let name = format!("space-{round}-{}:lock-{round}-{number}", number % 100);
     let label = ("label-name".to_owned(), format!("value-{round}-{number}"));
@@ -177,32 +189,37 @@ fn one_of(round: usize, number: usize) -> AcquireRequest {
             reason: format!("because-{round}-{number}"),
             labels: [label].into(),
         }),
-        ..acquire(&name, TTL)
+        ..acquire_request(&name, TTL)
     }
 }
 
 #[tokio::test]
 async fn locks_callers_and_namespaces_add_no_series() {
-    let site = Deployment::start(1).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start(1).await;
+    let broker = &fixture.brokers[0];
     let caller = Caller::new(broker.addr(), broker.admin(), None);
-    let locks = count(10_000, 1_000);
-    let mut secrets = Vec::new();
-    let mut series = Vec::new();
-    let begun = boottime();
+    let locks = scaled_count(10_000, 1_000);
+    let (mut secrets, mut series) = (Vec::new(), Vec::new());
+    let mut held = VecDeque::new();
+    let started_at = boottime();
     for round in 0..2 {
         for number in 0..locks {
-            let lease = taken(&caller, one_of(round, number)).await.expect("free");
-            if number % 2 == 0 {
-                given_back(&caller, &lease).await.expect("held");
-            }
+            let lease = send_acquire(&caller, one_of(round, number))
+                .await
+                .expect("free");
             if number % 100 == 0 {
-                secrets.extend([lease.lease_id, lease.lease_token]);
+                secrets.extend([lease.lease_id.clone(), lease.lease_token.clone()]);
+            }
+            held.push_back(lease);
+            // A lease in each namespace is held. An expiry would add a series, so none lives long.
+            if held.len() > 100 {
+                let oldest = held.pop_front().expect("more than 100");
+                send_release(&caller, &oldest).await.expect("held");
             }
         }
         let seen = scrape(broker).await;
-        assert!(seen.values("namespace").len() <= NAMESPACES_MOST);
-        assert!(seen.values("namespace").contains("other"));
+        assert!(seen.label_values("namespace").len() <= NAMESPACES_MOST);
+        assert!(seen.label_values("namespace").contains("other"));
         series.push(seen.samples.len());
         let names = ["lock-", "owner-", "because-", "label-name", "value-"];
         for secret in names.into_iter().chain(secrets.iter().map(String::as_str)) {
@@ -219,12 +236,12 @@ async fn locks_callers_and_namespaces_add_no_series() {
     assert_eq!(granted, f64::from(all), "all are counted");
     seen.samples
         .retain(|sample| sample.labels.contains_key("namespace"));
-    figures(&format!(
+    print_figures(&format!(
         "metrics: {locks} locks and 100 namespaces, twice: {} series, {} of them by namespace, {} KiB, {} ms",
         series[1],
         seen.samples.len(),
         seen.text.len() / 1024,
-        (boottime() - begun).as_millis(),
+        (boottime() - started_at).as_millis(),
     ));
 }
 
@@ -236,14 +253,16 @@ async fn namespaces_of_the_policy_are_counted_by_name() {
         verbs = ["list"]
         namespaces = ["orders", "bills*"]
     "#;
-    let rules = format!("{EVERYTHING}{rule}");
-    let site = Guarded::start(&rules, &[("scraper", TOKEN)]).await;
-    let caller = site.caller(TOKEN);
+    let rules = format!("{ALLOW_ALL_POLICY}{rule}");
+    let fixture = AccessControlFixture::start(&rules, &[("scraper", TOKEN)]).await;
+    let caller = fixture.caller(TOKEN);
     let names = (0..NAMESPACES_MOST).map(|number| format!("space-{number}:a"));
     for name in names.chain(["bills:a".to_owned(), "orders:a".to_owned()]) {
-        taken(&caller, acquire(&name, TTL)).await.expect("free");
+        send_acquire(&caller, acquire_request(&name, TTL))
+            .await
+            .expect("free");
     }
-    let seen = scrape_at(site.broker.admin(), Some(TOKEN)).await;
+    let seen = scrape_at(fixture.broker.admin(), Some(TOKEN)).await;
     let granted = |namespace| {
         let labels = [("namespace", namespace), ("outcome", "granted")];
         seen.sum("leasehold_acquires_total", &labels)

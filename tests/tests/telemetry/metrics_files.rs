@@ -1,15 +1,17 @@
-//! The dashboard and the alerts: every metric that they name is one, every alert has its runbook and its
-//! tests, and promtool finds nothing wrong.
+//! The dashboard and the alerts: they use existing metrics, every alert has a runbook and tests,
+//! and promtool accepts the rules.
 
 use std::{collections::BTreeSet, process::Command};
 
-use leasehold_tests::promised::{file, names_in, promised, text};
+use leasehold_tests::telemetry::documented_metrics::{
+    documented_metrics, metric_names_in, read_repository_file, repository_path,
+};
 use serde_json::Value;
 
 const RULES: &str = "deploy/prometheus/rules.yaml";
 const TESTS: &str = "deploy/prometheus/rules.test.yaml";
 const DASHBOARD: &str = "deploy/grafana/leasehold.json";
-/// Metrics that are not the broker's: Prometheus' own, and one of the exporter of Redis.
+/// Metrics of Prometheus and of the Redis exporter.
 const OTHERS: [&str; 2] = ["up", "redis_evicted_keys_total"];
 const ROWS: [&str; 5] = [
     "Is it safe?",
@@ -19,9 +21,9 @@ const ROWS: [&str; 5] = [
     "Replicas",
 ];
 
-/// Whether the page promises a series of that name.
+/// Returns true if the documentation lists a series of that name.
 fn is_promised(series: &str) -> bool {
-    let promised = promised();
+    let promised = documented_metrics();
     let is_of = |end: &str, kind: &str| {
         let family = series.strip_suffix(end);
         let family = family.and_then(|family| promised.get(family));
@@ -35,7 +37,7 @@ fn is_promised(series: &str) -> bool {
 }
 
 fn strange<'a>(queries: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
-    let names = queries.into_iter().flat_map(names_in);
+    let names = queries.into_iter().flat_map(metric_names_in);
     let is_strange = |name: &String| !OTHERS.contains(&name.as_str()) && !is_promised(name);
     names.filter(is_strange).collect()
 }
@@ -43,17 +45,20 @@ fn strange<'a>(queries: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
 fn promtool(verb: &str, path: &str) {
     let run = Command::new("promtool")
         .args([verb, "rules"])
-        .arg(file(path))
+        .arg(repository_path(path))
         .output();
     let run = run.expect("promtool is there: make setup installs it");
-    let said = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
-    assert!(run.status.success(), "promtool {verb} rules {path}: {said}");
-    assert!(said.contains("SUCCESS"), "{said}");
+    let output = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
+    assert!(
+        run.status.success(),
+        "promtool {verb} rules {path}: {output}"
+    );
+    assert!(output.contains("SUCCESS"), "{output}");
 }
 
-/// Each alert with what stands below it.
+/// Returns the name of each alert and the text of its rule.
 fn alerts() -> Vec<(String, String)> {
-    let rules = text(RULES);
+    let rules = read_repository_file(RULES);
     let alerts = rules.split("      - alert: ").skip(1).map(|alert| {
         let (name, rest) = alert.split_once('\n').expect("a rule");
         (name.to_owned(), rest.to_owned())
@@ -69,20 +74,23 @@ fn promtool_finds_nothing_wrong() {
 
 #[test]
 fn every_metric_of_the_alerts_is_one() {
-    let rules = text(RULES);
-    // Comments and sentences name none.
+    let rules = read_repository_file(RULES);
+    // Summaries are sentences, and name no metrics.
     let of_rules = rules.lines().filter(|line| !line.contains("summary:"));
     let of_rules: Vec<_> = of_rules.collect();
     assert_eq!(strange(of_rules), BTreeSet::new());
-    let named = names_in(&rules);
+    let named = metric_names_in(&rules);
     assert!(named.len() >= 12, "{named:?}");
-    assert_eq!(strange(text(TESTS).lines()), BTreeSet::new());
+    assert_eq!(
+        strange(read_repository_file(TESTS).lines()),
+        BTreeSet::new()
+    );
 }
 
 #[test]
 fn every_alert_has_a_runbook_and_tests() {
-    let page = text("docs/operating.md");
-    let tests = text(TESTS);
+    let page = read_repository_file("docs/operating.md");
+    let tests = read_repository_file(TESTS);
     let alerts = alerts();
     assert!(alerts.len() >= 12, "{alerts:?}");
     for (name, rule) in alerts {
@@ -130,7 +138,7 @@ fn queries(value: &Value, found: &mut Vec<String>) {
 
 #[test]
 fn the_dashboard_asks_five_questions_of_metrics_that_are_there() {
-    let dashboard: Value = serde_json::from_str(&text(DASHBOARD)).expect("JSON");
+    let dashboard: Value = serde_json::from_str(&read_repository_file(DASHBOARD)).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     let rows = panels.iter().filter(|panel| panel["type"] == "row");
     let rows: Vec<_> = rows.filter_map(|row| row["title"].as_str()).collect();
@@ -151,7 +159,10 @@ fn the_dashboard_asks_five_questions_of_metrics_that_are_there() {
     queries(&dashboard, &mut found);
     assert!(found.len() > 30, "{found:?}");
     assert_eq!(strange(found.iter().map(String::as_str)), BTreeSet::new());
-    let named: BTreeSet<_> = found.iter().flat_map(|query| names_in(query)).collect();
+    let named: BTreeSet<_> = found
+        .iter()
+        .flat_map(|query| metric_names_in(query))
+        .collect();
     assert!(named.len() >= 25, "{named:?}");
     for panel in panels.iter().filter(|panel| panel["type"] != "row") {
         let targets = panel["targets"].as_array().expect("targets");
@@ -162,7 +173,7 @@ fn the_dashboard_asks_five_questions_of_metrics_that_are_there() {
 #[test]
 fn names_of_metrics_are_found() {
     let query = r#"histogram_quantile(0.5, sum by (le) (rate(leasehold_x_bucket{job="leasehold"}[5m]))) / up"#;
-    let names = names_in(query);
+    let names = metric_names_in(query);
     assert_eq!(
         names,
         ["leasehold_x_bucket", "up"].map(str::to_owned).into()

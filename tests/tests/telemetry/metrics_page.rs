@@ -1,5 +1,5 @@
-//! docs/metrics.md and `/metrics` name the same, with the same types, labels and units, after traffic of every
-//! kind.
+//! Compares docs/metrics.md with `/metrics` after traffic of every kind: names, types, labels and
+//! units must agree.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,13 +8,22 @@ use leasehold_proto::v1::{
     WatchLocksRequest, hold_request::Message as Ask,
 };
 use leasehold_tests::{
-    broker_tls::{BrokerTls, handshake},
-    callers::Caller,
-    certificates::client_config,
-    deployment::Deployment,
-    guarded::{EVERYTHING, Guarded, acquire, given_back, next, renewed, send, stream, taken},
-    promised::promised,
-    scrape::{Scrape, ask, scrape_at},
+    access::{
+        files_and_callers::Caller,
+        fixture::{
+            ALLOW_ALL_POLICY, AccessControlFixture, acquire_request, next_message, open_stream,
+            send_acquire, send_message, send_release, send_renew,
+        },
+    },
+    broker::{
+        deployment::Deployment,
+        tls::{BrokerTls, handshake},
+    },
+    net::certificates::client_config,
+    telemetry::{
+        documented_metrics::documented_metrics,
+        scrape::{Scrape, request_metrics, scrape_at},
+    },
     until::until,
 };
 use tokio::{net::TcpStream, task::JoinSet};
@@ -26,34 +35,36 @@ const TOKEN: &str = "the scraper's, 51c0ffee";
 fn waits(name: &str, wait: Duration) -> AcquireRequest {
     AcquireRequest {
         wait_timeout: wait.try_into().ok(),
-        ..acquire(name, TTL)
+        ..acquire_request(name, TTL)
     }
 }
 
-/// Everything that a broker counts happens once at least.
-async fn traffic(site: &Guarded) {
-    let caller = site.caller(TOKEN);
-    let lease = taken(&caller, acquire("a", TTL)).await.expect("free");
-    renewed(&caller, &lease).await.expect("held");
-    let held = taken(&caller, acquire("a", TTL)).await;
+/// Causes every event that a broker counts, at least once.
+async fn traffic(fixture: &AccessControlFixture) {
+    let caller = fixture.caller(TOKEN);
+    let lease = send_acquire(&caller, acquire_request("a", TTL))
+        .await
+        .expect("free");
+    send_renew(&caller, &lease).await.expect("held");
+    let held = send_acquire(&caller, acquire_request("a", TTL)).await;
     assert_eq!(held.expect_err("held").code(), Code::Aborted);
-    let late = taken(&caller, waits("a", Duration::from_millis(20))).await;
+    let late = send_acquire(&caller, waits("a", Duration::from_millis(20))).await;
     assert_eq!(late.expect_err("held").code(), Code::Aborted);
     let mut waiters = JoinSet::new();
     let waiter = caller.clone();
-    waiters.spawn(async move { taken(&waiter, waits("a", TTL)).await });
-    until("somebody waits", async || {
-        let seen = scrape_at(site.broker.admin(), Some(TOKEN)).await;
+    waiters.spawn(async move { send_acquire(&waiter, waits("a", TTL)).await });
+    until("a caller waits", async || {
+        let seen = scrape_at(fixture.broker.admin(), Some(TOKEN)).await;
         (seen.sum("leasehold_waiters", &[]) == 1.0).then_some(())
     })
     .await;
     checked(&caller, &lease).await;
-    given_back(&caller, &lease).await.expect("held");
+    send_release(&caller, &lease).await.expect("held");
     let next_lease = waiters.join_next().await.expect("one waits");
     let next_lease = next_lease.expect("no panic").expect("handed on");
-    given_back(&caller, &next_lease).await.expect("held");
+    send_release(&caller, &next_lease).await.expect("held");
     on_a_stream(&caller).await;
-    refused(site, &caller).await;
+    refused(fixture, &caller).await;
 }
 
 async fn checked(caller: &Caller, lease: &Lease) {
@@ -79,51 +90,53 @@ async fn checked(caller: &Caller, lease: &Lease) {
     assert_eq!(stale.expect_err("stale").code(), Code::Aborted);
 }
 
-/// A lease with a heartbeat, and a watch.
+/// Acquires a lease on a stream, sends a heartbeat, and opens a watch.
 async fn on_a_stream(caller: &Caller) {
-    let (asks, mut told) = stream(caller).await;
+    let (requests, mut responses) = open_stream(caller).await;
     let ask = HoldAcquire {
         call_id: 1,
-        request: Some(acquire("b", TTL)),
+        request: Some(acquire_request("b", TTL)),
         attach_number: 1,
         ..HoldAcquire::default()
     };
-    send(&asks, Ask::Acquire(ask)).await;
-    next(&mut told).await;
-    send(&asks, Ask::Heartbeat(Heartbeat { sequence: 1 })).await;
-    next(&mut told).await;
-    let mut looks = caller.looks.clone();
+    send_message(&requests, Ask::Acquire(ask)).await;
+    next_message(&mut responses).await;
+    send_message(&requests, Ask::Heartbeat(Heartbeat { sequence: 1 })).await;
+    next_message(&mut responses).await;
+    let mut looks = caller.inspection.clone();
     let watch = looks.watch_locks(WatchLocksRequest::default());
     drop(watch.await.expect("a watch"));
 }
 
-/// What is not let in.
-async fn refused(site: &Guarded, caller: &Caller) {
-    let stranger = taken(&site.caller("wrong"), acquire("a", TTL)).await;
+/// Causes rejections of credentials, arguments, quotas and connections, and an error of the store.
+async fn refused(fixture: &AccessControlFixture, caller: &Caller) {
+    let stranger = send_acquire(&fixture.caller("wrong"), acquire_request("a", TTL)).await;
     assert_eq!(stranger.expect_err("wrong").code(), Code::Unauthenticated);
-    let unnamed = taken(caller, acquire("", TTL)).await;
+    let unnamed = send_acquire(caller, acquire_request("", TTL)).await;
     assert_eq!(unnamed.expect_err("no name").code(), Code::InvalidArgument);
-    // b is held, c takes the second place.
-    let second = taken(caller, acquire("c", TTL)).await.expect("free");
-    let much = taken(caller, acquire("d", TTL)).await;
+    // `b` is held, and `c` uses the second lock of the quota.
+    let second = send_acquire(caller, acquire_request("c", TTL))
+        .await
+        .expect("free");
+    let much = send_acquire(caller, acquire_request("d", TTL)).await;
     assert_eq!(
         much.expect_err("two at most").code(),
         Code::ResourceExhausted
     );
     let many: Vec<_> = (0..40)
-        .map(|_| TcpStream::connect(site.broker.addr()))
+        .map(|_| TcpStream::connect(fixture.broker.addr()))
         .collect();
     let _many = futures::future::join_all(many).await;
     until("a connection is refused", async || {
-        let seen = scrape_at(site.broker.admin(), Some(TOKEN)).await;
+        let seen = scrape_at(fixture.broker.admin(), Some(TOKEN)).await;
         let refused = seen.sum("leasehold_connections_refused_total", &[]);
         (refused > 0.0).then_some(())
     })
     .await;
-    site.redis.process().pause().await;
-    let away = given_back(caller, &second).await;
+    fixture.redis.process().pause().await;
+    let away = send_release(caller, &second).await;
     assert_eq!(away.expect_err("no answer").code(), Code::Unavailable);
-    site.redis.process().resume();
+    fixture.redis.process().resume();
 }
 
 #[tokio::test]
@@ -132,17 +145,18 @@ async fn the_page_lists_what_a_broker_shows() {
         ("QUOTAS__LOCKS_PER_CALLER", "2"),
         ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", "30"),
     ];
-    let site = Guarded::start_with(EVERYTHING, &[("scraper", TOKEN)], &settings).await;
-    traffic(&site).await;
+    let fixture =
+        AccessControlFixture::start_with(ALLOW_ALL_POLICY, &[("scraper", TOKEN)], &settings).await;
+    traffic(&fixture).await;
     let tls = BrokerTls::create(false);
-    let encrypted = Deployment::of(tls.options(String::new())).await;
+    let encrypted = Deployment::start_single(tls.options(String::new())).await;
     let config = client_config(&tls.authority, None);
     let wire = handshake(encrypted.brokers[0].admin(), config).await;
-    let (status, answer) = ask(wire.expect("trusted"), None).await;
+    let (status, answer) = request_metrics(wire.expect("trusted"), None).await;
     assert_eq!(status, 200, "{answer}");
     let (one, other) = (
-        scrape_at(site.broker.admin(), Some(TOKEN)).await,
-        Scrape::of(&answer),
+        scrape_at(fixture.broker.admin(), Some(TOKEN)).await,
+        Scrape::parse(&answer),
     );
     let ends = other.sum("leasehold_tls_cert_expiry_timestamp_seconds", &[]);
     let left = ends
@@ -161,7 +175,7 @@ async fn the_page_lists_what_a_broker_shows() {
             assert_eq!(known.0, labels, "{family}");
         }
     }
-    let promised = promised();
+    let promised = documented_metrics();
     let strange: Vec<_> = shown
         .keys()
         .filter(|name| !promised.contains_key(*name))
@@ -177,7 +191,7 @@ async fn the_page_lists_what_a_broker_shows() {
         assert_eq!(promised.labels, labels, "labels of {name}");
         assert_eq!(promised.kind, seen.types[&name], "type of {name}");
         assert!(
-            promised.is_explained && seen.helped.contains(&name),
+            promised.has_description && seen.families_with_help.contains(&name),
             "{name}"
         );
         if let Some(unit) = seen.units.get(&name) {

@@ -1,23 +1,24 @@
-//! When there are no spans, when nobody takes them, and when the broker ends.
+//! Traces that are disabled, traces without a working collector, and the export of traces at
+//! shutdown.
 
 use std::{fs, time::Duration};
 
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    collector::Collector,
-    port::free_port,
-    redis_server::RedisServer,
-    scale::{count, figures},
-    traced::{Parent, ask, takes},
+    broker::process::{BrokerOptions, BrokerProcess},
+    client::traced_calls::{ParentSpan, acquire_lease, request_with_wait},
+    process::ports::free_port,
+    redis::server::RedisServer,
+    scale::{print_figures, scaled_count},
+    telemetry::collector::Collector,
     until::until,
 };
 use tokio::{net::TcpListener, time::Instant};
 
-/// As /proc shows it: 15 characters.
+/// Name of the export thread, as /proc truncates it to 15 characters.
 const EXPORTS: &str = "OpenTelemetry.T";
-const WARNING: &str = "the collector does not take spans";
+const WARNING: &str = "trace export failed";
 
-/// The names of its threads.
+/// Returns the names of the broker's threads.
 fn threads(broker: &BrokerProcess) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", broker.process().pid()));
     let tasks = tasks.expect("it runs").filter_map(Result::ok);
@@ -29,15 +30,15 @@ fn exports(broker: &BrokerProcess) -> bool {
     threads(broker).iter().any(|name| name == EXPORTS)
 }
 
-/// Calls that a caller traces; how long they took together.
+/// Makes calls that their caller traces, and returns their total duration.
 async fn calls(broker: &BrokerProcess, count: usize) -> Duration {
-    let began = Instant::now();
+    let started_at = Instant::now();
     for _ in 0..count {
-        let parent = Parent::new();
-        let request = parent.calls(ask(&parent.trace, 0));
-        takes(broker, request).await.expect("it is free");
+        let parent = ParentSpan::new();
+        let request = parent.request(request_with_wait(&parent.trace, 0));
+        acquire_lease(broker, request).await.expect("it is free");
     }
-    began.elapsed()
+    started_at.elapsed()
 }
 
 async fn start(options: &BrokerOptions) -> BrokerProcess {
@@ -46,17 +47,17 @@ async fn start(options: &BrokerOptions) -> BrokerProcess {
 }
 
 #[tokio::test]
-async fn it_is_off_until_an_endpoint_is_set() {
+async fn traces_are_off_until_an_endpoint_is_set() {
     let (collector, redis) = (Collector::start().await, RedisServer::start().await);
-    let mut broker = start(&BrokerOptions::on(redis.url())).await;
+    let mut broker = start(&BrokerOptions::for_store(redis.url())).await;
     calls(&broker, 3).await;
     assert!(!exports(&broker), "{:?}", threads(&broker));
     broker.terminate();
-    assert_eq!(broker.ended().await, Some(0));
-    // The same with one: what is looked for can be found.
+    assert_eq!(broker.wait_for_exit().await, Some(0));
+    // Control: the export thread of a broker with an endpoint is found.
     let traced = BrokerProcess::start(&collector.options(redis.url(), "1")).await;
     calls(&traced, 1).await;
-    // A thread names itself once it runs.
+    // A thread sets its name once it runs.
     until("a thread that exports", async || {
         exports(&traced).then_some(())
     })
@@ -73,19 +74,22 @@ async fn a_share_of_nothing_and_disabled_libraries_send_nothing() {
     nothing.init_store().await;
     for options in [nothing, disabled] {
         let mut broker = BrokerProcess::start(&options).await;
-        let request = Parent::new().calls(ask("a", 0));
-        let _ = takes(&broker, request).await;
+        let request = ParentSpan::new().request(request_with_wait("a", 0));
+        let _ = acquire_lease(&broker, request).await;
         assert!(!exports(&broker), "{:?}", threads(&broker));
         broker.terminate();
-        assert_eq!(broker.ended().await, Some(0));
+        assert_eq!(broker.wait_for_exit().await, Some(0));
     }
-    assert_eq!((collector.connections(), collector.seen().len()), (0, 0));
+    assert_eq!(
+        (collector.connections(), collector.received().len()),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
 async fn the_library_s_own_variable_names_the_collector_too() {
     let (collector, redis) = (Collector::start().await, RedisServer::start().await);
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     for (key, value) in [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
         ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
@@ -101,22 +105,22 @@ async fn the_library_s_own_variable_names_the_collector_too() {
 async fn the_last_spans_are_sent_before_the_end() {
     let (collector, redis) = (Collector::start().await, RedisServer::start().await);
     let mut options = collector.options(redis.url(), "1");
-    // Not before it ends.
+    // The broker exports nothing before it ends.
     let late = ("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "600000".to_owned());
     options.env.push(late);
     let mut broker = start(&options).await;
     calls(&broker, 20).await;
-    assert_eq!(collector.seen().len(), 0);
+    assert_eq!(collector.received().len(), 0);
     broker.terminate();
-    assert_eq!(broker.ended().await, Some(0));
-    let seen = collector.seen();
+    assert_eq!(broker.wait_for_exit().await, Some(0));
+    let seen = collector.received();
     assert_eq!(seen.iter().filter(|span| span.is_server).count(), 20);
 }
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_costs_a_warning() {
     let redis = RedisServer::start().await;
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     for (key, value) in [
         (
             "LEASEHOLD__TRACING__OTLP_ENDPOINT",
@@ -133,26 +137,26 @@ async fn a_collector_that_is_not_there_costs_a_warning() {
         broker.log().contains(WARNING).then_some(())
     })
     .await;
-    // Batches by the dozen fail from here on.
-    calls(&broker, count(2_000, 200)).await;
+    // Dozens of batches fail from here on.
+    calls(&broker, scaled_count(2_000, 200)).await;
     broker.terminate();
-    let began = Instant::now();
-    assert_eq!(broker.ended().await, Some(0));
+    let started_at = Instant::now();
+    assert_eq!(broker.wait_for_exit().await, Some(0));
     assert!(
-        began.elapsed() < Duration::from_secs(5),
+        started_at.elapsed() < Duration::from_secs(5),
         "{:?}",
-        began.elapsed()
+        started_at.elapsed()
     );
     let log = broker.log();
     assert_eq!(log.matches(WARNING).count(), 1, "{log}");
 }
 
 #[tokio::test]
-async fn a_collector_that_does_not_answer_holds_nobody_up() {
+async fn a_collector_without_replies_delays_no_call() {
     let redis = RedisServer::start().await;
-    // Connections are made, and nobody takes them.
+    // Connections are established, but not accepted.
     let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     let addr = mute.local_addr().expect("a bound address");
     for (key, value) in [
         (
@@ -166,12 +170,12 @@ async fn a_collector_that_does_not_answer_holds_nobody_up() {
         options.env.push((key.to_owned(), value));
     }
     let mut broker = start(&options).await;
-    let took = calls(&broker, count(3_000, 300)).await;
+    let took = calls(&broker, scaled_count(3_000, 300)).await;
     broker.terminate();
-    let began = Instant::now();
-    assert_eq!(broker.ended().await, Some(0));
-    let ended = began.elapsed();
-    figures(&format!(
+    let started_at = Instant::now();
+    assert_eq!(broker.wait_for_exit().await, Some(0));
+    let ended = started_at.elapsed();
+    print_figures(&format!(
         "traces: mute collector calls={took:?} end={ended:?}"
     ));
     assert!(ended < Duration::from_secs(5), "{ended:?}");

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use leasehold::{Client, Guard};
 use leasehold_tests::{
-    broker_process::KEY_PREFIX,
-    collector::{Collector, Seen},
-    deployment::Deployment,
-    operator::{force, unsafely},
-    redis_server::RedisServer,
-    scale::{duration, figures},
+    broker::{deployment::Deployment, process::KEY_PREFIX},
+    client::operator::{force_release, unsafe_force_release_request},
+    redis::server::RedisServer,
+    scale::{print_figures, scaled_duration},
+    telemetry::collector::{Collector, ReceivedSpan},
 };
 use opentelemetry::{
     Context, global,
@@ -40,27 +39,28 @@ impl Site {
         }
     }
 
-    /// Takes a lock in a span of the program; the guard, the program's span, and the broker's.
-    async fn takes(&self, lock: &str) -> (Guard, SpanContext, Seen) {
+    /// Acquires a lock in a span of the program. Returns the guard, the program's span, and the
+    /// broker's span.
+    async fn takes(&self, lock: &str) -> (Guard, SpanContext, ReceivedSpan) {
         self.takes_for(lock, TTL).await
     }
 
-    async fn takes_for(&self, lock: &str, ttl: Duration) -> (Guard, SpanContext, Seen) {
+    async fn takes_for(&self, lock: &str, ttl: Duration) -> (Guard, SpanContext, ReceivedSpan) {
         let tracer = SdkTracerProvider::builder().build().tracer("test");
         let call = Context::new().with_span(tracer.start("a call"));
         let span = call.span().span_context().clone();
         let taken = self.client.lock(lock).ttl(ttl).acquire();
         let guard = taken.with_context(call).await.expect("it is free");
         let trace = span.trace_id().to_string();
-        let is_it = |seen: &Seen| seen.trace == trace && seen.name == ACQUIRE;
+        let is_it = |seen: &ReceivedSpan| seen.trace == trace && seen.name == ACQUIRE;
         let seen = self.collector.span("the call", is_it).await;
         (guard, span, seen)
     }
 
-    /// An event that leads back to that call.
-    async fn event(&self, name: &str, of: &Seen) -> Seen {
+    /// Waits for an event with a link to that call.
+    async fn event(&self, name: &str, of: &ReceivedSpan) -> ReceivedSpan {
         let back = of.ids();
-        let is_it = |seen: &Seen| seen.name == name && seen.links.contains(&back);
+        let is_it = |seen: &ReceivedSpan| seen.name == name && seen.links.contains(&back);
         self.collector.span(name, is_it).await
     }
 }
@@ -73,9 +73,9 @@ async fn connect(deployment: &Deployment, broker: usize) -> Client {
 
 #[tokio::test]
 async fn each_call_is_a_part_of_its_caller_s_span_and_none_is_as_long_as_the_lease() {
-    let site = Site::start().await;
-    let began = tokio::time::Instant::now();
-    let (guard, span, seen) = site.takes("a").await;
+    let fixture = Site::start().await;
+    let started_at = tokio::time::Instant::now();
+    let (guard, span, seen) = fixture.takes("a").await;
     assert_eq!(seen.parent, span.span_id().to_string());
     assert!(seen.is_server);
     for (key, value) in [
@@ -84,29 +84,29 @@ async fn each_call_is_a_part_of_its_caller_s_span_and_none_is_as_long_as_the_lea
         ("rpc.response.status_code", "OK"),
         ("leasehold.lease_id", guard.lease_id()),
     ] {
-        assert_eq!(seen.tells(key), value, "{key}");
+        assert_eq!(seen.attribute(key), value, "{key}");
     }
-    let script = |span: &Seen| span.name == "redis acquire" && span.is_part_of(&seen);
-    let script = site.collector.span("its script", script).await;
+    let script = |span: &ReceivedSpan| span.name == "redis acquire" && span.is_child_of(&seen);
+    let script = fixture.collector.span("its script", script).await;
     assert!(script.is_within(&seen));
-    site.event("lease.granted", &seen).await;
-    // Some lives of the lease.
-    tokio::time::sleep(duration(TTL * 30, TTL * 3)).await;
+    fixture.event("lease.granted", &seen).await;
+    // Several TTLs of the lease.
+    tokio::time::sleep(scaled_duration(TTL * 30, TTL * 3)).await;
     assert!(guard.is_valid());
     guard.release().await.expect("it was held");
-    let held = began.elapsed();
-    let released = site.event("lease.release", &seen).await;
+    let held = started_at.elapsed();
+    let released = fixture.event("lease.release", &seen).await;
     assert_ne!(released.trace, seen.trace);
-    let script = |span: &Seen| span.name == "redis release" && span.is_part_of(&released);
-    site.collector.span("its script", script).await;
-    let all = site.collector.seen();
-    let longest = all.iter().map(Seen::duration).max().expect("spans");
-    figures(&format!(
+    let script = |span: &ReceivedSpan| span.name == "redis release" && span.is_child_of(&released);
+    fixture.collector.span("its script", script).await;
+    let all = fixture.collector.received();
+    let longest = all.iter().map(ReceivedSpan::duration).max().expect("spans");
+    print_figures(&format!(
         "traces: {} spans, longest {longest:?}, held {held:?}",
         all.len()
     ));
     assert!(longest < TTL, "{all:#?}");
-    // Renewals are many, and none of them is told.
+    // Renewals are frequent, and have no spans.
     assert!(
         all.iter().all(|span| span.name != "redis renew"),
         "{all:#?}"
@@ -114,44 +114,44 @@ async fn each_call_is_a_part_of_its_caller_s_span_and_none_is_as_long_as_the_lea
 }
 
 #[tokio::test]
-async fn a_loss_leads_back_to_the_call_by_which_the_lease_came() {
-    let site = Site::start().await;
-    let (guard, _, seen) = site.takes("a").await;
-    let admin = site.deployment.brokers[0].admin();
-    let taken = force(admin, unsafely("a", guard.lease_id())).await;
+async fn a_loss_links_to_the_call_that_acquired_the_lease() {
+    let fixture = Site::start().await;
+    let (guard, _, seen) = fixture.takes("a").await;
+    let admin = fixture.deployment.brokers[0].admin();
+    let taken = force_release(admin, unsafe_force_release_request("a", guard.lease_id())).await;
     taken.expect("an operator may");
     guard.lost().await;
-    let lost = site.event("lease.lost", &seen).await;
-    assert_eq!(lost.tells("leasehold.reason"), "revoked");
-    assert_eq!(lost.tells("leasehold.lock"), "a");
-    assert_eq!(lost.tells("leasehold.lease_id"), guard.lease_id());
+    let lost = fixture.event("lease.lost", &seen).await;
+    assert_eq!(lost.attribute("leasehold.reason"), "revoked");
+    assert_eq!(lost.attribute("leasehold.lock"), "a");
+    assert_eq!(lost.attribute("leasehold.lease_id"), guard.lease_id());
     assert!(lost.is_error);
 
-    let (guard, _, seen) = site.takes("b").await;
-    let mut redis = site.deployment.redis.connect().await;
+    let (guard, _, seen) = fixture.takes("b").await;
+    let mut redis = fixture.deployment.redis.connect().await;
     let deleted = redis
         .must(&["DEL", &format!("{KEY_PREFIX}{{default:b}}")])
         .await;
     assert_eq!(deleted.integer(), 1);
     guard.lost().await;
-    let lost = site.event("lease.lost", &seen).await;
-    assert_eq!(lost.tells("leasehold.reason"), "store_lost");
+    let lost = fixture.event("lease.lost", &seen).await;
+    assert_eq!(lost.attribute("leasehold.reason"), "store_lost");
 }
 
 #[tokio::test]
-async fn the_first_renewal_that_fails_is_told_and_no_other() {
-    let site = Site::start().await;
-    let (guard, _, seen) = site.takes_for("a", TTL * 4).await;
-    site.deployment.redis.process().pause().await;
-    // Until then renewals are tried again and again.
+async fn only_the_first_failed_renewal_is_recorded() {
+    let fixture = Site::start().await;
+    let (guard, _, seen) = fixture.takes_for("a", TTL * 4).await;
+    fixture.deployment.redis.process().pause().await;
+    // Renewals are retried until the lease is lost.
     guard.lost().await;
-    site.deployment.redis.process().resume();
-    let failed = site.event("lease.renewal_failed", &seen).await;
+    fixture.deployment.redis.process().resume();
+    let failed = fixture.event("lease.renewal_failed", &seen).await;
     assert!(failed.is_error);
-    // What was told before this has come, too.
-    let _guard = site.takes("b").await;
-    let failed = |span: &&Seen| span.name == "lease.renewal_failed";
-    let all = site.collector.seen();
+    // Spans that were sent before this span have arrived, too.
+    let _guard = fixture.takes("b").await;
+    let failed = |span: &&ReceivedSpan| span.name == "lease.renewal_failed";
+    let all = fixture.collector.received();
     assert_eq!(all.iter().filter(failed).count(), 1, "{all:#?}");
 }
 
@@ -166,7 +166,7 @@ async fn a_line_of_the_log_names_the_trace() {
     let deployment = Deployment::start_on(redis, &options, 1).await;
     let client = connect(&deployment, 0).await;
     let guard = client.lock("a").acquire().await.expect("it is free");
-    let of_acquire = |span: &Seen| span.name == ACQUIRE;
+    let of_acquire = |span: &ReceivedSpan| span.name == ACQUIRE;
     let span = collector.span("the call", of_acquire).await;
     let log = deployment.brokers[0].log();
     let lines = log

@@ -1,4 +1,4 @@
-//! `hold`: a lock until Ctrl-C.
+//! The command `hold`: holds a lock until a signal such as Ctrl-C.
 
 use std::time::Duration;
 
@@ -7,65 +7,67 @@ use leasehold_proto::text::plain;
 use tokio::time::timeout;
 
 use crate::{
-    args::{Format, Hold, Reach},
+    acquire::{AcquiredLock, acquire_lock},
+    args::{ConnectionArgs, Format, Hold},
     exit::{Failure, LOST},
-    json,
-    obtain::{Obtained, obtain},
+    json, output,
     run::Signals,
     settings::Settings,
-    show,
 };
 
-/// How long the answer to a release is waited for.
-const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for the response to a release.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(crate) async fn hold(args: Hold, reach: &Reach) -> Result<u8, Failure> {
-    let settings = Settings::read(reach)?;
+pub(crate) async fn hold(args: Hold, connection: &ConnectionArgs) -> Result<u8, Failure> {
+    let settings = Settings::read(connection)?;
     let mut signals = Signals::catch()?;
-    let obtained = obtain(&args.take, &settings, &mut signals, "hold").await?;
-    let Obtained { client, guard } = obtained;
-    let name = &args.take.name;
+    let acquired = acquire_lock(&args.lock, &settings, &mut signals, "hold").await?;
+    let AcquiredLock { client, guard } = acquired;
+    let name = &args.lock.name;
     let printed = match args.output.output {
-        Format::Json => show::print(&json::pretty(&json::Held {
+        Format::Json => output::print(&json::pretty(&json::HoldOutput {
             lease_id: guard.lease_id().to_owned(),
             namespace: settings.namespace.clone(),
             name: name.clone(),
             fencing_token: guard.fencing_token(),
-            ttl: show::exact(guard.ttl()),
+            ttl: output::format_exact(guard.ttl()),
             ttl_ms: json::millis(guard.ttl()),
         })),
-        Format::Text => show::print(&format!(
-            "holding {} with fencing token {}; Ctrl-C gives it back",
+        Format::Text => output::print(&format!(
+            "holding {} with fencing token {}; Ctrl-C releases it",
             plain(name),
             guard.fencing_token()
         )),
     };
-    let ended = match printed {
+    let result = match printed {
         Err(failure) => Err(failure),
         Ok(()) => tokio::select! {
-            why = guard.lost() => {
-                let why = plain(&why.to_string());
-                Err(Failure::new(LOST, format!("the lock {name:?} was lost: {why}")))
+            reason = guard.lost() => {
+                let reason = plain(&reason.to_string());
+                Err(Failure::new(LOST, format!("the lock {name:?} was lost: {reason}")))
             }
-            _ = signals.end() => Ok(0),
+            _ = signals.next_termination() => Ok(0),
         },
     };
-    let released = give_back(guard, name).await;
+    let released = release_guard(guard, name).await;
     client.shutdown().await;
-    ended.and_then(|code| released.map(|()| code))
+    result.and_then(|code| released.map(|()| code))
 }
 
-/// Gives a lock back, without waiting long for the answer.
-pub(crate) async fn give_back(guard: Guard, name: &str) -> Result<(), Failure> {
-    match timeout(RELEASE_LIMIT, guard.release()).await {
+/// Releases a lock, and waits at most [`RELEASE_TIMEOUT`] for the confirmation.
+pub(crate) async fn release_guard(guard: Guard, name: &str) -> Result<(), Failure> {
+    match timeout(RELEASE_TIMEOUT, guard.release()).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
-            let why = plain(&error.to_string());
-            Err(Failure::new(LOST, format!("giving back {name:?}: {why}")))
+            let message = plain(&error.to_string());
+            Err(Failure::new(
+                LOST,
+                format!("cannot release {name:?}: {message}"),
+            ))
         }
         Err(_) => {
-            show::say(&format!(
-                "no broker has confirmed that {name:?} is given back; it runs out by itself"
+            output::print_message(&format!(
+                "no broker has confirmed the release of {name:?}; its lease expires"
             ));
             Ok(())
         }

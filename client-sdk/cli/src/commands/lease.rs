@@ -1,4 +1,5 @@
-//! `acquire`, `renew` and `release`: the lease goes in and out as JSON, and nothing runs in between.
+//! The commands `acquire`, `renew` and `release`. They print and read a lease as JSON, and no
+//! process renews it in between.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,68 +17,79 @@ use tonic::Status;
 use uuid::Uuid;
 
 use crate::{
-    args::{Acquire, Format, Reach, Release, Renew, Take},
-    broker::{self, Broker, CALL_LIMIT},
+    acquire,
+    args::{Acquire, ConnectionArgs, Format, LockArgs, Release, Renew},
+    broker::{self, Broker, CALL_TIMEOUT},
     exit::{Failure, NOT_OBTAINED},
     json::{self, Lease},
-    obtain,
+    output,
     settings::Settings,
-    show,
 };
 
-/// The longest wait that a broker allows; a longer one is several of these.
+/// Longest wait that a broker allows. A longer wait is split.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
 
-pub(crate) async fn acquire(args: Acquire, reach: &Reach) -> Result<u8, Failure> {
-    let settings = Settings::read(reach)?;
+pub(crate) async fn acquire(args: Acquire, connection: &ConnectionArgs) -> Result<u8, Failure> {
+    let settings = Settings::read(connection)?;
     let broker = Broker::connect(&settings).await?;
-    let take = &args.take;
-    let until = match (take.no_wait, take.wait) {
+    let lock = &args.lock;
+    let deadline = match (lock.no_wait, lock.wait) {
         (true, _) => Some(Instant::now()),
         (false, wait) => wait.and_then(|wait| Instant::now().checked_add(wait)),
     };
     let lease = loop {
-        let left = until.map_or(WAIT_MAX, |until| {
-            until.saturating_duration_since(Instant::now())
+        let remaining = deadline.map_or(WAIT_MAX, |deadline| {
+            deadline.saturating_duration_since(Instant::now())
         });
         let sent = Instant::now();
-        match ask(&broker, take, &settings, left.min(WAIT_MAX)).await {
-            Ok(lease) => break fresh(&broker, lease, sent).await?,
+        match send_acquire(&broker, lock, &settings, remaining.min(WAIT_MAX)).await {
+            Ok(lease) => break renew_if_old(&broker, lease, sent).await?,
             Err(status) => {
-                if !timed_out(&status) || until.is_some_and(|until| Instant::now() >= until) {
-                    return Err(obtain::not_obtained(take, refused(&broker, take, &status)));
+                if !has_timed_out(&status)
+                    || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+                {
+                    return Err(acquire::with_contention_code(
+                        lock,
+                        acquire_failure(&broker, lock, &status),
+                    ));
                 }
             }
         }
     };
-    write(
+    write_lease(
         &json::pretty(&Lease::from(&lease)),
         args.lease_file.as_deref(),
     )?;
     Ok(0)
 }
 
-async fn ask(
+async fn send_acquire(
     broker: &Broker,
-    take: &Take,
+    lock: &LockArgs,
     settings: &Settings,
     wait: Duration,
 ) -> Result<pb::Lease, Status> {
-    let targets: Vec<_> = std::iter::once(&take.name).chain(&take.locks).collect();
-    let targets = targets.into_iter().map(|name| target(name, take, settings));
+    let targets: Vec<_> = std::iter::once(&lock.name).chain(&lock.locks).collect();
+    let targets = targets
+        .into_iter()
+        .map(|name| lock_target(name, lock, settings));
     let mut targets: Vec<_> = targets.collect();
     let time = |time: Option<Duration>| time.and_then(|time| time.try_into().ok());
     let owner = Some(Owner {
-        id: obtain::owner(take),
-        reason: take.reason.as_deref().map(obtain::cut).unwrap_or_default(),
-        labels: take.labels.iter().cloned().collect(),
+        id: acquire::owner_name(lock),
+        reason: lock
+            .reason
+            .as_deref()
+            .map(acquire::truncate_reason)
+            .unwrap_or_default(),
+        labels: lock.labels.iter().cloned().collect(),
     });
     let request_id = Uuid::new_v4().to_string();
     let mut locks = broker.locks();
-    let (ttl, wait_timeout) = (time(Some(take.ttl)), time(Some(wait)));
-    let (max_hold, lock_delay) = (time(take.max_hold), time(take.lock_delay));
+    let (ttl, wait_timeout) = (time(Some(lock.ttl)), time(Some(wait)));
+    let (max_hold, lock_delay) = (time(lock.max_hold), time(lock.lock_delay));
     if targets.len() > 1 {
-        let mut request = broker.lasting(AcquireAllRequest {
+        let mut request = broker.request_without_timeout(AcquireAllRequest {
             targets,
             owner,
             ttl,
@@ -87,11 +99,11 @@ async fn ask(
             lock_delay,
             disconnect_grace: None,
         });
-        request.set_timeout(wait + CALL_LIMIT);
+        request.set_timeout(wait + CALL_TIMEOUT);
         let response = locks.acquire_all(request).await?.into_inner();
         return Ok(response.lease.unwrap_or_default());
     }
-    let mut request = broker.lasting(AcquireRequest {
+    let mut request = broker.request_without_timeout(AcquireRequest {
         target: targets.pop(),
         owner,
         ttl,
@@ -102,13 +114,13 @@ async fn ask(
         lock_delay,
         disconnect_grace: None,
     });
-    request.set_timeout(wait + CALL_LIMIT);
+    request.set_timeout(wait + CALL_TIMEOUT);
     let response = locks.acquire(request).await?.into_inner();
     Ok(response.lease.unwrap_or_default())
 }
 
-fn target(name: &str, take: &Take, settings: &Settings) -> LockTarget {
-    let (mode, (permits, limit)) = match (take.shared, take.permits) {
+fn lock_target(name: &str, lock: &LockArgs, settings: &Settings) -> LockTarget {
+    let (mode, (permits, limit)) = match (lock.shared, lock.permits) {
         (true, _) => (LockMode::Shared, (0, 0)),
         (false, Some(permits)) => (LockMode::Semaphore, permits),
         (false, None) => (LockMode::Exclusive, (0, 0)),
@@ -117,53 +129,62 @@ fn target(name: &str, take: &Take, settings: &Settings) -> LockTarget {
         namespace: settings.namespace.clone(),
         name: name.to_owned(),
         mode: mode.into(),
-        // What does not fit is refused by the broker, as too much.
+        // Larger values are rejected by the broker as too large.
         permits: i32::try_from(permits).unwrap_or(i32::MAX),
         limit: i32::try_from(limit).unwrap_or(i32::MAX),
     }
 }
 
-/// Validity counts from the sending: after a long wait too little of it is left.
-async fn fresh(broker: &Broker, lease: pb::Lease, sent: Instant) -> Result<pb::Lease, Failure> {
-    if sent.elapsed() < show::duration(lease.ttl) / 2 {
+/// Renews a lease that was granted after a long wait, because its validity counts from the sending
+/// of the request.
+async fn renew_if_old(
+    broker: &Broker,
+    lease: pb::Lease,
+    sent: Instant,
+) -> Result<pb::Lease, Failure> {
+    if sent.elapsed() < output::duration(lease.ttl) / 2 {
         return Ok(lease);
     }
-    extend(broker, lease, None).await
+    renew_lease(broker, lease, None).await
 }
 
-async fn extend(
+async fn renew_lease(
     broker: &Broker,
     lease: pb::Lease,
     ttl: Option<Duration>,
 ) -> Result<pb::Lease, Failure> {
-    let what = format!("cannot renew the lease {}", lease.lease_id);
+    let operation = format!("cannot renew the lease {}", lease.lease_id);
     let request = broker.request(RenewRequest {
         lease: Some(lease),
         ttl: ttl.and_then(|ttl| ttl.try_into().ok()),
     });
     let renewed = broker.locks().renew(request).await;
-    let renewed = renewed.map_err(|status| broker.refused(&what, &status))?;
+    let renewed = renewed.map_err(|status| broker.failure_from_status(&operation, &status))?;
     Ok(renewed.into_inner().lease.unwrap_or_default())
 }
 
-fn refused(broker: &Broker, take: &Take, status: &Status) -> Failure {
-    let what = format!("cannot take {:?}", take.name);
-    let failure = broker.refused(&what, status);
+fn acquire_failure(broker: &Broker, lock: &LockArgs, status: &Status) -> Failure {
+    let operation = format!("cannot acquire {:?}", lock.name);
+    let failure = broker.failure_from_status(&operation, status);
     let contention = match broker::contention(status) {
         Some(contention) if failure.code == NOT_OBTAINED => contention,
         Some(_) | None => return failure,
     };
-    let holders: Vec<_> = contention.holders.iter().map(held_by).collect();
+    let holders: Vec<_> = contention.holders.iter().map(describe_holder).collect();
     let waiting = u32::try_from(contention.queue_length).unwrap_or_default();
-    let next = obtain::hint(take, "acquire");
-    let text = broker::in_the_way(&take.name, &holders, waiting, &next);
-    let over = timed_out(status) && !take.no_wait;
-    let before = if over { "the wait is over: " } else { "" };
-    Failure::new(NOT_OBTAINED, format!("{before}{text}"))
+    let next = acquire::retry_hint(lock, "acquire");
+    let text = broker::describe_contention(&lock.name, &holders, waiting, &next);
+    let has_waited = has_timed_out(status) && !lock.no_wait;
+    let prefix = if has_waited {
+        "the wait timed out: "
+    } else {
+        ""
+    };
+    Failure::new(NOT_OBTAINED, format!("{prefix}{text}"))
 }
 
-/// Returns whether the wait of the call is over.
-fn timed_out(status: &Status) -> bool {
+/// Returns true if the wait of the call has timed out.
+fn has_timed_out(status: &Status) -> bool {
     matches!(
         broker::reason(status),
         Some(ErrorReason::WaitTimeout | ErrorReason::StillQueued)
@@ -171,27 +192,27 @@ fn timed_out(status: &Status) -> bool {
 }
 
 /// Describes a holder or waiter, as [`broker::held_by`] does.
-pub(super) fn held_by(holder: &pb::Holder) -> String {
+pub(super) fn describe_holder(holder: &pb::Holder) -> String {
     let owner = holder.owner.clone().unwrap_or_default();
-    let since = show::system_time(holder.since_time);
-    broker::held_by(&owner.id, &owner.reason, since)
+    let since = output::system_time(holder.since_time);
+    broker::describe_holder(&owner.id, &owner.reason, since)
 }
 
-pub(crate) async fn renew(args: Renew, reach: &Reach) -> Result<u8, Failure> {
-    let settings = Settings::read(reach)?;
-    let lease = read(args.lease_file.as_deref())?;
+pub(crate) async fn renew(args: Renew, connection: &ConnectionArgs) -> Result<u8, Failure> {
+    let settings = Settings::read(connection)?;
+    let lease = read_lease(args.lease_file.as_deref())?;
     let broker = Broker::connect(&settings).await?;
-    let lease = extend(&broker, lease.into(), args.ttl).await?;
-    write(
+    let lease = renew_lease(&broker, lease.into(), args.ttl).await?;
+    write_lease(
         &json::pretty(&Lease::from(&lease)),
         args.lease_file.as_deref(),
     )?;
     Ok(0)
 }
 
-pub(crate) async fn release(args: Release, reach: &Reach) -> Result<u8, Failure> {
-    let settings = Settings::read(reach)?;
-    let lease = read(args.lease_file.as_deref())?;
+pub(crate) async fn release(args: Release, connection: &ConnectionArgs) -> Result<u8, Failure> {
+    let settings = Settings::read(connection)?;
+    let lease = read_lease(args.lease_file.as_deref())?;
     let lease_id = lease.lease_id.clone();
     let broker = Broker::connect(&settings).await?;
     let request = broker.request(ReleaseRequest {
@@ -199,23 +220,23 @@ pub(crate) async fn release(args: Release, reach: &Reach) -> Result<u8, Failure>
         ..ReleaseRequest::default()
     });
     let released = broker.locks().release(request).await;
-    let what = format!("cannot release the lease {lease_id}");
-    let released = released.map_err(|status| broker.refused(&what, &status))?;
+    let operation = format!("cannot release the lease {lease_id}");
+    let released = released.map_err(|status| broker.failure_from_status(&operation, &status))?;
     let already_released = released.into_inner().already_released;
     match args.output.output {
-        Format::Json => show::print(&json::pretty(&json::Released {
+        Format::Json => output::print(&json::pretty(&json::ReleaseOutput {
             lease_id,
             already_released,
         }))?,
-        Format::Text if already_released => show::print("it was released before")?,
-        Format::Text => show::print("released")?,
+        Format::Text if already_released => output::print("already released")?,
+        Format::Text => output::print("released")?,
     }
     Ok(0)
 }
 
-/// The lease that a script has kept.
-fn read(file: Option<&Path>) -> Result<Lease, Failure> {
-    let (text, from) = match file {
+/// Reads a lease that `acquire` has printed, from a file or stdin.
+fn read_lease(file: Option<&Path>) -> Result<Lease, Failure> {
+    let (text, source) = match file {
         Some(file) => (fs::read_to_string(file), format!("{}", file.display())),
         None => {
             let mut text = String::new();
@@ -225,40 +246,41 @@ fn read(file: Option<&Path>) -> Result<Lease, Failure> {
             )
         }
     };
-    let text =
-        text.map_err(|error| Failure::own(format!("cannot read a lease from {from}: {error}")))?;
-    // The text has a secret in it, and serde's messages quote values.
+    let text = text
+        .map_err(|error| Failure::general(format!("cannot read a lease from {source}: {error}")))?;
+    // The text contains a secret, and messages of serde quote values.
     serde_json::from_str(&text).map_err(|error| {
-        Failure::own(format!(
-            "{from} has no lease as `leasehold acquire` writes it (line {}, column {})",
+        Failure::general(format!(
+            "{source} does not contain a lease as written by `leasehold acquire` (line {}, column \
+             {})",
             error.line(),
             error.column()
         ))
     })
 }
 
-/// Prints a lease, or puts it into a file that only its owner can read.
-fn write(lease: &str, file: Option<&Path>) -> Result<(), Failure> {
+/// Prints a lease, or writes it to a file that only its owner can read.
+fn write_lease(lease: &str, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else {
-        return show::print(lease);
+        return output::print(lease);
     };
-    let mut beside = file.to_owned().into_os_string();
-    beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = create(&beside)
+    let mut temporary = file.to_owned().into_os_string();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let written = create_private_file(&temporary)
         .and_then(|mut out| writeln!(out, "{lease}"))
-        .and_then(|()| fs::rename(&beside, file));
+        .and_then(|()| fs::rename(&temporary, file));
     written.map_err(|error| {
-        // What is left of it holds nothing, or the lease that could not be put in place.
-        let _ = fs::remove_file(&beside);
-        Failure::own(format!(
+        // The remaining file is empty, or contains the lease that could not be moved into place.
+        let _ = fs::remove_file(&temporary);
+        Failure::general(format!(
             "cannot write the lease to {}: {error}",
             file.display()
         ))
     })
 }
 
-fn create(path: &Path) -> std::io::Result<File> {
+fn create_private_file(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     OpenOptions::new()

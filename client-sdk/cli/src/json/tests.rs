@@ -1,4 +1,4 @@
-//! JSON of what brokers may say, against golden files.
+//! Tests of the JSON output for messages of brokers, against golden files.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use leasehold_proto::v1::{
 };
 use serde_json::Value;
 
-use super::{Event, ForceReleased, line};
+use super::{Event, ForceReleaseOutput, line};
 
 fn target() -> Option<LockTarget> {
     Some(LockTarget {
@@ -70,13 +70,13 @@ fn a_list_of_locks() {
 #[test]
 fn hidden_characters_are_escaped() {
     let owner = "a\u{9b}31m\u{202e}b\u{200b}\u{2028}\u{7f}\u{e0041}\u{1b}\n\"ü";
-    let released = super::Released {
+    let released = super::ReleaseOutput {
         lease_id: owner.to_owned(),
         already_released: false,
     };
     for printed in [line(&released), super::pretty(&released)] {
-        let shown = r#""a\u009b31m\u202eb\u200b\u2028\u007f\udb40\udc41\u001b\n\"ü""#;
-        assert!(printed.contains(shown), "{printed}");
+        let escaped = r#""a\u009b31m\u202eb\u200b\u2028\u007f\udb40\udc41\u001b\n\"ü""#;
+        assert!(printed.contains(escaped), "{printed}");
         let read: Value = serde_json::from_str(&printed).expect("JSON");
         assert_eq!(read["lease_id"], owner);
     }
@@ -110,8 +110,8 @@ fn events_are_one_line_each() {
 }
 
 #[test]
-fn a_lease_that_was_taken_away() {
-    let released = ForceReleased {
+fn a_revoked_lease_is_printed_as_json() {
+    let released = ForceReleaseOutput {
         is_done: true,
         holder: Some(super::Holder::from(&holder())),
         queue_length: 7,

@@ -1,4 +1,4 @@
-//! Signals to this program: those that it passes on, and those that end it while it waits.
+//! Signals to this program: those that are forwarded to the command, and those that end a wait.
 
 use std::{
     io,
@@ -11,8 +11,8 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::Failure;
 
-/// What is passed on to the command.
-const PASSED_ON: [Signal; 8] = [
+/// Signals that are forwarded to the command.
+const FORWARDED: [Signal; 8] = [
     Signal::INT,
     Signal::TERM,
     Signal::HUP,
@@ -22,29 +22,30 @@ const PASSED_ON: [Signal; 8] = [
     Signal::WINCH,
     Signal::CONT,
 ];
-/// What ends a program that only waits.
-const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// Signals that end a program without a command.
+const TERMINATING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// Caught from now on, but for those that were ignored when this program began: so is `nohup` obeyed.
+/// Signals that are caught from now on. Signals that were ignored when the program started stay
+/// ignored, so that `nohup` works.
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Catches what `run` and `hold` need.
+    /// Catches the signals that `run` and `hold` handle.
     pub(crate) fn catch() -> Result<Self, Failure> {
-        Self::of(&PASSED_ON).map_err(|error| Failure::own(format!("cannot catch signals: {error}")))
+        Self::catch_all_of(&FORWARDED)
+            .map_err(|error| Failure::general(format!("cannot catch signals: {error}")))
     }
 
-    /// Catches these.
-    pub(super) fn of(signals: &[Signal]) -> io::Result<Self> {
-        let ignored = ignored();
-        // Without this one nobody learns how a child ended.
+    pub(super) fn catch_all_of(signals: &[Signal]) -> io::Result<Self> {
+        let ignored = ignored_mask();
+        // SIGCHLD is always caught, because the exit of a child is detected by it.
         let is_caught = |signal: Signal| signal == Signal::CHILD || ignored & bit(signal) == 0;
         let caught = signals.iter().filter(|signal| is_caught(**signal));
         let caught = caught.map(|signal| Ok((*signal, stream(*signal)?)));
         caught.collect::<io::Result<_>>().map(Self)
     }
 
-    /// The next signal. Cancel safe.
+    /// Returns the next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
@@ -58,11 +59,11 @@ impl Signals {
         Poll::Pending
     }
 
-    /// The next signal that ends this program; its number. Cancel safe.
-    pub(crate) async fn end(&mut self) -> i32 {
+    /// Returns the number of the next signal that ends this program. Cancel safe.
+    pub(crate) async fn next_termination(&mut self) -> i32 {
         loop {
             let signal = self.next().await;
-            if ENDING.contains(&signal) {
+            if TERMINATING.contains(&signal) {
                 return signal.as_raw();
             }
         }
@@ -77,8 +78,8 @@ fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
-/// A bit for each signal that is ignored; none where the system does not tell.
-fn ignored() -> u64 {
+/// Returns a bit mask of the ignored signals; 0 if the system does not report them.
+fn ignored_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

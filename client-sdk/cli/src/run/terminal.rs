@@ -1,4 +1,4 @@
-//! The terminal of a job: lent to the command while it runs, and taken back.
+//! The controlling terminal of a job, which the command gets while it runs.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// `None`: there is none.
+    /// Opens the controlling terminal. Returns `None` if there is none.
     pub(super) fn open() -> Option<Self> {
         let file = File::options()
             .read(true)
@@ -28,29 +28,30 @@ impl Terminal {
         Some(Self { file, modes })
     }
 
-    /// The same for a job whose streams have to do with it: one in the background of something else must
-    /// not take it.
-    pub(super) fn of_job() -> Option<Self> {
+    /// Opens the controlling terminal if a standard stream of this job is a terminal. A job whose
+    /// streams are redirected may belong to a background task, which must not claim the terminal.
+    pub(super) fn open_for_job() -> Option<Self> {
         let is_job = stdin().is_terminal() || stdout().is_terminal() || stderr().is_terminal();
         is_job.then(Self::open).flatten()
     }
 
-    /// Whether the group of this process is in the foreground. Only then may it change that: from
-    /// the background the system would stop it.
-    pub(super) fn is_mine(&self) -> bool {
+    /// Returns true if the process group of this process is in the foreground. Only then may this
+    /// process change the foreground group, because the system would stop it otherwise.
+    pub(super) fn is_foreground(&self) -> bool {
         tcgetpgrp(&self.file).is_ok_and(|group| group == getpgrp())
     }
 
-    /// Puts another group into the foreground, if this one is there.
-    pub(super) fn lend(&self, group: Pid) -> bool {
-        // A group that is gone cannot be put there.
-        self.is_mine() && tcsetpgrp(&self.file, group).is_ok()
+    /// Puts another group into the foreground, if the group of this process is there.
+    pub(super) fn set_foreground(&self, group: Pid) -> bool {
+        // Fails if the group does not exist.
+        self.is_foreground() && tcsetpgrp(&self.file, group).is_ok()
     }
 
-    /// Sets the modes that were found at first. For the group in the foreground.
+    /// Restores the modes that were set when the terminal was opened, if this group is in the
+    /// foreground.
     pub(super) fn restore(&self) {
-        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_mine()) {
-            // The terminal may be gone by now.
+        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_foreground()) {
+            // The terminal may be closed.
             let _ = tcsetattr(&self.file, OptionalActions::Drain, modes);
         }
     }

@@ -1,4 +1,4 @@
-//! The locks of a fake broker: who holds them, and who waits in which order.
+//! The locks of a fake broker, with their holders and queue.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -12,35 +12,36 @@ use uuid::Uuid;
 
 use crate::{
     clock,
+    command::{AcquireCommand, GuardScope},
     error::{Error, Holder, LostReason},
     guard::Guard,
-    order::{Ask, Entry},
-    target::lock,
-    trust::Trust,
+    target::lock_ref,
+    validity::LeaseValidity,
 };
 
-/// All of a lock: an exclusive holder takes it, a shared one takes 1 of it.
-const WHOLE: i64 = 1 << 30;
+/// Weight of an exclusive holder, and limit of exclusive and shared locks. A shared holder weighs
+/// 1.
+const EXCLUSIVE_WEIGHT: i64 = 1 << 30;
 const TTL_DEFAULT: Duration = Duration::from_secs(10);
-/// Leases do not run out here.
+/// Validity of a lease, which never expires in a fake broker.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(super) type Key = (String, String);
 
 #[derive(Default)]
 pub(super) struct Locks {
-    pub(super) held: HashMap<Key, Vec<Held>>,
-    /// Whose it is, and whether it is over.
-    leases: HashMap<String, (u64, Arc<Trust>)>,
+    pub(super) held: HashMap<Key, Vec<HolderSlot>>,
+    /// Client and validity of each lease.
+    leases: HashMap<String, (u64, Arc<LeaseValidity>)>,
     last_client: u64,
-    pub(super) line: VecDeque<Waiter>,
+    pub(super) queue: VecDeque<Waiter>,
     last_token: i64,
 }
 
-/// A lock in the hands of a lease.
-pub(super) struct Held {
+/// A lease that holds a lock.
+pub(super) struct HolderSlot {
     pub(super) lease_id: String,
-    /// One for each entry, with what it weighs.
+    /// Request id and weight of each entry.
     entries: Vec<(String, i64)>,
     pub(super) limit: i64,
     grant: Grant,
@@ -49,8 +50,8 @@ pub(super) struct Held {
 
 pub(super) struct Waiter {
     client: u64,
-    pub(super) ask: Ask,
-    until: Duration,
+    pub(super) command: AcquireCommand,
+    deadline: Duration,
 }
 
 impl Locks {
@@ -59,44 +60,48 @@ impl Locks {
         self.last_client
     }
 
-    /// A client is shut down: what it holds is free, and its calls are over.
+    /// Releases the leases of a client that is shut down, and fails its waiting calls.
     pub(super) fn close(&mut self, client: u64) {
-        let line = std::mem::take(&mut self.line).into_iter();
-        let (gone, line): (Vec<_>, Vec<_>) = line.partition(|waiter| waiter.client == client);
-        self.line = line.into();
-        for waiter in gone {
-            // A caller that is gone needs no answer.
-            let _ = waiter.ask.answer.send(Err(Error::Closed));
+        let queue = std::mem::take(&mut self.queue).into_iter();
+        let (removed, queue): (Vec<_>, Vec<_>) = queue.partition(|waiter| waiter.client == client);
+        self.queue = queue.into();
+        for waiter in removed {
+            // A caller that was dropped needs no response.
+            let _ = waiter.command.reply.send(Err(Error::Closed));
         }
         let leases = self.leases.iter();
         let leases = leases.filter(|(_, (owner, _))| *owner == client);
-        let gone = leases.map(|(lease_id, _)| lease_id.clone()).collect();
-        self.end(&gone, &LostReason::Closed);
+        let removed = leases.map(|(lease_id, _)| lease_id.clone()).collect();
+        self.end_leases(&removed, &LostReason::Closed);
     }
 
-    pub(super) fn acquire(&mut self, client: u64, ask: Ask) {
-        if let Some(error) = self.never(&ask) {
-            let _ = ask.answer.send(Err(error));
+    pub(super) fn acquire(&mut self, client: u64, command: AcquireCommand) {
+        if let Some(error) = self.find_rejection(&command) {
+            let _ = command.reply.send(Err(error));
             return;
         }
-        let until = clock::now().saturating_add(ask.wait);
-        let request_id = ask.call.request_id.clone();
-        self.line.push_back(Waiter { client, ask, until });
-        self.settle();
-        let waits = self.line.iter();
-        let mut waits = waits.filter(|waiter| waiter.ask.call.request_id == request_id);
-        if waits.any(|waiter| waiter.ask.wait.is_zero()) {
-            self.refuse(&request_id, Error::Held);
+        let deadline = clock::now().saturating_add(command.wait);
+        let request_id = command.params.request_id.clone();
+        self.queue.push_back(Waiter {
+            client,
+            command,
+            deadline,
+        });
+        self.grant_waiters();
+        let waits = self.queue.iter();
+        let mut waits = waits.filter(|waiter| waiter.command.params.request_id == request_id);
+        if waits.any(|waiter| waiter.command.wait.is_zero()) {
+            self.reject(&request_id, Error::Held);
         }
     }
 
     pub(super) fn cancel(&mut self, request_id: &str) {
-        self.line
-            .retain(|waiter| waiter.ask.call.request_id != request_id);
-        self.settle();
+        self.queue
+            .retain(|waiter| waiter.command.params.request_id != request_id);
+        self.grant_waiters();
     }
 
-    pub(super) fn release(&mut self, lease_id: &str, entry: &Entry) {
+    pub(super) fn release(&mut self, lease_id: &str, entry: &GuardScope) {
         for lock in &entry.locks {
             let held = self.held.entry(key(lock)).or_default();
             for held in held.iter_mut().filter(|held| held.lease_id == lease_id) {
@@ -105,28 +110,28 @@ impl Locks {
             }
             held.retain(|held| !held.entries.is_empty());
         }
-        self.forget_idle();
-        self.settle();
+        self.remove_unused_leases();
+        self.grant_waiters();
     }
 
     pub(super) fn lose(&mut self, lock: &LockRef) -> usize {
         let held = self.held.get(&key(lock)).into_iter().flatten();
         let lost: HashSet<_> = held.map(|held| held.lease_id.clone()).collect();
-        self.end(&lost, &LostReason::StoreLost);
+        self.end_leases(&lost, &LostReason::StoreLost);
         lost.len()
     }
 
     /// Ends leases with all their locks.
-    fn end(&mut self, gone: &HashSet<String>, why: &LostReason) {
+    fn end_leases(&mut self, removed: &HashSet<String>, reason: &LostReason) {
         for held in self.held.values_mut() {
-            held.retain(|held| !gone.contains(&held.lease_id));
+            held.retain(|held| !removed.contains(&held.lease_id));
         }
-        for lease_id in gone {
-            if let Some((_, trust)) = self.leases.remove(lease_id) {
-                trust.end(why.clone());
+        for lease_id in removed {
+            if let Some((_, validity)) = self.leases.remove(lease_id) {
+                validity.expire(reason.clone());
             }
         }
-        self.settle();
+        self.grant_waiters();
     }
 
     pub(super) fn holders(&self, lock: &LockRef) -> Vec<Holder> {
@@ -135,52 +140,52 @@ impl Locks {
     }
 
     pub(super) fn queue_length(&self, lock: &LockRef) -> usize {
-        self.line
+        self.queue
             .iter()
-            .filter(|waiter| waiter.wants(&key(lock)))
+            .filter(|waiter| waiter.waits_for(&key(lock)))
             .count()
     }
 
-    pub(super) fn next_time_out(&self) -> Option<Duration> {
-        self.line.iter().map(|waiter| waiter.until).min()
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
+        self.queue.iter().map(|waiter| waiter.deadline).min()
     }
 
     pub(super) fn time_out(&mut self, now: Duration) {
-        let late = self.line.iter().filter(|waiter| now >= waiter.until);
-        let late: Vec<_> = late
-            .map(|waiter| waiter.ask.call.request_id.clone())
+        let expired = self.queue.iter().filter(|waiter| now >= waiter.deadline);
+        let expired: Vec<_> = expired
+            .map(|waiter| waiter.command.params.request_id.clone())
             .collect();
-        for request_id in late {
-            self.refuse(&request_id, Error::WaitTimeout);
+        for request_id in expired {
+            self.reject(&request_id, Error::WaitTimeout);
         }
-        self.settle();
+        self.grant_waiters();
     }
 
-    /// Grants what can be granted, in the order of the line.
-    fn settle(&mut self) {
-        let mut wanted: HashSet<Key> = HashSet::new();
-        let mut place = 0;
-        while let Some(waiter) = self.line.get(place) {
+    /// Grants locks to waiters, in the order of the queue, where possible.
+    fn grant_waiters(&mut self) {
+        let mut reserved: HashSet<Key> = HashSet::new();
+        let mut index = 0;
+        while let Some(waiter) = self.queue.get(index) {
             let keys = waiter.keys();
-            if keys.iter().all(|key| !wanted.contains(key)) && self.fits(waiter) {
-                if let Some(waiter) = self.line.remove(place) {
-                    self.grant(waiter.client, waiter.ask);
+            if keys.iter().all(|key| !reserved.contains(key)) && self.fits(waiter) {
+                if let Some(waiter) = self.queue.remove(index) {
+                    self.grant(waiter.client, waiter.command);
                 }
             } else {
-                wanted.extend(keys);
-                place += 1;
+                reserved.extend(keys);
+                index += 1;
             }
         }
-        for waiter in &self.line {
-            self.tell_place(waiter);
+        for waiter in &self.queue {
+            self.notify_position(waiter);
         }
     }
 
     fn fits(&self, waiter: &Waiter) -> bool {
         let under = waiter.under();
-        waiter.ask.call.targets.iter().all(|target| {
+        waiter.command.params.targets.iter().all(|target| {
             let (weight, limit) = weight(target);
-            let held = self.held.get(&key(&lock(target))).into_iter().flatten();
+            let held = self.held.get(&key(&lock_ref(target))).into_iter().flatten();
             let limit = held
                 .clone()
                 .map(|held| held.limit)
@@ -189,49 +194,60 @@ impl Locks {
             let is_own = held
                 .clone()
                 .any(|held| Some(held.lease_id.as_str()) == under);
-            is_own || held.map(Held::weight).sum::<i64>() + weight <= limit
+            is_own || held.map(HolderSlot::weight).sum::<i64>() + weight <= limit
         })
     }
 
-    fn grant(&mut self, client: u64, ask: Ask) {
-        let under = ask.under.as_ref();
-        let (lease_id, trust) = match under {
+    fn grant(&mut self, client: u64, command: AcquireCommand) {
+        let under = command.under.as_ref();
+        let (lease_id, validity) = match under {
             Some(held) => {
                 let lease_id = held.lease_id().to_owned();
-                let known = self.leases.get(&lease_id);
-                let trust = known.map(|(_, trust)| Arc::clone(trust));
-                (lease_id, trust.unwrap_or_default())
+                let existing = self.leases.get(&lease_id);
+                let validity = existing.map(|(_, validity)| Arc::clone(validity));
+                (lease_id, validity.unwrap_or_default())
             }
             None => {
-                let trust = Arc::new(Trust::default());
-                let ttl = ask.call.ttl.unwrap_or(TTL_DEFAULT);
-                trust.begin(clock::now() + FOREVER, ttl);
-                (Uuid::new_v4().simple().to_string(), trust)
+                let validity = Arc::new(LeaseValidity::default());
+                let ttl = command.params.ttl.unwrap_or(TTL_DEFAULT);
+                validity.start(clock::now() + FOREVER, ttl);
+                (Uuid::new_v4().simple().to_string(), validity)
             }
         };
         self.leases
-            .insert(lease_id.clone(), (client, Arc::clone(&trust)));
-        let targets = ask.call.targets.iter();
+            .insert(lease_id.clone(), (client, Arc::clone(&validity)));
+        let targets = command.params.targets.iter();
         let grants = targets
-            .map(|target| self.enter(&lease_id, target, &ask))
+            .map(|target| self.add_entry(&lease_id, target, &command))
             .collect();
-        let request_id = ask.call.request_id;
-        let guard = Guard::new(&lease_id, grants, request_id, trust, (ask.orders, ask.core));
-        // Dropped, it gives itself back.
-        let _ = ask.answer.send(Ok(guard));
+        let request_id = command.params.request_id;
+        let guard = Guard::new(
+            &lease_id,
+            grants,
+            request_id,
+            validity,
+            (command.commands, command.runtime),
+        );
+        // A guard that is not received releases its locks when it is dropped.
+        let _ = command.reply.send(Ok(guard));
     }
 
-    fn enter(&mut self, lease_id: &str, target: &LockTarget, ask: &Ask) -> Grant {
+    fn add_entry(
+        &mut self,
+        lease_id: &str,
+        target: &LockTarget,
+        command: &AcquireCommand,
+    ) -> Grant {
         let (weight, limit) = weight(target);
-        let all = self.held.entry(key(&lock(target))).or_default();
+        let all = self.held.entry(key(&lock_ref(target))).or_default();
         let in_use = all.first().map(|held| held.limit);
-        let entry = (ask.call.request_id.clone(), weight);
+        let entry = (command.params.request_id.clone(), weight);
         if let Some(own) = all.iter_mut().find(|held| held.lease_id == lease_id) {
             own.entries.push(entry);
             return own.grant.clone();
         }
         self.last_token += 1;
-        let lock = lock(target);
+        let lock = lock_ref(target);
         let grant = Grant {
             target: Some(LockTarget {
                 namespace: lock.namespace,
@@ -241,38 +257,38 @@ impl Locks {
             hold_count: 1,
             ..Grant::default()
         };
-        all.push(Held {
+        all.push(HolderSlot {
             lease_id: lease_id.to_owned(),
             entries: vec![entry],
             limit: in_use.unwrap_or(limit.max(1)),
             grant: grant.clone(),
             holder: Holder {
                 lease_id: lease_id.to_owned(),
-                owner: ask.call.owner.id.clone(),
-                reason: ask.call.owner.reason.clone(),
+                owner: command.params.owner.id.clone(),
+                reason: command.params.owner.reason.clone(),
                 fencing_token: self.last_token,
                 since: None,
-                remaining: ask.call.ttl.unwrap_or(TTL_DEFAULT),
+                remaining: command.params.ttl.unwrap_or(TTL_DEFAULT),
             },
         });
         grant
     }
 
-    fn forget_idle(&mut self) {
+    fn remove_unused_leases(&mut self) {
         let live: HashSet<_> = self
             .held
             .values()
             .flatten()
             .map(|held| &held.lease_id)
             .collect();
-        let gone = self
+        let removed = self
             .leases
             .keys()
             .filter(|lease_id| !live.contains(lease_id));
-        let gone: Vec<_> = gone.cloned().collect();
-        for lease_id in gone {
-            if let Some((_, trust)) = self.leases.remove(&lease_id) {
-                trust.end(LostReason::Released);
+        let removed: Vec<_> = removed.cloned().collect();
+        for lease_id in removed {
+            if let Some((_, validity)) = self.leases.remove(&lease_id) {
+                validity.expire(LostReason::Released);
             }
         }
     }
@@ -280,25 +296,28 @@ impl Locks {
 
 impl Waiter {
     fn keys(&self) -> Vec<Key> {
-        self.ask
-            .call
+        self.command
+            .params
             .targets
             .iter()
-            .map(|target| key(&lock(target)))
+            .map(|target| key(&lock_ref(target)))
             .collect()
     }
 
-    pub(super) fn wants(&self, wanted: &Key) -> bool {
-        self.keys().contains(wanted)
+    pub(super) fn waits_for(&self, key: &Key) -> bool {
+        self.keys().contains(key)
     }
 
     fn under(&self) -> Option<&str> {
-        self.ask.under.as_ref().map(crate::guard::Held::lease_id)
+        self.command
+            .under
+            .as_ref()
+            .map(crate::guard::Held::lease_id)
     }
 }
 
-impl Held {
-    /// As much as its strongest entry.
+impl HolderSlot {
+    /// Returns the largest weight of an entry.
     pub(super) fn weight(&self) -> i64 {
         self.entries
             .iter()
@@ -312,16 +331,16 @@ impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locks")
             .field("held", &self.held.len())
-            .field("waiting", &self.line.len())
+            .field("waiting", &self.queue.len())
             .finish_non_exhaustive()
     }
 }
 
-/// What a target takes of its lock, and how much that has; 0: as much as is in use.
+/// Returns the weight of a target and the limit of its lock; limit 0: the limit in use.
 pub(super) fn weight(target: &LockTarget) -> (i64, i64) {
     match target.mode() {
-        LockMode::Unspecified | LockMode::Exclusive => (WHOLE, WHOLE),
-        LockMode::Shared => (1, WHOLE),
+        LockMode::Unspecified | LockMode::Exclusive => (EXCLUSIVE_WEIGHT, EXCLUSIVE_WEIGHT),
+        LockMode::Shared => (1, EXCLUSIVE_WEIGHT),
         LockMode::Semaphore => (target.permits.max(1).into(), target.limit.into()),
     }
 }

@@ -1,13 +1,13 @@
-//! The URL of a store.
+//! Parser of the URL in `store.url`.
 
 use super::StoreSettings;
 use crate::{
-    config::key::Kind,
+    config::setting_def::ValueType,
     store::{
         redis::{
             connection::RedisConfig,
-            login::{Login, Secret},
-            place::{Address, Place, Sentinel},
+            credentials::{Credentials, Secret},
+            location::{Address, Sentinel, StoreLocation},
             tls::Tls,
         },
         redlock,
@@ -16,100 +16,102 @@ use crate::{
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-const FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, \
-    redis-sentinel://[user:password@]host:port,host:port/master/db, or \
+const ACCEPTED_FORMS: &str = "must be memory, redis://[user:password@]host:port/db, rediss:// for TLS, \
+    redis-sentinel://[user:password@]host:port,host:port/master/db, \
     redis-cluster://[user:password@]host:port,host:port, or \
     redlock://[user:password@]host:port,host:port,host:port/db";
 
-/// Between `//` and the end.
-struct Rest<'a> {
-    login: Login,
+/// Parts of a URL after `//`.
+struct UrlParts<'a> {
+    login: Credentials,
     hosts: &'a str,
     path: &'a str,
 }
 
-/// What `store.url` takes.
-pub(super) fn kind() -> Kind<StoreSettings> {
+/// Returns the type of `store.url`.
+pub(super) fn value_type() -> ValueType<StoreSettings> {
     let pattern = "^(memory|(redis|rediss|redis-sentinel|redis-cluster|redlock)://.+)$";
     let schema = serde_json::json!({ "type": "string", "pattern": pattern });
-    Kind::explaining("the URL of a store", schema, parse).shown_by(without_password)
+    ValueType::with_errors("the URL of a store", schema, parse).redact_with(without_password)
 }
 
 fn without_password(url: &str) -> String {
-    let parts = url.rsplit_once('@').and_then(|(before, place)| {
+    let parts = url.rsplit_once('@').and_then(|(before, after)| {
         let (scheme, user_info) = before.split_once("://")?;
         let (user, _) = user_info.split_once(':')?;
-        Some(format!("{scheme}://{user}:***@{place}"))
+        Some(format!("{scheme}://{user}:***@{after}"))
     });
     parts.unwrap_or_else(|| url.to_owned())
 }
 
-/// No problem repeats the text: it may hold a password.
+/// Parses a URL. Errors do not repeat the text, which may contain a password.
 fn parse(url: &str) -> Result<StoreSettings, String> {
     if url == "memory" {
         return Ok(StoreSettings::Memory {
             quarantine: std::time::Duration::ZERO,
         });
     }
-    let (scheme, rest) = url.split_once("://").ok_or(FORMS)?;
+    let (scheme, parts) = url.split_once("://").ok_or(ACCEPTED_FORMS)?;
     let config = match scheme {
-        "redis" => one(split(rest)?)?,
+        "redis" => single_server(split_parts(parts)?)?,
         "rediss" => RedisConfig {
             tls: Some(Tls::default()),
-            ..one(split(rest)?)?
+            ..single_server(split_parts(parts)?)?
         },
-        "redis-sentinel" => sentinel(split(rest)?)?,
-        "redis-cluster" => cluster(split(rest)?)?,
-        "redlock" => return redlock(split(rest)?),
-        _ => return Err(FORMS.to_owned()),
+        "redis-sentinel" => sentinel(split_parts(parts)?)?,
+        "redis-cluster" => cluster(split_parts(parts)?)?,
+        "redlock" => return redlock(split_parts(parts)?),
+        _ => return Err(ACCEPTED_FORMS.to_owned()),
     };
     Ok(StoreSettings::Redis(Box::new(config)))
 }
 
-fn one(rest: Rest<'_>) -> Result<RedisConfig, String> {
-    if rest.hosts.contains(',') {
-        let why = "redis:// is one server; for several there is redis-sentinel://";
-        return Err(why.to_owned());
+fn single_server(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
+    if parts.hosts.contains(',') {
+        let message = "redis:// names one server; use redis-sentinel:// for several";
+        return Err(message.to_owned());
     }
-    let address = address(rest.hosts, REDIS_PORT)?;
+    let address = address(parts.hosts, REDIS_PORT)?;
     Ok(RedisConfig {
-        login: rest.login,
-        database: database(rest.path)?,
-        ..RedisConfig::at(Place::Server(address))
+        credentials: parts.login,
+        database: database(parts.path)?,
+        ..RedisConfig::at(StoreLocation::Server(address))
     })
 }
 
-/// The login is that of the servers. Sentinels have one of their own, in keys of its own.
-fn sentinel(rest: Rest<'_>) -> Result<RedisConfig, String> {
-    let hosts = rest.hosts.split(',');
+/// Parses a Sentinel URL. Its credentials are those of the servers; those of the Sentinels have
+/// their own settings.
+fn sentinel(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
+    let hosts = parts.hosts.split(',');
     let addresses = hosts.map(|host| address(host, SENTINEL_PORT));
-    let (master, db) = rest.path.split_once('/').unwrap_or((rest.path, ""));
+    let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
-        let why = "the name of the master is missing: redis-sentinel://host:port,host:port/master";
-        return Err(why.to_owned());
+        let message =
+            "the name of the master is missing: redis-sentinel://host:port,host:port/master";
+        return Err(message.to_owned());
     }
-    let place = Place::Sentinel(Sentinel {
+    let location = StoreLocation::Sentinel(Sentinel {
         addresses: addresses.collect::<Result<_, _>>()?,
         master: percent_decoded(master)?,
-        login: Login::default(),
+        credentials: Credentials::default(),
     });
     Ok(RedisConfig {
-        login: rest.login,
+        credentials: parts.login,
         database: database(db)?,
-        ..RedisConfig::at(place)
+        ..RedisConfig::at(location)
     })
 }
 
-/// All servers have one login and one number of the database.
-fn redlock(rest: Rest<'_>) -> Result<StoreSettings, String> {
-    let hosts = rest.hosts.split(',');
+/// Parses a RedLock URL. All servers have the same credentials and database number.
+fn redlock(parts: UrlParts<'_>) -> Result<StoreSettings, String> {
+    let hosts = parts.hosts.split(',');
     let addresses = hosts.map(|host| address(host, REDIS_PORT));
     let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
     redlock::check_addresses(&addresses)?;
     let common = RedisConfig {
-        login: rest.login,
-        database: database(rest.path)?,
-        ..RedisConfig::at(Place::Server(addresses[0].clone()))
+        credentials: parts.login,
+        database: database(parts.path)?,
+        ..RedisConfig::at(StoreLocation::Server(addresses[0].clone()))
     };
     Ok(StoreSettings::Redlock {
         common: Box::new(common),
@@ -117,36 +119,38 @@ fn redlock(rest: Rest<'_>) -> Result<StoreSettings, String> {
     })
 }
 
-/// A cluster has only the database 0.
-fn cluster(rest: Rest<'_>) -> Result<RedisConfig, String> {
-    if database(rest.path)? != 0 {
-        return Err("a cluster has no databases: redis-cluster://host:port,host:port".to_owned());
+/// Parses a cluster URL. A cluster has only database 0.
+fn cluster(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
+    if database(parts.path)? != 0 {
+        return Err(
+            "a cluster has only database 0: redis-cluster://host:port,host:port".to_owned(),
+        );
     }
-    let hosts = rest.hosts.split(',');
+    let hosts = parts.hosts.split(',');
     let addresses = hosts.map(|host| address(host, REDIS_PORT));
-    let place = Place::Cluster(addresses.collect::<Result<_, _>>()?);
+    let location = StoreLocation::Cluster(addresses.collect::<Result<_, _>>()?);
     Ok(RedisConfig {
-        login: rest.login,
-        ..RedisConfig::at(place)
+        credentials: parts.login,
+        ..RedisConfig::at(location)
     })
 }
 
-fn split(rest: &str) -> Result<Rest<'_>, String> {
-    let (user_info, place) = match rest.rsplit_once('@') {
-        Some((user_info, place)) => (user_info, place),
-        None => ("", rest),
+fn split_parts(text: &str) -> Result<UrlParts<'_>, String> {
+    let (user_info, server) = match text.rsplit_once('@') {
+        Some((user_info, server)) => (user_info, server),
+        None => ("", text),
     };
-    let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+    let (hosts, path) = server.split_once('/').unwrap_or((server, ""));
     let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
     let present = |text: &str| {
         let text = percent_decoded(text)?;
         Ok::<_, String>((!text.is_empty()).then_some(Secret::Text(text.into())))
     };
-    let login = Login {
+    let login = Credentials {
         username: present(user)?,
         password: present(password)?,
     };
-    Ok(Rest { login, hosts, path })
+    Ok(UrlParts { login, hosts, path })
 }
 
 fn database(text: &str) -> Result<u8, String> {
@@ -204,7 +208,7 @@ mod tests {
     fn redis_of(url: &str) -> RedisConfig {
         match parse(url) {
             Ok(StoreSettings::Redis(redis)) => *redis,
-            other => panic!("{url}: {other:?}"),
+            settings => panic!("{url}: {settings:?}"),
         }
     }
 
@@ -220,27 +224,30 @@ mod tests {
     #[test]
     fn every_part_of_the_url_is_read() {
         let redis = redis_of("redis://al%40ice:p%2Fs:s@[::1]:7000/3");
-        assert_eq!(redis.login.username, secret("al@ice"));
-        assert_eq!(redis.login.password, secret("p/s:s"));
-        assert_eq!(redis.place, Place::Server(server("::1", 7000)));
+        assert_eq!(redis.credentials.username, secret("al@ice"));
+        assert_eq!(redis.credentials.password, secret("p/s:s"));
+        assert_eq!(redis.location, StoreLocation::Server(server("::1", 7000)));
         assert_eq!((redis.database, redis.tls), (3, None));
         let redis = redis_of("rediss://localhost");
-        assert_eq!(redis.place, Place::Server(server("localhost", 6379)));
+        assert_eq!(
+            redis.location,
+            StoreLocation::Server(server("localhost", 6379))
+        );
         assert_eq!((redis.database, redis.tls), (0, Some(Tls::default())));
-        assert_eq!(redis.login, Login::default());
-        assert_eq!(redis_of("redis://:secret@h:1").login.username, None);
+        assert_eq!(redis.credentials, Credentials::default());
+        assert_eq!(redis_of("redis://:secret@h:1").credentials.username, None);
     }
 
     #[test]
     fn every_part_of_a_sentinel_url_is_read() {
         let redis = redis_of("redis-sentinel://u:p@a:1,b,[::2]:3/orders/4");
-        let place = Place::Sentinel(Sentinel {
+        let location = StoreLocation::Sentinel(Sentinel {
             addresses: vec![server("a", 1), server("b", 26379), server("::2", 3)],
             master: "orders".to_owned(),
-            login: Login::default(),
+            credentials: Credentials::default(),
         });
-        assert_eq!((redis.place, redis.database), (place, 4));
-        assert_eq!(redis.login.username, secret("u"));
+        assert_eq!((redis.location, redis.database), (location, 4));
+        assert_eq!(redis.credentials.username, secret("u"));
         assert!(parse("redis-sentinel://a:1,b:2").is_err());
         assert!(parse("redis://a:1,b:2/0").is_err());
     }
@@ -253,15 +260,15 @@ mod tests {
         };
         let all = [server("a", 1), server("b", 6379), server("::2", 3)];
         assert_eq!((addresses.as_slice(), common.database), (&all[..], 4));
-        assert_eq!(common.login.password, secret("p"));
-        for (hosts, why) in [
+        assert_eq!(common.credentials.password, secret("p"));
+        for (hosts, expected) in [
             ("a", "odd"),
             ("a,b,c,d", "odd"),
             ("a,b,a:6379", "twice"),
             ("a,b,", "host"),
         ] {
             let problem = parse(&format!("redlock://{hosts}")).unwrap_err();
-            assert!(problem.contains(why), "{hosts}: {problem}");
+            assert!(problem.contains(expected), "{hosts}: {problem}");
         }
     }
 
@@ -269,8 +276,11 @@ mod tests {
     fn every_part_of_a_cluster_url_is_read() {
         let redis = redis_of("redis-cluster://u:p@a:1,b,[::2]:3");
         let seeds = vec![server("a", 1), server("b", 6379), server("::2", 3)];
-        assert_eq!((redis.place, redis.database), (Place::Cluster(seeds), 0));
-        assert_eq!(redis.login.username, secret("u"));
+        assert_eq!(
+            (redis.location, redis.database),
+            (StoreLocation::Cluster(seeds), 0)
+        );
+        assert_eq!(redis.credentials.username, secret("u"));
         assert!(parse("redis-cluster://a:1,b:2/3").is_err());
         assert!(parse("redis-cluster://a:1,,b:2").is_err());
     }
@@ -292,7 +302,7 @@ mod tests {
             let problem = parse(url).unwrap_err();
             assert!(!problem.contains("canary"), "{url}: {problem}");
         }
-        let shown = format!("{:?}", redis_of("redis://:canary@h:1"));
-        assert!(!shown.contains("canary"), "{shown}");
+        let debug_text = format!("{:?}", redis_of("redis://:canary@h:1"));
+        assert!(!debug_text.contains("canary"), "{debug_text}");
     }
 }

@@ -1,11 +1,11 @@
-//! One field each: what is legal, and the sentence that says so.
+//! Validation of request fields, and the message for each violation.
 
 use leasehold_proto::v1::{self as pb, LockMode, LockTarget};
 use prost::Message as _;
 use prost_types::Duration;
 
 use crate::{
-    grpc::status::{Refused, VIOLATIONS_MAX, Violation},
+    grpc::status::{Rejection, VIOLATIONS_MAX, Violation},
     lock::{
         FencingToken, LeaseId, Limits, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX,
         RequestId, Target,
@@ -21,14 +21,13 @@ const OWNER_MAX_BYTES: usize = 1_024;
 const SECONDS_MAX: i64 = 315_576_000_000;
 const NANOS_MAX: i32 = 999_999_999;
 
-/// What is wrong with the request that is being read.
+/// The violations found in a request so far.
 #[derive(Default)]
-pub(super) struct Fields {
+pub(super) struct FieldValidator {
     violations: Vec<Violation>,
 }
 
-impl Fields {
-    /// Notes a violation.
+impl FieldValidator {
     pub(super) fn violation(&mut self, field: impl Into<String>, description: &'static str) {
         self.violations.push(Violation {
             field: field.into(),
@@ -36,16 +35,17 @@ impl Fields {
         });
     }
 
-    /// Returns true when as many violations were noted as an error shows: the rest of a list need not be read.
+    /// Returns true if an error has no room for further violations, so that the rest of a list
+    /// need not be checked.
     pub(super) fn are_full(&self) -> bool {
         self.violations.len() >= VIOLATIONS_MAX
     }
 
-    /// What was read, if nothing was noted.
-    pub(super) fn accept<T>(self, read: Option<T>) -> Result<T, Refused> {
-        match (read, self.violations.is_empty()) {
-            (Some(read), true) => Ok(read),
-            (_, _) => Err(Refused::Invalid(self.violations)),
+    /// Returns the decoded value if there are no violations.
+    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Rejection> {
+        match (value, self.violations.is_empty()) {
+            (Some(value), true) => Ok(value),
+            (_, _) => Err(Rejection::Invalid(self.violations)),
         }
     }
 
@@ -53,27 +53,28 @@ impl Fields {
         &mut self,
         field: &str,
         value: Option<T>,
-        read: impl FnOnce(&mut Self, T) -> Option<R>,
+        decode: impl FnOnce(&mut Self, T) -> Option<R>,
     ) -> Option<R> {
         let Some(value) = value else {
             self.violation(field, "is required");
             return None;
         };
-        read(self, value)
+        decode(self, value)
     }
 
     pub(super) fn lock(&mut self, path: &str, namespace: &str, name: &str) -> Option<LockKey> {
-        let at = |field: &str| match path {
+        let field_path = |field: &str| match path {
             "" => field.to_owned(),
             path => format!("{path}.{field}"),
         };
-        let namespace =
-            Namespace::parse(namespace).map_err(|why| self.violation(at("namespace"), why));
-        let name = LockName::parse(name).map_err(|why| self.violation(at("name"), why));
+        let namespace = Namespace::parse(namespace)
+            .map_err(|problem| self.violation(field_path("namespace"), problem));
+        let name =
+            LockName::parse(name).map_err(|problem| self.violation(field_path("name"), problem));
         Some(LockKey::new(namespace.ok()?, name.ok()?))
     }
 
-    /// A lock and how to hold it.
+    /// Decodes a lock and the mode in which it is acquired.
     pub(super) fn target(&mut self, path: &str, target: &LockTarget) -> Option<Target> {
         let mode = match LockMode::try_from(target.mode) {
             Ok(LockMode::Unspecified | LockMode::Exclusive) => Some(Mode::Exclusive),
@@ -113,7 +114,7 @@ impl Fields {
         }
     }
 
-    /// Milliseconds; `None` where unset or wrong.
+    /// Returns the duration in milliseconds; `None` if it is unset or invalid.
     pub(super) fn ttl(&mut self, field: &str, ttl: Option<Duration>) -> Option<u64> {
         let nanos = self.nanos(field, ttl?)?;
         if nanos <= 0 {
@@ -123,7 +124,7 @@ impl Fields {
         Some(millis(nanos))
     }
 
-    /// Milliseconds; 0 where unset or wrong.
+    /// Returns the duration in milliseconds; 0 if it is unset or invalid.
     pub(super) fn wait(&mut self, field: &str, wait: Option<Duration>) -> u64 {
         let Some(nanos) = wait.and_then(|wait| self.nanos(field, wait)) else {
             return 0;
@@ -138,7 +139,7 @@ impl Fields {
         if lock_delay_ms > limits.lock_delay_max_ms {
             self.violation(
                 "lock_delay",
-                "must be at most limits.lock_delay_max of the broker, 10 s unless it is configured",
+                "must be at most limits.lock_delay_max of the broker, by default 10 s",
             );
         }
     }
@@ -154,7 +155,7 @@ impl Fields {
         id
     }
 
-    /// An id is what makes a call repeatable.
+    /// Requires a request id, without which a call cannot be repeated.
     pub(super) fn is_repeatable(&mut self, field: &str, request_id: &str) {
         if request_id.is_empty() {
             self.violation(field, "is required on a stream");
@@ -187,7 +188,7 @@ impl Fields {
 
     fn nanos(&mut self, field: &str, duration: Duration) -> Option<i128> {
         let Duration { seconds, nanos } = duration;
-        let before = self.violations.len();
+        let violation_count = self.violations.len();
         if !(-SECONDS_MAX..=SECONDS_MAX).contains(&seconds) {
             self.violation(
                 field,
@@ -199,14 +200,14 @@ impl Fields {
         } else if seconds.signum() * i64::from(nanos.signum()) < 0 {
             self.violation(field, "nanos must have the sign of seconds");
         }
-        let legal = self.violations.len() == before;
-        legal.then(|| i128::from(seconds) * 1_000_000_000 + i128::from(nanos))
+        let is_legal = self.violations.len() == violation_count;
+        is_legal.then(|| i128::from(seconds) * 1_000_000_000 + i128::from(nanos))
     }
 }
 
-/// Reads an owner; `None` if anything is wrong with it.
-pub(super) fn owner(fields: &mut Fields, owner: pb::Owner) -> Option<Owner> {
-    let before = fields.violations.len();
+/// Decodes an owner. Returns `None` if the owner is invalid.
+pub(super) fn owner(fields: &mut FieldValidator, owner: pb::Owner) -> Option<Owner> {
+    let violation_count = fields.violations.len();
     match owner.id.len() {
         0 => fields.violation("owner.id", "must not be empty"),
         1..=OWNER_ID_MAX_BYTES => {}
@@ -221,8 +222,8 @@ pub(super) fn owner(fields: &mut Fields, owner: pb::Owner) -> Option<Owner> {
     let mut labels: Vec<_> = owner.labels.into_iter().collect();
     labels.sort();
     label_keys(fields, &labels);
-    let legal = fields.violations.len() == before;
-    legal.then_some(Owner {
+    let is_legal = fields.violations.len() == violation_count;
+    is_legal.then_some(Owner {
         id: owner.id,
         reason: owner.reason,
         labels,
@@ -230,24 +231,25 @@ pub(super) fn owner(fields: &mut Fields, owner: pb::Owner) -> Option<Owner> {
     })
 }
 
-/// Past the legal number of labels their keys are not looked at: the list must stay short.
-fn label_keys(fields: &mut Fields, labels: &[(String, String)]) {
+/// Checks the label keys. Beyond the maximum number of labels the keys are not checked, so that the
+/// list of violations stays short.
+fn label_keys(fields: &mut FieldValidator, labels: &[(String, String)]) {
     if labels.len() > LABELS_MAX {
         fields.violation("owner.labels", "must be at most 16");
         return;
     }
     for (key, _) in labels {
         if !(1..=LABEL_KEY_MAX_BYTES).contains(&key.len()) {
-            let shown = &key[..key.floor_char_boundary(LABEL_KEY_MAX_BYTES)];
+            let truncated = &key[..key.floor_char_boundary(LABEL_KEY_MAX_BYTES)];
             fields.violation(
-                format!("owner.labels[{shown:?}]"),
+                format!("owner.labels[{truncated:?}]"),
                 "keys must be 1 to 63 bytes",
             );
         }
     }
 }
 
-/// Rounded up: a wish above 0 stays above 0.
+/// Converts to milliseconds, rounded up so that a positive duration stays positive.
 fn millis(nanos: i128) -> u64 {
     u64::try_from(nanos.max(0).unsigned_abs().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,29 +1,30 @@
-//! What a list or a watch is asked for, and the tokens by which it goes on: opaque to clients.
+//! Decoding of list and watch requests, and the page tokens of lists. Clients
+//! treat tokens as opaque.
 
 use data_encoding::BASE64URL_NOPAD;
 use leasehold_proto::v1::{ListLocksRequest, WatchLocksRequest};
 
-use super::fields::{Fields, OWNER_ID_MAX_BYTES};
+use super::fields::{FieldValidator, OWNER_ID_MAX_BYTES};
 use crate::{
-    grpc::status::{Refused, Violation},
+    grpc::status::{Rejection, Violation},
     lock::{ArgumentsHash, Filter, LockName, Namespace},
     store::Cursor,
 };
 
 const PAGE_DEFAULT: i32 = 100;
-const PAGE_MOST: i32 = 1_000;
+const PAGE_MAX: i32 = 1_000;
 const PAGE_TOKEN: &str = "page_token";
 
-/// One page of a list.
+/// A request for one page of a list.
 pub(in crate::grpc) struct ListCall {
     pub(in crate::grpc) filter: Filter,
-    pub(in crate::grpc) from: Option<Cursor>,
-    /// How many locks at most.
-    pub(in crate::grpc) most: usize,
+    pub(in crate::grpc) cursor: Option<Cursor>,
+    /// Maximum number of locks on the page.
+    pub(in crate::grpc) page_size: usize,
 }
 
-pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall, Refused> {
-    let mut fields = Fields::default();
+pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall, Rejection> {
+    let mut fields = FieldValidator::default();
     let filter = filter(
         &mut fields,
         request.namespace,
@@ -32,76 +33,83 @@ pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall,
     );
     let size = match request.page_size {
         0 => PAGE_DEFAULT,
-        size => size.min(PAGE_MOST),
+        size => size.min(PAGE_MAX),
     };
-    let most = usize::try_from(size).ok();
-    if most.is_none() {
+    let page_size = usize::try_from(size).ok();
+    if page_size.is_none() {
         fields.violation("page_size", "must not be negative");
     }
-    let mut from = None;
+    let mut start_cursor = None;
     if let (Some(filter), false) = (&filter, request.page_token.is_empty()) {
-        from = cursor(filter, &request.page_token);
-        if from.is_none() {
-            let what = "must be the next_page_token of the call before, whose other fields were the \
-                same: begin again with the first page";
-            fields.violation(PAGE_TOKEN, what);
+        start_cursor = cursor(filter, &request.page_token);
+        if start_cursor.is_none() {
+            let description = "must be the next_page_token of the previous call, with all other \
+                               fields unchanged: start again with the first page";
+            fields.violation(PAGE_TOKEN, description);
         }
     }
-    let (filter, most) = fields.accept(filter.zip(most))?;
-    Ok(ListCall { filter, from, most })
+    let (filter, page_size) = fields.finish(filter.zip(page_size))?;
+    Ok(ListCall {
+        filter,
+        cursor: start_cursor,
+        page_size,
+    })
 }
 
-/// Which locks to watch, and whether the watch goes on after a break.
-pub(in crate::grpc) fn watch_locks(request: WatchLocksRequest) -> Result<(Filter, bool), Refused> {
-    let mut fields = Fields::default();
+/// Decodes the filter of a watch. The boolean is true if the watch resumes an earlier one.
+pub(in crate::grpc) fn watch_locks(
+    request: WatchLocksRequest,
+) -> Result<(Filter, bool), Rejection> {
+    let mut fields = FieldValidator::default();
     let (namespace, prefix) = (request.namespace, request.name_prefix);
     let filter = filter(&mut fields, namespace, prefix, String::new());
-    Ok((fields.accept(filter)?, !request.resume_token.is_empty()))
+    Ok((fields.finish(filter)?, !request.resume_token.is_empty()))
 }
 
 fn filter(
-    fields: &mut Fields,
+    fields: &mut FieldValidator,
     namespace: String,
     name_prefix: String,
     owner_id: String,
 ) -> Option<Filter> {
-    let mut read = Filter {
+    let mut filter = Filter {
         namespace: None,
         name_prefix,
         owner_id,
     };
     let mut is_legal = true;
-    let mut wrong = |field: &str, why| {
-        fields.violation(field, why);
+    let mut reject = |field: &str, problem| {
+        fields.violation(field, problem);
         is_legal = false;
     };
     if !namespace.is_empty() {
         match Namespace::parse(&namespace) {
-            Ok(namespace) => read.namespace = Some(namespace),
-            Err(why) => wrong("namespace", why),
+            Ok(namespace) => filter.namespace = Some(namespace),
+            Err(problem) => reject("namespace", problem),
         }
     }
-    if let (false, Err(why)) = (
-        read.name_prefix.is_empty(),
-        LockName::parse(&read.name_prefix),
+    if let (false, Err(problem)) = (
+        filter.name_prefix.is_empty(),
+        LockName::parse(&filter.name_prefix),
     ) {
-        wrong("name_prefix", why);
+        reject("name_prefix", problem);
     }
-    if read.owner_id.len() > OWNER_ID_MAX_BYTES {
-        wrong("owner_id", "must be at most 256 bytes");
+    if filter.owner_id.len() > OWNER_ID_MAX_BYTES {
+        reject("owner_id", "must be at most 256 bytes");
     }
-    is_legal.then_some(read)
+    is_legal.then_some(filter)
 }
 
-/// A token that was given out can be read, but leads nowhere now.
-pub(in crate::grpc) fn stale_token() -> Refused {
-    Refused::Invalid(vec![Violation {
+/// Returns the error for a page token that is well-formed, but no longer refers to a position.
+pub(in crate::grpc) fn stale_token() -> Rejection {
+    Rejection::Invalid(vec![Violation {
         field: PAGE_TOKEN.to_owned(),
-        description: "is of a server that is gone or was replaced: begin again with the first page",
+        description: "belongs to a server that was removed or replaced: start again with the first \
+                      page",
     }])
 }
 
-/// By which a list of these locks goes on there.
+/// Returns the token by which a list with `filter` continues at `cursor`.
 pub(in crate::grpc) fn page_token(filter: &Filter, cursor: &Cursor) -> String {
     let text = cursor.to_text();
     let encoded = BASE64URL_NOPAD.encode(text.as_bytes());
@@ -112,8 +120,8 @@ fn cursor(filter: &Filter, token: &str) -> Option<Cursor> {
     let (digits, encoded) = token.split_at_checked(ArgumentsHash::LEN)?;
     let text = BASE64URL_NOPAD.decode(encoded.as_bytes()).ok()?;
     let text = String::from_utf8(text).ok()?;
-    let is_ours = digits == digest(filter, &text).as_str();
-    Cursor::parse(&text).filter(|_| is_ours)
+    let is_digest_valid = digits == digest(filter, &text).as_str();
+    Cursor::parse(&text).filter(|_| is_digest_valid)
 }
 
 fn digest(filter: &Filter, cursor: &str) -> ArgumentsHash {

@@ -1,19 +1,20 @@
-//! The longest refusals stay within what gRPC clients read.
+//! Tests that the longest errors are within the limits of gRPC clients.
 
 use super::*;
 use crate::lock::{
-    Bound, FencingToken, HELD_SHOWN, Holder, LeaseId, LockName, Mode, NAME_MAX_BYTES, Namespace,
-    Owner,
+    Bound, CONTENTION_HOLDERS_MAX, FencingToken, Holder, LeaseId, LockName, Mode, NAME_MAX_BYTES,
+    Namespace, Owner,
 };
 
 const DETAILS_MAX_BYTES: usize = 4_096;
-/// Of all metadata of an answer (SETTINGS_MAX_HEADER_LIST_SIZE of grpc-java and gRPC core).
+/// Maximum size of all metadata of a response (SETTINGS_MAX_HEADER_LIST_SIZE of
+/// grpc-java and gRPC core).
 const METADATA_MAX_BYTES: usize = 8_192;
-/// More than the other metadata of an answer: status, content type, date, and names.
+/// Upper bound for the other metadata of a response: status, content type, date, and names.
 const OTHER_METADATA_BYTES: usize = 512;
-/// The longest reason of an operator.
+/// Maximum length of an operator's reason.
 const REASON_BYTES: usize = 512;
-/// Its UTF-8 becomes the longest text when it is percent-encoded.
+/// A character whose UTF-8 encoding has the longest percent-encoding.
 const WIDE: &str = "\u{10ffff}";
 
 fn longest_lock() -> LockKey {
@@ -40,9 +41,9 @@ fn longest_contention() -> Contention {
         remaining_ms: u64::from(u32::MAX),
     };
     Contention {
-        holders: vec![holder; HELD_SHOWN],
+        holders: vec![holder; CONTENTION_HOLDERS_MAX],
         queue_length: u32::MAX,
-        closed_ms: u64::from(u32::MAX),
+        lock_delay_remaining_ms: u64::from(u32::MAX),
     }
 }
 
@@ -59,14 +60,14 @@ fn longest_errors() -> Vec<LockError> {
         LockError::StaleToken { newest },
         LockError::LimitMismatch { limit: 1_000 },
         LockError::TooManyAttempts,
-        LockError::QuotaExceeded(Quota::Namespace(u32::MAX)),
-        LockError::QuotaExceeded(Quota::Rate {
+        LockError::QuotaExceeded(QuotaExceeded::Namespace(u32::MAX)),
+        LockError::QuotaExceeded(QuotaExceeded::Rate {
             most: u32::MAX,
             retry_after_ms,
         }),
-        LockError::QuotaExceeded(Quota::Waits(usize::MAX)),
-        LockError::QuotaExceeded(Quota::Streams(Bound::PerCaller(usize::MAX))),
-        LockError::QuotaExceeded(Quota::Watches(Bound::PerCaller(usize::MAX))),
+        LockError::QuotaExceeded(QuotaExceeded::Waits(usize::MAX)),
+        LockError::QuotaExceeded(QuotaExceeded::Streams(Bound::PerCaller(usize::MAX))),
+        LockError::QuotaExceeded(QuotaExceeded::Watches(Bound::PerCaller(usize::MAX))),
         LockError::StoreRecovering { retry_after_ms },
     ]
 }
@@ -79,7 +80,8 @@ fn violations(field: &str, count: usize) -> Vec<Violation> {
     std::iter::repeat_with(violation).take(count).collect()
 }
 
-/// Bytes of the two texts of an answer as they are sent: percent-encoded, and in base64.
+/// Returns the size of the two texts of a response as they are sent:
+/// percent-encoded, and in base64.
 fn sent_bytes(status: &Status) -> usize {
     let message = status.message().bytes();
     let message = message.map(|byte| match byte {
@@ -93,27 +95,30 @@ fn sent_bytes(status: &Status) -> usize {
 fn the_longest_refusals_can_be_read() {
     let lock = longest_lock();
     let errors = longest_errors();
-    let mut refusals: Vec<_> = errors.iter().map(|error| of(error, &lock)).collect();
-    refusals.extend(errors.iter().map(|error| not_taken(error, &lock)));
-    refusals.extend(errors.iter().map(|error| limit_not_set(error, &lock)));
-    refusals.extend(errors.iter().map(|error| of_all(error, None)));
-    refusals.push(denied(Verb::ForceRelease, &lock));
-    refusals.push(idle_lock(&lock));
+    let mut statuses: Vec<_> = errors
+        .iter()
+        .map(|error| from_lock_error(error, &lock))
+        .collect();
+    statuses.extend(errors.iter().map(|error| force_release_error(error, &lock)));
+    statuses.extend(errors.iter().map(|error| limit_not_set(error, &lock)));
+    statuses.extend(errors.iter().map(|error| from_error(error, None)));
+    statuses.push(denied(Verb::ForceRelease, &lock));
+    statuses.push(idle_lock(&lock));
     for field in ["lease.grants[63].target.namespace", &WIDE.repeat(1_000)] {
         for count in [1, VIOLATIONS_MAX, VIOLATIONS_MAX + 1, 1_000] {
-            refusals.push(invalid(violations(field, count)));
+            statuses.push(invalid(violations(field, count)));
         }
     }
-    for status in refusals {
+    for status in statuses {
         let (message, details) = (status.message(), status.details().len());
         assert!(details < DETAILS_MAX_BYTES, "{details} bytes: {message}");
-        let sent = sent_bytes(&status) + OTHER_METADATA_BYTES;
-        assert!(sent < METADATA_MAX_BYTES, "{sent} bytes: {message}");
+        let size = sent_bytes(&status) + OTHER_METADATA_BYTES;
+        assert!(size < METADATA_MAX_BYTES, "{size} bytes: {message}");
     }
 }
 
 #[test]
-fn the_first_violations_are_shown() {
+fn the_first_violations_are_in_the_message() {
     for (count, end) in [
         (3, "now"),
         (7, "; and 4 more"),
@@ -121,8 +126,11 @@ fn the_first_violations_are_shown() {
         (20, "; and more"),
     ] {
         let status = invalid(violations("field", count));
-        let shown = status.get_details_bad_request().expect("a BadRequest");
-        assert_eq!(shown.field_violations.len(), count.min(VIOLATIONS_MAX));
+        let bad_request = status.get_details_bad_request().expect("a BadRequest");
+        assert_eq!(
+            bad_request.field_violations.len(),
+            count.min(VIOLATIONS_MAX)
+        );
         let message = status.message();
         assert!(message.ends_with(end), "{message}");
     }

@@ -1,14 +1,15 @@
-//! When a client is late.
+//! Deadline for messages of clients that also holds after the process was suspended.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Time in which a broker that was stopped reads what has arrived meanwhile.
-const TO_READ: Duration = Duration::from_millis(500);
+/// Time in which a process that was suspended reads the data that arrived meanwhile.
+const RESUME_READ_TIME: Duration = Duration::from_millis(500);
 
-/// Waits for so long, and for a broker that was stopped until it has read what came in time.
-pub(super) async fn passed(within: Duration) {
-    sleep(within.saturating_sub(TO_READ)).await;
-    sleep(TO_READ).await;
+/// Waits for `within`. If the process was suspended past the deadline, waits for
+/// [`RESUME_READ_TIME`] after it resumed, so that data which arrived in time can be read.
+pub(super) async fn suspend_safe_sleep(within: Duration) {
+    sleep(within.saturating_sub(RESUME_READ_TIME)).await;
+    sleep(RESUME_READ_TIME).await;
 }

@@ -1,38 +1,39 @@
-//! Who runs a command, when, and whether the era allows grants: all that a record is told from outside.
+//! Context of a command: the time, the broker, the era and the limits, passed to a record as an
+//! argument.
 
-use crate::{lock::BrokerId, store::Refused};
+use crate::{lock::BrokerId, store::Rejected};
 
-/// Who runs a command, when, and whether grants are allowed.
+/// Inputs of a command besides its arguments.
 #[derive(Debug, Clone, Copy)]
 pub struct Context {
-    /// The store's clock, in microseconds since 1970.
+    /// Time of the store's clock, in microseconds since 1970.
     pub now_us: u64,
-    /// The broker that sent the command.
+    /// Broker that sent the command.
     pub broker: BrokerId,
-    /// The command is refused after this time, in milliseconds since 1970.
+    /// Deadline of the command, in milliseconds since 1970. Later commands are rejected.
     pub not_after_ms: u64,
-    /// The era.
+    /// Permission of the era to grant locks.
     pub grants: Grants,
-    /// Waiters that the queue takes.
+    /// Maximum number of waiters of the lock.
     pub waiters_max: u32,
-    /// Holders that the lock takes.
+    /// Maximum number of holders of the lock.
     pub holders_max: usize,
-    /// Entries that a lease takes.
+    /// Maximum number of entries of a lease.
     pub entries_max: usize,
-    /// Attempts of a request that are listed.
+    /// Maximum number of listed attempts of a request.
     pub attempts_max: usize,
-    /// Slots that one touch looks through.
-    pub told_slots_max: usize,
-    /// Holders that one command finds to be over.
-    pub ends_max: usize,
+    /// Maximum number of holder slots that one touch reads.
+    pub touch_slots_max: usize,
+    /// Maximum number of holders that one command expires.
+    pub expirations_max: usize,
 }
 
-/// What the era says about new grants.
+/// Permission of the era to make new grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grants {
-    /// None before this time, in milliseconds since 1970.
+    /// No grants before this time, in milliseconds since 1970.
     NotBefore(u64),
-    /// None at all: the era is not the one that the broker knows.
+    /// No grants at all, because the era is not the one that the broker verified.
     Never,
 }
 
@@ -41,18 +42,18 @@ impl Context {
         self.now_us / 1_000
     }
 
-    pub(super) fn check_late(&self) -> Result<(), Refused> {
+    pub(super) fn check_deadline(&self) -> Result<(), Rejected> {
         if self.now() > self.not_after_ms {
-            Err(Refused::Late)
+            Err(Rejected::DeadlinePassed)
         } else {
             Ok(())
         }
     }
 
-    pub(super) fn check_era(&self) -> Result<(), Refused> {
+    pub(super) fn check_era(&self) -> Result<(), Rejected> {
         match self.grants {
-            Grants::Never => Err(Refused::NoEra),
-            Grants::NotBefore(ms) if self.now() < ms => Err(Refused::Recovering {
+            Grants::Never => Err(Rejected::NoEra),
+            Grants::NotBefore(ms) if self.now() < ms => Err(Rejected::Recovering {
                 retry_after_ms: ms - self.now(),
             }),
             Grants::NotBefore(_) => Ok(()),

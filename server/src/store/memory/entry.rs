@@ -1,8 +1,9 @@
-//! One request at a lock: what it asks for, and which RPCs ask for it, at which brokers.
+//! Requests and their attempts, for holders and for waiters.
 
-use crate::lock::{Acquire, ArgumentsHash, AttemptId, BrokerId, RequestHash};
+use crate::lock::{AcquireCommand, ArgumentsHash, AttemptId, BrokerId, RequestHash};
 
-/// A request that holds or waits. A lease that entered its lock several times has several.
+/// A request that holds the lock or waits for it. A lease that has entered the lock again has
+/// several entries.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) request: RequestHash,
@@ -11,36 +12,36 @@ pub(super) struct Entry {
     pub(super) attempts: Attempts,
 }
 
-/// The attempts of a request that nobody has taken back.
+/// Attempts of a request that have not been cancelled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attempts {
-    /// Newest last; at most `attempts_max` of the context.
+    /// Listed attempts, the newest last; at most `attempts_max` of the context.
     listed: Vec<Attempt>,
-    /// The broker of the first attempt of a holder that the list had no room for. The answer to that
-    /// attempt may have been delivered, so no cancel frees the lock any more.
+    /// Broker of the first attempt of a holder that was removed from the full list. The reply to
+    /// that attempt may have been delivered, so a cancel no longer frees the lock.
     unlisted: Option<BrokerId>,
 }
 
-/// One RPC that asks for the lock.
+/// One RPC that requests the lock.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     id: AttemptId,
     broker: BrokerId,
 }
 
-/// Whether a broker looks after its waiters.
+/// Activity of a broker, as recorded by its touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// It can be handed the lock.
+    /// The broker can receive hand-offs.
     Live,
-    /// It was silent, or did not claim its last hand-off, and may come back.
+    /// The broker has been silent, and may come back.
     Silent,
-    /// It is unknown, or was silent for too long.
+    /// The broker is unknown, or has been silent for too long.
     Gone,
 }
 
 impl Entry {
-    pub(super) fn new(acquire: &Acquire, broker: BrokerId) -> Self {
+    pub(super) fn new(acquire: &AcquireCommand, broker: BrokerId) -> Self {
         let first = Attempt {
             id: acquire.attempt,
             broker,
@@ -58,61 +59,68 @@ impl Entry {
 }
 
 impl Attempts {
-    /// Adds a newest attempt to those of a holder, unless it is known. `most` are listed.
-    pub(super) fn add(&mut self, id: AttemptId, broker: BrokerId, most: usize) {
-        if self.knows(id) {
+    /// Adds an attempt as the newest of a holder, unless it is listed already. At most
+    /// `attempts_max` attempts are listed; the oldest is removed.
+    pub(super) fn add(&mut self, id: AttemptId, broker: BrokerId, attempts_max: usize) {
+        if self.contains(id) {
             return;
         }
-        if self.listed.len() == most {
+        if self.listed.len() == attempts_max {
             let oldest = self.listed.remove(0);
             self.unlisted.get_or_insert(oldest.broker);
         }
         self.listed.push(Attempt { id, broker });
     }
 
-    /// Adds a newest attempt to those of a waiter, unless it is known. The attempts of brokers that are
-    /// gone make room. Whether there was any among `most`.
+    /// Adds an attempt as the newest of a waiter, unless it is listed already. Attempts of brokers
+    /// that are gone are removed to make room. Returns false if `most` attempts are left.
     pub(super) fn add_waiting(
         &mut self,
         id: AttemptId,
         broker: BrokerId,
-        most: usize,
+        attempts_max: usize,
         presence: impl Fn(BrokerId) -> Presence,
     ) -> bool {
-        if self.knows(id) {
+        if self.contains(id) {
             return true;
         }
-        if self.listed.len() == most {
+        if self.listed.len() == attempts_max {
             let is_gone = |attempt: &Attempt| presence(attempt.broker) == Presence::Gone;
             self.listed.retain(|attempt| !is_gone(attempt));
         }
-        let has_room = self.listed.len() < most;
+        let has_room = self.listed.len() < attempts_max;
         if has_room {
             self.listed.push(Attempt { id, broker });
         }
         has_room
     }
 
-    /// Takes an attempt back; whether others are left. `None` if it was not there.
+    /// Removes an attempt and returns true if the request has other attempts. Returns `None` if the
+    /// attempt is not listed.
     pub(super) fn remove(&mut self, id: AttemptId) -> Option<bool> {
         let index = self.listed.iter().position(|attempt| attempt.id == id)?;
         self.listed.remove(index);
         Some(!self.listed.is_empty() || self.unlisted.is_some())
     }
 
-    /// The broker of the newest attempt: whose waiter or holder this is.
+    /// Returns the broker of the newest attempt, which is the broker of the waiter or holder.
     pub(super) fn broker(&self) -> Option<BrokerId> {
         let newest = self.listed.last().map(|attempt| attempt.broker);
         newest.or(self.unlisted)
     }
 
-    /// The brokers of all attempts, the newest first.
+    /// Returns the brokers of all listed attempts, the newest first.
     pub(super) fn brokers(&self) -> impl Iterator<Item = BrokerId> {
         self.listed.iter().rev().map(|attempt| attempt.broker)
     }
 
-    /// Makes the newest attempt of this broker the newest of all, and drops those of brokers that are gone.
-    pub(super) fn hand_to(&mut self, broker: BrokerId, presence: impl Fn(BrokerId) -> Presence) {
+    /// Makes the newest attempt of `broker` the newest of all, and removes the attempts of brokers
+    /// that are gone.
+    pub(super) fn move_to_broker(
+        &mut self,
+        broker: BrokerId,
+        presence: impl Fn(BrokerId) -> Presence,
+    ) {
         let is_gone = |attempt: &Attempt| presence(attempt.broker) == Presence::Gone;
         self.listed.retain(|attempt| !is_gone(attempt));
         let of_broker = |attempt: &Attempt| attempt.broker == broker;
@@ -121,7 +129,7 @@ impl Attempts {
         }
     }
 
-    fn knows(&self, id: AttemptId) -> bool {
+    fn contains(&self, id: AttemptId) -> bool {
         self.listed.iter().any(|attempt| attempt.id == id)
     }
 }

@@ -1,51 +1,52 @@
-//! The holders of one lock, each in a slot of its own, and the sums over all of them.
+//! Holders of one lock in numbered slots, with their total weight and their expiry bounds.
 
 use std::collections::HashMap;
 
 use super::{entry::Entry, queue::Queue};
 use crate::lock::{
-    Attachment, FencingToken, LeaseId, LeaseRef, Owner, RequestHash, Terms, Ttl, expiry_ms,
+    Attachment, FencingToken, LeaseId, LeaseOptions, LeaseRef, Owner, RequestHash, Ttl, expiry_ms,
 };
 
-/// Who holds how much of the lock, and until when.
+/// A holder: its lease, its entries and its expiry.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HolderSlot {
     pub(super) lease_id: LeaseId,
-    /// Never none. The strongest first; the holder weighs as much as that one.
+    /// Entries of the lease, never empty. The strongest entry is first and determines the weight of
+    /// the holder.
     pub(super) entries: Vec<Entry>,
     pub(super) owner: Owner,
-    pub(super) terms: Terms,
-    /// Why an operator has it end.
-    pub(super) revoked: Option<String>,
-    /// Its lock_delay closes the lock even if it is given back.
-    pub(super) closes: bool,
-    /// The lease was there before this grant.
-    pub(super) added: bool,
+    pub(super) options: LeaseOptions,
+    /// Reason of the revocation, if an operator has revoked the lease.
+    pub(super) revoke_reason: Option<String>,
+    /// True if the lock delay starts even if the holder releases the lock.
+    pub(super) has_lock_delay: bool,
+    /// True if the lease existed before this grant.
+    pub(super) added_to_lease: bool,
     pub(super) stream: Option<Attachment>,
     pub(super) fencing_token: FencingToken,
     pub(super) ttl_ms: u64,
     pub(super) acquired_ms: u64,
     pub(super) expires_ms: u64,
-    /// The place in line that a provisional hand-off falls back to.
-    pub(super) place: Option<u64>,
+    /// Queue sequence number to which a provisional hand-off returns when it lapses.
+    pub(super) queue_sequence: Option<u64>,
 }
 
-/// All holders. What left a slot free is taken first by the next.
+/// All holders. A new holder uses the slot that became free last, if there is a free slot.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    slots: Vec<Option<Held>>,
-    spare: Vec<usize>,
+    slots: Vec<Option<HolderSlot>>,
+    free_slots: Vec<usize>,
     leases: HashMap<LeaseId, usize>,
     requests: HashMap<RequestHash, usize>,
     used: u32,
-    /// No holder expires before; exact while there is one.
+    /// Lower bound of the expiry of all holders; exact while there is only one.
     earliest_ms: u64,
-    /// No holder expires after.
+    /// Upper bound of the expiry of all holders.
     latest_ms: u64,
 }
 
-impl Held {
-    pub(super) fn is(&self, lease: &LeaseRef) -> bool {
+impl HolderSlot {
+    pub(super) fn matches(&self, lease: &LeaseRef) -> bool {
         (self.lease_id, self.fencing_token) == (lease.lease_id, lease.fencing_token)
     }
 
@@ -61,19 +62,20 @@ impl Held {
         self.entries.iter().find(|entry| entry.request == request)
     }
 
-    /// Until when its lock_delay closes the lock, should it expire.
-    pub(super) fn closes_until_ms(&self) -> Option<u64> {
-        let delay_ms = self.terms.lock_delay_ms;
+    /// Returns the end of the holder's lock delay, provided that the lease expires.
+    pub(super) fn lock_delay_until_ms(&self) -> Option<u64> {
+        let delay_ms = self.options.lock_delay_ms;
         (delay_ms > 0).then(|| self.expires_ms + delay_ms)
     }
 
-    /// The validity to announce: `max_hold` cuts it. `None` if it leaves nothing.
+    /// Returns the validity to report, limited by `max_hold`. Returns `None` if `max_hold` has been
+    /// reached.
     pub(super) fn validity(&self, now: u64) -> Option<Ttl> {
-        let left_ms = match self.terms.max_hold_ms {
+        let remaining_ms = match self.options.max_hold_ms {
             0 => u64::MAX,
             max_hold_ms => (self.acquired_ms + max_hold_ms).saturating_sub(now),
         };
-        (left_ms > 0).then(|| Ttl::from_stored(self.ttl_ms.min(left_ms)))
+        (remaining_ms > 0).then(|| Ttl::from_stored(self.ttl_ms.min(remaining_ms)))
     }
 }
 
@@ -82,7 +84,7 @@ impl Holders {
         self.leases.len()
     }
 
-    /// The weight of all.
+    /// Returns the total weight of all holders.
     pub(super) fn used(&self) -> u32 {
         self.used
     }
@@ -95,20 +97,20 @@ impl Holders {
         self.latest_ms
     }
 
-    /// In the order of their slots; free ones are `None`.
-    pub(super) fn slots(&self) -> impl Iterator<Item = Option<&Held>> {
+    /// Returns all slots in their order; free slots are `None`.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Option<&HolderSlot>> {
         self.slots.iter().map(Option::as_ref)
     }
 
-    pub(super) fn by_lease(&self, lease_id: LeaseId) -> Option<&Held> {
+    pub(super) fn by_lease(&self, lease_id: LeaseId) -> Option<&HolderSlot> {
         self.slots[*self.leases.get(&lease_id)?].as_ref()
     }
 
-    pub(super) fn by_lease_mut(&mut self, lease_id: LeaseId) -> Option<&mut Held> {
+    pub(super) fn by_lease_mut(&mut self, lease_id: LeaseId) -> Option<&mut HolderSlot> {
         self.slots[*self.leases.get(&lease_id)?].as_mut()
     }
 
-    pub(super) fn by_request(&self, request: RequestHash) -> Option<&Held> {
+    pub(super) fn by_request(&self, request: RequestHash) -> Option<&HolderSlot> {
         self.slots[*self.requests.get(&request)?].as_ref()
     }
 
@@ -119,8 +121,8 @@ impl Holders {
             .find(|entry| entry.request == request)
     }
 
-    /// Adds an entry, no stronger than the strongest.
-    pub(super) fn enter(&mut self, lease_id: LeaseId, entry: Entry) {
+    /// Adds an entry, which must not be stronger than the strongest entry.
+    pub(super) fn add_entry(&mut self, lease_id: LeaseId, entry: Entry) {
         let Some(&slot) = self.leases.get(&lease_id) else {
             return;
         };
@@ -130,8 +132,9 @@ impl Holders {
         }
     }
 
-    /// Takes an entry out, unless it is the last: then the holder is to be removed.
-    pub(super) fn leave(&mut self, request: RequestHash) -> Option<LeaseId> {
+    /// Removes an entry. If the entry is the only one it is kept, and the lease is returned for the
+    /// caller to remove.
+    pub(super) fn remove_entry(&mut self, request: RequestHash) -> Option<LeaseId> {
         let slot = *self.requests.get(&request)?;
         let held = self.slots[slot].as_mut()?;
         if held.entries.len() == 1 {
@@ -150,8 +153,8 @@ impl Holders {
         None
     }
 
-    pub(super) fn add(&mut self, held: Held) {
-        let slot = self.spare.pop().unwrap_or_else(|| {
+    pub(super) fn add(&mut self, held: HolderSlot) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
@@ -167,22 +170,22 @@ impl Holders {
         self.slots[slot] = Some(held);
     }
 
-    pub(super) fn remove(&mut self, lease_id: LeaseId) -> Option<Held> {
+    pub(super) fn remove(&mut self, lease_id: LeaseId) -> Option<HolderSlot> {
         let slot = self.leases.remove(&lease_id)?;
         let held = self.slots[slot].take()?;
         for entry in &held.entries {
             self.requests.remove(&entry.request);
         }
         self.used -= held.weight();
-        self.spare.push(slot);
+        self.free_slots.push(slot);
         if self.leases.is_empty() {
             *self = Self::default();
         }
         Some(held)
     }
 
-    /// Renews, and claims a provisional hand-off, which gives up its place in line. Never shortens,
-    /// and does nothing past `max_hold`.
+    /// Renews a lease. Claims a provisional hand-off, whose queue position is then removed. Never
+    /// shortens a lease, and changes nothing after `max_hold`.
     pub(super) fn extend(
         &mut self,
         lease_id: LeaseId,
@@ -190,36 +193,42 @@ impl Holders {
         now: u64,
         ttl: Option<Ttl>,
     ) -> Option<Ttl> {
-        let alone = self.len() == 1;
+        let is_only_holder = self.len() == 1;
         let held = self.slots[*self.leases.get(&lease_id)?].as_mut()?;
         held.validity(now)?;
-        if let Some(place) = held.place.take() {
-            queue.take(place);
+        if let Some(sequence) = held.queue_sequence.take() {
+            queue.remove_at(sequence);
         }
         held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
         let validity = held.validity(now)?;
         held.expires_ms = held.expires_ms.max(now + expiry_ms(validity.as_millis()));
         self.latest_ms = self.latest_ms.max(held.expires_ms);
-        if alone {
+        if is_only_holder {
             self.earliest_ms = held.expires_ms;
         }
         Some(validity)
     }
 
-    /// Takes out those whose time is over, at most so many, in the order of their slots.
-    pub(super) fn expire(&mut self, now: u64, most: usize) -> Vec<Held> {
+    /// Removes at most `holders_max` expired holders, in the order of their slots, and returns
+    /// them.
+    pub(super) fn expire(&mut self, now: u64, holders_max: usize) -> Vec<HolderSlot> {
         if self.leases.is_empty() || self.earliest_ms > now {
             return Vec::new();
         }
-        let over = |held: &&Held| held.expires_ms <= now;
-        let over = self.slots.iter().flatten().filter(over).take(most);
-        let over: Vec<_> = over.map(|held| held.lease_id).collect();
-        let over = over
+        let expired = |held: &&HolderSlot| held.expires_ms <= now;
+        let expired = self
+            .slots
+            .iter()
+            .flatten()
+            .filter(expired)
+            .take(holders_max);
+        let expired: Vec<_> = expired.map(|held| held.lease_id).collect();
+        let expired = expired
             .into_iter()
             .filter_map(|lease_id| self.remove(lease_id));
-        let over = over.collect();
-        let left = self.slots.iter().flatten().map(|held| held.expires_ms);
-        self.earliest_ms = left.min().unwrap_or(0);
-        over
+        let expired = expired.collect();
+        let expiries = self.slots.iter().flatten().map(|held| held.expires_ms);
+        self.earliest_ms = expiries.min().unwrap_or(0);
+        expired
     }
 }

@@ -1,9 +1,9 @@
-//! What the weights of a lock's holders may add up to, and who says so.
+//! The limit of a lock, as requested by its callers or fixed by an operator.
 
 use super::{context::Context, record::Record};
 use crate::{
-    lock::{Acquire, Mode, WHOLE},
-    store::{Acquired, LimitSet, Outcome, Refused},
+    lock::{AcquireCommand, EXCLUSIVE_WEIGHT, Mode},
+    store::{Acquired, LimitSet, Outcome, Rejected},
 };
 
 impl Record {
@@ -12,24 +12,25 @@ impl Record {
         &mut self,
         context: &Context,
         limit: Option<u32>,
-    ) -> Result<Outcome<LimitSet>, Refused> {
-        context.check_late()?;
+    ) -> Result<Outcome<LimitSet>, Rejected> {
+        context.check_deadline()?;
         self.expire(context);
         let Some(limit) = limit else {
             let previous = std::mem::take(&mut self.set_limit);
-            return Ok(self.advanced(context, LimitSet::Set { previous }));
+            return Ok(self.grant_and_reply(context, LimitSet::Set { previous }));
         };
         let previous = self.limit_in_use();
-        if previous == WHOLE {
-            return Ok(Outcome::silent(LimitSet::Mismatch));
+        if previous == EXCLUSIVE_WEIGHT {
+            return Ok(Outcome::reply_only(LimitSet::Mismatch));
         }
         self.limit = limit;
         self.set_limit = limit;
-        Ok(self.advanced(context, LimitSet::Set { previous }))
+        Ok(self.grant_and_reply(context, LimitSet::Set { previous }))
     }
 
-    /// A lock that nobody holds or waits for takes the limit of the call.
-    pub(super) fn check_limit(&mut self, acquire: &Acquire) -> Result<(), Acquired> {
+    /// Checks the limit and weight of a call. An idle lock without a fixed limit gets the limit of
+    /// the call.
+    pub(super) fn check_limit(&mut self, acquire: &AcquireCommand) -> Result<(), Acquired> {
         let in_use = self.limit_in_use();
         if in_use == 0 {
             self.limit = acquire.mode.limit();
@@ -40,16 +41,16 @@ impl Record {
         Ok(())
     }
 
-    /// The lock is in use with another limit than this mode's.
+    /// Returns true if the lock is in use with another limit than that of `mode`.
     pub(super) fn has_other_limit(&self, mode: Mode) -> bool {
-        let (in_use, wanted) = (self.limit_in_use(), mode.limit());
+        let (in_use, requested) = (self.limit_in_use(), mode.limit());
         match self.set_limit {
-            0 => in_use > 0 && wanted != in_use && (wanted > 0 || in_use == WHOLE),
-            _ => wanted == WHOLE,
+            0 => in_use > 0 && requested != in_use && (requested > 0 || in_use == EXCLUSIVE_WEIGHT),
+            _ => requested == EXCLUSIVE_WEIGHT,
         }
     }
 
-    /// 0 while nobody holds the lock or waits for it, and none is set.
+    /// Returns the limit in use; 0 if no limit is fixed and the lock has no holder and no waiter.
     pub(super) fn limit_in_use(&self) -> u32 {
         match self.holders.len() > 0 || self.queue.len() > 0 {
             true => self.limit,

@@ -1,4 +1,4 @@
-//! Lists the records in the order of their keys.
+//! Listing of records in the order of their keys.
 
 use std::ops::Bound;
 
@@ -8,11 +8,16 @@ use crate::{
     store::{Cursor, Listed},
 };
 
-/// Records that one step looks at: others wait meanwhile.
+/// Maximum number of records read per step, because the store is locked during the step.
 const STEP: usize = 64;
 
 /// See [`Store::list`](crate::store::Store::list).
-pub(super) fn step(memory: &Memory, filter: &Filter, from: Option<&Cursor>, most: usize) -> Listed {
+pub(super) fn step(
+    memory: &Memory,
+    filter: &Filter,
+    from: Option<&Cursor>,
+    page_max: usize,
+) -> Listed {
     let from = match from {
         None => filter.first().map_or(Bound::Unbounded, Bound::Included),
         Some(Cursor::After(last)) => Bound::Excluded(last.clone()),
@@ -22,17 +27,20 @@ pub(super) fn step(memory: &Memory, filter: &Filter, from: Option<&Cursor>, most
     let state = memory.state();
     let records = state.records.range((from, Bound::Unbounded));
     let (mut locks, mut next) = (Vec::new(), None);
-    for (looked, (lock, kept)) in (1..).zip(records) {
-        match (filter.names(lock), &filter.namespace) {
+    for (count, (lock, stored)) in (1..).zip(records) {
+        match (filter.matches_name(lock), &filter.namespace) {
             (true, _) => {
-                let state = kept.seen(now_us).filter(|state| filter.shows(state));
+                let state = stored
+                    .record_at(now_us)
+                    .filter(|state| filter.matches_state(state));
                 locks.extend(state.map(|state| (lock.clone(), state)));
             }
-            // Those of one namespace that start alike stand together.
+            // Names with a common prefix are adjacent within a namespace, so no further name
+            // matches.
             (false, Some(_)) => break,
             (false, None) => {}
         }
-        if looked == STEP || locks.len() == most {
+        if count == STEP || locks.len() == page_max {
             next = Some(Cursor::After(lock.clone()));
             break;
         }

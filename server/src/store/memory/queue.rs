@@ -1,109 +1,111 @@
-//! The line before a lock: places, and which brokers still look after their waiters.
+//! Queue of one lock: the order of its waiters, and the activity of their brokers.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
     context::Context,
     entry::{Attempts, Entry, Presence},
-    holders::Held,
+    holders::HolderSlot,
 };
 use crate::lock::{
-    Acquire, Attachment, BrokerId, LeaseId, Owner, RequestHash, SILENT_MS, STALL_MS, Terms, Under,
-    expiry_ms,
+    AcquireCommand, Attachment, BROKER_SILENT_AFTER_MS, BrokerId, LeaseBinding, LeaseId,
+    LeaseOptions, Owner, RequestHash, TOUCH_STALL_MS, expiry_ms,
 };
 
-/// A call in line.
+/// A queued request.
 #[derive(Debug, Clone)]
 pub(super) struct Waiter {
     pub(super) lease_id: LeaseId,
     pub(super) entry: Entry,
     pub(super) owner: Owner,
-    pub(super) terms: Terms,
-    /// The lease is there already.
-    pub(super) added: bool,
+    pub(super) options: LeaseOptions,
+    /// True if the lease existed before this request.
+    pub(super) added_to_lease: bool,
     pub(super) stream: Option<Attachment>,
     pub(super) ttl_ms: u64,
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
-    /// When a hand-off to it lapsed unclaimed: passed over until its broker touches. 0: never.
-    pub(super) passed_ms: u64,
-    /// Handed the lock, and not claimed it yet.
-    is_promised: bool,
+    /// Time at which a hand-off to this waiter lapsed; 0 if none has. The waiter is skipped until
+    /// its broker touches the lock.
+    pub(super) lapsed_at_ms: u64,
+    /// True while the waiter has an unclaimed hand-off.
+    is_provisional: bool,
 }
 
-/// The line. A provisional holder keeps its place in it.
+/// The queue. A provisional holder keeps its queue position.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    tail: u64,
+    last_sequence: u64,
     until_ms: u64,
     waiters: BTreeMap<u64, Waiter>,
-    places: HashMap<RequestHash, u64>,
+    sequences: HashMap<RequestHash, u64>,
     touches: Touches,
 }
 
-/// When brokers touched last.
+/// Times of the last touch of each broker.
 #[derive(Debug, Default)]
 struct Touches {
     brokers: HashMap<BrokerId, Touch>,
-    /// The last touch by anyone: on the store's clock, and on the clock that stands still while
-    /// nobody touches, by which silence is judged.
+    /// Last touch by any broker, on the store's clock and on the activity clock. The activity clock
+    /// does not count gaps of more than [`TOUCH_STALL_MS`] between touches, and is used to measure
+    /// silence.
     last: Touch,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Touch {
     ms: u64,
-    heard_ms: u64,
+    active_clock_ms: u64,
 }
 
-/// The waiter whose turn it is.
-pub(super) struct Next {
-    pub(super) place: u64,
+/// The waiter that is granted the lock next.
+pub(super) struct NextWaiter {
+    pub(super) sequence: u64,
     pub(super) weight: u32,
-    /// Who is told. Another than the one that runs the command must claim the lock: the waiter keeps
-    /// its place in line until then.
+    /// Broker to notify. If this is not the broker that runs the command, it must claim the lock,
+    /// and the waiter keeps its queue position until then.
     pub(super) broker: BrokerId,
     pub(super) is_provisional: bool,
 }
 
-/// Waiters that were met on the way to the one whose turn it is.
+/// Waiters skipped in the search for the next one.
 #[derive(Debug, Default)]
-pub(super) struct PassedOver {
-    /// They have been taken out.
-    pub(super) gone: Vec<Waiter>,
-    /// The lease of one of this broker's holds the lock.
+pub(super) struct SkippedWaiters {
+    /// Waiters that were removed from the queue.
+    pub(super) removed: Vec<Waiter>,
+    /// True if the lease of a skipped waiter of this broker holds the lock.
     pub(super) may_enter: bool,
 }
 
 impl Waiter {
-    pub(super) fn new(context: &Context, acquire: &Acquire, now: u64) -> Self {
+    pub(super) fn new(context: &Context, acquire: &AcquireCommand, now: u64) -> Self {
         Self {
             lease_id: acquire.lease_id,
             entry: Entry::new(acquire, context.broker),
             owner: acquire.owner.clone(),
-            terms: acquire.terms,
-            added: acquire.under != Under::NewLease,
+            options: acquire.options,
+            added_to_lease: acquire.binding != LeaseBinding::New,
             stream: acquire.stream,
             ttl_ms: acquire.ttl.as_millis(),
             since_ms: now,
             until_ms: now + acquire.wait_ms,
-            passed_ms: 0,
-            is_promised: false,
+            lapsed_at_ms: 0,
+            is_provisional: false,
         }
     }
 
-    /// Whether its time has passed even by the clock of its broker, which may run slower by a fifth. The
-    /// broker ends the wait before.
-    fn is_over(&self, now: u64) -> bool {
+    /// Returns true if the wait has timed out even by the clock of the waiter's broker, which may
+    /// run slower by a fifth. The broker ends the wait earlier.
+    fn has_timed_out(&self, now: u64) -> bool {
         self.since_ms + expiry_ms(self.until_ms - self.since_ms) <= now
     }
 
-    /// Its attempts that count for a call from there. A client that has moved from one stream to another has
-    /// left the older one; a unary call may be open still.
-    pub(super) fn attempts_at(&self, there: Option<Attachment>) -> Attempts {
-        let there = there.map(|there| there.stream);
+    /// Returns the attempts that remain valid for a call from `attachment`. A client that has moved
+    /// from one stream to another has left the older stream, but a unary call may still be open.
+    pub(super) fn attempts_at(&self, attachment: Option<Attachment>) -> Attempts {
+        let stream = attachment.map(|attachment| attachment.stream);
         match self.stream {
-            Some(here) if Some(here.stream) != there => Attempts::default(),
+            Some(current) if Some(current.stream) != stream => Attempts::default(),
             Some(_) | None => self.entry.attempts.clone(),
         }
     }
@@ -115,146 +117,163 @@ impl Queue {
     }
 
     pub(super) fn waiters(&self) -> impl Iterator<Item = (u64, &Waiter)> {
-        self.waiters.iter().map(|(&place, waiter)| (place, waiter))
+        self.waiters
+            .iter()
+            .map(|(&sequence, waiter)| (sequence, waiter))
     }
 
-    /// The place of a request, and whether it is the last that was taken.
-    pub(super) fn place(&self, request: RequestHash) -> (u64, bool) {
-        let place = self.places.get(&request).copied().unwrap_or(0);
-        (place, place == self.tail)
+    /// Returns the queue sequence number of a request, and true if the number is the last one
+    /// assigned.
+    pub(super) fn sequence(&self, request: RequestHash) -> (u64, bool) {
+        let sequence = self.sequences.get(&request).copied().unwrap_or(0);
+        (sequence, sequence == self.last_sequence)
     }
 
     pub(super) fn find(&mut self, request: RequestHash) -> Option<&mut Waiter> {
-        self.waiters.get_mut(self.places.get(&request)?)
+        self.waiters.get_mut(self.sequences.get(&request)?)
     }
 
-    /// Joins at the tail. The broker has touched before.
-    pub(super) fn join(&mut self, waiter: Waiter) {
-        self.tail += 1;
+    /// Appends a waiter. Its broker must have touched the lock before.
+    pub(super) fn push(&mut self, waiter: Waiter) {
+        self.last_sequence += 1;
         self.extend(waiter.until_ms);
-        self.places.insert(waiter.entry.request, self.tail);
-        self.waiters.insert(self.tail, waiter);
+        self.sequences
+            .insert(waiter.entry.request, self.last_sequence);
+        self.waiters.insert(self.last_sequence, waiter);
     }
 
-    /// Until when anybody waits at the latest.
+    /// Returns an upper bound of the times at which waits end.
     pub(super) fn until_ms(&self) -> u64 {
         self.until_ms
     }
 
-    /// Somebody waits until then.
+    /// Raises the upper bound of the times at which waits end.
     pub(super) fn extend(&mut self, until_ms: u64) {
         self.until_ms = self.until_ms.max(until_ms);
     }
 
-    /// Takes a waiter out of the line.
-    pub(super) fn take(&mut self, place: u64) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&place)?;
-        self.places.remove(&waiter.entry.request);
+    /// Removes a waiter from the queue.
+    pub(super) fn remove_at(&mut self, sequence: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&sequence)?;
+        self.sequences.remove(&waiter.entry.request);
         if self.waiters.is_empty() {
             *self = Self::default();
         }
         Some(waiter)
     }
 
-    /// Hands a waiter the lock. One whose grant is provisional keeps its place.
-    pub(super) fn hand(&mut self, next: &Next, me: BrokerId, now: u64) -> Option<Waiter> {
-        let waiter = self.waiters.get_mut(&next.place)?;
+    /// Hands the lock to a waiter. With a provisional grant the waiter keeps its queue position.
+    pub(super) fn hand_off(
+        &mut self,
+        next: &NextWaiter,
+        this_broker: BrokerId,
+        now: u64,
+    ) -> Option<Waiter> {
+        let waiter = self.waiters.get_mut(&next.sequence)?;
         let attempts = &mut waiter.entry.attempts;
         if attempts.broker() != Some(next.broker) {
-            attempts.hand_to(next.broker, |broker| self.touches.presence(broker, me, now));
+            attempts.move_to_broker(next.broker, |broker| {
+                self.touches.presence(broker, this_broker, now)
+            });
         }
         if !next.is_provisional {
-            return self.take(next.place);
+            return self.remove_at(next.sequence);
         }
-        waiter.is_promised = true;
+        waiter.is_provisional = true;
         Some(waiter.clone())
     }
 
-    /// Adds an attempt of this broker to a waiter's, which is put there. False if the list is full of
-    /// attempts whose brokers may live.
+    /// Adds an attempt of this broker to a waiter, which moves to the stream `attachment`. Returns
+    /// false if the list is full of attempts whose brokers are not gone.
     pub(super) fn add_attempt(
         &mut self,
-        acquire: &Acquire,
-        there: Option<Attachment>,
+        acquire: &AcquireCommand,
+        attachment: Option<Attachment>,
         context: &Context,
     ) -> bool {
-        let (me, now) = (context.broker, context.now());
-        let place = self.places.get(&acquire.request);
-        let waiter = place.and_then(|place| self.waiters.get_mut(place));
+        let (this_broker, now) = (context.broker, context.now());
+        let sequence = self.sequences.get(&acquire.request);
+        let waiter = sequence.and_then(|sequence| self.waiters.get_mut(sequence));
         waiter.is_some_and(|waiter| {
-            let presence = |broker| self.touches.presence(broker, me, now);
-            waiter.entry.attempts = waiter.attempts_at(there);
+            let presence = |broker| self.touches.presence(broker, this_broker, now);
+            waiter.entry.attempts = waiter.attempts_at(attachment);
             let attempts = &mut waiter.entry.attempts;
-            attempts.add_waiting(acquire.attempt, me, context.attempts_max, presence)
+            attempts.add_waiting(acquire.attempt, this_broker, context.attempts_max, presence)
         })
     }
 
     pub(super) fn remove(&mut self, request: RequestHash) -> Option<Waiter> {
-        self.take(*self.places.get(&request)?)
+        self.remove_at(*self.sequences.get(&request)?)
     }
 
-    /// A hand-off lapsed unclaimed.
-    pub(super) fn fall_back(&mut self, place: u64, lapsed: &Held) {
-        if let Some(waiter) = self.waiters.get_mut(&place) {
+    /// Returns a waiter to the queue after its hand-off lapsed.
+    pub(super) fn return_to_queue(&mut self, sequence: u64, lapsed: &HolderSlot) {
+        if let Some(waiter) = self.waiters.get_mut(&sequence) {
             waiter.entry = lapsed.entries[0].clone();
-            waiter.passed_ms = lapsed.expires_ms;
-            waiter.is_promised = false;
+            waiter.lapsed_at_ms = lapsed.expires_ms;
+            waiter.is_provisional = false;
         }
     }
 
-    /// The broker lives.
+    /// Records that `broker` is alive.
     pub(super) fn touch(&mut self, broker: BrokerId, now: u64) {
         self.touches.touch(broker, now);
     }
 
-    pub(super) fn knows(&self, broker: BrokerId) -> bool {
+    pub(super) fn contains_broker(&self, broker: BrokerId) -> bool {
         self.touches.brokers.contains_key(&broker)
     }
 
-    /// The broker is unknown here, or was silent for too long.
+    /// Returns true if `broker` is unknown at this lock, or has been silent for longer than
+    /// [`BROKER_SILENT_AFTER_MS`].
     pub(super) fn is_silent(&self, broker: BrokerId, now: u64) -> bool {
         let silent_ms = self.touches.silent_ms(broker, now);
-        silent_ms.is_none_or(|ms| ms > SILENT_MS)
+        silent_ms.is_none_or(|ms| ms > BROKER_SILENT_AFTER_MS)
     }
 
-    /// Takes out waiters that are past their time or can never fit, and finds the first, at `from` or
-    /// behind it, that can be granted the lock: `None` if nobody waits whose broker is known to live. A
-    /// waiter whose lease holds the lock is passed over: it enters by asking again.
+    /// Returns the first waiter, at `from` or behind it, that can be granted the lock. Returns
+    /// `None` if no waiter has a broker that is known to be alive.
+    ///
+    /// Removes waiters that have timed out, that can never fit, or whose brokers are gone. A waiter
+    /// whose lease holds the lock is skipped, because it enters by repeating its request.
     pub(super) fn next(
         &mut self,
         mut from: u64,
         limit: u32,
         context: &Context,
         holds: impl Fn(LeaseId) -> bool,
-        passed: &mut PassedOver,
-    ) -> Option<Next> {
-        let (me, now) = (context.broker, context.now());
-        while let Some((&place, waiter)) = self.waiters.range(from..).next() {
-            from = place + 1;
-            if waiter.is_promised {
+        passed: &mut SkippedWaiters,
+    ) -> Option<NextWaiter> {
+        let (this_broker, now) = (context.broker, context.now());
+        while let Some((&sequence, waiter)) = self.waiters.range(from..).next() {
+            from = sequence + 1;
+            if waiter.is_provisional {
                 continue;
             }
             let weight = waiter.entry.weight;
-            if waiter.is_over(now) || weight > limit {
-                passed.gone.extend(self.take(place));
+            if waiter.has_timed_out(now) || weight > limit {
+                passed.removed.extend(self.remove_at(sequence));
                 continue;
             }
             let brokers: Vec<_> = waiter.entry.attempts.brokers().collect();
-            if let Some(broker) = self.touches.live(&brokers, me, now, waiter.passed_ms) {
+            if let Some(broker) = self
+                .touches
+                .live(&brokers, this_broker, now, waiter.lapsed_at_ms)
+            {
                 if holds(waiter.lease_id) {
-                    passed.may_enter |= broker == me;
+                    passed.may_enter |= broker == this_broker;
                     continue;
                 }
-                return Some(Next {
-                    place,
+                return Some(NextWaiter {
+                    sequence,
                     weight,
                     broker,
-                    is_provisional: broker != me,
+                    is_provisional: broker != this_broker,
                 });
             }
-            let presence = |&broker| self.touches.presence(broker, me, now);
+            let presence = |&broker| self.touches.presence(broker, this_broker, now);
             if brokers.iter().map(presence).all(|is| is == Presence::Gone) {
-                passed.gone.extend(self.take(place));
+                passed.removed.extend(self.remove_at(sequence));
             }
         }
         None
@@ -265,17 +284,17 @@ impl Touches {
     fn touch(&mut self, broker: BrokerId, now: u64) {
         self.last = Touch {
             ms: now,
-            heard_ms: self.heard_ms(now),
+            active_clock_ms: self.active_clock_ms(now),
         };
         self.brokers.insert(broker, self.last);
     }
 
-    /// The first of these brokers that can be handed the lock of a waiter whose last hand-off lapsed
-    /// then.
+    /// Returns the first of `brokers` that can receive a hand-off for a waiter whose last hand-off
+    /// lapsed at `passed_ms`.
     fn live(
         &self,
         brokers: &[BrokerId],
-        me: BrokerId,
+        this_broker: BrokerId,
         now: u64,
         passed_ms: u64,
     ) -> Option<BrokerId> {
@@ -284,31 +303,35 @@ impl Touches {
             touch.is_some_and(|touch| touch.ms >= passed_ms)
         };
         let is_live = |&broker: &BrokerId| {
-            self.presence(broker, me, now) == Presence::Live
-                && (broker == me || has_touched(broker))
+            self.presence(broker, this_broker, now) == Presence::Live
+                && (broker == this_broker || has_touched(broker))
         };
         brokers.iter().copied().find(is_live)
     }
 
-    fn presence(&self, broker: BrokerId, me: BrokerId, now: u64) -> Presence {
-        if broker == me {
+    fn presence(&self, broker: BrokerId, this_broker: BrokerId, now: u64) -> Presence {
+        if broker == this_broker {
             return Presence::Live;
         }
         match self.silent_ms(broker, now) {
-            Some(0..=SILENT_MS) => Presence::Live,
-            Some(ms) if ms <= 2 * SILENT_MS => Presence::Silent,
+            Some(0..=BROKER_SILENT_AFTER_MS) => Presence::Live,
+            Some(ms) if ms <= 2 * BROKER_SILENT_AFTER_MS => Presence::Silent,
             Some(_) | None => Presence::Gone,
         }
     }
 
-    /// The clock of silence: a gap between touches above [`STALL_MS`] does not count.
-    fn heard_ms(&self, now: u64) -> u64 {
+    /// Returns the time of the activity clock, which does not count gaps between touches above
+    /// [`TOUCH_STALL_MS`].
+    fn active_clock_ms(&self, now: u64) -> u64 {
         let gap = now.saturating_sub(self.last.ms);
-        self.last.heard_ms + if gap > STALL_MS { 0 } else { gap }
+        self.last.active_clock_ms + if gap > TOUCH_STALL_MS { 0 } else { gap }
     }
 
     fn silent_ms(&self, broker: BrokerId, now: u64) -> Option<u64> {
         let touch = self.brokers.get(&broker)?;
-        Some(self.heard_ms(now).saturating_sub(touch.heard_ms))
+        Some(
+            self.active_clock_ms(now)
+                .saturating_sub(touch.active_clock_ms),
+        )
     }
 }

@@ -1,51 +1,52 @@
-//! One lock's record as a pure state machine: the specification of every store.
+//! Record of one lock as a pure state machine: the specification of every store.
 //!
-//! Time, the broker and the era are arguments. The scripts under `store/redis/lua` say the same in
-//! Lua, verb by verb; the differential test holds the two equal.
+//! Time, broker and era are arguments. The Lua scripts under `store/redis/lua` implement the same
+//! commands, and the differential test verifies that both behave identically.
 
 use std::collections::HashMap;
 
 use super::{
     context::{Context, Grants},
-    ended::Ended,
-    handoff::Advanced,
-    holders::{Held, Holders},
+    ended_leases::EndedLeases,
+    grant::GrantRound,
+    holders::{HolderSlot, Holders},
     queue::{Queue, Waiter},
-    tombstones::{Dead, Tombstones},
-    watch::Watched,
+    tombstones::{TombstoneKey, Tombstones},
+    watch::ChangeLog,
 };
 use crate::{
     lock::{
-        Acquire, Attachment, AttemptId, Grant, KEEP_MS, LeaseId, LeaseRef, Mode, Release,
-        RequestHash, SET_KEEP_MS, Ttl, Under, Via,
+        AcquireCommand, Attachment, AttemptId, ExpectedAttachment, Grant, IDLE_RECORD_TTL_MS,
+        LIMIT_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode, ReleaseScope, RequestHash, Ttl,
     },
     store::{
-        Acquired, Cancelled, ChangeKind, Ending, HandOff, Outcome, Refused, Released, Renewed,
-        Touched,
+        Acquired, Cancelled, ChangeKind, HandOff, LeaseEndEvent, Outcome, Rejected, Released,
+        Renewed, Touched,
     },
 };
 
-/// A lock that was ever used, and not so long ago as to be forgotten.
+/// The record of a lock that was used recently.
 #[derive(Debug, Default)]
 pub struct Record {
-    pub(super) fence: u64,
-    /// What the holders' weights may add up to. Counts while somebody holds or waits.
+    pub(super) last_fencing_token: u64,
+    /// Maximum total weight of the holders. Valid while the lock has holders or waiters.
     pub(super) limit: u32,
-    /// The limit that callers cannot change; 0: none is set.
+    /// Limit that callers cannot change; 0 if none is fixed.
     pub(super) set_limit: u32,
     pub(super) holders: Holders,
-    /// Nothing is granted before, by a lock_delay.
-    pub(super) closed_until_ms: u64,
+    /// End of the lock delay, before which nothing is granted.
+    pub(super) lock_delay_until_ms: u64,
     pub(super) queue: Queue,
-    pub(super) released: Ended,
-    /// Leases from which the lock was released, and until when they may be shown with it.
-    pub(super) parts: HashMap<LeaseId, u64>,
-    pub(super) expired: Ended,
+    pub(super) released: EndedLeases,
+    /// Leases from which the lock was released, with the time until which they may be presented
+    /// with this lock.
+    pub(super) partial_releases: HashMap<LeaseId, u64>,
+    pub(super) expired: EndedLeases,
     pub(super) tombstones: Tombstones,
-    /// What others may watch.
-    pub watched: Watched,
-    /// Leases whose time was found to be over, for the broker whose command found it.
-    pub endings: Vec<Ending>,
+    /// Changes for watches.
+    pub change_log: ChangeLog,
+    /// Ended leases, to be reported to the broker whose command found them.
+    pub end_events: Vec<LeaseEndEvent>,
 }
 
 impl Record {
@@ -53,50 +54,53 @@ impl Record {
     pub fn acquire(
         &mut self,
         context: &Context,
-        acquire: &Acquire,
-    ) -> Result<Outcome<Acquired>, Refused> {
-        context.check_late()?;
+        acquire: &AcquireCommand,
+    ) -> Result<Outcome<Acquired>, Rejected> {
+        context.check_deadline()?;
         let now = context.now();
         self.expire(context);
-        let reply = |reply| Ok(Outcome::silent(reply));
-        if self.tombstones.knows(Dead::Attempt(acquire.attempt), now) {
+        let reply = |reply| Ok(Outcome::reply_only(reply));
+        if self
+            .tombstones
+            .contains(TombstoneKey::Attempt(acquire.attempt), now)
+        {
             return reply(Acquired::Cancelled);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
             self.expire_lease(context, held.lease_id);
         }
         if context.check_era().is_err() {
-            self.take_back_hand_off(acquire.request);
+            self.cancel_hand_off(acquire.request);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
-            let (lease_id, is_over) = (held.lease_id, held.validity(now).is_none());
-            let there = Attachment::moved(held.stream, acquire.stream);
+            let (lease_id, has_ended) = (held.lease_id, held.validity(now).is_none());
+            let attachment = Attachment::supersede(held.stream, acquire.stream);
             let entry = self.holders.entry(acquire.request);
             let Some(entry) = entry.filter(|entry| {
                 (lease_id, entry.arguments) == (acquire.lease_id, acquire.arguments)
             }) else {
                 return reply(Acquired::RequestIdReused);
             };
-            let Some(there) = there else {
+            let Some(attachment) = attachment else {
                 return reply(Acquired::StaleAttach);
             };
-            if is_over {
+            if has_ended {
                 return reply(Acquired::Ended);
             }
             context.check_era()?;
             entry
                 .attempts
                 .add(acquire.attempt, context.broker, context.attempts_max);
-            let moved = self.put_on(lease_id, there);
+            let moved = self.attach_to(lease_id, attachment);
             let extended = self.extend(lease_id, now, None);
             let reply = extended.map_or(Acquired::Ended, Acquired::Granted);
             return Ok(Outcome {
                 moved,
-                ..Outcome::silent(reply)
+                ..Outcome::reply_only(reply)
             });
         }
         self.expire_lease(context, acquire.lease_id);
-        if self.is_over(acquire, now) {
+        if self.has_ended(acquire, now) {
             return reply(Acquired::Ended);
         }
         let mut waits = None;
@@ -104,30 +108,31 @@ impl Record {
             if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
             }
-            waits = Attachment::moved(waiter.stream, acquire.stream);
+            waits = Attachment::supersede(waiter.stream, acquire.stream);
             if waits.is_none() {
                 return reply(Acquired::StaleAttach);
             }
         }
-        // A call in line enters what its lease got by another one meanwhile, or keeps its place.
+        // A waiting call enters if its lease has acquired the lock by another call meanwhile.
+        // Otherwise it keeps its queue position.
         if (waits.is_none() || context.check_era().is_ok())
-            && let Some(entered) = self.enter_under(context, acquire)?
+            && let Some(entered) = self.reenter(context, acquire)?
         {
             return reply(entered);
         }
-        if let Some(there) = waits {
+        if let Some(attachment) = waits {
             if acquire.mode.weight() > self.limit {
-                return Ok(self.refuse_waiting(context, acquire));
+                return Ok(self.reject_waiting(context, acquire));
             }
             if acquire.wait_ms > 0 {
-                if !self.queue.add_attempt(acquire, there, context) {
+                if !self.queue.add_attempt(acquire, attachment, context) {
                     return reply(Acquired::TooManyAttempts);
                 }
-                self.wait_again(context, acquire, there);
+                self.continue_wait(context, acquire, attachment);
             }
-            return Ok(self.answer(context, acquire));
+            return Ok(self.grant_and_answer(context, acquire));
         }
-        if let Under::Grant(_) = acquire.under {
+        if let LeaseBinding::Reentry(_) = acquire.binding {
             return reply(Acquired::NotFound);
         }
         self.acquire_new(context, acquire)
@@ -139,19 +144,19 @@ impl Record {
         context: &Context,
         lease: &LeaseRef,
         ttl: Option<Ttl>,
-        via: Via,
-    ) -> Result<Renewed, Refused> {
-        context.check_late()?;
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, Rejected> {
+        context.check_deadline()?;
         let now = context.now();
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let is_claim = self.is_provisional(lease.lease_id);
         if self.holds(lease) && !(is_claim && context.check_era().is_err()) {
-            if self.is_out_of_reach(lease, via) {
+            if self.is_on_other_stream(lease, via) {
                 return Ok(Renewed::Elsewhere);
             }
             let extended = self.extend(lease.lease_id, now, ttl);
-            return Ok(match (extended, self.revoked(lease.lease_id)) {
+            return Ok(match (extended, self.revoke_reason(lease.lease_id)) {
                 (Some(grant), _) => Renewed::Extended(grant),
                 (None, Some(reason)) => Renewed::Revoked { reason },
                 (None, None) => Renewed::MaxHold,
@@ -170,18 +175,18 @@ impl Record {
         &mut self,
         context: &Context,
         lease: &LeaseRef,
-        release: Release,
-        via: Via,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
     ) -> Outcome<Released> {
         let now = context.now();
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let released = match self.holds(lease) {
-            true if self.is_out_of_reach(lease, via) => Released::Elsewhere,
-            true => self.leave(lease, release, now),
+            true if self.is_on_other_stream(lease, via) => Released::Elsewhere,
+            true => self.release_entries(lease, release, now),
             false => self.ended(lease.lease_id, now),
         };
-        self.advanced(context, released)
+        self.grant_and_reply(context, released)
     }
 
     /// See [`Store::cancel`](crate::store::Store::cancel).
@@ -201,62 +206,62 @@ impl Record {
             true => self.holders.entry(request),
             false => self.queue.find(request).map(|waiter| &mut waiter.entry),
         };
-        let is_known = entry.is_some();
+        let has_entry = entry.is_some();
         match entry.and_then(|entry| entry.attempts.remove(attempt)) {
             Some(false) => {}
-            Some(true) => return Outcome::silent(Cancelled::Kept),
+            Some(true) => return Outcome::reply_only(Cancelled::Kept),
             None => {
-                self.tombstones.bury(Dead::Attempt(attempt), now);
-                return Outcome::silent(match is_known {
+                self.tombstones.insert(TombstoneKey::Attempt(attempt), now);
+                return Outcome::reply_only(match has_entry {
                     true => Cancelled::Kept,
                     false => Cancelled::Unknown,
                 });
             }
         }
         if is_held {
-            if let Some(freed) = self.leave_entry(request) {
-                self.note_undone(&freed, now);
+            if let Some(freed) = self.remove_entry(request) {
+                self.record_rollback(&freed, now);
             }
-            return self.advanced(context, Cancelled::Freed);
+            return self.grant_and_reply(context, Cancelled::Freed);
         }
         if let Some(waiter) = self.queue.remove(request) {
-            self.note_waiter(ChangeKind::Abandoned, &waiter, now);
+            self.record_waiter(ChangeKind::Abandoned, &waiter, now);
         }
-        self.advanced(context, Cancelled::Dequeued)
+        self.grant_and_reply(context, Cancelled::Dequeued)
     }
 
     /// See [`Store::touch`](crate::store::Store::touch).
     ///
-    /// Tells of the grants in the slots from `from` on, which count from 1.
-    pub fn touch(&mut self, context: &Context, from: usize) -> Result<Outcome<Touched>, Refused> {
-        context.check_late()?;
+    /// Returns the grants in the slots from `from` on. Slots are numbered from 1.
+    pub fn touch(&mut self, context: &Context, from: usize) -> Result<Outcome<Touched>, Rejected> {
+        context.check_deadline()?;
         if context.grants == Grants::Never {
-            return Err(Refused::NoEra);
+            return Err(Rejected::NoEra);
         }
         let now = context.now();
         self.expire(context);
         let rejoin = self.queue.is_silent(context.broker, now);
-        if self.queue.knows(context.broker) {
+        if self.queue.contains_broker(context.broker) {
             self.queue.touch(context.broker, now);
         }
-        let Advanced {
+        let GrantRound {
             hand_offs,
             may_enter,
             ..
-        } = self.advance(context);
+        } = self.grant_waiters(context);
         let slots = self
             .holders
             .slots()
             .skip(from - 1)
-            .take(context.told_slots_max);
-        let after = from + context.told_slots_max;
+            .take(context.touch_slots_max);
+        let after = from + context.touch_slots_max;
         let held = slots.flatten().filter_map(|held| {
             let entry = &held.entries[0];
             (entry.attempts.broker() == Some(context.broker)).then(|| HandOff {
                 broker: context.broker,
                 request: entry.request,
                 fencing_token: held.fencing_token,
-                provisional: held.place.is_some(),
+                is_provisional: held.queue_sequence.is_some(),
             })
         });
         let reply = Touched {
@@ -268,54 +273,61 @@ impl Record {
         };
         Ok(Outcome {
             hand_offs,
-            ..Outcome::silent(reply)
+            ..Outcome::reply_only(reply)
         })
     }
 
-    /// How long the record is kept after its last use.
-    pub fn keep_ms(&self) -> u64 {
+    /// Returns the retention of the record after its last use.
+    pub fn retention_ms(&self) -> u64 {
         match self.set_limit {
-            0 => KEEP_MS,
-            _ => SET_KEEP_MS,
+            0 => IDLE_RECORD_TTL_MS,
+            _ => LIMIT_RECORD_TTL_MS,
         }
     }
 
-    /// Until when somebody may hold the lock or wait for it, in milliseconds since 1970.
-    pub fn horizon_ms(&self) -> u64 {
-        let closed_until_ms = self.closed_until_ms;
+    /// Returns the time, in milliseconds since 1970, until which the lock may have holders, waiters
+    /// or a lock delay.
+    pub fn expires_after_ms(&self) -> u64 {
+        let closed_until_ms = self.lock_delay_until_ms;
         self.holders
             .latest_ms()
             .max(self.queue.until_ms())
             .max(closed_until_ms)
     }
 
-    /// Nothing is known of the lock.
-    pub fn is_blank(&self) -> bool {
-        self.fence == 0
+    /// Returns true if the record contains nothing and can be deleted.
+    pub fn is_empty(&self) -> bool {
+        self.last_fencing_token == 0
             && self.queue.len() == 0
             && self.tombstones.is_empty()
             && self.set_limit == 0
     }
 
-    /// A call that waits can never be granted: the limit was lowered.
-    fn refuse_waiting(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
+    /// Rejects a waiting call that can never be granted, because the limit was lowered.
+    fn reject_waiting(&mut self, context: &Context, acquire: &AcquireCommand) -> Outcome<Acquired> {
         if let Some(waiter) = self.queue.remove(acquire.request) {
-            self.note_waiter(ChangeKind::Abandoned, &waiter, context.now());
+            self.record_waiter(ChangeKind::Abandoned, &waiter, context.now());
         }
-        let mut refused = self.advanced(context, Acquired::LimitMismatch { limit: 0 });
-        refused.reply = Acquired::LimitMismatch {
+        let mut outcome = self.grant_and_reply(context, Acquired::LimitMismatch { limit: 0 });
+        outcome.reply = Acquired::LimitMismatch {
             limit: self.limit_in_use(),
         };
-        refused
+        outcome
     }
 
-    /// A repeat of a call that waits: keeps its place, belongs to this broker from now on.
-    fn wait_again(&mut self, context: &Context, acquire: &Acquire, stream: Option<Attachment>) {
+    /// Continues the wait of a repeated call. The call keeps its queue position, and belongs to
+    /// this broker from now on.
+    fn continue_wait(
+        &mut self,
+        context: &Context,
+        acquire: &AcquireCommand,
+        stream: Option<Attachment>,
+    ) {
         let now = context.now();
         if let Some(waiter) = self.queue.find(acquire.request) {
             waiter.stream = stream;
             waiter.until_ms = waiter.until_ms.max(now + acquire.wait_ms);
-            waiter.passed_ms = 0;
+            waiter.lapsed_at_ms = 0;
         }
         self.queue.extend(now + acquire.wait_ms);
         self.queue.touch(context.broker, now);
@@ -324,20 +336,20 @@ impl Record {
     fn acquire_new(
         &mut self,
         context: &Context,
-        acquire: &Acquire,
-    ) -> Result<Outcome<Acquired>, Refused> {
+        acquire: &AcquireCommand,
+    ) -> Result<Outcome<Acquired>, Rejected> {
         let now = context.now();
-        let mut advanced = Advanced {
+        let mut advanced = GrantRound {
             hand_offs: Vec::new(),
             is_blocked: true,
             may_enter: false,
         };
         match context.check_era() {
-            Ok(()) => advanced = self.advance(context),
-            Err(Refused::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
-            Err(refused) => return Err(refused),
+            Ok(()) => advanced = self.grant_waiters(context),
+            Err(Rejected::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
+            Err(rejected) => return Err(rejected),
         }
-        // Another request of the same lease was promised the lock.
+        // Another request of the same lease has an unclaimed hand-off.
         advanced.is_blocked |= self.holders.by_lease(acquire.lease_id).is_some();
         let reply = match self.check_limit(acquire) {
             Err(mismatch) => mismatch,
@@ -352,37 +364,41 @@ impl Record {
                 if acquire.wait_ms > 0 {
                     self.queue.touch(context.broker, now);
                     let waiter = Waiter::new(context, acquire, now);
-                    self.note_waiter(ChangeKind::Queued, &waiter, now);
-                    self.queue.join(waiter);
+                    self.record_waiter(ChangeKind::Queued, &waiter, now);
+                    self.queue.push(waiter);
                 }
                 self.waiting_or_held(context, acquire)
             }
         };
         Ok(Outcome {
             hand_offs: advanced.hand_offs,
-            ..Outcome::silent(reply)
+            ..Outcome::reply_only(reply)
         })
     }
 
-    /// Lets the queue move, then says how the request stands.
-    fn answer(&mut self, context: &Context, acquire: &Acquire) -> Outcome<Acquired> {
-        let hand_offs = self.advance(context).hand_offs;
-        let mine = self.holders.by_request(acquire.request);
-        let reply = match mine.is_some_and(|held| held.place.is_none()) {
+    /// Grants the lock to waiters, then returns the state of the request.
+    fn grant_and_answer(
+        &mut self,
+        context: &Context,
+        acquire: &AcquireCommand,
+    ) -> Outcome<Acquired> {
+        let hand_offs = self.grant_waiters(context).hand_offs;
+        let holder = self.holders.by_request(acquire.request);
+        let reply = match holder.is_some_and(|held| held.queue_sequence.is_none()) {
             true => self.granted(acquire, context.now()),
             false => self.waiting_or_held(context, acquire),
         };
         Outcome {
             hand_offs,
-            ..Outcome::silent(reply)
+            ..Outcome::reply_only(reply)
         }
     }
 
-    /// Lets the queue move after what was done.
-    pub(super) fn advanced<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
+    /// Grants the lock to waiters after a command, and returns the reply of the command.
+    pub(super) fn grant_and_reply<T>(&mut self, context: &Context, reply: T) -> Outcome<T> {
         Outcome {
-            hand_offs: self.advance(context).hand_offs,
-            ..Outcome::silent(reply)
+            hand_offs: self.grant_waiters(context).hand_offs,
+            ..Outcome::reply_only(reply)
         }
     }
 
@@ -395,45 +411,45 @@ impl Record {
         let is_claim = self.is_provisional(lease_id);
         self.holders.extend(lease_id, &mut self.queue, now, ttl)?;
         if is_claim {
-            self.note_claim(lease_id, now);
+            self.record_claim(lease_id, now);
         }
         self.grant_of(lease_id, now)
     }
 
-    /// Why an operator has a holder end, if one has.
-    pub(super) fn revoked(&self, lease_id: LeaseId) -> Option<String> {
-        self.holders.by_lease(lease_id)?.revoked.clone()
+    /// Returns the reason for which a holder was revoked, if it was.
+    pub(super) fn revoke_reason(&self, lease_id: LeaseId) -> Option<String> {
+        self.holders.by_lease(lease_id)?.revoke_reason.clone()
     }
 
-    /// Takes back a hand-off that the waiter has not claimed.
-    fn take_back_hand_off(&mut self, request: RequestHash) {
+    /// Cancels a hand-off that the waiter has not claimed.
+    fn cancel_hand_off(&mut self, request: RequestHash) {
         let Some(held) = self.holders.by_request(request) else {
             return;
         };
-        let (lease_id, place) = (held.lease_id, held.place);
-        if let Some(place) = place
+        let (lease_id, sequence) = (held.lease_id, held.queue_sequence);
+        if let Some(sequence) = sequence
             && let Some(held) = self.holders.remove(lease_id)
         {
-            self.queue.fall_back(place, &held);
+            self.queue.return_to_queue(sequence, &held);
         }
     }
 
     fn is_provisional(&self, lease_id: LeaseId) -> bool {
-        let is_provisional = |held: &Held| held.place.is_some();
+        let is_provisional = |held: &HolderSlot| held.queue_sequence.is_some();
         self.holders.by_lease(lease_id).is_some_and(is_provisional)
     }
 
     fn holds(&self, lease: &LeaseRef) -> bool {
         let held = self.holders.by_lease(lease.lease_id);
-        held.is_some_and(|held| held.is(lease))
+        held.is_some_and(|held| held.matches(lease))
     }
 
-    fn granted(&self, acquire: &Acquire, now: u64) -> Acquired {
+    fn granted(&self, acquire: &AcquireCommand, now: u64) -> Acquired {
         self.grant_of(acquire.lease_id, now)
             .map_or(Acquired::Ended, Acquired::Granted)
     }
 
-    /// `None` past its `max_hold`.
+    /// Returns the grant of a lease, or `None` if its `max_hold` has been reached.
     pub(super) fn grant_of(&self, lease_id: LeaseId, now: u64) -> Option<Grant> {
         let held = self.holders.by_lease(lease_id)?;
         Some(Grant {
@@ -443,20 +459,20 @@ impl Record {
             acquired_ms: held.acquired_ms,
             hold_count: held.hold_count(),
             queue_length: self.queue.len(),
-            disconnect_grace_ms: held.terms.disconnect_grace_ms,
+            disconnect_grace_ms: held.options.disconnect_grace_ms,
         })
     }
 
-    fn waiting_or_held(&self, context: &Context, acquire: &Acquire) -> Acquired {
+    fn waiting_or_held(&self, context: &Context, acquire: &AcquireCommand) -> Acquired {
         if acquire.wait_ms == 0 {
             return Acquired::Held(self.contention(context.now()));
         }
-        let (place, is_last) = self.queue.place(acquire.request);
+        let (sequence, is_last) = self.queue.sequence(acquire.request);
         Acquired::Queued {
             next_event_ms: self.next_event_ms(context),
-            place,
+            sequence,
             position: if is_last { self.queue.len() } else { 0 },
-            last_fencing_token: self.fence,
+            last_fencing_token: self.last_fencing_token,
             era: None,
         }
     }

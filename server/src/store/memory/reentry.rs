@@ -1,34 +1,40 @@
-//! Re-entry: a lease that holds a lock enters it again, and leaves it entry by entry.
+//! Re-entry: further entries of a lease that already holds the lock, and their separate releases.
 
-use super::{context::Context, entry::Entry, holders::Held, record::Record, tombstones::Dead};
+use super::{
+    context::Context, entry::Entry, holders::HolderSlot, record::Record, tombstones::TombstoneKey,
+};
 use crate::{
-    lock::{Acquire, LeaseRef, Release, RequestHash, Under, Via, expiry_ms},
-    store::{Acquired, ChangeKind, Refused, Released},
+    lock::{
+        AcquireCommand, ExpectedAttachment, LeaseBinding, LeaseRef, ReleaseScope, RequestHash,
+        expiry_ms,
+    },
+    store::{Acquired, ChangeKind, Rejected, Released},
 };
 
 impl Record {
-    /// One more entry of the lease that the call names, if that holds the lock, with the token that the call
-    /// names. `None`: it does not hold it. Renews the lease. Never waits, and ends the wait of the call.
-    pub(super) fn enter_under(
+    /// Adds an entry to the lease of the call, and renews the lease. Returns `None` if the lease
+    /// does not hold the lock, or not with the token that the call names. Never waits, and ends the
+    /// wait of the call.
+    pub(super) fn reenter(
         &mut self,
         context: &Context,
-        acquire: &Acquire,
-    ) -> Result<Option<Acquired>, Refused> {
-        let is_named = |held: &Held| match acquire.under {
-            Under::NewLease => false,
-            Under::Lease => true,
-            Under::Grant(token) => token == held.fencing_token,
+        acquire: &AcquireCommand,
+    ) -> Result<Option<Acquired>, Rejected> {
+        let is_named = |held: &HolderSlot| match acquire.binding {
+            LeaseBinding::New => false,
+            LeaseBinding::Existing => true,
+            LeaseBinding::Reentry(token) => token == held.fencing_token,
         };
-        let is_it = |held: &&Held| held.place.is_none() && is_named(held);
-        let Some(held) = self.holders.by_lease(acquire.lease_id).filter(is_it) else {
+        let is_match = |held: &&HolderSlot| held.queue_sequence.is_none() && is_named(held);
+        let Some(held) = self.holders.by_lease(acquire.lease_id).filter(is_match) else {
             return Ok(None);
         };
-        let via = acquire
-            .stream
-            .map_or(Via::Unary, |on| Via::Stream(on.stream));
-        let is_elsewhere = via.misses(held.stream.map(|on| on.stream));
+        let via = acquire.stream.map_or(ExpectedAttachment::None, |on| {
+            ExpectedAttachment::Stream(on.stream)
+        });
+        let is_elsewhere = via.rejects(held.stream.map(|on| on.stream));
         let (weight, hold_count) = (held.weight(), held.entries.len());
-        let is_over = held.validity(context.now()).is_none();
+        let has_ended = held.validity(context.now()).is_none();
         if is_elsewhere {
             return Ok(Some(Acquired::StaleAttach));
         }
@@ -39,7 +45,7 @@ impl Record {
             Acquired::LimitMismatch { limit }
         } else if acquire.mode.weight() > weight {
             Acquired::UpgradeDenied
-        } else if is_over {
+        } else if has_ended {
             Acquired::Ended
         } else if hold_count >= context.entries_max {
             Acquired::TooManyEntries
@@ -50,78 +56,86 @@ impl Record {
                 let attempts = &mut entry.attempts;
                 attempts.add(acquire.attempt, context.broker, context.attempts_max);
             }
-            self.holders.enter(acquire.lease_id, entry);
+            self.holders.add_entry(acquire.lease_id, entry);
             let extended = self.extend(acquire.lease_id, context.now(), None);
             return Ok(Some(extended.map_or(Acquired::Ended, Acquired::Granted)));
         };
         if let Some(waited) = waited {
-            self.note_waiter(ChangeKind::Abandoned, &waited, context.now());
+            self.record_waiter(ChangeKind::Abandoned, &waited, context.now());
         }
         Ok(Some(entered))
     }
 
-    /// Takes an entry, or all of them, off a lease that holds the lock. With the last one the lock
-    /// is free.
-    pub(super) fn leave(&mut self, lease: &LeaseRef, release: Release, now: u64) -> Released {
+    /// Releases one entry, or all entries, of a lease that holds the lock. Releasing the last entry
+    /// frees the lock.
+    pub(super) fn release_entries(
+        &mut self,
+        lease: &LeaseRef,
+        release: ReleaseScope,
+        now: u64,
+    ) -> Released {
         let Some(held) = self.holders.by_lease(lease.lease_id) else {
             return Released::NotFound;
         };
-        let (shown_until_ms, added) = (now + expiry_ms(held.ttl_ms), held.added);
-        let is_known = match release {
-            Release::Entry(request) => held.entry(request).is_some(),
-            Release::All | Release::Lock | Release::Lapse => true,
+        let (until_ms, added) = (now + expiry_ms(held.ttl_ms), held.added_to_lease);
+        let has_entry = match release {
+            ReleaseScope::Entry(request) => held.entry(request).is_some(),
+            ReleaseScope::All | ReleaseScope::Lock | ReleaseScope::ExpireNow => true,
         };
         let entries = held.entries.iter().map(|entry| entry.request);
-        let over: Vec<_> = match release {
-            Release::Entry(request) => vec![request],
-            // The memory of released leases refuses repeats of the call that made the lease.
-            Release::All | Release::Lock if held.added || held.entries.len() > 1 => {
+        let ended_requests: Vec<_> = match release {
+            ReleaseScope::Entry(request) => vec![request],
+            // A lease with only the entry that created it needs no tombstone. The list of released
+            // leases rejects repeats of that call.
+            ReleaseScope::All | ReleaseScope::Lock
+                if held.added_to_lease || held.entries.len() > 1 =>
+            {
                 entries.collect()
             }
-            Release::All | Release::Lock | Release::Lapse => Vec::new(),
+            ReleaseScope::All | ReleaseScope::Lock | ReleaseScope::ExpireNow => Vec::new(),
         };
-        for request in over {
-            self.tombstones.bury(Dead::Request(request), now);
+        for request in ended_requests {
+            self.tombstones.insert(TombstoneKey::Request(request), now);
         }
-        if !is_known {
+        if !has_entry {
             let hold_count = self.hold_count(lease);
             return Released::Already { hold_count };
         }
         let freed = match release {
-            Release::Entry(request) => self.leave_entry(request),
-            Release::All | Release::Lock => self.free(lease.lease_id),
-            Release::Lapse => {
-                self.lapse(lease.lease_id, now);
+            ReleaseScope::Entry(request) => self.remove_entry(request),
+            ReleaseScope::All | ReleaseScope::Lock => self.remove_holder(lease.lease_id),
+            ReleaseScope::ExpireNow => {
+                self.expire_now(lease.lease_id, now);
                 None
             }
         };
         if let Some(mut freed) = freed {
-            self.note_holder(ChangeKind::Released, &freed, now);
-            if freed.closes {
+            self.record_holder(ChangeKind::Released, &freed, now);
+            if freed.has_lock_delay {
                 freed.expires_ms = now;
-                self.close_after(&freed);
+                self.apply_lock_delay(&freed);
             }
         }
         let hold_count = self.hold_count(lease);
         match release {
             _ if hold_count > 0 => {}
-            Release::All => self.remember_released(lease.lease_id, now),
-            Release::Lock | Release::Entry(_) => {
-                self.remember_part(lease.lease_id, now, shown_until_ms);
-                // A part that was added may be added again.
+            ReleaseScope::All => self.record_released(lease.lease_id, now),
+            ReleaseScope::Lock | ReleaseScope::Entry(_) => {
+                self.record_partial_release(lease.lease_id, now, until_ms);
+                // A lock that was added to a lease may be added to the lease again.
                 if !added {
-                    self.remember_released(lease.lease_id, now);
+                    self.record_released(lease.lease_id, now);
                 }
             }
-            Release::Lapse => {}
+            ReleaseScope::ExpireNow => {}
         }
         Released::Now { hold_count }
     }
 
-    /// With its last entry a holder is gone.
-    pub(super) fn leave_entry(&mut self, request: RequestHash) -> Option<Held> {
-        let lease_id = self.holders.leave(request)?;
-        self.free(lease_id)
+    /// Removes an entry, and with the last entry the holder.
+    pub(super) fn remove_entry(&mut self, request: RequestHash) -> Option<HolderSlot> {
+        let lease_id = self.holders.remove_entry(request)?;
+        self.remove_holder(lease_id)
     }
 
     fn hold_count(&self, lease: &LeaseRef) -> u32 {

@@ -1,9 +1,9 @@
-//! Taking a lock away from a lease, as an operator's will.
+//! Revocation of a lease's hold on a lock by an operator.
 
 use super::{context::Context, record::Record};
 use crate::{
-    lock::{Force, LeaseId, Revoke},
-    store::{Outcome, Refused, Released, Revoked},
+    lock::{LeaseId, RevokeCommand, RevokeMode},
+    store::{Outcome, Rejected, Released, Revoked},
 };
 
 impl Record {
@@ -11,50 +11,50 @@ impl Record {
     pub fn revoke(
         &mut self,
         context: &Context,
-        revoke: &Revoke,
-    ) -> Result<Outcome<Revoked>, Refused> {
-        context.check_late()?;
+        revoke: &RevokeCommand,
+    ) -> Result<Outcome<Revoked>, Rejected> {
+        context.check_deadline()?;
         let now = context.now();
         self.expire(context);
         self.expire_lease(context, revoke.lease_id);
         let held = self.holders.by_lease(revoke.lease_id);
         let on = held.and_then(|held| held.stream);
-        let Some(holder) = held.and_then(|held| self.seen(held, now)) else {
-            return Ok(Outcome::silent(self.not_taken(revoke.lease_id, now)));
+        let Some(holder) = held.and_then(|held| self.to_holder(held, now)) else {
+            return Ok(Outcome::reply_only(self.not_revoked(revoke.lease_id, now)));
         };
-        let taken = Revoked::Taken {
+        let revoked = Revoked::Taken {
             holder: Box::new(holder),
             queue_length: self.queue.len(),
             on,
         };
-        if revoke.force == Force::None {
-            return Ok(Outcome::silent(taken));
+        if revoke.mode == RevokeMode::DryRun {
+            return Ok(Outcome::reply_only(revoked));
         }
-        self.cut(revoke, now);
-        if revoke.force == Force::Unsafe {
-            self.lapse(revoke.lease_id, now);
+        self.cap_max_hold(revoke, now);
+        if revoke.mode == RevokeMode::Immediate {
+            self.expire_now(revoke.lease_id, now);
         }
-        Ok(self.advanced(context, taken))
+        Ok(self.grant_and_reply(context, revoked))
     }
 
-    /// Lets the lease end with its grace, as a `max_hold` would. Never later than before.
-    fn cut(&mut self, revoke: &Revoke, now: u64) {
+    /// Limits the hold to the grace by lowering its `max_hold`. Never prolongs the hold.
+    fn cap_max_hold(&mut self, revoke: &RevokeCommand, now: u64) {
         let Some(held) = self.holders.by_lease_mut(revoke.lease_id) else {
             return;
         };
-        let left_ms = (now + revoke.grace_ms).saturating_sub(held.acquired_ms);
-        held.terms.max_hold_ms = match held.terms.max_hold_ms {
-            0 => left_ms.max(1),
-            max_hold_ms => max_hold_ms.min(left_ms.max(1)),
+        let hold_limit_ms = (now + revoke.grace_ms).saturating_sub(held.acquired_ms);
+        held.options.max_hold_ms = match held.options.max_hold_ms {
+            0 => hold_limit_ms.max(1),
+            max_hold_ms => max_hold_ms.min(hold_limit_ms.max(1)),
         };
         if let Some(lock_delay_ms) = revoke.lock_delay_ms {
-            held.terms.lock_delay_ms = lock_delay_ms;
-            held.closes = true;
+            held.options.lock_delay_ms = lock_delay_ms;
+            held.has_lock_delay = true;
         }
-        held.revoked = Some(revoke.reason.clone());
+        held.revoke_reason = Some(revoke.reason.clone());
     }
 
-    fn not_taken(&self, lease_id: LeaseId, now: u64) -> Revoked {
+    fn not_revoked(&self, lease_id: LeaseId, now: u64) -> Revoked {
         match self.ended(lease_id, now) {
             Released::Revoked { .. } => Revoked::Already,
             Released::Expired => Revoked::Expired,

@@ -1,9 +1,9 @@
-//! Leases on streams: which one each is on, and who may move or change it.
+//! Attachment of leases to lease streams.
 
 use super::{context::Context, record::Record};
 use crate::{
-    lock::{Attachment, LeaseId, LeaseRef, Via},
-    store::{Attached, Moved, Outcome, Refused, Released},
+    lock::{Attachment, ExpectedAttachment, LeaseId, LeaseRef},
+    store::{Attached, MovedLease, Outcome, Rejected, Released},
 };
 
 impl Record {
@@ -13,14 +13,15 @@ impl Record {
         context: &Context,
         lease: &LeaseRef,
         to: Attachment,
-    ) -> Result<Outcome<Attached>, Refused> {
-        context.check_late()?;
+    ) -> Result<Outcome<Attached>, Rejected> {
+        context.check_deadline()?;
         let now = context.now();
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let held = self.holders.by_lease(lease.lease_id);
-        let Some(held) = held.filter(|held| held.is(lease) && held.place.is_none()) else {
-            return Ok(Outcome::silent(match self.ended(lease.lease_id, now) {
+        let Some(held) = held.filter(|held| held.matches(lease) && held.queue_sequence.is_none())
+        else {
+            return Ok(Outcome::reply_only(match self.ended(lease.lease_id, now) {
                 Released::Already { .. } => Attached::Released,
                 Released::Expired => Attached::Expired,
                 Released::Revoked { reason } => Attached::Revoked { reason },
@@ -29,41 +30,44 @@ impl Record {
                 }
             }));
         };
-        let there = Attachment::moved(held.stream, Some(to));
-        let (Some(there), Some(grant)) = (there, self.grant_of(lease.lease_id, now)) else {
-            return Ok(Outcome::silent(
-                match (there, self.revoked(lease.lease_id)) {
+        let attachment = Attachment::supersede(held.stream, Some(to));
+        let (Some(attachment), Some(grant)) = (attachment, self.grant_of(lease.lease_id, now))
+        else {
+            return Ok(Outcome::reply_only(
+                match (attachment, self.revoke_reason(lease.lease_id)) {
                     (None, _) => Attached::Stale,
                     (Some(_), Some(reason)) => Attached::Revoked { reason },
                     (Some(_), None) => Attached::MaxHold,
                 },
             ));
         };
-        // It may have lapsed a moment after its stream broke.
+        // The lease may have ended after its disconnect grace, and the store may have lost that end
+        // with its data.
         if grant.disconnect_grace_ms.is_some() {
             context.check_era()?;
         }
         Ok(Outcome {
-            moved: self.put_on(lease.lease_id, there),
-            ..Outcome::silent(Attached::Attached(grant))
+            moved: self.attach_to(lease.lease_id, attachment),
+            ..Outcome::reply_only(Attached::Attached(grant))
         })
     }
 
-    /// Puts a lease on a stream; says which one it left.
-    pub(super) fn put_on(
+    /// Attaches a lease to a stream, and returns the stream that the lease left.
+    pub(super) fn attach_to(
         &mut self,
         lease_id: LeaseId,
         stream: Option<Attachment>,
-    ) -> Option<Moved> {
+    ) -> Option<MovedLease> {
         let held = self.holders.by_lease_mut(lease_id)?;
         let from = std::mem::replace(&mut held.stream, stream);
-        let left = |from: &Attachment| stream.is_none_or(|to| to.stream != from.stream);
-        from.filter(left).map(|from| Moved { lease_id, from })
+        let has_moved = |from: &Attachment| stream.is_none_or(|to| to.stream != from.stream);
+        from.filter(has_moved)
+            .map(|from| MovedLease { lease_id, from })
     }
 
-    /// The lease holds the lock, but may not be changed from there.
-    pub(super) fn is_out_of_reach(&self, lease: &LeaseRef, via: Via) -> bool {
+    /// Returns true if the lease holds the lock, but its attachment does not allow the change.
+    pub(super) fn is_on_other_stream(&self, lease: &LeaseRef, via: ExpectedAttachment) -> bool {
         let held = self.holders.by_lease(lease.lease_id);
-        held.is_some_and(|held| via.misses(held.stream.map(|attachment| attachment.stream)))
+        held.is_some_and(|held| via.rejects(held.stream.map(|attachment| attachment.stream)))
     }
 }

@@ -1,46 +1,47 @@
-//! What others may watch: the changes of a lock, noted where they are made.
+//! Changes of a lock for watches, recorded where they are made.
 
-use super::{holders::Held, queue::Waiter, record::Record};
+use super::{holders::HolderSlot, queue::Waiter, record::Record};
 use crate::{
     lock::{LeaseId, Mode},
     store::{Change, ChangeKind},
 };
 
-/// Changes that nobody has taken yet.
+/// Changes that have not been sent yet.
 #[derive(Debug, Default)]
-pub struct Watched {
-    /// Somebody watches.
+pub struct ChangeLog {
+    /// True if at least one broker watches.
     pub is_on: bool,
-    /// The changes, in their order.
+    /// Changes in the order in which they were made.
     pub changes: Vec<Change>,
 }
 
 impl Record {
-    /// A hand-off that another broker had to claim is a grant from then on.
-    pub(super) fn note_claim(&mut self, lease_id: LeaseId, now: u64) {
+    /// Records the claim of a hand-off by another broker, which makes the hand-off a grant.
+    pub(super) fn record_claim(&mut self, lease_id: LeaseId, now: u64) {
         let held = self.holders.by_lease(lease_id);
         if let Some(change) =
             held.map(|held| of_holder(ChangeKind::Acquired, held, self.limit, now))
         {
-            self.note(change);
+            self.record_change(change);
         }
     }
 
-    /// One whose last call was taken back. Nobody was told of a hand-off that was not claimed.
-    pub(super) fn note_undone(&mut self, freed: &Held, now: u64) {
-        let kind = match freed.place {
+    /// Records the removal of a holder whose last attempt was cancelled. An unclaimed hand-off was
+    /// never announced as a grant, so its waiter has left the queue.
+    pub(super) fn record_rollback(&mut self, freed: &HolderSlot, now: u64) {
+        let kind = match freed.queue_sequence {
             Some(_) => ChangeKind::Abandoned,
             None => ChangeKind::Released,
         };
-        self.note_holder(kind, freed, now);
+        self.record_holder(kind, freed, now);
     }
 
-    pub(super) fn note_holder(&mut self, kind: ChangeKind, held: &Held, now: u64) {
-        self.note(of_holder(kind, held, self.limit, now));
+    pub(super) fn record_holder(&mut self, kind: ChangeKind, held: &HolderSlot, now: u64) {
+        self.record_change(of_holder(kind, held, self.limit, now));
     }
 
-    pub(super) fn note_waiter(&mut self, kind: ChangeKind, waiter: &Waiter, now: u64) {
-        self.note(Change {
+    pub(super) fn record_waiter(&mut self, kind: ChangeKind, waiter: &Waiter, now: u64) {
+        self.record_change(Change {
             kind,
             lease_id: None,
             owner: waiter.owner.clone(),
@@ -51,14 +52,14 @@ impl Record {
         });
     }
 
-    fn note(&mut self, change: Change) {
-        if self.watched.is_on {
-            self.watched.changes.push(change);
+    fn record_change(&mut self, change: Change) {
+        if self.change_log.is_on {
+            self.change_log.changes.push(change);
         }
     }
 }
 
-fn of_holder(kind: ChangeKind, held: &Held, limit: u32, now: u64) -> Change {
+fn of_holder(kind: ChangeKind, held: &HolderSlot, limit: u32, now: u64) -> Change {
     Change {
         kind,
         lease_id: Some(held.lease_id),

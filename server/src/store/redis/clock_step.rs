@@ -1,111 +1,113 @@
-//! Whether the clock of a server was stepped.
+//! Detection of steps of a server's clock.
 //!
-//! Each probe bounds by how much that clock is ahead of this host's: the server read its clock at some moment
-//! between sending and receiving. A step counts when the bounds of two probes in a row rule out that there was
-//! none: a broker that was stopped, suspended or starved has wide bounds, or none, and claims nothing.
+//! Each health check bounds the offset of that clock from this host's clock: the server read its
+//! clock at some time between sending and receiving. A step is reported when the bounds of two
+//! consecutive health checks exclude that there was none. A broker that was stopped, suspended or
+//! starved has wide bounds or none, and reports nothing.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-use super::clocks::Reading;
+use super::clock_skew::ClockSample;
 
-/// Smaller steps are borne by the margins of expiries.
+/// Smallest step that is reported. Smaller steps are covered by the margins of expiries.
 const STEP_MIN_MS: i64 = 500;
-/// The clocks of this host may have been read apart by so much.
-const READ_APART_MAX: Duration = Duration::from_millis(100);
-/// Bounds this narrow replace older ones.
-const NARROW_MS: i64 = 100;
+/// Largest time between the readings of the two clocks of this host.
+const READ_GAP_MAX: Duration = Duration::from_millis(100);
+/// Width up to which new bounds always replace older ones.
+const NARROW_BOUNDS_MS: i64 = 100;
 
-/// Looks for steps between the probes of one server.
+/// Detector of clock steps between the health checks of one server.
 #[derive(Debug)]
-pub(super) struct ClockSteps {
+pub(super) struct ClockStepDetector {
     origin: Instant,
-    before: Option<Bounds>,
+    last_bounds: Option<OffsetBounds>,
     is_suspected: bool,
 }
 
-/// By how much a server's clock is ahead of ours, in milliseconds.
+/// Bounds of the offset of a server's clock from this host's clock, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
-    least_ms: i64,
-    most_ms: i64,
+struct OffsetBounds {
+    min_ms: i64,
+    max_ms: i64,
     host: HostClocks,
 }
 
-/// Two clocks of this host: one stands still while the host is suspended, the other does not.
+/// Two clocks of this host. The monotonic clock stops while the host is suspended, the other clock
+/// does not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostClocks {
     monotonic: Duration,
     boot: Duration,
 }
 
-impl ClockSteps {
+impl ClockStepDetector {
     pub(super) fn new() -> Self {
         Self {
             origin: Instant::now(),
-            before: None,
+            last_bounds: None,
             is_suspected: false,
         }
     }
 
-    /// By how many milliseconds at least the clock was stepped, once two readings say so. The clocks of this
-    /// host were read before the server was asked, and after it had answered.
-    pub(super) fn see(
+    /// Returns the minimum step of the clock in milliseconds, once two readings prove it. `asked`
+    /// are the clocks of this host before the request was sent, `after` those after the reply.
+    pub(super) fn observe(
         &mut self,
-        reading: &Reading,
-        asked: HostClocks,
-        answered: HostClocks,
+        reading: &ClockSample,
+        before: HostClocks,
+        after: HostClocks,
     ) -> Option<i64> {
-        // A host that is suspended while it asks does not know how long it waited.
-        let now = asked.agrees_with(answered);
-        let now = now.then(|| Bounds::of(reading, self.origin, asked));
+        // A host that was suspended between request and reply cannot measure the round trip.
+        let now = before.agrees_with(after);
+        let now = now.then(|| OffsetBounds::of(reading, self.origin, before));
         let before = self
-            .before
-            .filter(|before| before.host.agrees_with(answered));
+            .last_bounds
+            .filter(|before| before.host.agrees_with(after));
         let (Some(now), Some(before)) = (now, before) else {
-            (self.before, self.is_suspected) = (now, false);
+            (self.last_bounds, self.is_suspected) = (now, false);
             return None;
         };
         let step_ms = before.step_to(now);
         let is_confirmed = step_ms.is_some() && self.is_suspected;
         self.is_suspected = step_ms.is_some();
-        if step_ms.is_none() && now.width_ms() <= before.width_ms().max(NARROW_MS) {
-            self.before = Some(now);
+        if step_ms.is_none() && now.width_ms() <= before.width_ms().max(NARROW_BOUNDS_MS) {
+            self.last_bounds = Some(now);
         }
         step_ms.filter(|_| is_confirmed)
     }
 }
 
-impl Bounds {
-    fn of(reading: &Reading, origin: Instant, host: HostClocks) -> Self {
+impl OffsetBounds {
+    fn of(reading: &ClockSample, origin: Instant, host: HostClocks) -> Self {
         let since = |at: Instant| millis(at.saturating_duration_since(origin));
         let now_ms = i64::try_from(reading.now_ms).unwrap_or(i64::MAX / 2);
         Self {
-            least_ms: now_ms - since(reading.received) - 1,
-            most_ms: now_ms + 1 - since(reading.sent),
+            min_ms: now_ms - since(reading.received) - 1,
+            max_ms: now_ms + 1 - since(reading.sent),
             host,
         }
     }
 
     fn width_ms(self) -> i64 {
-        self.most_ms - self.least_ms
+        self.max_ms - self.min_ms
     }
 
-    /// The smallest step that explains both; `None` if it need not be one.
+    /// Returns the smallest step that explains both bounds; `None` if they are possible without a
+    /// step.
     fn step_to(self, later: Self) -> Option<i64> {
-        let (forward, back) = (later.least_ms - self.most_ms, self.least_ms - later.most_ms);
-        match (forward >= STEP_MIN_MS, back >= STEP_MIN_MS) {
+        let (forward, backward) = (later.min_ms - self.max_ms, self.min_ms - later.max_ms);
+        match (forward >= STEP_MIN_MS, backward >= STEP_MIN_MS) {
             (true, _) => Some(forward),
-            (_, true) => Some(-back),
+            (_, true) => Some(-backward),
             (false, false) => None,
         }
     }
 }
 
 impl HostClocks {
-    /// As they are.
     pub(super) fn read() -> Self {
         Self {
             monotonic: clock(ClockId::Monotonic),
@@ -113,15 +115,15 @@ impl HostClocks {
         }
     }
 
-    /// Whether this host was not suspended in between.
+    /// Returns true if this host was not suspended between the two readings.
     fn agrees_with(self, later: Self) -> bool {
         let passed = later.monotonic.saturating_sub(self.monotonic);
         let with_suspends = later.boot.saturating_sub(self.boot);
-        with_suspends.abs_diff(passed) <= READ_APART_MAX
+        with_suspends.abs_diff(passed) <= READ_GAP_MAX
     }
 }
 
-/// The time since this host was started, suspends included.
+/// Returns the time since this host was started, including suspends.
 pub(super) fn boot_time() -> Duration {
     clock(ClockId::Boottime)
 }
@@ -143,13 +145,19 @@ mod tests {
 
     const BEGIN_MS: u64 = 1_800_000_000_000;
 
-    /// A server whose clock is ahead by so much, asked at that time; the answer took so long.
-    fn reading(steps: &ClockSteps, at_ms: u64, took_ms: u64, ahead_ms: i64) -> Reading {
+    /// Creates a sample of a server whose clock is ahead by `ahead_ms`, requested at `at_ms` with a
+    /// round trip of `round_trip_ms`.
+    fn reading(
+        steps: &ClockStepDetector,
+        at_ms: u64,
+        round_trip_ms: u64,
+        ahead_ms: i64,
+    ) -> ClockSample {
         let sent = steps.origin + Duration::from_millis(at_ms);
-        Reading {
-            now_ms: (BEGIN_MS + at_ms + took_ms / 2).saturating_add_signed(ahead_ms),
+        ClockSample {
+            now_ms: (BEGIN_MS + at_ms + round_trip_ms / 2).saturating_add_signed(ahead_ms),
             sent,
-            received: sent + Duration::from_millis(took_ms),
+            received: sent + Duration::from_millis(round_trip_ms),
         }
     }
 
@@ -160,16 +168,16 @@ mod tests {
         }
     }
 
-    /// What the steps are that these readings show: when, how long the answer took, how far ahead.
+    /// Returns the steps reported for samples of request time, round trip and offset.
     fn seen(readings: &[(u64, u64, i64)]) -> Vec<Option<i64>> {
-        let mut steps = ClockSteps::new();
-        let see = |(at_ms, took_ms, ahead_ms): &(u64, u64, i64)| {
-            let reading = reading(&steps, *at_ms, *took_ms, *ahead_ms);
-            let answered_ms = at_ms + took_ms;
-            steps.see(
+        let mut steps = ClockStepDetector::new();
+        let see = |(at_ms, round_trip_ms, ahead_ms): &(u64, u64, i64)| {
+            let reading = reading(&steps, *at_ms, *round_trip_ms, *ahead_ms);
+            let received_ms = at_ms + round_trip_ms;
+            steps.observe(
                 &reading,
                 host(*at_ms, *at_ms),
-                host(answered_ms, answered_ms),
+                host(received_ms, received_ms),
             )
         };
         readings.iter().map(see).collect()
@@ -182,10 +190,10 @@ mod tests {
             matches!(forward[..], [None, None, None, Some(2_990..=3_000)]),
             "{forward:?}"
         );
-        let back = seen(&[(0, 2, 0), (500, 2, -700), (1_000, 2, -700)]);
+        let backward = seen(&[(0, 2, 0), (500, 2, -700), (1_000, 2, -700)]);
         assert!(
-            matches!(back[..], [None, None, Some(-700..=-690)]),
-            "{back:?}"
+            matches!(backward[..], [None, None, Some(-700..=-690)]),
+            "{backward:?}"
         );
     }
 
@@ -201,28 +209,29 @@ mod tests {
         );
     }
 
-    /// Answers that took long bound nothing: the broker was stopped, or the server stood still.
+    /// Slow replies give no bounds: the broker was stopped, or the server did not respond.
     #[test]
     fn a_stall_or_a_suspend_is_not_reported_as_a_clock_step() {
         assert_eq!(
             seen(&[(0, 2, 0), (500, 8_000, 0), (8_500, 2, 0), (9_000, 2, 0)]),
             [None; 4]
         );
-        let mut steps = ClockSteps::new();
+        let mut steps = ClockStepDetector::new();
         let readings = [(0, 0), (500, 500), (1_000, 61_000), (1_500, 61_500)];
         for (at_ms, boot_ms) in readings {
-            // The host was suspended for a minute, during which the server's clock went on.
+            // The host was suspended for a minute, during which the server's clock continued.
             let ahead_ms = i64::try_from(boot_ms - at_ms).unwrap_or_default();
             let reading = reading(&steps, at_ms, 2, ahead_ms);
             let host = host(at_ms, boot_ms);
-            assert_eq!(steps.see(&reading, host, host), None);
+            assert_eq!(steps.observe(&reading, host, host), None);
         }
     }
 
-    /// The server read its clock before the host was suspended, and the answer was read after that.
+    /// The server read its clock before the host was suspended, and the reply was read after the
+    /// suspend.
     #[test]
-    fn a_suspend_while_an_answer_is_under_way_is_not_reported_as_a_clock_step() {
-        let mut steps = ClockSteps::new();
+    fn a_suspend_during_a_request_is_not_reported_as_a_clock_step() {
+        let mut steps = ClockStepDetector::new();
         let probes = [
             (0, 0, 0, 0),
             (500, 0, 500, 60_500),
@@ -230,16 +239,16 @@ mod tests {
             (1_500, 60_000, 61_500, 61_500),
             (2_000, 60_000, 62_000, 62_000),
         ];
-        for (at_ms, ahead_ms, asked_boot_ms, answered_boot_ms) in probes {
+        for (at_ms, ahead_ms, sent_boot_ms, received_boot_ms) in probes {
             let reading = reading(&steps, at_ms, 2, ahead_ms);
-            let asked = host(at_ms, asked_boot_ms);
-            let answered = host(at_ms + 2, answered_boot_ms + 2);
-            assert_eq!(steps.see(&reading, asked, answered), None, "{at_ms}");
+            let before = host(at_ms, sent_boot_ms);
+            let after = host(at_ms + 2, received_boot_ms + 2);
+            assert_eq!(steps.observe(&reading, before, after), None, "{at_ms}");
         }
     }
 
     #[test]
-    fn a_clock_step_during_a_slow_answer_is_reported_afterwards() {
+    fn a_clock_step_during_a_slow_reply_is_reported_afterwards() {
         let seen = seen(&[
             (0, 2, 0),
             (500, 3_000, 0),

@@ -1,17 +1,18 @@
-//! The masters of a cluster: a node each, which of them has the lock of a call, and what each tells.
+//! Redis Cluster: a node for each master, routing of calls to the master of their slot, and events
+//! of the nodes.
 
 pub(super) mod check;
-pub(super) mod eras;
-mod follow;
-mod heard;
+mod event_filter;
 pub(super) mod init;
 mod list;
-mod map;
 pub(super) mod redirect;
-pub(super) mod settle;
-pub(super) mod shards;
+pub(super) mod sharded_subscriptions;
 pub(super) mod slot;
-mod tally;
+pub(super) mod slot_era_sync;
+pub(super) mod slot_eras;
+mod slot_map;
+mod slot_map_refresh;
+mod sync_report;
 
 use std::{
     collections::BTreeMap,
@@ -29,82 +30,84 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 #[cfg(feature = "fuzzing")]
-pub(super) use self::map::read_slots;
+pub(super) use self::slot_map::read_slots;
 use self::{
-    eras::Learnt,
-    map::SlotMap,
     redirect::Redirect,
-    settle::Slots,
     slot::{ranges, slot_of, tag_of},
+    slot_era_sync::SlotContext,
+    slot_eras::EraHistory,
+    slot_map::SlotMap,
 };
 use super::{
-    complaints::Complaints,
+    connect::{KEY_FILE_MISSING, NodePlan},
     connection::{NodeError, RedisConfig},
-    former::ServerProcesses,
-    node::{Node, Way},
-    nodes::Target,
-    open::{KEY_FILE_MISSING, Plan},
-    place::{Address, Finder},
+    former_master::ServerProcesses,
+    location::{Address, MasterResolver},
+    log_throttle::LogThrottle,
+    node::{ExecMode, Node},
+    routing::Route,
     script::Script,
     scripts::EraUse,
-    supervisor::{Channel, NodeEvent, Start, Subscription, Supervisor},
+    supervisor::{Channel, NodeEvent, Subscription, Supervisor, SupervisorConfig},
 };
 use crate::{lock::LockKey, store::StoreError};
 
-/// How often a call follows servers that name each other.
-const HOPS_MAX: u32 = 12;
-/// After so many it is left to them to agree for a moment.
-const HOPS_AT_ONCE: u32 = 3;
-const HOP_PAUSE: Duration = Duration::from_millis(20);
+/// Number of redirects that a call follows, in case that servers redirect to each other.
+const REDIRECTS_MAX: u32 = 12;
+/// Number of redirects after which a call pauses before it follows the next one, so that the
+/// servers can agree.
+const REDIRECTS_BEFORE_PAUSE: u32 = 3;
+const REDIRECT_PAUSE: Duration = Duration::from_millis(20);
 
-type Opening = oneshot::Receiver<Result<(), NodeError>>;
+type FirstOpen = oneshot::Receiver<Result<(), NodeError>>;
 
-/// All masters of a cluster.
+/// Router of calls to the masters of a cluster.
 pub(super) struct Router {
     config: RedisConfig,
-    /// Servers that the configuration names.
+    /// Servers that are configured.
     seeds: Vec<Address>,
     scripts: Arc<[Script]>,
-    /// What every node listens to.
+    /// The channels to which every node subscribes.
     channel: Channel,
-    tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
+    on_event: Box<dyn Fn(NodeEvent) + Send + Sync>,
     map: watch::Sender<Arc<SlotMap>>,
-    /// When a slot was last given to another master.
-    changed_at: Mutex<Option<Instant>>,
-    learnt: Arc<Learnt>,
+    /// Time at which a slot was last assigned to another master.
+    last_reassigned_at: Mutex<Option<Instant>>,
+    era_history: Arc<EraHistory>,
     processes: Arc<ServerProcesses>,
-    seats: Mutex<BTreeMap<Address, Seat>>,
-    /// Wants the map read again.
-    reread: Arc<Notify>,
-    complaints: Complaints,
+    masters: Mutex<BTreeMap<Address, MasterHandle>>,
+    /// Requests a new reading of the slot map.
+    refresh_slot_map: Arc<Notify>,
+    log_throttle: LogThrottle,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// For the nodes, which tell it what they hear.
-    me: Weak<Self>,
+    /// Reference for the nodes, which report events to the router.
+    weak_self: Weak<Self>,
 }
 
 /// A server that is, or may become, the master of some slots.
-struct Seat {
+struct MasterHandle {
     supervisor: Arc<Supervisor>,
     used_at: Instant,
     stop: CancellationToken,
 }
 
-/// The way of one call to its lock.
-pub(super) struct Asked {
+/// Routing state of one call.
+pub(super) struct SlotRoute {
     slot: u16,
     era_use: EraUse,
-    /// Where the lock may be while its slot moves there.
+    /// Server to which the slot is moving and which may have the lock already.
     asking: Option<Address>,
-    hops: u32,
+    redirects: u32,
 }
 
 impl Router {
-    /// Opens nodes on all masters that can be reached, or says in a plain sentence why there is none.
+    /// Opens nodes on all masters that can be reached. Returns an error in plain sentences if there
+    /// is no such master.
     pub(super) async fn start(
         (config, seeds): (RedisConfig, Vec<Address>),
         scripts: Arc<[Script]>,
-        Subscription { channel, tell }: Subscription,
+        Subscription { channel, on_event }: Subscription,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, NodeError> {
@@ -116,17 +119,17 @@ impl Router {
             seeds,
             scripts,
             channel,
-            tell,
+            on_event,
             map: watch::Sender::new(Arc::new(SlotMap::empty())),
-            changed_at: Mutex::default(),
-            learnt: Arc::new(Learnt::new()),
+            last_reassigned_at: Mutex::default(),
+            era_history: Arc::new(EraHistory::new()),
             processes: Arc::default(),
-            seats: Mutex::default(),
-            reread: Arc::new(Notify::new()),
-            complaints: Complaints::default(),
+            masters: Mutex::default(),
+            refresh_slot_map: Arc::new(Notify::new()),
+            log_throttle: LogThrottle::default(),
             tasks: tasks.clone(),
             stop: stop.child_token(),
-            me: Weak::clone(me),
+            weak_self: Weak::clone(me),
         });
         if let Err(error) = router.open_all().await {
             router.stop.cancel();
@@ -136,7 +139,7 @@ impl Router {
         tasks.spawn(async move {
             select! {
                 () = working.stop.cancelled() => {}
-                never = working.follow() => match never {},
+                never = working.keep_slot_map_fresh() => match never {},
             }
         });
         Ok(router)
@@ -144,7 +147,7 @@ impl Router {
 
     async fn open_all(&self) -> Result<(), NodeError> {
         let wait = self.config.wait_for_store;
-        match self.ask_servers(&self.seeds).await {
+        match self.query_servers(&self.seeds).await {
             Ok(map) => drop(self.map.send_replace(Arc::new(map))),
             Err(error @ NodeError::Unreachable(_)) if wait => {
                 warn!("{error}");
@@ -152,9 +155,9 @@ impl Router {
             }
             Err(error) => return Err(error),
         }
-        let opening = self.seat_masters().into_iter();
+        let opening = self.open_missing_masters().into_iter();
         let opened = join_all(opening.map(async |(address, opened)| (address, opened.await))).await;
-        let (mut missing, mut why) = (Vec::new(), Vec::new());
+        let (mut missing, mut reason) = (Vec::new(), Vec::new());
         let map = Arc::clone(&self.map.borrow());
         let count = opened.len();
         for (address, opened) in opened {
@@ -163,14 +166,14 @@ impl Router {
                 Ok(Err(error @ NodeError::Unfit(_))) => return Err(error),
                 Ok(Err(NodeError::Unreachable(error))) => {
                     missing.extend(map.slots_of(&address));
-                    why.push(error);
+                    reason.push(error);
                 }
                 Err(_) => return Err(NodeError::Unreachable("The broker stops.".to_owned())),
             }
         }
-        if why.len() == count && !wait {
-            why.push("The cluster has no master that can be used.".to_owned());
-            return Err(NodeError::Unreachable(why.join(" ")));
+        if reason.len() == count && !wait {
+            reason.push("The cluster has no usable master.".to_owned());
+            return Err(NodeError::Unreachable(reason.join(" ")));
         }
         if !missing.is_empty() {
             missing.sort_unstable();
@@ -179,187 +182,193 @@ impl Router {
                 "masters are missing: no locks in these slots"
             );
         }
-        self.warn();
+        self.log_warnings();
         Ok(())
     }
 
-    /// A node that may have the lock; waits for one until `until`.
-    pub(super) async fn target(
+    /// Returns a node that may have the lock. Waits for a node until `until`.
+    pub(super) async fn next_route(
         &self,
-        asked: &mut Asked,
+        call: &mut SlotRoute,
         until: Instant,
-    ) -> Result<Target, StoreError> {
-        let (node, way) = loop {
+    ) -> Result<Route, StoreError> {
+        let (node, mode) = loop {
             let mut map = self.map.subscribe();
-            let master = map.borrow_and_update().master(asked.slot).cloned();
-            let (address, way) = match (asked.asking.take(), master) {
-                (Some(address), _) => (address, Way::Asking),
-                (None, Some(address)) => (address, Way::Plain),
+            let master = map.borrow_and_update().master(call.slot).cloned();
+            let (address, mode) = match (call.asking.take(), master) {
+                (Some(address), _) => (address, ExecMode::Asking),
+                (None, Some(address)) => (address, ExecMode::Plain),
                 (None, None) => match timeout_at(until, map.changed()).await {
                     Ok(_) => continue,
                     Err(_) => {
-                        let why = format!("no master has slot {}", asked.slot);
-                        return Err(StoreError::NotNow(why));
+                        let reason = format!("no master has slot {}", call.slot);
+                        return Err(StoreError::NotExecuted(reason));
                     }
                 },
             };
             let supervisor = self.supervisor(&address);
-            if let Some(node) = supervisor.present() {
-                break (node, way);
+            if let Some(node) = supervisor.current_node() {
+                break (node, mode);
             }
             select! {
                 node = supervisor.node(until.saturating_duration_since(Instant::now())) => {
-                    break (node?, way);
+                    break (node?, mode);
                 }
-                Ok(()) = map.changed(), if way == Way::Plain => {}
+                Ok(()) = map.changed(), if mode == ExecMode::Plain => {}
             }
         };
-        let era_id = match (node.slot_eras(), way, asked.era_use) {
-            (Some(eras), Way::Plain, EraUse::Grants) => {
-                let late = |_| StoreError::NotNow("no era in time".to_owned());
-                timeout_at(until, eras.id(asked.slot)).await.map_err(late)?
+        let era_id = match (node.slot_eras(), mode, call.era_use) {
+            (Some(eras), ExecMode::Plain, EraUse::Grant) => {
+                let timeout_error = |_| StoreError::NotExecuted("no era in time".to_owned());
+                timeout_at(until, eras.id(call.slot))
+                    .await
+                    .map_err(timeout_error)?
             }
-            (Some(eras), Way::Plain, EraUse::Confirms) => {
-                let late = |_| StoreError::NotNow("no era in time".to_owned());
-                let id = timeout_at(until, eras.id_to_confirm_in(asked.slot));
-                id.await.map_err(late)??
+            (Some(eras), ExecMode::Plain, EraUse::Confirm) => {
+                let timeout_error = |_| StoreError::NotExecuted("no era in time".to_owned());
+                let id = timeout_at(until, eras.id_for_confirmation(call.slot));
+                id.await.map_err(timeout_error)??
             }
-            (Some(_), Way::Plain, EraUse::Nothing) | (Some(_), _, _) | (None, _, _) => {
+            (Some(_), ExecMode::Plain, EraUse::None) | (Some(_), _, _) | (None, _, _) => {
                 Box::default()
             }
         };
-        Ok(Target {
+        Ok(Route {
             node,
-            slot_era: Some((era_id, tag_of(asked.slot))),
-            way,
+            slot_era: Some((era_id, tag_of(call.slot))),
+            mode,
         })
     }
 
-    /// Goes where a server says that the lock is.
-    pub(super) async fn follow_to(
+    /// Follows the redirect of a server to the node that has the lock.
+    pub(super) async fn follow_redirect(
         &self,
-        asked: &mut Asked,
+        call: &mut SlotRoute,
         redirect: Redirect,
     ) -> Result<(), StoreError> {
-        asked.hops += 1;
-        if asked.hops > HOPS_MAX {
-            let why = format!("the masters do not agree who has slot {}", asked.slot);
-            return Err(StoreError::NotNow(why));
+        call.redirects += 1;
+        if call.redirects > REDIRECTS_MAX {
+            let reason = format!(
+                "the masters do not agree on the owner of slot {}",
+                call.slot
+            );
+            return Err(StoreError::NotExecuted(reason));
         }
         match redirect.to {
-            Some(to) if redirect.asking => asked.asking = Some(to),
-            Some(to) => self.moved(redirect.slot, &to),
-            // The map may have the address.
-            None => self.reread.notify_one(),
+            Some(to) if redirect.asking => call.asking = Some(to),
+            Some(to) => self.record_moved(redirect.slot, &to),
+            // The slot map may have the address.
+            None => self.refresh_slot_map.notify_one(),
         }
-        if asked.hops > HOPS_AT_ONCE {
-            sleep(HOP_PAUSE).await;
+        if call.redirects > REDIRECTS_BEFORE_PAUSE {
+            sleep(REDIRECT_PAUSE).await;
         }
         Ok(())
     }
 
-    /// Any node that serves; waits for one a while.
+    /// Returns any node that serves. Waits for a node for at most `within`.
     pub(super) async fn any_node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
         let until = Instant::now() + within;
         loop {
-            if let Some((_, node)) = self.living().into_iter().next() {
+            if let Some((_, node)) = self.serving_nodes().into_iter().next() {
                 return Ok(node);
             }
             if Instant::now() >= until {
-                return Err(StoreError::NotNow("no verified connection".to_owned()));
+                return Err(StoreError::NotExecuted("no verified connection".to_owned()));
             }
-            sleep(HOP_PAUSE).await;
+            sleep(REDIRECT_PAUSE).await;
         }
     }
 
-    fn moved(&self, slot: u16, to: &Address) {
-        let is_news = self.map.send_if_modified(|map| {
-            let is_news = map.master(slot) != Some(to);
-            if is_news {
-                self.slots_change();
+    fn record_moved(&self, slot: u16, to: &Address) {
+        let has_changed = self.map.send_if_modified(|map| {
+            let has_changed = map.master(slot) != Some(to);
+            if has_changed {
+                self.record_reassignment();
                 Arc::make_mut(map).set(slot, to);
             }
-            is_news
+            has_changed
         });
-        if is_news {
-            self.reread.notify_one();
+        if has_changed {
+            self.refresh_slot_map.notify_one();
         }
     }
 
-    /// The nodes that serve, in the order of their addresses.
-    fn living(&self) -> Vec<(Address, Arc<Node>)> {
-        let seats = self.seats();
-        let living = seats.iter().filter_map(|(address, seat)| {
-            let node = seat.supervisor.present()?;
+    /// Returns the nodes that serve, in the order of their addresses.
+    fn serving_nodes(&self) -> Vec<(Address, Arc<Node>)> {
+        let masters = self.masters();
+        let serving = masters.iter().filter_map(|(address, master)| {
+            let node = master.supervisor.current_node()?;
             Some((address.clone(), node))
         });
-        living.collect()
+        serving.collect()
     }
 
     fn supervisor(&self, address: &Address) -> Arc<Supervisor> {
-        let mut seats = self.seats();
-        if let Some(seat) = seats.get_mut(address) {
-            seat.used_at = Instant::now();
-            return Arc::clone(&seat.supervisor);
+        let mut masters = self.masters();
+        if let Some(master) = masters.get_mut(address) {
+            master.used_at = Instant::now();
+            return Arc::clone(&master.supervisor);
         }
-        let (seat, _) = self.seat(address);
-        let supervisor = Arc::clone(&seat.supervisor);
-        seats.insert(address.clone(), seat);
+        let (master, _) = self.master(address);
+        let supervisor = Arc::clone(&master.supervisor);
+        masters.insert(address.clone(), master);
         supervisor
     }
 
-    fn seat(&self, address: &Address) -> (Seat, Opening) {
-        let (me, from) = (Weak::clone(&self.me), address.clone());
+    fn master(&self, address: &Address) -> (MasterHandle, FirstOpen) {
+        let (me, from) = (Weak::clone(&self.weak_self), address.clone());
         let stop = self.stop.child_token();
-        let start = Start {
-            plan: Plan {
+        let start = SupervisorConfig {
+            plan: NodePlan {
                 config: self.config.clone(),
                 scripts: Arc::clone(&self.scripts),
                 processes: Arc::clone(&self.processes),
                 channel: self.channel.clone(),
-                slots: Some(Slots {
+                slots: Some(SlotContext {
                     map: self.map.subscribe(),
-                    learnt: Arc::clone(&self.learnt),
-                    reread: Arc::clone(&self.reread),
+                    history: Arc::clone(&self.era_history),
+                    refresh_slot_map: Arc::clone(&self.refresh_slot_map),
                 }),
             },
-            finder: Finder::known(address.clone()),
-            tell: Box::new(move |event| {
+            finder: MasterResolver::fixed(address.clone()),
+            on_event: Box::new(move |event| {
                 if let Some(router) = me.upgrade() {
-                    router.heard(&from, event);
+                    router.on_node_event(&from, event);
                 }
             }),
             stop: stop.clone(),
         };
-        let (supervisor, opening) = Supervisor::begin(start, &self.tasks);
-        let seat = Seat {
+        let (supervisor, opening) = Supervisor::start_in_background(start, &self.tasks);
+        let master = MasterHandle {
             supervisor: Arc::new(supervisor),
             used_at: Instant::now(),
             stop,
         };
-        (seat, opening)
+        (master, opening)
     }
 
-    fn seats(&self) -> MutexGuard<'_, BTreeMap<Address, Seat>> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn masters(&self) -> MutexGuard<'_, BTreeMap<Address, MasterHandle>> {
+        self.masters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Asked {
+impl SlotRoute {
     pub(super) fn new(lock: &LockKey, era_use: EraUse) -> Self {
         Self {
             slot: slot_of(lock),
             era_use,
             asking: None,
-            hops: 0,
+            redirects: 0,
         }
     }
 
-    /// The era was not that of the store: nothing is granted, all else is done.
+    /// Continues without an era after the store had another one: nothing is granted, all else is
+    /// done.
     pub(super) fn without_era(&mut self, node: &Node) {
-        self.era_use = EraUse::Nothing;
+        self.era_use = EraUse::None;
         if let Some(eras) = node.slot_eras() {
-            eras.doubt(self.slot, false);
+            eras.invalidate(self.slot, false);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! One connection to one Redis process. It never reconnects: when it breaks, it is over.
+//! A connection to one Redis process. It never reconnects: when the connection breaks, it is
+//! closed.
 
 use std::time::Duration;
 
@@ -14,103 +15,106 @@ use fred::{
 use thiserror::Error;
 
 use super::{
+    credentials::Credentials,
     era::EraBounds,
-    login::Login,
-    place::{Address, Place},
-    refusal::at_opening,
+    error_table::when_opening,
+    location::{Address, StoreLocation},
     tls::Tls,
 };
 use crate::lock::DeploymentKey;
 
-/// Commands that may be in flight on one connection.
+/// Maximum number of commands in flight on one connection.
 const IN_FLIGHT_MAX: usize = 65_536;
-/// fred allocates several channels of this size for every connection at once; it tells itself of
-/// its own connection through one of them.
+/// Capacity of fred's message buffers on connections without subscriptions. fred allocates several
+/// channels of this size for every connection, and uses one of them for events of the connection.
 const MESSAGES_UNUSED: usize = 32;
-/// A supervisor reads a burst of 20,000 without a pause.
+/// Capacity with which a supervisor receives a burst of 20,000 messages without a pause.
 const MESSAGES_MAX: usize = 65_536;
-/// The same for each of many nodes: what is lost costs a touch of the locks that are waited for.
+/// Capacity for each of many nodes of a cluster. A lost message costs a touch of the locks with
+/// waiters.
 const MESSAGES_MAX_EACH: usize = 8_192;
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What fred writes before an error of rustls.
-const OF_TLS: &str = "kind: InvalidData, error: ";
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
+/// Prefix of an error of rustls in fred's errors.
+const TLS_ERROR_MARKER: &str = "kind: InvalidData, error: ";
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a Redis store is configured with.
+/// Configuration of a Redis store.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
-    /// Where it is.
-    pub place: Place,
-    /// Number of the database.
+    /// Location of the store.
+    pub location: StoreLocation,
     pub database: u8,
-    /// The broker's user.
-    pub login: Login,
-    /// `None`: in the clear.
+    /// Credentials of the broker's user.
+    pub credentials: Credentials,
+    /// TLS settings; `None` for plaintext connections.
     pub tls: Option<Tls>,
-    /// What every key of this deployment begins with.
+    /// Prefix of every key of this deployment.
     pub key_prefix: String,
-    /// The deployment key from a file; else it is kept in the store.
+    /// The deployment key from a file; `None` if it is kept in the store.
     pub deployment_key: Option<DeploymentKey>,
-    /// The bounds of this broker.
     pub bounds: EraBounds,
-    /// How many replicas must have a grant or a renewal before anybody is told; 0: nobody waits.
+    /// Number of replicas that must have a grant or a renewal before it is reported; 0 to report it
+    /// without waiting.
     pub wait_replicas: u32,
-    /// Brokers of a cluster tell each other by sharded channels, not by messages to all of its servers.
+    /// True if the brokers of a cluster use sharded channels instead of messages to all of its
+    /// servers.
     pub sharded_pubsub: bool,
-    /// A store without an era has never been used, and grants at once.
+    /// True if a store without an era is assumed never to have been used, so that it grants at
+    /// once.
     pub trust_empty_store: bool,
-    /// Serves stores that may evict locks, or are too old.
+    /// True to use stores that may evict locks or are too old.
     pub allow_unsafe: bool,
-    /// Starts even though the store is out of reach.
+    /// True to start even if the store cannot be reached.
     pub wait_for_store: bool,
-    /// Messages on the broker's channel that are kept until they are read: see `Channel`.
+    /// Capacity of the message buffer of the broker's channel: see `Channel`.
     pub messages_max: usize,
 }
 
-/// One server that is connected to.
+/// A server and the configuration of connections to it.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     pub(super) address: Address,
     pub(super) config: RedisConfig,
 }
 
-/// Why there is no node, in whole sentences for an operator.
+/// Reason why there is no node, in full sentences for operators.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NodeError {
-    /// It may come by waiting.
+    /// A failure that may disappear without an operator.
     #[error("{0}")]
     Unreachable(String),
-    /// Somebody has to change something.
+    /// Problems that an operator must correct.
     #[error("{}", .0.join(" "))]
     Unfit(Vec<String>),
 }
 
-/// How a connection ended.
+/// Reason why a connection closed.
 #[derive(Debug)]
-pub(super) struct Broken {
-    pub(super) why: String,
-    /// The other side closed it.
+pub(super) struct ConnectionLost {
+    pub(super) reason: String,
+    /// True if the server closed the connection.
     pub(super) is_closed: bool,
 }
 
-/// An open connection. Dropping it closes it at once.
+/// An open connection. Dropping it closes the connection at once.
 pub(super) struct Connection {
     client: Client,
     router: ConnectHandle,
 }
 
 impl RedisConfig {
-    /// With nothing but a place: no login, no TLS, no key prefix, the usual bounds.
-    pub fn at(place: Place) -> Self {
-        let messages_max = match place.is_cluster() {
+    /// Creates a configuration with default values: no credentials, no TLS, no key prefix, default
+    /// bounds.
+    pub fn at(location: StoreLocation) -> Self {
+        let messages_max = match location.is_cluster() {
             true => MESSAGES_MAX_EACH,
             false => MESSAGES_MAX,
         };
         Self {
-            place,
+            location,
             database: 0,
-            login: Login::default(),
+            credentials: Credentials::default(),
             tls: None,
             key_prefix: String::new(),
             deployment_key: None,
@@ -124,17 +128,16 @@ impl RedisConfig {
         }
     }
 
-    /// The key of the era.
     pub fn era_key(&self) -> String {
         format!("{}era", self.key_prefix)
     }
 
-    /// The key that is written before replicas are asked.
+    /// Returns the key that is written before replicas are queried.
     pub(super) fn marker_key(&self) -> String {
         format!("{}marker", self.key_prefix)
     }
 
-    /// The key of the deployment key.
+    /// Returns the key under which the deployment key is stored.
     pub fn deployment_key_key(&self) -> String {
         format!("{}key", self.key_prefix)
     }
@@ -145,37 +148,37 @@ impl Endpoint {
         Self { address, config }
     }
 
-    /// How the server is called in messages.
+    /// Returns the name of the server for messages.
     pub(super) fn name(&self) -> String {
         format!("Redis at {}", self.address)
     }
 
     pub(super) fn unreachable(&self, error: &Error) -> NodeError {
-        let is_about_tls = error.details().contains(OF_TLS);
+        let is_about_tls = error.details().contains(TLS_ERROR_MARKER);
         if is_about_tls || matches!(error.kind(), ErrorKind::Tls) {
             return NodeError::Unreachable(format!(
-                "{} and this broker do not agree on TLS: {}. See whether the server's \
-                 certificate names {}, who signed it (store.tls_ca_file), and whether it wants one \
-                 of the broker (store.tls_cert_file).",
+                "{} and this broker do not agree on TLS: {}. Check whether the server's \
+                 certificate names {}, which authority signed it (store.tls_ca_file), and whether \
+                 the server requires a certificate of the broker (store.tls_cert_file).",
                 self.name(),
-                plain(error),
+                plain_message(error),
                 self.server_name()
             ));
         }
-        at_opening(&self.name(), error)
+        when_opening(&self.name(), error)
     }
 
-    /// The name that its certificate must have.
+    /// Returns the name that the server's certificate must have.
     fn server_name(&self) -> &str {
         let tls = self.config.tls.as_ref();
         let named = tls.and_then(|tls| tls.server_name.as_deref());
         named.unwrap_or(&self.address.host)
     }
 
-    /// What fred connects with.
+    /// Returns the configuration of fred's client.
     fn connect_with(&self) -> Result<Config, NodeError> {
-        let unfit = |why: String| NodeError::Unfit(vec![format!("{}: {why}.", self.name())]);
-        let (username, password) = self.config.login.read().map_err(unfit)?;
+        let unfit = |reason: String| NodeError::Unfit(vec![format!("{}: {reason}.", self.name())]);
+        let (username, password) = self.config.credentials.read().map_err(unfit)?;
         let tls = self.config.tls.as_ref();
         let server = Server {
             host: self.address.host.as_str().into(),
@@ -201,7 +204,7 @@ impl Connection {
         Self::open_for_messages(endpoint, MESSAGES_UNUSED).await
     }
 
-    /// `open`, with room for `messages_max` messages that were not yet read.
+    /// Opens a connection like `open`, with a buffer for `messages_max` unread messages.
     pub(super) async fn open_for_messages(
         endpoint: &Endpoint,
         messages_max: usize,
@@ -212,12 +215,11 @@ impl Connection {
         Ok(Self { client, router })
     }
 
-    /// Sends commands.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// INFO, of one section or all.
+    /// Runs INFO for one section or for all.
     pub(super) async fn info(
         &self,
         endpoint: &Endpoint,
@@ -229,26 +231,27 @@ impl Connection {
             .map_err(|e| endpoint.unreachable(&e))
     }
 
-    /// Resolves when the connection has broken, with the reason.
-    pub(super) async fn broken(&mut self) -> Broken {
-        let (why, is_closed) = match (&mut self.router).await {
+    /// Waits until the connection breaks, and returns the reason.
+    pub(super) async fn broken(&mut self) -> ConnectionLost {
+        let (reason, is_closed) = match (&mut self.router).await {
             Ok(Ok(())) => ("connection closed".to_owned(), false),
-            Ok(Err(error)) => (plain(&error), is_closed_by_peer(&error)),
+            Ok(Err(error)) => (plain_message(&error), is_closed_by_peer(&error)),
             Err(_) => ("connection aborted".to_owned(), false),
         };
-        Broken { why, is_closed }
+        ConnectionLost { reason, is_closed }
     }
 }
 
 impl Drop for Connection {
-    // The only sure reset: everything gentler waits for a server that may have stopped.
+    // Aborting is the only certain way to close the connection: everything gentler waits for a
+    // server that may have stopped.
     fn drop(&mut self) {
         self.router.abort();
     }
 }
 
-/// What a client is built with: room for `messages_max` messages that were not yet read, and the bounds of
-/// every connection.
+/// Returns a builder of clients with the limits of every connection, and a buffer for
+/// `messages_max` unread messages.
 fn builder(config: Config, messages_max: usize) -> Builder {
     let mut builder = Builder::from_config(config);
     builder.with_connection_config(|connection| {
@@ -259,7 +262,7 @@ fn builder(config: Config, messages_max: usize) -> Builder {
         connection.disable_cluster_health_check = true;
         connection.tcp = TcpConfig {
             nodelay: Some(true),
-            user_timeout: Some(UNACKNOWLEDGED_MAX),
+            user_timeout: Some(TCP_USER_TIMEOUT),
             ..TcpConfig::default()
         };
     });
@@ -270,7 +273,7 @@ fn builder(config: Config, messages_max: usize) -> Builder {
     builder
 }
 
-/// A setting of the server; `None` if it has none of this name.
+/// Returns a setting of the server; `None` if the server has no setting of this name.
 pub(super) async fn setting(client: &Client, name: &str) -> Result<Option<String>, Error> {
     let config = CustomCommand::new_static("CONFIG", None::<u16>, false);
     let args: Vec<Value> = vec!["GET".into(), name.into()];
@@ -281,7 +284,8 @@ pub(super) async fn setting(client: &Client, name: &str) -> Result<Option<String
     Ok(Some(value))
 }
 
-/// Whether an error of a connection says that the other side has closed it, and not that it is silent.
+/// Returns true if the error means that the server has closed the connection, and not that it is
+/// silent.
 fn is_closed_by_peer(error: &Error) -> bool {
     let closed = [
         "Connection closed",
@@ -292,16 +296,16 @@ fn is_closed_by_peer(error: &Error) -> bool {
     closed.iter().any(|kind| error.details().contains(kind))
 }
 
-/// The text of an error, without the arguments that a server may quote in it.
-pub(super) fn plain(error: &Error) -> String {
+/// Returns the text of an error, without the arguments that a server may quote.
+pub(super) fn plain_message(error: &Error) -> String {
     let text = match error.details().split_once(", with args") {
         Some((text, _)) => text,
         None => error.details(),
     };
-    // fred gives errors of the system, and those of TLS, in their debug form.
+    // fred formats errors of the operating system and of TLS in their debug form.
     let of_system = text.split_once("message: \"");
     let of_system = of_system.and_then(|(_, rest)| rest.split_once('"'));
-    let of_tls = text.split_once(OF_TLS);
+    let of_tls = text.split_once(TLS_ERROR_MARKER);
     let of_tls = of_tls.and_then(|(_, rest)| rest.rsplit_once(" }"));
     let text = of_system.or(of_tls).map_or(text, |(text, _)| text);
     let text: String = text.chars().take(160).collect();
@@ -318,11 +322,11 @@ mod tests {
     async fn so_many_commands_are_on_the_way_to_a_server() {
         let client = builder(Config::default(), MESSAGES_UNUSED).build();
         let client = client.expect("a client");
-        let ask = || client.ping::<()>(None).now_or_never();
-        // Nobody has connected it: what is sent waits.
-        assert!((0..IN_FLIGHT_MAX).all(|_| ask().is_none()));
-        let refused = ask().expect("at once").expect_err("one too many");
-        assert_eq!(*refused.kind(), ErrorKind::Backpressure);
+        let ping = || client.ping::<()>(None).now_or_never();
+        // The client is not connected, so commands wait.
+        assert!((0..IN_FLIGHT_MAX).all(|_| ping().is_none()));
+        let error = ping().expect("at once").expect_err("one too many");
+        assert_eq!(*error.kind(), ErrorKind::Backpressure);
     }
 
     #[test]
@@ -331,11 +335,11 @@ mod tests {
             host: "redis".to_owned(),
             port: 6_379,
         };
-        for (place, messages_max) in [
-            (Place::Server(address.clone()), MESSAGES_MAX),
-            (Place::Cluster(vec![address]), MESSAGES_MAX_EACH),
+        for (location, messages_max) in [
+            (StoreLocation::Server(address.clone()), MESSAGES_MAX),
+            (StoreLocation::Cluster(vec![address]), MESSAGES_MAX_EACH),
         ] {
-            let config = RedisConfig::at(place);
+            let config = RedisConfig::at(location);
             assert_eq!(config.messages_max, messages_max);
             let builder = builder(Config::default(), config.messages_max);
             let performance = builder.get_performance_config();

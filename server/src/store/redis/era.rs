@@ -1,95 +1,95 @@
-//! The era: what a store records of the server process that keeps it, and since when it may grant.
+//! Era of a store: the record of the server process that keeps the store, and the time from which
+//! it may grant.
 
 use super::scripts::SCHEMA;
 use crate::lock::{BrokerId, DeploymentKey, expiry_ms};
 
-/// The longest times that brokers of a deployment allow, from which the quarantine follows.
+/// Longest times that the brokers of a deployment allow, from which the quarantine follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EraBounds {
-    /// The longest validity of a lease.
+    /// Longest validity of a lease.
     pub ttl_max_ms: u64,
-    /// The longest lock_delay.
+    /// Longest lock_delay of a lock.
     pub lock_delay_max_ms: u64,
-    /// How long a master that was replaced may still take writes.
+    /// Longest time for which a replaced master may still accept writes.
     pub former_master_max_ms: u64,
 }
 
-/// Where a deployment key comes from.
+/// Source of a deployment key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySource {
-    /// Created once, and kept in the store.
+    /// Generated once, and kept in the store.
     Store,
-    /// Given to every broker in a file; not in the store.
+    /// Given to every broker in a file, and not stored.
     File,
 }
 
-/// Which data a server process serves, as INFO tells it.
+/// Identity of a server process and of its data, from INFO.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// New at every start of the process.
+    /// Run id of the process, which changes with every start.
     pub run_id: String,
-    /// The replication id of the data.
+    /// Replication id of the data.
     pub replid: String,
-    /// The replication id before the last promotion; all zeros if there was none.
+    /// Replication id before the last promotion, or all zeros if there was none.
     pub replid2: String,
 }
 
-/// The record under `<prefix>era`. Scripts compare its first field and read its second; the third is
-/// the [`SCHEMA`], and all three are there in every version.
+/// The record under `<prefix>era`. Scripts compare its first field and read the second; the third
+/// is the [`SCHEMA`]. Every version writes these three fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Era {
-    /// Random.
+    /// Random id, which no other era has.
     pub id: String,
-    /// Redis time before which nothing new is granted.
+    /// Time of the Redis clock before which nothing new is granted.
     pub no_grants_before_ms: u64,
-    /// The process for which it was written.
+    /// Run id of the process for which the era was written.
     pub run_id: String,
-    /// The replication id of that process then.
+    /// Replication id of that process at that time.
     pub replid: String,
-    /// The largest bounds of the brokers that serve in it.
+    /// Largest bounds of the brokers that serve in this era.
     pub bounds: EraBounds,
-    /// Names the deployment key without telling it.
+    /// Fingerprint of the deployment key, which does not reveal the key.
     pub key_fingerprint: String,
-    /// Where that key is.
     pub key_source: KeySource,
-    /// The master that the process has replaced, and which may still take writes.
+    /// The master that the process has replaced and that may still accept writes.
     pub former: Option<FormerMaster>,
-    /// In a cluster: the slot was on its way to another server, which may have some of its locks.
+    /// In a cluster: true if the slot was moving to another server, which may have some of its
+    /// locks.
     pub is_moving: bool,
 }
 
-/// A master that was replaced. It may still take writes: it ends leases in time, and grants their locks, without
-/// knowing how its successor has renewed them.
+/// A replaced master that may still accept writes. It expires leases on schedule and grants their
+/// locks, because it does not receive the renewals made at its successor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerMaster {
-    /// Its process.
     pub process: FormerProcess,
-    /// Redis time of the successor, from which on it takes none.
+    /// Time of the successor's clock from which the former master accepts no writes.
     pub until_ms: u64,
 }
 
 /// The process of a former master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormerProcess {
-    /// The one with this run id.
+    /// The process with this run id.
     Known(Box<str>),
-    /// It is not known which, or there are several.
+    /// An unknown process, or several processes.
     Unknown,
 }
 
-/// What stands behind the fields of an era whose slot is on its way: moving.lua.
+/// Marker after the fields of an era whose slot is moving (moving.lua).
 const MOVING: &str = "moving";
-/// What a field begins with that names the former master: era.lua.
+/// Prefix of the field that names the former master (era.lua).
 const FORMER: &str = "former:";
-/// Its run id, where that is unknown.
+/// Run id of an unknown former master.
 const UNKNOWN: &str = "*";
 
-/// Why a stored text is no era in which this version may serve.
+/// Reason why this version cannot serve with a stored era.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotOurs {
-    /// It is none at all.
+pub enum EraParseError {
+    /// The text is not an era.
     Unreadable,
-    /// Its brokers keep locks in another way.
+    /// The brokers of the era use another schema for their keys.
     OtherSchema(String),
 }
 
@@ -104,7 +104,7 @@ impl Default for EraBounds {
 }
 
 impl EraBounds {
-    /// `Q`: after so long, nothing that a lost grant allowed can still be in force.
+    /// Returns `Q`, the time after which nothing that a lost grant allowed can still be in force.
     pub const fn quarantine_ms(&self) -> u64 {
         expiry_ms(self.ttl_max_ms)
             .saturating_add(self.lock_delay_max_ms)
@@ -112,7 +112,7 @@ impl EraBounds {
             .saturating_add(1_000)
     }
 
-    /// The larger of both, bound by bound.
+    /// Returns the larger of the two values for each bound.
     pub fn max(self, other: Self) -> Self {
         Self {
             ttl_max_ms: self.ttl_max_ms.max(other.ttl_max_ms),
@@ -123,20 +123,21 @@ impl EraBounds {
 }
 
 impl ServerIdentity {
-    /// Whether a server that showed `replid` before still serves the same line of data. A first
-    /// replica or a backup changes the id too, but leaves the second one all zeros.
+    /// Returns true if a server with the earlier replication id `replid` still serves the same
+    /// data. A first replica or a backup also changes the id, but leaves the second id all zeros.
     pub fn continues(&self, replid: &str) -> bool {
         self.replid == replid || !self.has_replaced_a_master()
     }
 
-    /// Whether it may have been a replica before. A master that restarts may show so, too.
+    /// Returns true if the server may have been a replica before. This can also be true for a
+    /// master that restarted.
     pub fn has_replaced_a_master(&self) -> bool {
         self.replid2.bytes().any(|b| b != b'0')
     }
 }
 
 impl Era {
-    /// The first era of a process, with a fresh id.
+    /// Creates an era for a process, with a random id.
     pub fn new(
         server: &ServerIdentity,
         bounds: EraBounds,
@@ -156,21 +157,20 @@ impl Era {
         }
     }
 
-    /// Reads the stored text.
+    /// Parses the stored text.
     ///
-    /// # Errors
-    /// When it is none, or of another schema.
-    pub fn parse(text: &str) -> Result<Self, NotOurs> {
+    /// # Errors If the text is not an era, or is an era of another schema.
+    pub fn parse(text: &str) -> Result<Self, EraParseError> {
         match text.split('|').nth(2) {
-            Some(SCHEMA) => Self::read(text).ok_or(NotOurs::Unreadable),
-            Some(schema) => Err(NotOurs::OtherSchema(schema.to_owned())),
-            None => Err(NotOurs::Unreadable),
+            Some(SCHEMA) => Self::read(text).ok_or(EraParseError::Unreadable),
+            Some(schema) => Err(EraParseError::OtherSchema(schema.to_owned())),
+            None => Err(EraParseError::Unreadable),
         }
     }
 
     fn read(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split('|').collect();
-        // What a later version adds without another schema stands behind.
+        // Later versions append fields without a new schema.
         let &[
             id,
             no_grants_before,
@@ -208,7 +208,8 @@ impl Era {
         })
     }
 
-    /// The stored text after `no_grants_before`, which the script computes, as it does the former master.
+    /// Returns the stored text after `no_grants_before`. The script computes that time, and the
+    /// former master.
     pub fn fields_after_time(&self) -> String {
         let mut fields = format!(
             "{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",
@@ -244,7 +245,7 @@ impl FormerMaster {
 }
 
 impl FormerProcess {
-    /// As it is written.
+    /// Returns the run id as it is stored.
     pub fn field(&self) -> &str {
         match self {
             Self::Known(run_id) => run_id,
@@ -294,11 +295,11 @@ mod tests {
             assert_eq!(Era::parse(&text), Ok(replaced));
         }
         assert_eq!(Era::parse(&text), Ok(era));
-        assert_eq!(Era::parse("x"), Err(NotOurs::Unreadable));
+        assert_eq!(Era::parse("x"), Err(EraParseError::Unreadable));
         let elsewhere = text.replace("file", "elsewhere");
-        assert_eq!(Era::parse(&elsewhere), Err(NotOurs::Unreadable));
+        assert_eq!(Era::parse(&elsewhere), Err(EraParseError::Unreadable));
         let later = Era::parse("id|0|2|in whatever way");
-        assert_eq!(later, Err(NotOurs::OtherSchema("2".to_owned())));
+        assert_eq!(later, Err(EraParseError::OtherSchema("2".to_owned())));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What the fuzz targets of the store call: replies of scripts and servers, and messages of brokers.
+//! Entry points of the store's fuzz targets: replies of scripts and servers, and messages of
+//! brokers.
 
 use std::sync::LazyLock;
 
@@ -8,18 +9,18 @@ use fred::{
 };
 
 use super::{
-    answers::{self, Answer},
     cluster::{read_slots, redirect::Redirect},
     era::Era,
-    owner,
-    place::Address,
-    refusal::Refusal,
-    told::{key_of, told},
+    error_table::ErrorClass,
+    location::Address,
+    owner_codec,
+    pubsub::{decode_message, lock_key_of},
+    reply::{self, ScriptReply},
     verify::ServerInfo,
 };
 use crate::{lock::BrokerId, store::StoreError};
 
-/// The prefix of the keys in the messages of the target.
+/// Prefix of the keys in the messages of the fuzz target.
 const KEY_PREFIX: &str = "lh:";
 
 static BROKER: LazyLock<BrokerId> = LazyLock::new(|| match BrokerId::parse("abcdefghij234567") {
@@ -27,23 +28,23 @@ static BROKER: LazyLock<BrokerId> = LazyLock::new(|| match BrokerId::parse("abcd
     None => unreachable!("it has the characters of an id, and as many"),
 });
 
-/// Reads a reply as the answer of each script. The input is read as by `value`.
+/// Decodes a reply as the reply of each script. The input is parsed by `value`.
 pub fn script_reply(input: &[u8]) {
     let reply = value(input);
     for count in [1, 2] {
-        drop(answers::of_each(Ok(reply.clone()), count));
+        drop(reply::split_batch(Ok(reply.clone()), count));
     }
-    read(&reply, answers::voted);
-    read(&reply, answers::acquired);
-    read(&reply, answers::renewed);
-    read(&reply, answers::attached);
-    read(&reply, answers::released);
-    read(&reply, answers::cancelled);
-    read(&reply, answers::touched);
-    read(&reply, answers::limit_set);
-    read(&reply, answers::revoked);
-    read(&reply, answers::checked);
-    read(&reply, answers::state);
+    read(&reply, reply::voted);
+    read(&reply, reply::acquired);
+    read(&reply, reply::renewed);
+    read(&reply, reply::attached);
+    read(&reply, reply::released);
+    read(&reply, reply::cancelled);
+    read(&reply, reply::touched);
+    read(&reply, reply::limit_set);
+    read(&reply, reply::revoked);
+    read(&reply, reply::checked);
+    read(&reply, reply::state);
     let from = Address {
         host: "127.0.0.1".to_owned(),
         port: 6379,
@@ -55,28 +56,31 @@ pub fn script_reply(input: &[u8]) {
     }
     drop(ServerInfo::parse(&text).identity());
     let error = Error::new(ErrorKind::Unknown, text.into_owned());
-    drop(Redirect::of(&error, &from));
-    let _ = Refusal::of(&error);
+    drop(Redirect::from_error(&error, &from));
+    let _ = ErrorClass::classify(&error);
 }
 
-/// Reads a message of another broker.
+/// Decodes a message of another broker.
 pub fn broker_message(payload: &[u8]) {
-    told(payload, KEY_PREFIX, *BROKER);
-    let key = key_of(payload);
-    if let Some(owner) = owner::decode(&payload[key.len()..]) {
-        assert_eq!(owner::decode(&owner::encode(&owner)), Some(owner));
+    decode_message(payload, KEY_PREFIX, *BROKER);
+    let key = lock_key_of(payload);
+    if let Some(owner) = owner_codec::decode(&payload[key.len()..]) {
+        assert_eq!(
+            owner_codec::decode(&owner_codec::encode(&owner)),
+            Some(owner)
+        );
     }
 }
 
-fn read<T>(reply: &Value, decode: impl Fn(Value, BrokerId) -> Result<Answer<T>, StoreError>) {
-    if let Ok(answer) = decode(reply.clone(), *BROKER) {
-        let now_us = answer.now_ms.checked_mul(1_000);
+fn read<T>(reply: &Value, decode: impl Fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>) {
+    if let Ok(decoded) = decode(reply.clone(), *BROKER) {
+        let now_us = decoded.now_ms.checked_mul(1_000);
         assert!(now_us.is_some(), "the clock of a node counts microseconds");
     }
 }
 
-/// Builds the reply that `input` spells, one element a line: `[` and `]` around an array, `:` before an
-/// integer, `_` for null; every other line is a string. All inputs spell a reply.
+/// Builds a reply from `input`, which has one element on each line: `[` and `]` around an array,
+/// `:` before an integer, `_` for null; every other line is a string. Every input is valid.
 fn value(input: &[u8]) -> Value {
     let mut arrays = vec![Vec::new()];
     for line in input.split(|&byte| byte == b'\n') {
@@ -94,11 +98,11 @@ fn value(input: &[u8]) -> Value {
         }
     }
     let inside_out = arrays.into_iter().rev();
-    let whole = inside_out.reduce(|inner, mut outer| {
+    let nested = inside_out.reduce(|inner, mut outer| {
         outer.push(Value::Array(inner));
         outer
     });
-    Value::Array(whole.unwrap_or_default())
+    Value::Array(nested.unwrap_or_default())
 }
 
 fn string_or_integer(line: &[u8]) -> Value {

@@ -1,40 +1,40 @@
-//! What an operator does with a store before a broker serves: write its first era, or check it.
+//! Operator commands on a store before a broker serves: write the first era, or check the store.
 
 use fred::interfaces::KeysInterface as _;
 
 use super::{
     cluster::init::{check_cluster, init_cluster},
+    connect::{VerifiedConnection, connect},
     connection::{Connection, Endpoint, NodeError, RedisConfig},
-    decide::{Decision, Known, decide},
+    era_decision::{EraDecision, KnownState, decide_era},
+    era_sync::{local_config, read_store, refuse_to_serve, sync_era},
     list::escaped,
-    open::{Checked, connect},
-    place::{Finder, Place, SentinelView},
-    settle::{own, read, refused, settle},
+    location::{MasterResolver, SentinelView, StoreLocation},
 };
 
 const SCAN_COUNT: u32 = 1_000;
 
-/// Writes the first era, which grants at once, into a store that holds none of our keys, and a
-/// deployment key unless that is in a file. Says what was done.
+/// Writes the first era, which grants locks at once, to a store without keys of this deployment.
+/// Also writes a deployment key, unless it is in a file. Returns a description of what was written.
 pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     config.trust_empty_store = true;
-    if let Place::Cluster(seeds) = config.place.clone() {
+    if let StoreLocation::Cluster(seeds) = config.location.clone() {
         return init_cluster(config, &seeds).await;
     }
     let (endpoint, view) = endpoint(config).await?;
-    let Checked {
+    let VerifiedConnection {
         connection, server, ..
     } = connect(&endpoint, view).await?;
     if let Some(key) = any_key(&endpoint, &connection).await? {
         return Err(NodeError::Unfit(vec![format!(
             "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
-             broker has ever used it, delete them; else leave it as it is.",
+             broker has ever used it, delete them; otherwise leave it unchanged.",
             endpoint.name(),
             endpoint.config.key_prefix
         )]));
     }
     let client = connection.client();
-    let settled = settle(&endpoint, client, &server, &mut Known::default()).await?;
+    let settled = sync_era(&endpoint, client, &server, &mut KnownState::default()).await?;
     let key = match endpoint.config.deployment_key {
         Some(_) => "the deployment key stays in its file",
         None => "a deployment key was created in the store",
@@ -46,34 +46,43 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     ))
 }
 
-/// Which process a server is, and one of our keys if it holds any, without writing anything.
-pub async fn look_at_server(config: RedisConfig) -> Result<(String, Option<String>), NodeError> {
+/// Returns the run id of a server, and one key of this deployment if it contains any. Writes
+/// nothing.
+pub async fn inspect_server(config: RedisConfig) -> Result<(String, Option<String>), NodeError> {
     let (endpoint, view) = endpoint(config).await?;
     let checked = connect(&endpoint, view).await?;
     let key = any_key(&endpoint, &checked.connection).await?;
     Ok((checked.server.run_id, key))
 }
 
-/// Connects and verifies without writing anything: what an operator should know, or the problems, in
-/// plain sentences.
+/// Connects to a store and verifies it without writing. Returns warnings for operators, or the
+/// problems, in plain sentences.
 pub async fn check_store(config: RedisConfig) -> Result<Vec<String>, Vec<String>> {
-    if let Place::Cluster(seeds) = config.place.clone() {
+    if let StoreLocation::Cluster(seeds) = config.location.clone() {
         return check_cluster(config, &seeds).await.map_err(problems);
     }
     let (_, warnings) = check_server(config).await?;
     Ok(warnings)
 }
 
-/// The same of one server, and which process it is.
+/// Connects to one server and verifies it without writing. Returns its run id and the warnings, or
+/// the problems.
 pub async fn check_server(config: RedisConfig) -> Result<(String, Vec<String>), Vec<String>> {
     let (endpoint, view) = endpoint(config).await.map_err(problems)?;
     let checked = connect(&endpoint, view).await.map_err(problems)?;
     let client = checked.connection.client();
-    let read = read(&endpoint, client).await.map_err(problems)?;
-    let known = Known::default();
-    match decide(&read.found, &checked.server, &own(&endpoint.config), &known) {
-        Decision::Refuse(why) => Err(problems(refused(&endpoint, why))),
-        Decision::Adopt(_) | Decision::Write(_) => Ok((checked.server.run_id, checked.warnings)),
+    let read = read_store(&endpoint, client).await.map_err(problems)?;
+    let known_state = KnownState::default();
+    match decide_era(
+        &read.found,
+        &checked.server,
+        &local_config(&endpoint.config),
+        &known_state,
+    ) {
+        EraDecision::Refuse(reason) => Err(problems(refuse_to_serve(&endpoint, reason))),
+        EraDecision::Adopt(_) | EraDecision::Write(_) => {
+            Ok((checked.server.run_id, checked.warnings))
+        }
     }
 }
 
@@ -85,12 +94,12 @@ fn problems(error: NodeError) -> Vec<String> {
 }
 
 async fn endpoint(config: RedisConfig) -> Result<(Endpoint, Option<SentinelView>), NodeError> {
-    let mut finder = Finder::new(&config);
-    let address = finder.find().await?;
-    Ok((Endpoint::new(address, config), finder.view().seen()))
+    let mut finder = MasterResolver::new(&config);
+    let address = finder.resolve().await?;
+    Ok((Endpoint::new(address, config), finder.view().current()))
 }
 
-/// One of the keys with our prefix, if there are any.
+/// Returns one key with the configured prefix, if there are any.
 pub(super) async fn any_key(
     endpoint: &Endpoint,
     connection: &Connection,

@@ -1,4 +1,5 @@
-//! Lists the locks of a node in small steps on its second connection: SCAN, then a look at each key.
+//! Listing of the locks of a node, in small steps on its second connection: SCAN, then a read of
+//! each lock.
 
 use std::sync::Arc;
 
@@ -6,102 +7,106 @@ use fred::{error::Error, types::Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    RedisStore, WITHIN, answers,
+    CALL_TIMEOUT, RedisStore,
     cluster::slot::{slot_of, tag_of},
-    connection::plain,
+    connection::plain_message,
+    error_table::{CallerError, ErrorClass, NodeAction},
     node::Node,
-    nodes::Nodes,
-    refusal::{Refusal, Then, Told},
+    reply,
+    routing::Topology,
+    scan_batch::ScanBatch,
     scripts::{Command, Preamble, Scripts, Verb},
-    slice::Slice,
 };
 use crate::{
     lock::{BrokerId, Filter, LockKey, LockState, encode},
     store::{Cursor, Listed, Scan, StoreError},
 };
 
-/// Keys that one SCAN looks at.
-const STEP: u32 = 64;
+/// Number of keys that one SCAN examines.
+const SCAN_COUNT: u32 = 64;
 
-/// Who looks at which locks.
-pub(in crate::store) struct Looks<'a> {
+/// Parameters of a listing.
+pub(in crate::store) struct ListQuery<'a> {
     pub(in crate::store) key_prefix: &'a str,
     pub(in crate::store) broker: BrokerId,
     pub(in crate::store) scripts: &'a Scripts,
     pub(in crate::store) filter: &'a Filter,
 }
 
-/// The server whose turn it is.
-pub(super) struct Turn {
-    /// Its place; where the next server is, if there is one.
+/// The server that is listed next.
+pub(super) struct ListedServer {
+    /// Position of the server, and that of the next server if there is one.
     pub(super) server: u16,
     pub(super) next: Option<u16>,
-    /// What it is called where there are others.
+    /// Name of the server, if there are several.
     pub(super) name: Option<String>,
     pub(super) node: Result<Arc<Node>, StoreError>,
 }
 
-/// See [`Store::list`](crate::store::Store::list).
-pub(super) async fn step(
+/// Returns one page of a listing: see [`Store::list`](crate::store::Store::list).
+pub(super) async fn list_step(
     store: &RedisStore,
     filter: &Filter,
     from: Option<&Cursor>,
-    most: usize,
+    page_max: usize,
 ) -> Result<Listed, StoreError> {
     let scan = match from {
         None => Scan::default(),
         Some(Cursor::Scan(scan)) => scan.clone(),
         Some(Cursor::After(_)) => return Ok(Listed::Stale),
     };
-    let until = Instant::now() + WITHIN;
-    let turn = match &store.nodes {
-        Nodes::One(supervisor) => Turn {
+    let until = Instant::now() + CALL_TIMEOUT;
+    let server = match &store.topology {
+        Topology::Single(supervisor) => ListedServer {
             server: 0,
             next: None,
             name: None,
-            node: supervisor.node(WITHIN).await,
+            node: supervisor.node(CALL_TIMEOUT).await,
         },
-        Nodes::Cluster(router) => match router.turn(scan.server, until).await? {
-            Some(turn) => turn,
-            None if scan.run_id.is_empty() => return Ok(Listed::nothing()),
+        Topology::Cluster(router) => match router.listed_server(scan.server, until).await? {
+            Some(server) => server,
+            None if scan.run_id.is_empty() => return Ok(Listed::empty()),
             None => return Ok(Listed::Stale),
         },
     };
-    let looks = Looks {
+    let query = ListQuery {
         key_prefix: &store.key_prefix,
         broker: store.broker,
         scripts: &store.scripts,
         filter,
     };
-    let late = |_| StoreError::Unavailable("no answer in time".to_owned());
-    let listed = timeout_at(until, step_at(&looks, scan, &turn, most)).await;
-    match (listed.map_err(late).and_then(|listed| listed), turn.name) {
-        (Err(StoreError::Unavailable(_) | StoreError::NotNow(_)), Some(server)) => {
+    let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
+    let listed = timeout_at(until, list_step_on(&query, scan, &server, page_max)).await;
+    match (
+        listed.map_err(timeout_error).and_then(|listed| listed),
+        server.name,
+    ) {
+        (Err(StoreError::Unavailable(_) | StoreError::NotExecuted(_)), Some(server)) => {
             Ok(Listed::Missing { server })
         }
         (listed, _) => listed,
     }
 }
 
-async fn step_at(
-    looks: &Looks<'_>,
+async fn list_step_on(
+    query: &ListQuery<'_>,
     scan: Scan,
-    turn: &Turn,
-    most: usize,
+    server: &ListedServer,
+    page_max: usize,
 ) -> Result<Listed, StoreError> {
-    let node = turn.node.as_ref().map_err(StoreError::clone)?;
-    let Some(scan) = scan.on(turn.server, node.run_id()) else {
+    let node = server.node.as_ref().map_err(StoreError::clone)?;
+    let Some(scan) = scan.bind_to(server.server, node.run_id()) else {
         return Ok(Listed::Stale);
     };
-    let found = looks.found(node, scan.at).await?;
-    let mut slice = Slice::new(scan, found, most);
-    while let locks @ [_, ..] = slice.next() {
-        let states = looks.states(node, locks).await?;
-        slice.add(states, looks.filter);
+    let scanned = query.scan(node, scan.server_cursor).await?;
+    let mut batch = ScanBatch::new(scan, scanned, page_max);
+    while let locks @ [_, ..] = batch.next_locks() {
+        let states = query.states(node, locks).await?;
+        batch.add(states, query.filter);
     }
-    let (locks, next) = slice.end();
+    let (locks, next) = batch.finish();
     let next = next.or_else(|| {
-        let server = turn.next?;
+        let server = server.next?;
         Some(Scan {
             server,
             ..Scan::default()
@@ -111,21 +116,22 @@ async fn step_at(
     Ok(Listed::Step { locks, next })
 }
 
-impl Looks<'_> {
-    /// One step of a scan: where to go on, and locks of the names that are asked for.
-    pub(in crate::store) async fn found(
+impl ListQuery<'_> {
+    /// Runs one step of a scan. Returns the next cursor, and locks that match the filter's
+    /// namespace and name prefix.
+    pub(in crate::store) async fn scan(
         &self,
         node: &Node,
         at: u64,
     ) -> Result<(u64, Vec<LockKey>), StoreError> {
         let pattern = self.pattern();
-        let (next, keys) = node.in_turn(node.scan(at, &pattern, STEP)).await?;
-        let locks = keys.into_iter().filter_map(|key| self.lock(key));
+        let (next, keys) = node.throttled(node.scan(at, &pattern, SCAN_COUNT)).await?;
+        let locks = keys.into_iter().filter_map(|key| self.parse_key(key));
         Ok((next, locks.collect()))
     }
 
-    /// What the node knows of the locks: nothing of those that it does not know, or has given to
-    /// another server, or cannot read.
+    /// Returns the states of the locks. A state is `None` if the node has no record of the lock,
+    /// cannot read it, or has moved it to another server.
     pub(in crate::store) async fn states(
         &self,
         node: &Node,
@@ -133,41 +139,43 @@ impl Looks<'_> {
     ) -> Result<Vec<Option<LockState>>, StoreError> {
         let commands: Vec<_> = locks.iter().map(|lock| self.get(node, lock)).collect();
         let results = node.run_all(self.scripts.get(Verb::Get), &commands);
-        let results = node.in_turn(results).await?;
+        let results = node.throttled(results).await?;
         if results.len() < locks.len() {
             return Err(StoreError::Unavailable("the connection broke".to_owned()));
         }
         let seen = results.into_iter().zip(&commands);
-        seen.map(|(result, command)| self.seen(node, result, command))
+        seen.map(|(result, command)| self.decode_state(node, result, command))
             .collect()
     }
 
-    fn seen(
+    fn decode_state(
         &self,
         node: &Node,
         result: Result<Value, Error>,
         command: &Command,
     ) -> Result<Option<LockState>, StoreError> {
-        let answer = match result {
-            Ok(value) => answers::state(value, self.broker).map_err(|error| {
-                node.complain(Refusal::ODD_REPLY, &error.to_string(), &|| command.clone());
+        let reply = match result {
+            Ok(value) => reply::state(value, self.broker).map_err(|error| {
+                node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &|| {
+                    command.clone()
+                });
             }),
             Err(error) => {
-                let refusal = Refusal::of(&error);
-                match (refusal.then, refusal.told) {
-                    (Then::Elsewhere, _) if node.slot_eras().is_some() => {}
-                    (Then::Keep, Told::Corrupt) => {
-                        let text = format!("get: {}", plain(&error));
-                        node.complain(refusal, &text, &|| command.clone());
+                let class = ErrorClass::classify(&error);
+                match (class.action, class.caller_error) {
+                    (NodeAction::Redirect, _) if node.slot_eras().is_some() => {}
+                    (NodeAction::Keep, CallerError::Corrupt) => {
+                        let text = format!("get: {}", plain_message(&error));
+                        node.log_error(class, &text, &|| command.clone());
                     }
-                    _ => return Err(node.failed("get", &error)),
+                    _ => return Err(node.handle_error("get", &error)),
                 }
                 Err(())
             }
         };
-        let Ok(answer) = answer else { return Ok(None) };
-        node.saw_time(answer.now_ms);
-        Ok(answer.outcome?.reply)
+        let Ok(reply) = reply else { return Ok(None) };
+        node.observe_time(reply.now_ms);
+        Ok(reply.outcome?.reply)
     }
 
     fn get(&self, node: &Node, lock: &LockKey) -> Command {
@@ -183,7 +191,8 @@ impl Looks<'_> {
         preamble.get(lock, self.filter.waiters())
     }
 
-    /// Of which keys a lock of such a name may have one. More fit where no namespace is named.
+    /// Returns the pattern of the keys of matching locks. Without a namespace it matches other keys
+    /// as well.
     fn pattern(&self) -> String {
         let namespace = self.filter.namespace.as_ref();
         let namespace = namespace.map_or("*", |namespace| namespace.as_str());
@@ -193,16 +202,16 @@ impl Looks<'_> {
         format!("{key_prefix}{{{namespace}:{prefix}*")
     }
 
-    /// The lock that has this key, if brokers write it so.
-    fn lock(&self, key: Value) -> Option<LockKey> {
+    /// Returns the lock with this key, if brokers encode the lock this way.
+    fn parse_key(&self, key: Value) -> Option<LockKey> {
         let key = key.into_string()?;
         let key = key.strip_prefix(self.key_prefix)?;
         let lock = LockKey::decode(key).filter(|lock| lock.encoded() == key)?;
-        self.filter.names(&lock).then_some(lock)
+        self.filter.matches_name(&lock).then_some(lock)
     }
 }
 
-/// A text as a part of a pattern that means this text.
+/// Escapes a text for use in a pattern.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {

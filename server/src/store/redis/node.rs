@@ -1,7 +1,7 @@
-//! One verified Redis server process, and the scripts that run on it.
+//! A verified Redis server process, and the execution of scripts on it.
 
 mod clock;
-mod looks;
+mod inspection;
 
 use std::{
     sync::{
@@ -18,162 +18,168 @@ use tracing::{error, warn};
 
 use self::clock::Clock;
 use super::{
-    batches::Batches,
-    clocks::Reading,
-    cluster::{eras::SlotEras, redirect::Redirect, shards::Shards, slot},
-    complaints::Complaints,
-    connection::{Endpoint, plain},
+    batcher::ScriptBatcher,
+    clock_skew::ClockSample,
+    cluster::{
+        redirect::Redirect, sharded_subscriptions::ShardedSubscriptions, slot, slot_eras::SlotEras,
+    },
+    connection::{Endpoint, plain_message},
     era::{Era, ServerIdentity},
-    former::Pause,
-    gate::Gate,
-    refusal::{Refusal, Then, Told},
+    error_table::{CallerError, ErrorClass, NodeAction},
+    former_master::ConfirmationPause,
+    log_throttle::LogThrottle,
+    replication_barrier::ReplicationBarrier,
     script::Script,
+    script_span::with_span,
     scripts::Command,
-    silence::LastAnswer,
-    traced::traced,
+    silence::LastReply,
 };
 use crate::{
-    lock::{DeploymentKey, NOT_AFTER_MS},
+    lock::{COMMAND_DEADLINE_MS, DeploymentKey},
     store::{HandOff, StoreError},
 };
 
 static MOVE: LazyLock<Script> =
     LazyLock::new(|| Script::new("moving", include_str!("lua/moving.lua")));
 
-/// What a node is made of, after verification.
-pub(super) struct Verified {
+/// The parts of a node after verification.
+pub(super) struct VerifiedParts {
     pub(super) endpoint: Endpoint,
     pub(super) client: Client,
-    /// A second connection, on which nobody waits for a lock.
-    pub(super) looks: Client,
+    /// A second connection, for listings and health checks. No caller that requests a lock waits
+    /// for its commands.
+    pub(super) inspect_client: Client,
     pub(super) scripts: Arc<[Script]>,
     pub(super) server: ServerIdentity,
-    pub(super) eras: Eras,
+    pub(super) eras: NodeEras,
     pub(super) key: DeploymentKey,
-    pub(super) time: Reading,
-    /// Why it confirms no lease at first; in a cluster each slot has its own.
-    pub(super) pause: Option<Pause>,
-    /// Another server may take its place.
+    pub(super) time: ClockSample,
+    /// Reason why the node confirms no leases at first. In a cluster each slot has its own reason.
+    pub(super) pause: Option<ConfirmationPause>,
+    /// True if another server may replace this one.
     pub(super) may_be_replaced: bool,
-    /// What answers wait for.
-    pub(super) gate: Option<Gate>,
-    /// The sharded channels that are listened to.
-    pub(super) shards: Option<Shards>,
+    /// Delays replies until replicas have acknowledged the writes.
+    pub(super) barrier: Option<ReplicationBarrier>,
+    /// Subscriptions to sharded channels.
+    pub(super) shards: Option<ShardedSubscriptions>,
 }
 
-/// In which era a node grants.
-pub(super) enum Eras {
-    /// In one.
+/// The eras in which a node grants locks.
+pub(super) enum NodeEras {
+    /// The era of the store.
     One(Era),
-    /// In a cluster each slot has its own, and locks may be elsewhere.
+    /// The eras of the slots of a cluster, whose locks may be on other nodes.
     Slots(Arc<SlotEras>),
 }
 
-/// How a script is to be run.
+/// Way in which a script is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// At once, after all that was sent before.
+pub(super) enum ExecMode {
+    /// At once, after all commands that were sent before.
     Plain,
-    /// With others that wait, if many are under way: what is asked later may be run before it.
-    Along,
-    /// On a server to which the lock's slot is on its way.
+    /// In a batch with other waiting commands if many are in flight. A later command may then run
+    /// earlier.
+    Batched,
+    /// On a server to which the lock's slot is moving (`ASKING`).
     Asking,
 }
 
-/// Why a script has no reply.
+/// Reason why a script has no reply.
 #[derive(Debug)]
-pub(super) enum Missed {
-    /// It was not executed: another server of the cluster has the lock.
-    Elsewhere(Redirect),
+pub(super) enum ScriptError {
+    /// The command was not executed, because another server of the cluster has the lock.
+    Redirected(Redirect),
     Failed(StoreError),
 }
 
-/// One verified Redis server process. It ends when its connections break, when it stops answering,
-/// or when it turns out to be another server or another era than the verified one.
+/// A verified Redis server process. The node closes when its connections break, when the server
+/// stops replying, or when the server or its era is not the verified one.
 pub struct Node {
-    verified: Verified,
-    batches: Arc<Batches>,
+    verified: VerifiedParts,
+    batches: Arc<ScriptBatcher>,
     clock: Clock,
-    /// The last quick one.
-    time: StdMutex<Reading>,
-    pause: StdMutex<Option<Pause>>,
-    last_answer: LastAnswer,
+    /// The last clock sample with a short round trip.
+    time: StdMutex<ClockSample>,
+    pause: StdMutex<Option<ConfirmationPause>>,
+    last_reply: LastReply,
     may_be_replaced: AtomicBool,
-    /// Which slot's era is looked at next.
-    turn: AtomicU16,
-    /// How often forgotten scripts were loaded again; locked while they are.
-    reloading: Mutex<()>,
+    /// Position from which the next slot is selected, whose era is checked.
+    next_checked_slot: AtomicU16,
+    /// Held while scripts are loaded again. `reloads` counts how often that was done.
+    reload_permit: Mutex<()>,
     reloads: AtomicU64,
-    /// Locked by the list that looks.
-    looking: Mutex<()>,
-    complaints: Complaints,
-    ended: CancellationToken,
-    why: OnceLock<String>,
+    /// Held by the listing that currently queries the server.
+    list_permit: Mutex<()>,
+    log_throttle: LogThrottle,
+    closed: CancellationToken,
+    end_reason: OnceLock<String>,
 }
 
 impl Node {
-    pub(super) fn new(mut verified: Verified, last_answer: LastAnswer) -> Self {
+    pub(super) fn new(mut verified: VerifiedParts, last_reply: LastReply) -> Self {
         Self {
             clock: Clock::starting_at(verified.time.now_ms),
             time: StdMutex::new(verified.time),
             pause: StdMutex::new(verified.pause.take()),
-            last_answer,
+            last_reply,
             may_be_replaced: AtomicBool::new(verified.may_be_replaced),
-            turn: AtomicU16::new(0),
+            next_checked_slot: AtomicU16::new(0),
             batches: Arc::default(),
             verified,
-            reloading: Mutex::default(),
+            reload_permit: Mutex::default(),
             reloads: AtomicU64::new(0),
-            looking: Mutex::default(),
-            complaints: Complaints::default(),
-            ended: CancellationToken::new(),
-            why: OnceLock::new(),
+            list_permit: Mutex::default(),
+            log_throttle: LogThrottle::default(),
+            closed: CancellationToken::new(),
+            end_reason: OnceLock::new(),
         }
     }
 
-    /// Runs a script once, with what `command` makes when it is sent. After `Unavailable` it may or
-    /// may not have been executed.
+    /// Runs a script once, with the command that `command` returns when it is sent. After
+    /// `Unavailable` the script may or may not have been executed.
     pub async fn eval(
         &self,
         script: &Script,
         command: impl Fn() -> Command,
     ) -> Result<Value, StoreError> {
-        let value = self.try_eval(script, Way::Plain, command).await;
+        let value = self.try_eval(script, ExecMode::Plain, command).await;
         value.map_err(StoreError::from)
     }
 
-    /// `eval`, where another server of a cluster may have the lock.
+    /// Runs a script like `eval`, where another server of a cluster may have the lock.
     pub(super) async fn try_eval(
         &self,
         script: &Script,
-        way: Way,
+        mode: ExecMode,
         command: impl Fn() -> Command,
-    ) -> Result<Value, Missed> {
-        let run = self.run(script, way, command);
-        traced(script.name(), self, run).await
+    ) -> Result<Value, ScriptError> {
+        let run = self.run(script, mode, command);
+        with_span(script.name(), self, run).await
     }
 
     async fn run(
         &self,
         script: &Script,
-        way: Way,
+        mode: ExecMode,
         command: impl Fn() -> Command,
-    ) -> Result<Value, Missed> {
-        if let Some(why) = self.why.get() {
-            return Err(Missed::Failed(StoreError::NotNow(why.clone())));
+    ) -> Result<Value, ScriptError> {
+        if let Some(reason) = self.end_reason.get() {
+            return Err(ScriptError::Failed(StoreError::NotExecuted(reason.clone())));
         }
-        if let Some(silent) = self.last_answer.silent() {
-            return Err(Missed::Failed(StoreError::NotNow(self.was_silent(silent))));
+        if let Some(silent) = self.last_reply.silence() {
+            return Err(ScriptError::Failed(StoreError::NotExecuted(
+                self.was_silent(silent),
+            )));
         }
         let client = &self.verified.client;
-        let run = async || match way {
-            Way::Plain => script.run(client, command()).await,
-            Way::Along => script.run_along(&self.batches, client, command()).await,
-            Way::Asking => Box::pin(script.run_asking(client, command())).await,
+        let run = async || match mode {
+            ExecMode::Plain => script.run(client, command()).await,
+            ExecMode::Batched => script.run_batched(&self.batches, client, command()).await,
+            ExecMode::Asking => Box::pin(script.run_asking(client, command())).await,
         };
         let reloads = self.reloads.load(Ordering::Acquire);
         let result = match run().await {
-            Err(error) if Refusal::of(&error).then == Then::Load => {
+            Err(error) if ErrorClass::classify(&error).action == NodeAction::ReloadScripts => {
                 match Box::pin(self.reload_scripts(reloads)).await {
                     Ok(()) => run().await,
                     Err(error) => Err(error),
@@ -182,68 +188,73 @@ impl Node {
             result => result,
         };
         if result.is_ok()
-            && let Some(why) = self.answers()
+            && let Some(reason) = self.record_reply()
         {
-            return Err(Missed::Failed(StoreError::Unavailable(why)));
+            return Err(ScriptError::Failed(StoreError::Unavailable(reason)));
         }
         result.map_err(|error| {
-            let refusal = Refusal::of(&error);
-            let redirect = Redirect::of(&error, &self.verified.endpoint.address);
-            if let (Eras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {
-                return Missed::Elsewhere(redirect);
+            let class = ErrorClass::classify(&error);
+            let redirect = Redirect::from_error(&error, &self.verified.endpoint.address);
+            if let (NodeEras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {
+                return ScriptError::Redirected(redirect);
             }
-            let text = format!("{}: {}", script.name(), plain(&error));
-            match refusal.then {
-                Then::End | Then::Elsewhere => self.condemn(&refusal.why(&text)),
-                Then::Load | Then::Keep | Then::Doubt => self.complain(refusal, &text, &command),
+            let text = format!("{}: {}", script.name(), plain_message(&error));
+            match class.action {
+                NodeAction::Close | NodeAction::Redirect => self.fail(&class.description(&text)),
+                NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => {
+                    self.log_error(class, &text, &command)
+                }
             }
-            Missed::Failed(refusal.store_error(text))
+            ScriptError::Failed(class.store_error(text))
         })
     }
 
-    /// The server answers. The node ends if it had not for long; why.
-    pub(super) fn answers(&self) -> Option<String> {
-        let silent = self.last_answer.renew()?;
+    /// Records a reply of the server. If the server was silent for too long, closes the node and
+    /// returns the reason.
+    pub(super) fn record_reply(&self) -> Option<String> {
+        let silent = self.last_reply.record()?;
         Some(self.was_silent(silent))
     }
 
-    /// Whether another server may take its place, as far as was seen.
+    /// Returns true if another server may replace this one, as far as is known.
     pub(super) fn may_be_replaced(&self) -> bool {
         self.may_be_replaced.load(Ordering::Relaxed)
     }
 
-    /// Replicas follow it.
+    /// Records that the server has replicas.
     pub(super) fn has_replicas(&self) {
         self.may_be_replaced.store(true, Ordering::Relaxed);
     }
 
     fn was_silent(&self, silent: Duration) -> String {
-        let why = format!(
+        let reason = format!(
             "no answer for {} ms: the server may have been replaced",
             silent.as_millis()
         );
-        self.condemn(&why);
-        why
+        self.fail(&reason);
+        reason
     }
 
-    /// When the server last answered: see [`LastAnswer`].
-    pub(super) fn last_answer_ms(&self) -> u64 {
-        self.last_answer.ms()
+    /// Returns the time of the server's last reply: see [`LastReply`].
+    pub(super) fn last_reply_ms(&self) -> u64 {
+        self.last_reply.ms()
     }
 
-    /// Why it confirms no lease now, and until when at most; in a cluster each slot has its own.
-    pub(super) fn pause(&self) -> Option<Pause> {
+    /// Returns the reason why the node confirms no leases now, with its latest end. In a cluster
+    /// each slot has its own.
+    pub(super) fn pause(&self) -> Option<ConfirmationPause> {
         let pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
-        pause.clone().filter(|pause| pause.left().is_some())
+        pause.clone().filter(|pause| pause.remaining().is_some())
     }
 
-    /// From now on it confirms leases.
+    /// Ends the pause, so that the node confirms leases.
     pub(super) fn end_pause(&self) {
         *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Marks the era of a slot that is on its way to another server, before a lock is sought there: should the
-    /// slot stay, and what the other server had be lost, the lock is not granted here at once.
+    /// Marks the era of a slot that is moving to another server, before a lock is requested there.
+    /// If the slot stays here and the data of the other server is lost, the lock is not granted
+    /// here at once.
     pub(super) async fn mark_moving(&self, slot: u16) -> Result<(), StoreError> {
         let client = &self.verified.client;
         let key = slot::era_key(&self.verified.endpoint.config.key_prefix, slot);
@@ -255,170 +266,185 @@ impl Node {
             MOVE.run(client, command).await
         };
         let marked = match mark().await {
-            Err(error) if Refusal::of(&error).then == Then::Load => match MOVE.load(client).await {
-                Ok(()) => mark().await,
-                Err(error) => Err(error),
-            },
+            Err(error) if ErrorClass::classify(&error).action == NodeAction::ReloadScripts => {
+                match MOVE.load(client).await {
+                    Ok(()) => mark().await,
+                    Err(error) => Err(error),
+                }
+            }
             marked => marked,
         };
         match marked {
             Ok(_) => Ok(()),
-            // The era is there already, and nothing is granted here without.
-            Err(error) if Refusal::of(&error).then == Then::Elsewhere => Ok(()),
-            Err(error) => Err(StoreError::NotNow(format!(
+            // The era has already moved, and without an era nothing is granted here.
+            Err(error) if ErrorClass::classify(&error).action == NodeAction::Redirect => Ok(()),
+            Err(error) => Err(StoreError::NotExecuted(format!(
                 "cannot mark the era of a moving slot: {}",
-                plain(&error)
+                plain_message(&error)
             ))),
         }
     }
 
-    /// Sends a message to all who listen to a channel.
+    /// Publishes a message to all subscribers of a channel.
     pub(super) async fn publish(&self, channel: &str, message: &str) -> Result<(), StoreError> {
-        let told = self.verified.client.publish(channel, message).await;
-        told.map_err(|error| {
-            let text = format!("publish: {}", plain(&error));
-            Refusal::of(&error).store_error(text)
+        let published = self.verified.client.publish(channel, message).await;
+        published.map_err(|error| {
+            let text = format!("publish: {}", plain_message(&error));
+            ErrorClass::classify(&error).store_error(text)
         })
     }
 
-    /// Returns once as many replicas as configured have everything that was answered so far. After
-    /// `Unavailable` that may come to be lost.
+    /// Waits until the configured number of replicas has acknowledged all replies so far. After
+    /// `Unavailable` the acknowledged writes may be lost.
     pub async fn replicated(&self) -> Result<(), StoreError> {
-        match &self.verified.gate {
-            Some(gate) if !gate.passed().await => Err(StoreError::Unavailable(
-                "too few replicas have it (store.wait_replicas)".to_owned(),
+        match &self.verified.barrier {
+            Some(barrier) if !barrier.wait().await => Err(StoreError::Unavailable(
+                "too few replicas have acknowledged the write (store.wait_replicas)".to_owned(),
             )),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// The same hand-offs; where replicas must have a grant, each is told only after it was claimed.
-    pub(super) fn to_be_claimed(&self, mut hand_offs: Vec<HandOff>) -> Vec<HandOff> {
+    /// Marks the hand-offs as provisional if replicas must acknowledge a grant, so that each is
+    /// reported only after it was claimed.
+    pub(super) fn mark_provisional(&self, mut hand_offs: Vec<HandOff>) -> Vec<HandOff> {
         for hand_off in &mut hand_offs {
-            hand_off.provisional |= self.verified.gate.is_some();
+            hand_off.is_provisional |= self.verified.barrier.is_some();
         }
         hand_offs
     }
 
-    /// Tells the log of what a command met, unless that was told a moment ago.
-    pub fn complain(&self, refusal: Refusal, text: &str, command: &impl Fn() -> Command) {
-        let Refusal { means, next, .. } = refusal;
+    /// Logs an error of a command, unless the same error was logged within the last minute.
+    pub fn log_error(&self, class: ErrorClass, text: &str, command: &impl Fn() -> Command) {
+        let ErrorClass {
+            problem, advice, ..
+        } = class;
         let address = self.name();
-        match refusal.told {
-            Told::Corrupt => {
+        match class.caller_error {
+            CallerError::Corrupt => {
                 let key = command().keys.into_iter().next().unwrap_or_default();
-                if let Some(untold) = self.complaints.due(means, &key) {
-                    error!(answer = text, key, untold, "{address} {means}. {next}.");
+                if let Some(suppressed) = self.log_throttle.should_log(problem, &key) {
+                    error!(
+                        answer = text,
+                        key,
+                        untold = suppressed,
+                        "{address} {problem}. {advice}."
+                    );
                 }
             }
-            Told::Unavailable | Told::Full => {
-                if let Some(untold) = self.complaints.due(means, "") {
-                    warn!(answer = text, untold, "{address} {means}. {next}.");
+            CallerError::Unavailable | CallerError::Full => {
+                if let Some(suppressed) = self.log_throttle.should_log(problem, "") {
+                    warn!(
+                        answer = text,
+                        untold = suppressed,
+                        "{address} {problem}. {advice}."
+                    );
                 }
             }
         }
     }
 
-    /// The era in which this node may be asked for grants; in a cluster there is none for all.
+    /// Returns the era in which the node grants locks. `None` in a cluster, where each slot has an
+    /// era.
     pub fn era(&self) -> Option<&Era> {
         match &self.verified.eras {
-            Eras::One(era) => Some(era),
-            Eras::Slots(_) => None,
+            NodeEras::One(era) => Some(era),
+            NodeEras::Slots(_) => None,
         }
     }
 
-    /// Its id; nothing in a cluster.
+    /// Returns the id of that era, which is empty in a cluster.
     pub fn era_id(&self) -> &str {
         self.era().map_or("", |era| &era.id)
     }
 
-    /// The eras of a node of a cluster.
+    /// Returns the eras of the slots, if this is a node of a cluster.
     pub(super) fn slot_eras(&self) -> Option<&Arc<SlotEras>> {
         match &self.verified.eras {
-            Eras::One(_) => None,
-            Eras::Slots(eras) => Some(eras),
+            NodeEras::One(_) => None,
+            NodeEras::Slots(eras) => Some(eras),
         }
     }
 
-    /// The sharded channels that this node of a cluster listens to, where brokers do.
-    pub(super) fn shards(&self) -> Option<&Shards> {
+    /// Returns the subscriptions to sharded channels, if the brokers of a cluster use them.
+    pub(super) fn shards(&self) -> Option<&ShardedSubscriptions> {
         self.verified.shards.as_ref()
     }
 
-    /// The key of an era in which it grants, in a cluster that of another slot each time.
-    pub(super) fn era_to_look_at(&self) -> Option<(String, Option<u16>)> {
+    /// Returns the key of an era to check, in a cluster that of another slot with each call.
+    pub(super) fn era_to_check(&self) -> Option<(String, Option<u16>)> {
         let config = &self.verified.endpoint.config;
         match &self.verified.eras {
-            Eras::One(_) => Some((config.era_key(), None)),
-            Eras::Slots(eras) => {
-                let turn = self.turn.fetch_add(257, Ordering::Relaxed);
-                let slot = eras.any_settled(turn)?;
+            NodeEras::One(_) => Some((config.era_key(), None)),
+            NodeEras::Slots(eras) => {
+                let start = self.next_checked_slot.fetch_add(257, Ordering::Relaxed);
+                let slot = eras.any_synced(start)?;
                 Some((slot::era_key(&config.key_prefix, slot), Some(slot)))
             }
         }
     }
 
-    /// Whether it may keep locks although it may evict them.
+    /// Returns true if the store may be used although the server may evict locks.
     pub(super) fn allows_unsafe(&self) -> bool {
         self.verified.endpoint.config.allow_unsafe
     }
 
-    /// The key of the deployment.
     pub fn deployment_key(&self) -> DeploymentKey {
         self.verified.key.clone()
     }
 
-    /// The process, by a name that is new at every start.
+    /// Returns the run id of the server process, which changes with every restart.
     pub fn run_id(&self) -> &str {
         &self.verified.server.run_id
     }
 
-    /// The server's clock, as far as it is known here, in microseconds since 1970.
+    /// Returns the estimated time of the server's clock, in microseconds since 1970.
     pub fn now_us(&self) -> u64 {
         self.clock.now_us()
     }
 
-    /// The Redis time after which a command sent now must not be executed any more.
+    /// Returns the time of the server's clock after which a command sent now must not be executed.
     pub fn not_after_ms(&self) -> u64 {
-        self.clock.now_ms() + NOT_AFTER_MS
+        self.clock.now_ms() + COMMAND_DEADLINE_MS
     }
 
-    /// Learns the time from a reply. Replies may be late, so they never set the estimate back.
-    pub fn saw_time(&self, now_ms: u64) {
+    /// Updates the estimated clock from a reply. Replies may be late, so they never set the
+    /// estimate back.
+    pub fn observe_time(&self, now_ms: u64) {
         self.clock.at_least(now_ms);
     }
 
-    /// Ends the node: it is not what was verified. Only the first call counts.
-    pub fn condemn(&self, why: &str) {
-        if self.why.set(why.to_owned()).is_ok() {
-            warn!("{} is lost: {why}", self.name());
-            self.ended.cancel();
+    /// Closes the node, because it is not what was verified. Only the first call has an effect.
+    pub fn fail(&self, reason: &str) {
+        if self.end_reason.set(reason.to_owned()).is_ok() {
+            warn!("{} is lost: {reason}", self.name());
+            self.closed.cancel();
         }
     }
 
-    /// Ends the node without complaint: the broker stops.
-    pub(super) fn retire(&self) {
-        if self.why.set("the broker stops".to_owned()).is_ok() {
-            self.ended.cancel();
+    /// Closes the node without a warning, because the broker stops.
+    pub(super) fn close(&self) {
+        if self.end_reason.set("the broker stops".to_owned()).is_ok() {
+            self.closed.cancel();
         }
     }
 
-    /// Resolves when the node has ended.
-    pub async fn ended(&self) {
-        self.ended.cancelled().await;
+    /// Waits until the node is closed.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
     }
 
-    /// Whether it may be used: it ends if the server was silent for long.
+    /// Returns true if the node can be used. Closes the node if the server was silent for too long.
     pub(super) fn is_usable(&self) -> bool {
-        if let Some(silent) = self.last_answer.silent() {
+        if let Some(silent) = self.last_reply.silence() {
             self.was_silent(silent);
         }
-        !self.is_ended()
+        !self.is_closed()
     }
 
-    /// Whether the node has ended.
-    pub fn is_ended(&self) -> bool {
-        self.why.get().is_some()
+    /// Returns true if the node is closed.
+    pub fn is_closed(&self) -> bool {
+        self.end_reason.get().is_some()
     }
 
     pub(super) fn server(&self) -> &ServerIdentity {
@@ -429,27 +455,28 @@ impl Node {
         &self.verified.client
     }
 
-    /// How the server is called in messages.
+    /// Returns the name of the server for messages.
     pub(super) fn name(&self) -> String {
         self.verified.endpoint.name()
     }
 
-    /// Learns the time from a reply known to be quick: the clock may have been set back.
-    pub(super) fn set_time(&self, reading: Reading) {
+    /// Sets the clock from a sample with a short round trip, also backwards: the server's clock may
+    /// have been set back.
+    pub(super) fn set_time(&self, reading: ClockSample) {
         self.clock.set(reading.now_ms);
         *self.time.lock().unwrap_or_else(PoisonError::into_inner) = reading;
     }
 
-    /// The last time that was learnt so.
-    pub(super) fn time(&self) -> Reading {
+    /// Returns the last sample that set the clock.
+    pub(super) fn time(&self) -> ClockSample {
         *self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads the scripts, unless somebody has since they were loaded `seen` times: of the calls that
-    /// find them missing together one loads them.
-    async fn reload_scripts(&self, seen: u64) -> Result<(), Error> {
-        let _alone = self.reloading.lock().await;
-        if self.reloads.load(Ordering::Acquire) == seen {
+    /// Loads the scripts, unless another call has done so since `seen` was read. Of several calls
+    /// that find the scripts missing, one loads them.
+    async fn reload_scripts(&self, reloads_seen: u64) -> Result<(), Error> {
+        let _permit = self.reload_permit.lock().await;
+        if self.reloads.load(Ordering::Acquire) == reloads_seen {
             for script in self.verified.scripts.iter() {
                 script.load(&self.verified.client).await?;
             }

@@ -1,4 +1,4 @@
-//! Checks whether a master that is cut off stops in time: before its successor lets a lease be renewed.
+//! Check that a master which is cut off stops in time: before leases are renewed at its successor.
 
 use std::time::Duration;
 
@@ -9,37 +9,37 @@ use fred::{
 
 use super::{
     connection::{Endpoint, setting},
-    place::{NAMED_FOR, Place, SentinelView},
+    location::{MASTER_VALID_FOR, SentinelView, StoreLocation},
     verify::{Findings, ServerInfo},
 };
 
-/// How long after `min-replicas-max-lag` a master may still take writes: it counts its replicas once a second, in
-/// whole seconds.
-const COUNTED_WITHIN: Duration = Duration::from_secs(2);
+/// Time after `min-replicas-max-lag` for which a master may still accept writes. Redis counts the
+/// replicas once a second, in whole seconds.
+const REPLICA_COUNT_DELAY: Duration = Duration::from_secs(2);
 
-/// Margin for commands that are under way when a broker leaves a master.
-const LEFT_WITHIN: Duration = Duration::from_secs(2);
+/// Margin for commands in flight when a broker leaves a master.
+const IN_FLIGHT_MARGIN: Duration = Duration::from_secs(2);
 
-/// When a master takes no writes.
+/// Settings by which a master stops accepting writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MinReplicas {
-    /// With fewer replicas than that.
-    to_write: usize,
-    /// A replica counts for so long after it was heard.
+    /// Minimum number of replicas for a write.
+    min_to_write: usize,
+    /// Time for which a replica counts after its last acknowledgment.
     max_lag: Duration,
 }
 
-/// What else there is around a master.
+/// The replication around a master.
 #[derive(Debug, Clone, Copy)]
-struct Around {
+struct ReplicationContext {
     replicas: usize,
-    /// Brokers ask Sentinels which server is the master.
+    /// True if brokers query Sentinels for the master.
     has_sentinels: bool,
     view: Option<SentinelView>,
     former_max: Duration,
 }
 
-/// Adds what an operator should know of the replication of a master, outside a cluster.
+/// Adds warnings about the replication of a master, outside a cluster.
 pub(super) async fn check(
     endpoint: &Endpoint,
     client: &Client,
@@ -48,20 +48,22 @@ pub(super) async fn check(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let Endpoint { config, .. } = endpoint;
-    if config.place.is_cluster() || !info.may_be_replaced(config) {
+    if config.location.is_cluster() || !info.has_replacement(config) {
         return Ok(());
     }
-    let around = Around {
-        replicas: info.replicas().max(view.map_or(0, |view| view.replicas)),
-        has_sentinels: matches!(config.place, Place::Sentinel(_)),
+    let around = ReplicationContext {
+        replicas: info
+            .replica_count()
+            .max(view.map_or(0, |view| view.replicas)),
+        has_sentinels: matches!(config.location, StoreLocation::Sentinel(_)),
         view,
         former_max: Duration::from_millis(config.bounds.former_master_max_ms),
     };
     let Some(settings) = min_replicas(client).await? else {
         findings.hides_settings = true;
         findings.warnings.push(format!(
-            "{} does not show its settings to this broker's user: see that min-replicas-to-write is the \
-             number of its replicas ({}) and min-replicas-max-lag at least 2 s less than \
+            "{} does not show its settings to this broker's user: check that min-replicas-to-write \
+             is the number of its replicas ({}) and min-replicas-max-lag at least 2 s less than \
              store.former_master_max ({} ms), or allow CONFIG GET. {}",
             endpoint.name(),
             around.replicas,
@@ -75,51 +77,55 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// `None` if the broker's user may not see them.
+/// Returns the settings, or `None` if the broker's user may not read them.
 async fn min_replicas(client: &Client) -> Result<Option<MinReplicas>, Error> {
-    let to_write = shown(client, "min-replicas-to-write").await?;
-    let max_lag = shown(client, "min-replicas-max-lag").await?;
+    let to_write = read_setting(client, "min-replicas-to-write").await?;
+    let max_lag = read_setting(client, "min-replicas-max-lag").await?;
     Ok(to_write.zip(max_lag).and_then(|(to_write, max_lag)| {
         Some(MinReplicas {
-            to_write: to_write.try_into().ok()?,
+            min_to_write: to_write.try_into().ok()?,
             max_lag: Duration::from_secs(max_lag),
         })
     }))
 }
 
-async fn shown(client: &Client, name: &str) -> Result<Option<u64>, Error> {
+async fn read_setting(client: &Client, name: &str) -> Result<Option<u64>, Error> {
     match setting(client, name).await {
         Ok(text) => Ok(text.and_then(|text| text.parse().ok())),
-        Err(error) if is_of_connection(&error) => Err(error),
+        Err(error) if is_connection_error(&error) => Err(error),
         Err(_) => Ok(None),
     }
 }
 
-/// Whether it is no answer of the server.
-fn is_of_connection(error: &Error) -> bool {
+/// Returns true if the error is one of the connection and not a reply of the server.
+fn is_connection_error(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Tls
     )
 }
 
-impl Around {
-    /// What it means that a master does not stop by itself.
+impl ReplicationContext {
+    /// Returns the consequence of a master that does not stop accepting writes.
     fn consequence(self) -> &'static str {
-        match self.has_sentinels && self.former_max >= NAMED_FOR + LEFT_WITHIN {
+        match self.has_sentinels && self.former_max >= MASTER_VALID_FOR + IN_FLIGHT_MARGIN {
             true => {
-                "Otherwise G2 is not given unless all brokers name the same Sentinels, each by an \
-                 address of its own: then no two of them use two masters for longer than 4 s."
+                "Otherwise G2 is not guaranteed unless all brokers configure the same Sentinels, \
+                 each with its own address: then no two brokers use two masters for longer than 4 \
+                 s."
             }
-            false => "Otherwise G2 is not given.",
+            false => "Otherwise G2 is not guaranteed.",
         }
     }
 }
 
 impl MinReplicas {
-    fn warnings(self, address: &str, around: Around) -> Vec<String> {
-        let Self { to_write, max_lag } = self;
-        let Around {
+    fn warnings(self, address: &str, around: ReplicationContext) -> Vec<String> {
+        let Self {
+            min_to_write: to_write,
+            max_lag,
+        } = self;
+        let ReplicationContext {
             replicas,
             former_max,
             ..
@@ -129,19 +135,21 @@ impl MinReplicas {
         let needed = if max_lag.is_zero() { 0 } else { to_write };
         if needed < replicas.max(1) {
             warnings.push(format!(
-                "{address} has {replicas} replicas but needs only {needed} of them for a write: cut off together \
-                 with that many, it goes on granting locks. Set min-replicas-to-write (now {to_write}) to {}, \
-                 and min-replicas-max-lag (now {}) to more than 0. {}",
+                "{address} has {replicas} replicas but needs only {needed} of them for a write: \
+                 isolated together with that many, it continues to grant locks. Set \
+                 min-replicas-to-write (now {to_write}) to {}, and min-replicas-max-lag (now {}) \
+                 to more than 0. {}",
                 replicas.max(1),
                 max_lag.as_secs(),
                 around.consequence()
             ));
         }
-        let stops_after = max_lag + COUNTED_WITHIN;
+        let stops_after = max_lag + REPLICA_COUNT_DELAY;
         if stops_after > former_max {
             warnings.push(format!(
-                "{address} takes writes for up to {} s after it was replaced (min-replicas-max-lag {}), and \
-                 store.former_master_max is only {} ms. Lower the one or raise the other. {}",
+                "{address} accepts writes for up to {} s after it was replaced \
+                 (min-replicas-max-lag {}), but store.former_master_max is only {} ms. Lower \
+                 min-replicas-max-lag, or raise store.former_master_max. {}",
                 stops_after.as_secs(),
                 max_lag.as_secs(),
                 former_max.as_millis(),
@@ -152,9 +160,10 @@ impl MinReplicas {
             && stops_after >= down_after
         {
             warnings.push(format!(
-                "{address} takes writes for up to {} s when it is cut off (min-replicas-max-lag {}), and Sentinel \
-                 replaces it after down-after-milliseconds {}: what it grants after that is lost. Set \
-                 down-after-milliseconds to more than {}, or lower min-replicas-max-lag.",
+                "{address} accepts writes for up to {} s when it is isolated (min-replicas-max-lag \
+                 {}), but Sentinel replaces it after down-after-milliseconds {}: later grants are \
+                 lost. Set down-after-milliseconds to more than {}, or lower \
+                 min-replicas-max-lag.",
                 stops_after.as_secs(),
                 max_lag.as_secs(),
                 down_after.as_millis(),
@@ -171,21 +180,21 @@ mod tests {
 
     fn set(to_write: usize, max_lag_s: u64) -> MinReplicas {
         MinReplicas {
-            to_write,
+            min_to_write: to_write,
             max_lag: Duration::from_secs(max_lag_s),
         }
     }
 
-    fn warned(min_replicas: MinReplicas, around: Around) -> Vec<String> {
+    fn warned(min_replicas: MinReplicas, around: ReplicationContext) -> Vec<String> {
         min_replicas.warnings("Redis", around)
     }
 
-    fn around(replicas: usize, down_after_s: u64) -> Around {
+    fn around(replicas: usize, down_after_s: u64) -> ReplicationContext {
         let view = SentinelView {
             replicas,
             down_after: Duration::from_secs(down_after_s),
         };
-        Around {
+        ReplicationContext {
             replicas,
             has_sentinels: true,
             view: Some(view),
@@ -201,46 +210,46 @@ mod tests {
 
     #[test]
     fn settings_that_let_a_cut_off_master_accept_writes_are_reported() {
-        for (min_replicas, replicas, says) in [
+        for (min_replicas, replicas, expected) in [
             (set(0, 2), 2, "but needs only 0 of them"),
             (set(2, 0), 2, "needs only 0 of them"),
             (set(1, 2), 2, "has 2 replicas but needs only 1 of them"),
             (set(0, 2), 0, "has 0 replicas but needs only 0 of them"),
-            (set(2, 3), 2, "takes writes for up to 5 s"),
+            (set(2, 3), 2, "accepts writes for up to 5 s"),
         ] {
             let around = around(replicas, 6);
             let warnings = warned(min_replicas, around);
             assert_eq!(warnings.len(), 1, "{warnings:?}");
-            assert!(warnings[0].contains(says), "{warnings:?}");
-            assert!(warnings[0].ends_with("Otherwise G2 is not given."));
-            let longer = Around {
+            assert!(warnings[0].contains(expected), "{warnings:?}");
+            assert!(warnings[0].ends_with("Otherwise G2 is not guaranteed."));
+            let longer = ReplicationContext {
                 former_max: Duration::from_secs(12),
                 ..around
             };
             let warnings = warned(min_replicas, longer);
-            let by_sentinels = "unless all brokers name the same Sentinels";
+            let by_sentinels = "unless all brokers configure the same Sentinels";
             assert!(
                 warnings
                     .iter()
                     .all(|warning| warning.contains(by_sentinels))
             );
-            let alone = Around {
+            let standalone = ReplicationContext {
                 has_sentinels: false,
                 view: None,
                 ..longer
             };
-            let warnings = warned(min_replicas, alone);
+            let warnings = warned(min_replicas, standalone);
             assert!(
                 warnings
                     .iter()
                     .all(|warning| !warning.contains(by_sentinels))
             );
         }
-        let early = warned(set(2, 2), around(2, 4));
-        assert_eq!(early.len(), 1, "{early:?}");
+        let early_failover = warned(set(2, 2), around(2, 4));
+        assert_eq!(early_failover.len(), 1, "{early_failover:?}");
         assert!(
-            early[0].contains("down-after-milliseconds 4000"),
-            "{early:?}"
+            early_failover[0].contains("down-after-milliseconds 4000"),
+            "{early_failover:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A script, run by its digest.
+//! A Lua script, which is run by its digest.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,38 +10,38 @@ use fred::{
     types::{CustomCommand, Value},
 };
 
-use super::{batches::Batches, scripts::Command};
+use super::{batcher::ScriptBatcher, scripts::Command};
 
-/// A script. Servers name its SHA-1 when it is loaded.
+/// A Lua script. Servers return its SHA-1 when they load it.
 #[derive(Debug)]
 pub struct Script {
     name: &'static str,
     text: String,
-    takes_several: bool,
+    accepts_batches: bool,
     sha: OnceLock<Str>,
 }
 
 impl Script {
-    /// `name` is for messages.
+    /// Creates a script. Its `name` appears in messages.
     pub fn new(name: &'static str, text: impl Into<String>) -> Self {
         Self {
             name,
             text: text.into(),
-            takes_several: false,
+            accepts_batches: false,
             sha: OnceLock::new(),
         }
     }
 
-    /// One that may be run for several locks at once: run.lua.
+    /// Marks the script as one that can run for several locks at once (dispatch.lua).
     #[must_use]
-    pub(super) fn of_several(self) -> Self {
+    pub(super) fn for_several_locks(self) -> Self {
         Self {
-            takes_several: true,
+            accepts_batches: true,
             ..self
         }
     }
 
-    /// For messages.
+    /// Returns the name of the script, for messages.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -52,27 +52,27 @@ impl Script {
         Ok(())
     }
 
-    /// EVALSHA; the error is the server's.
+    /// Runs EVALSHA. The error is the server's.
     pub(super) async fn run(&self, client: &Client, command: Command) -> Result<Value, Error> {
         let sha = self.digest(client).await?;
         evalsha(client, sha, command).await
     }
 
-    /// `run`, together with others if many are under way.
-    pub(super) async fn run_along(
+    /// Runs the script like `run`, combined with other calls if many are in flight.
+    pub(super) async fn run_batched(
         &self,
-        batches: &Arc<Batches>,
+        batches: &Arc<ScriptBatcher>,
         client: &Client,
         command: Command,
     ) -> Result<Value, Error> {
-        if !self.takes_several {
+        if !self.accepts_batches {
             return self.run(client, command).await;
         }
         let sha = self.digest(client).await?;
         batches.run(client, sha, command).await
     }
 
-    /// `run` on a server to which the lock's slot is on its way.
+    /// Runs the script like `run`, on a server to which the lock's slot is moving.
     pub(super) async fn run_asking(
         &self,
         client: &Client,
@@ -91,8 +91,9 @@ impl Script {
         last
     }
 
-    /// `run` of several at once: a result each, or fewer if the connection breaks.
-    pub(super) async fn run_all(
+    /// Runs several commands in one pipeline. Returns a result for each, or fewer if the connection
+    /// breaks.
+    pub(super) async fn run_pipelined(
         &self,
         client: &Client,
         commands: Vec<Command>,
@@ -113,7 +114,8 @@ impl Script {
     }
 }
 
-/// fred's future has 7 KB, which every future around it would have, too, and which would be copied with each.
+/// Runs EVALSHA. The future is boxed because fred's future has 7 KB, which every future around it
+/// would contain and copy.
 pub(super) fn evalsha(
     client: &Client,
     sha: Str,
@@ -122,7 +124,7 @@ pub(super) fn evalsha(
     Box::pin(client.evalsha(sha, keys, args))
 }
 
-/// fred has no EVALSHA in pipelines.
+/// Adds an EVALSHA to a pipeline. It is a custom command because fred has none in pipelines.
 async fn queue(pipeline: &Pipeline<Client>, sha: Str, command: Command) -> Result<(), Error> {
     let evalsha = CustomCommand::new_static("EVALSHA", None::<u16>, false);
     let mut args = vec![Value::String(sha), command.keys.len().to_string().into()];

@@ -1,13 +1,13 @@
-//! The scripts: one for each verb, of the parts that it needs.
+//! Lua scripts, one for each verb, assembled from shared parts.
 
 mod command;
 
 use std::sync::Arc;
 
-pub use self::command::{Command, Preamble, Tells, Vote};
+pub use self::command::{Command, NotifyMode, Preamble, Vote};
 use super::script::Script;
 
-/// One script a verb.
+/// A command of the store, which has a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Acquire,
@@ -22,7 +22,6 @@ pub enum Verb {
     Check,
 }
 
-/// The scripts of all verbs.
 #[derive(Debug, Clone)]
 pub struct Scripts(Arc<[Script]>);
 
@@ -32,14 +31,18 @@ macro_rules! schema {
     };
 }
 
-/// The version of all that brokers keep in Redis and tell each other through it. Brokers of one schema
-/// work side by side; one of another refuses to serve, and a script to read the record.
+/// Version of all keys and messages that brokers exchange through Redis. Brokers of one schema work
+/// side by side. A broker of another schema refuses to serve, and a script rejects a record of
+/// another schema.
 pub const SCHEMA: &str = schema!();
 
-/// A verb's text: the parts that it needs, in an order in which each uses only earlier ones. They stand in
-/// two functions, one in the other, since what is declared around a function costs its inner functions nothing when
-/// they are made: Lua seeks what is declared beside them one after the other. A function may use at most 60 names
-/// from around it, so not every place for the second one will do.
+/// Text of a verb's script: the parts that it needs, in an order in which each part uses only
+/// earlier parts.
+///
+/// The parts are in two nested functions, which makes their functions cheaper to create. A variable
+/// from outside the enclosing function costs nothing, but Lua searches the variables of the
+/// enclosing function one after the other. A function may use at most 60 variables from outside
+/// (upvalues), which limits where the inner function can begin.
 macro_rules! text {
     ($flags:literal, $verb:literal, [$($outer:literal),*], [$($part:literal),*]) => {
         concat!(
@@ -59,42 +62,43 @@ macro_rules! text {
             $(include_str!(concat!("lua/", $part, ".lua")),)*
             include_str!(concat!("lua/", $verb, ".lua")),
             "return verb\nend\nreturn inner_parts()\nend\nlocal verb = parts()\n",
-            include_str!("lua/run.lua")
+            include_str!("lua/dispatch.lua")
         )
     };
 }
 
-/// A verb that lets the line move, with what it needs besides.
+/// Text of a verb that grants locks to waiters, with the parts that this needs.
 macro_rules! granting {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["tell"], ["grant", "ended", "expire", "closed", "line", "advance" $(, $part)*])
+        text!($flags, $verb, ["publish"], ["grant", "ended_leases", "expire", "era_check", "next_waiter", "advance" $(, $part)*])
     };
 }
 
 impl Scripts {
-    /// The scripts as they are.
+    /// Returns the unmodified scripts.
     pub fn standard() -> Self {
         Self::edited(|_, text| text.to_owned())
     }
 
-    /// The scripts with every text edited: tests inject time by replacing the one line that reads it.
+    /// Returns the scripts after `edit` has changed each text. Tests inject time by replacing the
+    /// line that reads it.
     pub fn edited(edit: impl Fn(Verb, &str) -> String) -> Self {
-        let scripts = TEXTS.map(|(verb, name, text)| {
+        let scripts = SOURCES.map(|(verb, name, text)| {
             let script = Script::new(name, edit(verb, text));
-            match verb.takes_several() {
-                true => script.of_several(),
+            match verb.accepts_batches() {
+                true => script.for_several_locks(),
                 false => script,
             }
         });
         Self(Arc::new(scripts))
     }
 
-    /// The script of a verb.
+    /// Returns the script of a verb.
     pub fn get(&self, verb: Verb) -> &Script {
         &self.0[verb as usize]
     }
 
-    /// All of them, to be loaded before a node serves.
+    /// Returns all scripts, which are loaded before a node serves.
     pub fn all(&self) -> Arc<[Script]> {
         Arc::clone(&self.0)
     }
@@ -104,48 +108,49 @@ const ACQUIRE: &str = granting!(
     "",
     "acquire",
     [
-        "calls",
-        "shown",
+        "attempts",
+        "holders_info",
         "tombstones",
         "entries",
-        "enter",
+        "reentry",
         "stream",
         "reply",
         "vote",
-        "told"
+        "release_subscribers"
     ]
 );
-/// Renew, attach, release, cancel, touch and revoke run even when the server is out of memory.
+/// Text of renew. Renew, attach, release, cancel, touch and revoke run even if the server is out of
+/// memory.
 const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
-    ["tell"],
-    ["grant", "ended", "expire", "closed", "stream"]
+    ["publish"],
+    ["grant", "ended_leases", "expire", "era_check", "stream"]
 );
 const ATTACH: &str = text!(
     " flags=allow-oom",
     "attach",
-    ["tell"],
-    ["grant", "ended", "expire", "closed", "stream"]
+    ["publish"],
+    ["grant", "ended_leases", "expire", "era_check", "stream"]
 );
 const RELEASE: &str = granting!(
     " flags=allow-oom",
     "release",
-    ["tombstones", "entries", "stream", "told"]
+    ["tombstones", "entries", "stream", "release_subscribers"]
 );
 const CANCEL: &str = granting!(
     " flags=allow-oom",
     "cancel",
-    ["calls", "tombstones", "entries", "told"]
+    ["attempts", "tombstones", "entries", "release_subscribers"]
 );
-const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["calls"]);
+const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["attempts"]);
 const SET_LIMIT: &str = granting!("", "set_limit", []);
-const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["told"]);
-const GET: &str = text!(" flags=no-writes", "get", [], ["shown"]);
-const CHECK: &str = text!(" flags=no-writes", "check", [], ["closed"]);
+const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["release_subscribers"]);
+const GET: &str = text!(" flags=no-writes", "get", [], ["holders_info"]);
+const CHECK: &str = text!(" flags=no-writes", "check", [], ["era_check"]);
 
-/// In the order of [`Verb`].
-const TEXTS: [(Verb, &str, &str); 10] = [
+/// The verbs in the order of [`Verb`], with the names and texts of their scripts.
+const SOURCES: [(Verb, &str, &str); 10] = [
     (Verb::Acquire, "acquire", ACQUIRE),
     (Verb::Renew, "renew", RENEW),
     (Verb::Attach, "attach", ATTACH),
@@ -159,16 +164,16 @@ const TEXTS: [(Verb, &str, &str); 10] = [
 ];
 
 impl Verb {
-    /// Whether it is run for several locks at once. Those that are asked for often are; one that may grant
-    /// or look at many calls is not.
-    fn takes_several(self) -> bool {
+    /// Returns true if the script can run for several locks at once. That applies to the frequent
+    /// verbs. The other verbs are rare or may examine many waiters.
+    fn accepts_batches(self) -> bool {
         matches!(
             self,
             Self::Acquire | Self::Renew | Self::Attach | Self::Release
         )
     }
 
-    /// What the script does that the era must allow.
+    /// Returns the operation of the script that the era must permit.
     pub(super) fn era_use(self) -> EraUse {
         match self {
             Self::Acquire
@@ -176,20 +181,21 @@ impl Verb {
             | Self::Cancel
             | Self::Touch
             | Self::SetLimit
-            | Self::Revoke => EraUse::Grants,
-            Self::Renew | Self::Attach | Self::Check => EraUse::Confirms,
-            Self::Get => EraUse::Nothing,
+            | Self::Revoke => EraUse::Grant,
+            Self::Renew | Self::Attach | Self::Check => EraUse::Confirm,
+            Self::Get => EraUse::None,
         }
     }
 }
 
-/// What a script does that the era must allow.
+/// Operation of a script that the era must permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EraUse {
-    /// It may grant, to whoever calls or to those who wait.
-    Grants,
-    /// It may confirm a grant that the store may have lost the end of. All else it does without an era.
-    Confirms,
-    /// Nothing.
-    Nothing,
+    /// The script may grant locks, to the caller or to waiters.
+    Grant,
+    /// The script may confirm a grant whose end the store may have lost. It does all else without
+    /// an era.
+    Confirm,
+    /// The script needs no era.
+    None,
 }

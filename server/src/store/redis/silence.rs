@@ -1,75 +1,78 @@
-//! Gaps in the answers of a server.
+//! Silence of a server, after which it may have been replaced.
 //!
-//! A process that was stopped, or a host that was cut off, may have been replaced meanwhile: a master that wakes
-//! up takes writes for up to a second, until it counts its replicas or hears of its successor. So a server that did
-//! not answer for a while is not used before it had the time to learn that.
+//! A process that was stopped, or a host that was disconnected, may have been replaced meanwhile. A
+//! master that resumes accepts writes for up to a second, until it counts its replicas or is
+//! notified of its successor. A server that was silent is therefore used only after a rest, in
+//! which that has happened.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use super::{clock_step::boot_time, connection::NodeError, node::Node, open::Opened};
+use super::{clock_step::boot_time, connect::OpenedNode, connection::NodeError, node::Node};
 
-/// A server that was silent for longer may have been replaced. Promotions take longer, and nobody renews at a new
-/// master before `store.former_master_max` has passed.
+/// Longest silence after which a server is used without a rest. Promotions take longer, and leases
+/// are renewed at a new master only after `store.former_master_max` has passed.
 const SILENT_MAX: Duration = Duration::from_secs(2);
-/// How long it then has to answer before it is used.
-pub(super) const REST: Duration = Duration::from_secs(2);
+/// Time for which the server must then reply before it is used.
+pub(super) const PROBATION: Duration = Duration::from_secs(2);
 
-/// When a server last answered, in milliseconds of the clock that does not stand still while this host is suspended.
+/// Time of a server's last reply, in milliseconds of the clock that also runs while this host is
+/// suspended.
 #[derive(Debug)]
-pub(super) struct LastAnswer(AtomicU64);
+pub(super) struct LastReply(AtomicU64);
 
-/// What is known of the process that served last, until another one serves.
+/// The process that served last, until another process serves.
 #[derive(Debug, Default)]
-pub(super) struct Silence {
-    last: Option<Served>,
+pub(super) struct SilenceCheck {
+    last: Option<LastProcess>,
 }
 
 #[derive(Debug)]
-struct Served {
+struct LastProcess {
     run_id: String,
-    answered_ms: u64,
+    replied_ms: u64,
     may_be_replaced: bool,
-    awake: Option<Awake>,
+    recovery: Option<Recovery>,
 }
 
 /// The process of a node that was just opened.
 #[derive(Debug, Clone, Copy)]
-struct Process<'a> {
+struct OpenedProcess<'a> {
     run_id: &'a str,
     may_be_replaced: bool,
 }
 
-/// A server that answers again.
+/// A server that replies again after a silence.
 #[derive(Debug, Clone, Copy)]
-struct Awake {
+struct Recovery {
     since_ms: u64,
     answered_ms: u64,
 }
 
-impl LastAnswer {
+impl LastReply {
     pub(super) fn now() -> Self {
         Self(AtomicU64::new(boot_ms()))
     }
 
-    /// The server answers. How long it was silent before, if that was too long: the gap stays then.
-    pub(super) fn renew(&self) -> Option<Duration> {
-        self.renew_at(boot_ms())
+    /// Records a reply of the server. If the previous silence was too long, returns its length and
+    /// records nothing, so that the gap remains.
+    pub(super) fn record(&self) -> Option<Duration> {
+        self.record_at(boot_ms())
     }
 
-    /// How long the server is silent, if that is too long.
-    pub(super) fn silent(&self) -> Option<Duration> {
-        too_long(boot_ms(), self.ms())
+    /// Returns the length of the server's silence, if it is too long.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        silence_over_limit(boot_ms(), self.ms())
     }
 
     pub(super) fn ms(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn renew_at(&self, now_ms: u64) -> Option<Duration> {
-        let silent = too_long(now_ms, self.ms());
+    fn record_at(&self, now_ms: u64) -> Option<Duration> {
+        let silent = silence_over_limit(now_ms, self.ms());
         if silent.is_none() {
             self.0.fetch_max(now_ms, Ordering::Relaxed);
         }
@@ -77,23 +80,22 @@ impl LastAnswer {
     }
 }
 
-impl Silence {
-    /// A node has ended.
-    pub(super) fn ended(&mut self, node: &Node) {
-        self.last = Some(Served {
+impl SilenceCheck {
+    /// Records that a node has closed.
+    pub(super) fn record_closed(&mut self, node: &Node) {
+        self.last = Some(LastProcess {
             run_id: node.run_id().to_owned(),
-            answered_ms: node.last_answer_ms(),
+            replied_ms: node.last_reply_ms(),
             may_be_replaced: node.may_be_replaced(),
-            awake: None,
+            recovery: None,
         });
     }
 
-    /// Whether a node may be used that was just opened.
+    /// Checks that a node that was just opened may be used.
     ///
-    /// # Errors
-    /// While its process, which may have been replaced, has not answered for long enough.
-    pub(super) fn check(&mut self, opened: &Opened) -> Result<(), NodeError> {
-        let process = Process {
+    /// # Errors If its process may have been replaced and has not yet replied for [`PROBATION`].
+    pub(super) fn check(&mut self, opened: &OpenedNode) -> Result<(), NodeError> {
+        let process = OpenedProcess {
             run_id: opened.node.run_id(),
             may_be_replaced: opened.node.may_be_replaced(),
         };
@@ -105,29 +107,31 @@ impl Silence {
              {} s, if it is still the master.",
             opened.endpoint.name(),
             SILENT_MAX.as_secs(),
-            REST.as_secs()
+            PROBATION.as_secs()
         )))
     }
 
-    /// Returns whether a process that answers at `now_ms` may be used.
-    fn may_be_used(&mut self, process: Process<'_>, now_ms: u64) -> bool {
-        let is_same = |last: &&mut Served| last.run_id == process.run_id;
+    /// Returns true if a process that replies at `now_ms` may be used.
+    fn may_be_used(&mut self, process: OpenedProcess<'_>, now_ms: u64) -> bool {
+        let is_same = |last: &&mut LastProcess| last.run_id == process.run_id;
         let Some(last) = self.last.as_mut().filter(is_same) else {
             return true;
         };
-        let was_silent = too_long(now_ms, last.answered_ms).is_some();
+        let was_silent = silence_over_limit(now_ms, last.replied_ms).is_some();
         if !was_silent || !(last.may_be_replaced || process.may_be_replaced) {
             return true;
         }
-        let since_ms = match last.awake {
-            Some(awake) if too_long(now_ms, awake.answered_ms).is_none() => awake.since_ms,
+        let since_ms = match last.recovery {
+            Some(awake) if silence_over_limit(now_ms, awake.answered_ms).is_none() => {
+                awake.since_ms
+            }
             Some(_) | None => now_ms,
         };
-        if Duration::from_millis(now_ms - since_ms) >= REST {
+        if Duration::from_millis(now_ms - since_ms) >= PROBATION {
             self.last = None;
             return true;
         }
-        last.awake = Some(Awake {
+        last.recovery = Some(Recovery {
             since_ms,
             answered_ms: now_ms,
         });
@@ -135,8 +139,8 @@ impl Silence {
     }
 }
 
-fn too_long(now_ms: u64, answered_ms: u64) -> Option<Duration> {
-    let silent = Duration::from_millis(now_ms.saturating_sub(answered_ms));
+fn silence_over_limit(now_ms: u64, last_reply_ms: u64) -> Option<Duration> {
+    let silent = Duration::from_millis(now_ms.saturating_sub(last_reply_ms));
     (silent > SILENT_MAX).then_some(silent)
 }
 
@@ -150,26 +154,27 @@ mod tests {
 
     const BEGIN_MS: u64 = 5_000_000;
 
-    /// After the process `one` that can be replaced has ended, which answered last at `BEGIN_MS`.
-    fn served_until_begin() -> Silence {
+    /// Returns the state after the process `one`, which can be replaced, has ended. Its last reply
+    /// was at `BEGIN_MS`.
+    fn served_until_begin() -> SilenceCheck {
         served(true)
     }
 
-    /// After the process `one` has ended, which answered last at `BEGIN_MS`.
-    fn served(may_be_replaced: bool) -> Silence {
-        Silence {
-            last: Some(Served {
+    /// Returns the state after the process `one` has ended. Its last reply was at `BEGIN_MS`.
+    fn served(may_be_replaced: bool) -> SilenceCheck {
+        SilenceCheck {
+            last: Some(LastProcess {
                 run_id: "one".to_owned(),
-                answered_ms: BEGIN_MS,
+                replied_ms: BEGIN_MS,
                 may_be_replaced,
-                awake: None,
+                recovery: None,
             }),
         }
     }
 
-    /// Whether the process `run_id` may be used so long after `BEGIN_MS`.
-    fn may_be_used(silence: &mut Silence, run_id: &str, after_ms: u64) -> bool {
-        let process = Process {
+    /// Returns true if the process `run_id` may be used `after_ms` after `BEGIN_MS`.
+    fn may_be_used(silence: &mut SilenceCheck, run_id: &str, after_ms: u64) -> bool {
+        let process = OpenedProcess {
             run_id,
             may_be_replaced: true,
         };
@@ -178,32 +183,32 @@ mod tests {
 
     #[test]
     fn a_server_is_silent_after_more_than_two_seconds() {
-        let last_answer = LastAnswer(AtomicU64::new(BEGIN_MS));
-        assert_eq!(last_answer.renew_at(BEGIN_MS + 2_000), None);
-        assert_eq!(last_answer.renew_at(BEGIN_MS + 4_000), None);
-        let gap = last_answer.renew_at(BEGIN_MS + 6_001);
+        let last_reply = LastReply(AtomicU64::new(BEGIN_MS));
+        assert_eq!(last_reply.record_at(BEGIN_MS + 2_000), None);
+        assert_eq!(last_reply.record_at(BEGIN_MS + 4_000), None);
+        let gap = last_reply.record_at(BEGIN_MS + 6_001);
         assert_eq!(gap, Some(Duration::from_millis(2_001)));
     }
 
     #[test]
-    fn a_gap_stays_although_the_server_answers_again() {
-        let last_answer = LastAnswer(AtomicU64::new(BEGIN_MS));
-        assert!(last_answer.renew_at(BEGIN_MS + 2_001).is_some());
-        assert_eq!(last_answer.ms(), BEGIN_MS);
-        let gap = last_answer.renew_at(BEGIN_MS + 2_002);
+    fn a_gap_stays_although_the_server_replies_again() {
+        let last_reply = LastReply(AtomicU64::new(BEGIN_MS));
+        assert!(last_reply.record_at(BEGIN_MS + 2_001).is_some());
+        assert_eq!(last_reply.ms(), BEGIN_MS);
+        let gap = last_reply.record_at(BEGIN_MS + 2_002);
         assert_eq!(gap, Some(Duration::from_millis(2_002)));
     }
 
     #[test]
-    fn a_late_answer_does_not_set_the_last_one_back() {
-        let last_answer = LastAnswer(AtomicU64::new(BEGIN_MS));
-        assert_eq!(last_answer.renew_at(BEGIN_MS - 500), None);
-        assert_eq!(last_answer.ms(), BEGIN_MS);
+    fn a_late_reply_does_not_set_the_last_reply_back() {
+        let last_reply = LastReply(AtomicU64::new(BEGIN_MS));
+        assert_eq!(last_reply.record_at(BEGIN_MS - 500), None);
+        assert_eq!(last_reply.ms(), BEGIN_MS);
     }
 
     #[test]
     fn a_process_is_used_at_once_without_a_silence() {
-        assert!(may_be_used(&mut Silence::default(), "one", 60_000));
+        assert!(may_be_used(&mut SilenceCheck::default(), "one", 60_000));
         assert!(may_be_used(&mut served_until_begin(), "one", 2_000));
     }
 
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_silent_is_used_after_it_answered_for_two_seconds() {
+    fn a_silent_process_is_used_after_it_has_replied_for_two_seconds() {
         let mut silence = served_until_begin();
         for after_ms in [2_001, 3_000, 4_000] {
             assert!(!may_be_used(&mut silence, "one", after_ms), "{after_ms}");
@@ -234,7 +239,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_replaced_is_used_at_once() {
         let check = |could_before, can_now| {
-            let process = Process {
+            let process = OpenedProcess {
                 run_id: "one",
                 may_be_replaced: can_now,
             };

@@ -1,4 +1,4 @@
-//! Keeps one node alive: opens it, watches it, and builds another when it has ended.
+//! Supervisor of a node: opens it, monitors it, and opens another node after it has closed.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -16,17 +16,17 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use super::{
-    cluster::settle::Settler,
-    connection::{Broken, Connection, Endpoint, NodeError, RedisConfig},
-    decide::Known,
-    former::end_pauses,
-    gate::Waiting,
+    cluster::slot_era_sync::SlotEraSync,
+    connect::{NodeConnections, NodePlan, OpenedNode, Subscriber, check, open},
+    connection::{Connection, ConnectionLost, Endpoint, NodeError, RedisConfig},
+    era_decision::KnownState,
+    former_master::end_pauses,
+    health_check::{NodeFailure, monitor},
+    location::{MasterResolver, SentinelViewHandle},
     node::Node,
-    open::{Links, Opened, Plan, Subscriber, check, open},
-    place::{Finder, View},
-    probe::{End, probe},
+    replication_barrier::BarrierTask,
     script::Script,
-    silence::Silence,
+    silence::SilenceCheck,
     verify::ServerInfo,
 };
 use crate::store::{Assumption, StoreError};
@@ -34,71 +34,70 @@ use crate::store::{Assumption, StoreError};
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Maximum delay between two attempts to connect.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// How often the settings of a server are looked at again.
-const CHECKED_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which the settings of a server are checked again.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a node tells unasked.
+/// An event that a node reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeEvent {
     /// The payload of a message on the broker's channel.
     Message(Bytes),
-    /// A node is new, or messages came too fast: some may have been lost.
+    /// A new node serves, or messages arrived too fast. Earlier messages may have been lost.
     Ready,
-    /// It is another server process than before.
+    /// The new node is another server process than the previous one.
     Replaced,
-    /// It violated an assumption of the guarantees.
-    Broken(Assumption),
+    /// The server violated an assumption of the guarantees.
+    AssumptionViolated(Assumption),
 }
 
-/// What nodes listen to.
+/// The pub/sub channels to which nodes subscribe.
 #[derive(Debug, Clone)]
 pub struct Channel {
-    /// How it is called.
+    /// Name of the broker's channel.
     pub name: String,
-    /// One that all brokers listen to.
-    pub of_all: String,
-    /// Messages that fred keeps until they are taken. Each costs 600 bytes, at once.
+    /// Name of the channel to which all brokers subscribe.
+    pub shared_name: String,
+    /// Capacity of fred's message buffer. Each slot costs 600 bytes, which are allocated at once.
     pub messages_max: usize,
 }
 
-/// What nodes listen to, and who is told of it.
+/// The channels to which nodes subscribe, and the handler of their events.
 pub struct Subscription {
-    /// The broker's channel.
     pub channel: Channel,
-    /// Must not block.
-    pub tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
+    /// Handler of events. It must not block.
+    pub on_event: Box<dyn Fn(NodeEvent) + Send + Sync>,
 }
 
-/// The node of a store, or of one master of a cluster, whichever it is at the moment.
+/// The current node of a store, or of one master of a cluster.
 pub struct Supervisor {
     current: watch::Receiver<Option<Arc<Node>>>,
 }
 
-/// What a supervisor is made of.
-pub(super) struct Start {
-    pub(super) plan: Plan,
-    pub(super) finder: Finder,
-    pub(super) tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
+/// The parts of a supervisor.
+pub(super) struct SupervisorConfig {
+    pub(super) plan: NodePlan,
+    pub(super) finder: MasterResolver,
+    pub(super) on_event: Box<dyn Fn(NodeEvent) + Send + Sync>,
     pub(super) stop: CancellationToken,
 }
 
-struct Keeper {
-    plan: Plan,
-    finder: Finder,
-    known: Known,
-    silence: Silence,
+struct SupervisorTask {
+    plan: NodePlan,
+    finder: MasterResolver,
+    known: KnownState,
+    silence: SilenceCheck,
     current: watch::Sender<Option<Arc<Node>>>,
-    tell: Box<dyn Fn(NodeEvent) + Send + Sync>,
+    on_event: Box<dyn Fn(NodeEvent) + Send + Sync>,
     stop: CancellationToken,
-    warned: Vec<String>,
-    failed: Option<NodeError>,
+    last_warnings: Vec<String>,
+    last_failure: Option<NodeError>,
     /// The run id of the process that served last.
-    served: Option<String>,
+    last_run_id: Option<String>,
 }
 
 impl Supervisor {
-    /// Opens the first node. If that fails and the configuration says to wait for a store that is
-    /// out of reach, it goes on trying in the background.
+    /// Opens the first node. If the store cannot be reached and `wait_for_store` is set, keeps
+    /// trying in the background.
     pub async fn start(
         config: RedisConfig,
         scripts: Arc<[Script]>,
@@ -107,67 +106,67 @@ impl Supervisor {
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
         let wait = config.wait_for_store;
-        let (mut keeper, current) = Keeper::new(Start {
-            finder: Finder::new(&config),
-            plan: Plan {
+        let (mut task, current) = SupervisorTask::new(SupervisorConfig {
+            finder: MasterResolver::new(&config),
+            plan: NodePlan {
                 config,
                 scripts,
                 processes: Arc::default(),
                 channel: subscription.channel,
                 slots: None,
             },
-            tell: subscription.tell,
+            on_event: subscription.on_event,
             stop,
         });
-        let first = match keeper.open().await {
+        let first = match task.open().await {
             Ok(opened) => Some(opened),
             Err(error @ NodeError::Unreachable(_)) if wait => {
-                keeper.log_failure(error);
+                task.log_failure(error);
                 None
             }
             Err(error) => return Err(error),
         };
-        tasks.spawn(keeper.keep(first));
+        tasks.spawn(task.run(first));
         Ok(Self { current })
     }
 
-    /// Opens the first node in the background, and tells how that went.
-    pub(super) fn begin(
-        start: Start,
+    /// Opens the first node in the background, and sends the result to the receiver.
+    pub(super) fn start_in_background(
+        start: SupervisorConfig,
         tasks: &TaskTracker,
     ) -> (Self, oneshot::Receiver<Result<(), NodeError>>) {
-        let (mut keeper, current) = Keeper::new(start);
+        let (mut task, current) = SupervisorTask::new(start);
         let (opened, is_open) = oneshot::channel();
         tasks.spawn(async move {
-            let stop = keeper.stop.clone();
+            let stop = task.stop.clone();
             let first = select! {
                 () = stop.cancelled() => return,
-                first = keeper.open() => first,
+                first = task.open() => first,
             };
-            // Only a store that starts wants to know.
-            let (first, told) = match first {
+            // Only the start of a store waits for the result.
+            let (first, result) = match first {
                 Ok(first) => (Some(first), Ok(())),
                 Err(error) => {
-                    keeper.log_failure(error.clone());
+                    task.log_failure(error.clone());
                     (None, Err(error))
                 }
             };
-            let _ = opened.send(told);
-            keeper.keep(first).await;
+            let _ = opened.send(result);
+            task.run(first).await;
         });
         (Self { current }, is_open)
     }
 
-    /// The node that serves now, if there is one.
-    pub(super) fn present(&self) -> Option<Arc<Node>> {
+    /// Returns the node that serves now, if there is one.
+    pub(super) fn current_node(&self) -> Option<Arc<Node>> {
         let current = self.current.borrow();
         current.as_ref().filter(|node| node.is_usable()).cloned()
     }
 
-    /// The present node; waits for one at most `within`.
+    /// Returns the current node. Waits for a node for at most `within`.
     pub async fn node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
         let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| n.is_usable());
-        if let Some(node) = self.present() {
+        if let Some(node) = self.current_node() {
             return Ok(node);
         }
         let mut current = self.current.clone();
@@ -176,46 +175,46 @@ impl Supervisor {
             Ok(Ok(node)) => node.clone(),
             Ok(Err(_)) | Err(_) => None,
         }
-        .ok_or_else(|| StoreError::NotNow("no verified connection".to_owned()))
+        .ok_or_else(|| StoreError::NotExecuted("no verified connection".to_owned()))
     }
 }
 
-impl Keeper {
-    fn new(start: Start) -> (Self, watch::Receiver<Option<Arc<Node>>>) {
-        let Start {
+impl SupervisorTask {
+    fn new(start: SupervisorConfig) -> (Self, watch::Receiver<Option<Arc<Node>>>) {
+        let SupervisorConfig {
             plan,
             finder,
-            tell,
+            on_event,
             stop,
         } = start;
         let (sender, current) = watch::channel(None);
-        let keeper = Self {
+        let task = Self {
             plan,
             finder,
-            known: Known::default(),
-            silence: Silence::default(),
+            known: KnownState::default(),
+            silence: SilenceCheck::default(),
             current: sender,
-            tell,
+            on_event,
             stop,
-            warned: Vec::new(),
-            failed: None,
-            served: None,
+            last_warnings: Vec::new(),
+            last_failure: None,
+            last_run_id: None,
         };
-        (keeper, current)
+        (task, current)
     }
 
-    async fn keep(mut self, first: Option<Opened>) {
+    async fn run(mut self, first: Option<OpenedNode>) {
         let stop = self.stop.clone();
         select! {
             () = stop.cancelled() => {}
-            never = self.serve_for_ever(first) => match never {},
+            never = self.serve_forever(first) => match never {},
         }
         if let Some(node) = self.current.send_replace(None) {
-            node.retire();
+            node.close();
         }
     }
 
-    async fn serve_for_ever(&mut self, mut next: Option<Opened>) -> Infallible {
+    async fn serve_forever(&mut self, mut next: Option<OpenedNode>) -> Infallible {
         let mut backoff = BACKOFF_MIN;
         loop {
             if let Some(opened) = next.take() {
@@ -237,34 +236,34 @@ impl Keeper {
         }
     }
 
-    async fn open(&mut self) -> Result<Opened, NodeError> {
-        let address = self.finder.find().await?;
-        let view = self.finder.view().seen();
+    async fn open(&mut self) -> Result<OpenedNode, NodeError> {
+        let address = self.finder.resolve().await?;
+        let view = self.finder.view().current();
         let opened = open(&self.plan, address, view, &mut self.known).await?;
         self.silence.check(&opened)?;
-        // Opening may have taken longer than a master is used after the Sentinels have named it.
-        let now = self.finder.find().await?;
+        // Opening may take longer than a master may be used after the Sentinels have named it.
+        let now = self.finder.resolve().await?;
         if now != opened.endpoint.address {
             return Err(NodeError::Unreachable(format!(
-                "{} was replaced by {now} while it was opened.",
+                "{} was replaced by {now} while the connection was opened.",
                 opened.endpoint.name()
             )));
         }
-        self.failed = None;
-        warn_of_new(&mut self.warned, &opened.warnings);
+        self.last_failure = None;
+        log_new_warnings(&mut self.last_warnings, &opened.warnings);
         Ok(opened)
     }
 
     fn log_failure(&mut self, error: NodeError) {
-        if self.failed.as_ref() != Some(&error) {
+        if self.last_failure.as_ref() != Some(&error) {
             warn!("{error}");
-            self.failed = Some(error);
+            self.last_failure = Some(error);
         }
     }
 
-    /// Serves until the node has ended.
-    async fn serve(&mut self, opened: Opened) {
-        let Opened {
+    /// Serves until the node closes.
+    async fn serve(&mut self, opened: OpenedNode) {
+        let OpenedNode {
             endpoint,
             node,
             links,
@@ -273,75 +272,81 @@ impl Keeper {
         self.current.send_replace(Some(Arc::clone(&node)));
         let run_id = node.run_id().to_owned();
         let processes = Arc::clone(&self.plan.processes);
-        processes.serves(&run_id, &endpoint.address);
-        let before = self.served.replace(run_id);
+        processes.record_serving(&run_id, &endpoint.address);
+        let before = self.last_run_id.replace(run_id);
         if before.is_some_and(|before| before != node.run_id()) {
-            (self.tell)(NodeEvent::Replaced);
+            (self.on_event)(NodeEvent::Replaced);
         }
-        let Links {
+        let NodeConnections {
             mut command,
             probe: mut prober,
             subscriber,
-            settler,
-            gate,
+            era_sync,
+            barrier,
         } = links;
         let probe_client = prober.client().clone();
         let (checking, view) = (probe_client.clone(), self.finder.view());
         let subscribed = subscriber.connection.client().clone();
-        let broken = |broken: Broken| {
+        let broken = |broken: ConnectionLost| {
             if broken.is_closed {
-                processes.closed(node.run_id());
+                processes.record_closed(node.run_id());
             }
-            Some(End::of_node(broken.why))
+            Some(NodeFailure::without_lost_locks(broken.reason))
         };
         let end = select! {
-            () = node.ended() => None,
-            why = command.broken() => broken(why),
-            why = prober.broken() => broken(why),
-            why = pass_on(subscriber, &self.tell) => broken(why),
-            why = hold_back(gate) => broken(why),
+            () = node.closed() => None,
+            reason = command.broken() => broken(reason),
+            reason = prober.broken() => broken(reason),
+            reason = forward_messages(subscriber, &self.on_event) => broken(reason),
+            reason = run_barrier(barrier) => broken(reason),
             never = end_pauses(&node, &endpoint, &processes) => match never {},
-            why = settle(settler) => Some(End::of_node(why)),
-            end = probe(&node, probe_client, subscribed) => Some(end),
-            why = self.finder.moved(&endpoint.address) => Some(End::of_node(why)),
-            never = check_again(&endpoint, &checking, &view, &mut self.warned) => match never {},
+            reason = run_era_sync(era_sync) => Some(NodeFailure::without_lost_locks(reason)),
+            end = monitor(&node, probe_client, subscribed) => Some(end),
+            reason = self.finder.wait_until_moved(&endpoint.address) => Some(NodeFailure::without_lost_locks(reason)),
+            never = recheck(&endpoint, &checking, &view, &mut self.last_warnings) => match never {},
         };
-        if let Some(End { why, broken }) = end {
+        if let Some(NodeFailure {
+            reason,
+            violated_assumption: broken,
+        }) = end
+        {
             if let Some(broken) = broken {
-                self.doubt_eras(&node);
-                (self.tell)(NodeEvent::Broken(broken));
+                self.invalidate_eras(&node);
+                (self.on_event)(NodeEvent::AssumptionViolated(broken));
             }
-            node.condemn(&why);
+            node.fail(&reason);
         }
-        self.silence.ended(&node);
+        self.silence.record_closed(&node);
         self.current.send_replace(None);
     }
 
-    /// The eras of a node that has ended are not served in any more, unless another broker has begun new ones.
-    fn doubt_eras(&mut self, node: &Node) {
+    /// Marks the eras of a closed node as doubtful. They are not used again, unless another broker
+    /// has started new ones.
+    fn invalidate_eras(&mut self, node: &Node) {
         match (node.era(), node.slot_eras(), &self.plan.slots) {
             (Some(era), _, _) => self.known.doubted = Some(era.id.as_str().into()),
-            (None, Some(eras), Some(slots)) => slots.doubt(eras.all_settled()),
+            (None, Some(eras), Some(slots)) => slots.mark_doubtful(eras.all_synced()),
             (None, _, _) => {}
         }
     }
 }
 
-/// Settings and replicas may change while a node serves: says so when something is wrong with them then.
-async fn check_again(
+/// Checks settings and replicas again while a node serves, because they may change, and logs new
+/// warnings.
+async fn recheck(
     endpoint: &Endpoint,
     client: &Client,
-    view: &View,
+    view: &SentinelViewHandle,
     warned: &mut Vec<String>,
 ) -> Infallible {
     loop {
-        sleep(CHECKED_EVERY).await;
+        sleep(RECHECK_INTERVAL).await;
         if let Ok(text) = client.info::<String>(None).await {
             let info = ServerInfo::parse(&text);
-            if let Ok(findings) = check(endpoint, client, &info, view.seen()).await {
-                warn_of_new(warned, &findings.warnings);
+            if let Ok(findings) = check(endpoint, client, &info, view.current()).await {
+                log_new_warnings(warned, &findings.warnings);
                 if findings.hides_settings {
-                    // The server notes each try in its ACL LOG.
+                    // The server records each rejected attempt in its ACL LOG.
                     return std::future::pending().await;
                 }
             }
@@ -349,8 +354,8 @@ async fn check_again(
     }
 }
 
-/// Logs the warnings unless they are those that were logged last.
-fn warn_of_new(warned: &mut Vec<String>, warnings: &[String]) {
+/// Logs the warnings that were not in the last list of warnings.
+fn log_new_warnings(warned: &mut Vec<String>, warnings: &[String]) {
     if warned != warnings {
         for warning in warnings.iter().filter(|warning| !warned.contains(warning)) {
             warn!("{warning}");
@@ -359,47 +364,47 @@ fn warn_of_new(warned: &mut Vec<String>, warnings: &[String]) {
     }
 }
 
-/// Lets answers pass as replicas get what they tell of, until the connection breaks.
-async fn hold_back(gate: Option<(Connection, Waiting)>) -> Broken {
-    let Some((mut connection, waiting)) = gate else {
+/// Runs the replication barrier until its connection breaks.
+async fn run_barrier(barrier: Option<(Connection, BarrierTask)>) -> ConnectionLost {
+    let Some((mut connection, waiting)) = barrier else {
         return std::future::pending().await;
     };
     let client = connection.client().clone();
     select! {
-        why = connection.broken() => why,
+        reason = connection.broken() => reason,
         never = waiting.serve(&client) => match never {},
     }
 }
 
-/// Settles the slots of a node of a cluster.
-async fn settle(settler: Option<Settler>) -> String {
-    match settler {
-        Some(settler) => settler.run().await,
+/// Agrees on the eras of the slots of a cluster's node.
+async fn run_era_sync(era_sync: Option<SlotEraSync>) -> String {
+    match era_sync {
+        Some(era_sync) => era_sync.run().await,
         None => std::future::pending().await,
     }
 }
 
-/// Passes messages on until the connection breaks.
-async fn pass_on(
+/// Forwards messages until the connection breaks.
+async fn forward_messages(
     Subscriber {
         mut connection,
         messages,
     }: Subscriber,
-    tell: &(dyn Fn(NodeEvent) + Send + Sync),
-) -> Broken {
+    on_event: &(dyn Fn(NodeEvent) + Send + Sync),
+) -> ConnectionLost {
     select! {
-        why = connection.broken() => why,
-        never = forward(messages, tell) => match never {},
+        reason = connection.broken() => reason,
+        never = forward_message(messages, on_event) => match never {},
     }
 }
 
-async fn forward(
+async fn forward_message(
     mut messages: broadcast::Receiver<Message>,
-    tell: &(dyn Fn(NodeEvent) + Send + Sync),
+    on_event: &(dyn Fn(NodeEvent) + Send + Sync),
 ) -> Infallible {
     let mut event = NodeEvent::Ready;
     loop {
-        tell(event);
+        on_event(event);
         event = match messages.recv().await {
             Ok(message) => NodeEvent::Message(message.value.convert().unwrap_or_default()),
             Err(RecvError::Lagged(_)) => NodeEvent::Ready,

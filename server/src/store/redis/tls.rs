@@ -1,4 +1,4 @@
-//! How connections to Redis are encrypted, and who the other side must be.
+//! TLS settings of connections to Redis.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -9,36 +9,39 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-/// TLS to every server of the store. Files are PEM, and are read for every connection, so that a
-/// renewed certificate counts from the next connection on.
+/// TLS settings for all servers of the store. Files are PEM and are read for every connection, so a
+/// renewed certificate is used from the next connection on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Who signs the servers' certificates; `None`: whom this machine trusts.
+    /// Certificate authorities of the servers' certificates; `None` for the system trust store.
     pub ca_file: Option<PathBuf>,
-    /// The broker's own certificate and its key, for servers that ask for one.
+    /// The broker's certificate and its key, for servers that request a client certificate.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// The name in the servers' certificates; `None`: the host of the address.
+    /// Name in the servers' certificates; `None` for the host of the address.
     pub server_name: Option<String>,
 }
 
 impl Tls {
-    /// What fred connects with, or what an operator has to know.
+    /// Returns the TLS configuration for fred, or an error message for operators.
     pub fn connector(&self) -> Result<TlsConfig, String> {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| format!("no TLS: {error}"))?
+            .map_err(|error| format!("cannot configure TLS: {error}"))?
             .with_root_certificates(self.roots()?);
         let config = match &self.client {
             None => config.with_no_client_auth(),
             Some((certificates, key)) => {
                 let key_file = key.display();
-                let key = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|error| format!("no private key in {key_file}: {error}"))?;
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+                    format!("cannot read a private key from {key_file}: {error}")
+                })?;
                 config
                     .with_client_auth_cert(read(certificates)?, key)
                     .map_err(|error| {
                         let file = certificates.display();
-                        format!("{file} and {key_file} are no certificate with its key: {error}")
+                        format!(
+                            "cannot use certificate {file} with private key {key_file}: {error}"
+                        )
                     })?
             }
         };
@@ -54,9 +57,9 @@ impl Tls {
         roots.add_parsable_certificates(certificates);
         if roots.is_empty() {
             return Err(match &self.ca_file {
-                Some(file) => format!("{} holds no usable certificate", file.display()),
-                None => "this machine trusts no certificate authority: name the one of the \
-                         servers with store.tls_ca_file"
+                Some(file) => format!("{} contains no usable certificate", file.display()),
+                None => "the system trust store has no certificate authority: set \
+                         store.tls_ca_file to that of the servers"
                     .to_owned(),
             });
         }
@@ -65,9 +68,9 @@ impl Tls {
 }
 
 fn read(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> {
-    let why = |error| format!("no certificate in {}: {error}", file.display());
-    let certificates = CertificateDer::pem_file_iter(file).map_err(why)?;
-    let certificates: Vec<_> = certificates.collect::<Result<_, _>>().map_err(why)?;
+    let read_error = |error| format!("no certificate in {}: {error}", file.display());
+    let certificates = CertificateDer::pem_file_iter(file).map_err(read_error)?;
+    let certificates: Vec<_> = certificates.collect::<Result<_, _>>().map_err(read_error)?;
     if certificates.is_empty() {
         return Err(format!("no certificate in {}", file.display()));
     }

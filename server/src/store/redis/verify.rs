@@ -1,4 +1,4 @@
-//! Checks, from the text of INFO, whether a server process may keep locks.
+//! Verification, from the text of INFO, that a server process may keep locks.
 
 use std::collections::HashMap;
 
@@ -9,26 +9,27 @@ use super::{
 
 const MAJOR_MIN: u64 = 7;
 
-/// What INFO says of a server.
+/// The fields of the INFO reply of a server.
 pub(super) struct ServerInfo<'a> {
     fields: HashMap<&'a str, &'a str>,
 }
 
-/// What is wrong with a server, in plain sentences.
+/// The problems of a server, in plain sentences.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// The server must not keep locks.
+    /// Reasons why the server must not keep locks.
     pub(super) problems: Vec<String>,
-    /// It may; what its operator should know.
+    /// Warnings for the operator of a server that may keep locks.
     pub(super) warnings: Vec<String>,
-    /// The broker's user may not see the server's settings.
+    /// True if the broker's user may not read the server's settings.
     pub(super) hides_settings: bool,
-    /// If there is only one problem: another server, or this one in a moment, may be fit.
-    pub(super) passes: bool,
+    /// True if a single problem may be temporary: another server, or the same server later, may be
+    /// suitable.
+    pub(super) is_transient: bool,
 }
 
 impl<'a> ServerInfo<'a> {
-    /// Reads the reply of INFO.
+    /// Parses the reply of INFO.
     pub(super) fn parse(text: &'a str) -> Self {
         let fields = text
             .lines()
@@ -38,12 +39,12 @@ impl<'a> ServerInfo<'a> {
         Self { fields }
     }
 
-    /// The process and its data; `None` if INFO hides them.
+    /// Returns the identity of the process and its data; `None` if INFO hides it.
     pub(super) fn identity(&self) -> Option<ServerIdentity> {
         self.identity_of(self.run_id()?)
     }
 
-    /// The data of a process whose run id is known.
+    /// Returns the identity of a process whose run id is known.
     pub(super) fn identity_of(&self, run_id: &str) -> Option<ServerIdentity> {
         Some(ServerIdentity {
             run_id: run_id.to_owned(),
@@ -52,55 +53,57 @@ impl<'a> ServerInfo<'a> {
         })
     }
 
-    /// Names the process.
+    /// Returns the run id of the process.
     pub(super) fn run_id(&self) -> Option<&'a str> {
         self.get("run_id")
     }
 
-    /// Whether it takes writes of its own.
+    /// Returns true if the server is a master.
     pub(super) fn is_master(&self) -> bool {
         self.get("role") == Some("master")
     }
 
-    /// Checks everything. `allow_unsafe` lets evicting and old servers pass with a warning.
+    /// Checks all properties. With `allow_unsafe` a server that evicts keys or is too old only gets
+    /// a warning.
     pub(super) fn check(&self, endpoint: &Endpoint) -> Findings {
         let (address, config) = (endpoint.name(), &endpoint.config);
         let mut findings = Findings {
-            passes: self.get("loading") == Some("1")
-                || config.place.is_cluster() && !self.is_master(),
+            is_transient: self.get("loading") == Some("1")
+                || config.location.is_cluster() && !self.is_master(),
             ..Findings::default()
         };
-        self.must(&address, config, &mut findings.problems);
+        self.require(&address, config, &mut findings.problems);
         let risky = if config.allow_unsafe {
             &mut findings.warnings
         } else {
             &mut findings.problems
         };
-        self.should(&address, risky);
-        self.may(&address, &mut findings.warnings);
+        self.recommend(&address, risky);
+        self.optional(&address, &mut findings.warnings);
         findings
     }
 
-    fn must(&self, address: &str, config: &RedisConfig, problems: &mut Vec<String>) {
+    fn require(&self, address: &str, config: &RedisConfig, problems: &mut Vec<String>) {
         if self.identity().is_none() {
             problems.push(format!(
-                "{address} does not tell its run_id and master_replid in INFO: a restart could \
-                 not be noticed. Allow INFO to the broker's user, or use a server that tells them."
+                "{address} does not report its run_id and master_replid in INFO: a restart could \
+                 not be detected. Allow INFO for the broker's user, or use a server that reports \
+                 them."
             ));
         }
         if !self.is_master() {
             problems.push(format!(
-                "{address} is a {}, not a master: it takes no writes. {}.",
+                "{address} is a {}, not a master: it rejects writes. {}.",
                 self.get("role").unwrap_or("server of unknown role"),
-                match config.place.is_cluster() {
+                match config.location.is_cluster() {
                     true => "Its slots have another master",
-                    false => "Give the address of the master",
+                    false => "Configure the address of the master",
                 }
             ));
         }
-        match (self.get("cluster_enabled"), config.place.is_cluster()) {
+        match (self.get("cluster_enabled"), config.location.is_cluster()) {
             (Some("1"), false) => problems.push(format!(
-                "{address} runs in cluster mode, where it keeps only some of the locks. Use \
+                "{address} runs in cluster mode, where it stores only some of the locks. Use \
                  redis-cluster://, or a server with cluster-enabled no."
             )),
             (Some("1"), true) | (_, false) => {}
@@ -116,7 +119,7 @@ impl<'a> ServerInfo<'a> {
         }
     }
 
-    fn should(&self, address: &str, problems: &mut Vec<String>) {
+    fn recommend(&self, address: &str, problems: &mut Vec<String>) {
         let version = self.get("redis_version").unwrap_or("unknown");
         let major = version
             .split('.')
@@ -136,38 +139,38 @@ impl<'a> ServerInfo<'a> {
                  --allow-unsafe-redis."
             )),
             _ => problems.push(format!(
-                "{address} does not tell its maxmemory in INFO: it could evict locks that are \
+                "{address} does not report its maxmemory in INFO: it could evict locks that are \
                  held. Set maxmemory-policy noeviction and let the broker's user read INFO, or \
                  start with --allow-unsafe-redis."
             )),
         }
     }
 
-    /// The policy by which it evicts keys, if it does.
-    pub(super) fn eviction(&self) -> Option<&'a str> {
+    /// Returns the policy by which the server evicts keys, if it does.
+    pub(super) fn check_eviction(&self) -> Option<&'a str> {
         match (self.get("maxmemory"), self.get("maxmemory_policy")) {
             (Some("0") | None, _) | (_, None | Some("noeviction")) => None,
             (Some(_), Some(policy)) => Some(policy),
         }
     }
 
-    /// How many replicas follow it.
-    pub(super) fn replicas(&self) -> usize {
+    /// Returns the number of connected replicas.
+    pub(super) fn replica_count(&self) -> usize {
         let count = self.get("connected_slaves").map(str::parse);
         count.and_then(Result::ok).unwrap_or(0)
     }
 
-    /// Whether another server may take its place.
-    pub(super) fn may_be_replaced(&self, config: &RedisConfig) -> bool {
-        self.replicas() > 0 || config.place.is_replicated()
+    /// Returns true if another server may replace this one.
+    pub(super) fn has_replacement(&self, config: &RedisConfig) -> bool {
+        self.replica_count() > 0 || config.location.is_replicated()
     }
 
-    fn may(&self, address: &str, warnings: &mut Vec<String>) {
+    fn optional(&self, address: &str, warnings: &mut Vec<String>) {
         if self.get("aof_enabled") == Some("0") {
             warnings.push(format!(
-                "{address} keeps no append-only file: a restart loses the locks, and the broker \
-                 then grants nothing new until the longest lease is over. Set appendonly yes to \
-                 keep them."
+                "{address} has no append-only file: a restart loses the locks, and the broker then \
+                 grants no new locks until the longest lease has expired. Set appendonly yes to \
+                 keep the locks."
             ));
         }
     }
@@ -181,8 +184,8 @@ impl<'a> ServerInfo<'a> {
 mod tests {
     use super::{
         super::{
-            login::Login,
-            place::{Address, Place, Sentinel},
+            credentials::Credentials,
+            location::{Address, Sentinel, StoreLocation},
         },
         *,
     };
@@ -196,7 +199,7 @@ mod tests {
         let address = Address { host, port };
         let config = RedisConfig {
             allow_unsafe,
-            ..RedisConfig::at(Place::Server(address.clone()))
+            ..RedisConfig::at(StoreLocation::Server(address.clone()))
         };
         Endpoint { address, config }
     }
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn each_unfitness_is_one_sentence() {
-        for (from, to, says, unsafe_passes) in [
+        for (from, to, expected, unsafe_passes) in [
             ("role:master", "role:slave", "not a master", false),
             (
                 "cluster_enabled:0",
@@ -235,7 +238,7 @@ mod tests {
         ] {
             let findings = check(from, to, false);
             assert_eq!(findings.problems.len(), 1, "{findings:?}");
-            assert!(findings.problems[0].contains(says), "{findings:?}");
+            assert!(findings.problems[0].contains(expected), "{findings:?}");
             let allowed = check(from, to, true);
             assert_eq!(allowed.problems.is_empty(), unsafe_passes, "{allowed:?}");
         }
@@ -258,28 +261,28 @@ mod tests {
     fn a_server_with_replicas_or_sentinels_may_be_replaced() {
         let mut config = endpoint(false).config;
         let replicated = FIT.replace("connected_slaves:0", "connected_slaves:2");
-        assert_eq!(ServerInfo::parse(&replicated).replicas(), 2);
-        assert!(ServerInfo::parse(&replicated).may_be_replaced(&config));
-        assert!(!ServerInfo::parse(FIT).may_be_replaced(&config));
-        config.place = Place::Sentinel(Sentinel {
+        assert_eq!(ServerInfo::parse(&replicated).replica_count(), 2);
+        assert!(ServerInfo::parse(&replicated).has_replacement(&config));
+        assert!(!ServerInfo::parse(FIT).has_replacement(&config));
+        config.location = StoreLocation::Sentinel(Sentinel {
             addresses: Vec::new(),
             master: "orders".to_owned(),
-            login: Login::default(),
+            credentials: Credentials::default(),
         });
-        assert!(ServerInfo::parse(FIT).may_be_replaced(&config));
+        assert!(ServerInfo::parse(FIT).has_replacement(&config));
     }
 
     #[test]
     fn in_a_cluster_only_its_masters_are_fit() {
         let mut endpoint = endpoint(false);
-        endpoint.config.place = Place::Cluster(Vec::new());
-        let alone = ServerInfo::parse(FIT).check(&endpoint);
-        assert!(alone.problems[0].contains("does not run in cluster mode"));
+        endpoint.config.location = StoreLocation::Cluster(Vec::new());
+        let standalone = ServerInfo::parse(FIT).check(&endpoint);
+        assert!(standalone.problems[0].contains("does not run in cluster mode"));
         let member = FIT.replace("cluster_enabled:0", "cluster_enabled:1");
         let fit = ServerInfo::parse(&member).check(&endpoint);
-        assert!(fit.problems.is_empty() && !fit.passes);
+        assert!(fit.problems.is_empty() && !fit.is_transient);
         let replica = member.replace("role:master", "role:slave");
         let replica = ServerInfo::parse(&replica).check(&endpoint);
-        assert!(replica.problems[0].contains("another master") && replica.passes);
+        assert!(replica.problems[0].contains("another master") && replica.is_transient);
     }
 }

@@ -1,32 +1,34 @@
-//! What an operator does with the nodes before a broker serves: write their first eras, or check them.
+//! Operator commands for the nodes before a broker serves: write the first eras, or check the
+//! nodes.
 
 use std::collections::HashSet;
 
 use futures::future::join_all;
 
-use super::{nodes, tally::quorum};
+use super::{nodes, quorum::quorum};
 use crate::store::redis::{
     connection::{NodeError, RedisConfig},
     init,
-    place::Address,
+    location::Address,
 };
 
-/// Writes the first era, which votes at once, into every node that can be reached, if none of them
-/// holds one of our keys: a node that came back empty beside others which still have their locks must
-/// wait out its quarantine. Says what was done, and which nodes were not reached.
+/// Writes the first era, which votes at once, into every reachable node. Requires that no node has
+/// keys with the prefix of this deployment: a node that came back empty, beside nodes that still
+/// have their locks, must wait for its quarantine. Returns a description of the result and of the
+/// nodes that were not reached.
 ///
 /// # Errors
 /// If a node has been used, or fewer than a quorum can be written.
 pub async fn init_store(common: &RedisConfig, addresses: &[Address]) -> Result<String, NodeError> {
     let configs = nodes(common, addresses);
-    let looks = join_all(configs.iter().cloned().map(init::look_at_server)).await;
+    let results = join_all(configs.iter().cloned().map(init::inspect_server)).await;
     let (mut empty, mut missing, mut used) = (Vec::new(), Vec::new(), Vec::new());
     let mut run_ids = HashSet::new();
-    for ((config, address), look) in configs.into_iter().zip(addresses).zip(looks) {
-        match look {
+    for ((config, address), result) in configs.into_iter().zip(addresses).zip(results) {
+        match result {
             Err(error) => missing.push(error.to_string()),
             Ok((ref run_id, _)) if !run_ids.insert(run_id.clone()) => {
-                return Err(NodeError::Unfit(vec![twice(address)]));
+                return Err(NodeError::Unfit(vec![duplicate_error(address)]));
             }
             Ok((_, Some(key))) => used.push(format!("{address} ({key:?})")),
             Ok((_, None)) => empty.push(config),
@@ -35,9 +37,9 @@ pub async fn init_store(common: &RedisConfig, addresses: &[Address]) -> Result<S
     if !used.is_empty() {
         return Err(NodeError::Unfit(vec![format!(
             "These servers already hold keys with the prefix {:?}: {}. Nothing was written. If no \
-             broker has ever used them, delete those keys; else start the brokers: they give a \
-             server that came back empty its era, and count its vote when no lock can be trusted \
-             any more that it may have forgotten.",
+             broker has ever used them, delete those keys; otherwise start the brokers: they write \
+             the era of a server that restarted without data, and count its vote when every lock \
+             that it may have lost has expired.",
             common.key_prefix,
             used.join(", ")
         )]));
@@ -45,8 +47,8 @@ pub async fn init_store(common: &RedisConfig, addresses: &[Address]) -> Result<S
     let (count, needed) = (addresses.len(), quorum(addresses.len()));
     if empty.len() < needed {
         return Err(NodeError::Unreachable(format!(
-            "Only {} of {count} servers can be reached, and {needed} must get their first era. \
-             Nothing was written. {}",
+            "Only {} of {count} servers can be reached, but the first era must be written to \
+             {needed}. Nothing was written. {}",
             empty.len(),
             missing.join(" ")
         )));
@@ -72,8 +74,8 @@ async fn write(
     }
     if !missing.is_empty() {
         done.push(format!(
-            "{} of {count} servers have no first era: {} The brokers give them one, and count \
-             their votes a while later.",
+            "{} of {count} servers have no first era: {} The brokers write it, and count the votes \
+             of these servers after the quarantine.",
             missing.len(),
             missing.join(" ")
         ));
@@ -81,7 +83,8 @@ async fn write(
     Ok(done.join("\n"))
 }
 
-/// Connects to every node and verifies it without writing anything: what an operator should know.
+/// Connects to every node and verifies it without writing anything. Returns warnings for the
+/// operator.
 ///
 /// # Errors
 /// Every problem, one sentence each.
@@ -94,7 +97,7 @@ pub async fn check_store(
     for (checked, address) in join_all(checks).await.into_iter().zip(addresses) {
         match checked {
             Ok((run_id, more)) if run_ids.insert(run_id.clone()) => warnings.extend(more),
-            Ok(_) => problems.push(twice(address)),
+            Ok(_) => problems.push(duplicate_error(address)),
             Err(more) => problems.extend(more),
         }
     }
@@ -104,9 +107,9 @@ pub async fn check_store(
     Err(problems)
 }
 
-fn twice(address: &Address) -> String {
+fn duplicate_error(address: &Address) -> String {
     format!(
         "{address} and another server of this store are one process, which would have two votes. \
-         Give the address of each server once."
+         List the address of each server once."
     )
 }

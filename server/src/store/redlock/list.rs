@@ -1,4 +1,5 @@
-//! Lists locks: the keys of one node after the other, each lock as most nodes show it.
+//! Listing of locks: scans the keys of one node after another, and returns the state that a quorum
+//! has of each lock.
 
 use std::collections::HashSet;
 
@@ -6,23 +7,23 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::{
-    RedlockStore, WITHIN,
-    member::Member,
-    tally::{Gather as _, quorum},
-    verdicts::Seen,
+    REPLY_TIMEOUT, RedlockStore,
+    merge::InspectQuorum,
+    node_client::NodeClient,
+    quorum::{Collector as _, quorum},
 };
 use crate::{
     lock::{Filter, LockKey, LockState},
-    store::{Cursor, Listed, Outcome, Scan, StoreError, redis::slice::Slice},
+    store::{Cursor, Listed, Outcome, Scan, StoreError, redis::scan_batch::ScanBatch},
 };
 
-/// How long the last nodes are waited for once most have answered.
-const GRACE: Duration = Duration::from_millis(250);
+/// Time to wait for the remaining nodes after a quorum has answered.
+const STRAGGLER_GRACE: Duration = Duration::from_millis(250);
 
-/// What the nodes that answered, by their numbers, show of the same locks.
-struct Shown {
+/// States of the same locks, with the index of each node that answered.
+struct NodeStates {
     by_node: Vec<(usize, Vec<Option<LockState>>)>,
-    silent: Vec<StoreError>,
+    errors: Vec<StoreError>,
 }
 
 impl RedlockStore {
@@ -31,56 +32,59 @@ impl RedlockStore {
         &self,
         filter: &Filter,
         from: Option<&Cursor>,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError> {
         let scan = match from {
             None => Scan::default(),
             Some(Cursor::Scan(scan)) => scan.clone(),
             Some(Cursor::After(_)) => return Ok(Listed::Stale),
         };
-        let until = Instant::now() + WITHIN;
-        self.0.nodes.ready(until).await?;
-        let late = |_| StoreError::Unavailable("no answer in time".to_owned());
-        let listed = timeout_at(until, self.step_at(filter, scan, most)).await;
-        listed.map_err(late)?
+        let until = Instant::now() + REPLY_TIMEOUT;
+        self.0.nodes.wait_for_quorum(until).await?;
+        let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
+        let listed = timeout_at(until, self.step_at(filter, scan, page_max)).await;
+        listed.map_err(timeout_error)?
     }
 
     async fn step_at(
         &self,
         filter: &Filter,
         scan: Scan,
-        most: usize,
+        page_max: usize,
     ) -> Result<Listed, StoreError> {
-        let members = self.0.nodes.members();
-        let begun = (!scan.run_id.is_empty()).then_some(scan.server);
-        let mut turns = members.iter().zip(0..).skip(scan.server.into());
-        // A node that is not there is passed over, unless its scan has begun.
+        let members = self.0.nodes.clients();
+        let started_server = (!scan.run_id.is_empty()).then_some(scan.server);
+        let mut servers = members.iter().zip(0..).skip(scan.server.into());
+        // A node without a connection is skipped, unless its scan has begun.
         let (member, node, server) = loop {
-            match turns.next() {
-                None if begun.is_none() => return Ok(Listed::nothing()),
+            match servers.next() {
+                None if started_server.is_none() => return Ok(Listed::empty()),
                 None => return Ok(Listed::Stale),
-                Some((member, server)) => match member.present().await {
+                Some((member, server)) => match member.connected_node().await {
                     Some(node) => break (member, node, server),
-                    None if begun == Some(server) => return Ok(Listed::Stale),
+                    None if started_server == Some(server) => return Ok(Listed::Stale),
                     None => {}
                 },
             }
         };
-        let Some(scan) = scan.on(server, node.run_id()) else {
+        let Some(scan) = scan.bind_to(server, node.run_id()) else {
             return Ok(Listed::Stale);
         };
-        let found = member.looks(filter).found(&node, scan.at).await?;
+        let found = member
+            .list_query(filter)
+            .scan(&node, scan.server_cursor)
+            .await?;
         let done = scan.done.clone();
-        let mut slice = Slice::new(scan, found, most);
-        while let locks @ [_, ..] = slice.next() {
+        let mut slice = ScanBatch::new(scan, found, page_max);
+        while let locks @ [_, ..] = slice.next_locks() {
             let states = self.states(filter, locks, &done).await?;
             slice.add(states, filter);
         }
-        let (locks, next) = slice.end();
+        let (locks, next) = slice.finish();
         let next = next.or_else(|| {
             let server = server + 1;
-            let is_there = usize::from(server) < members.len();
-            is_there.then(|| Scan {
+            let has_next = usize::from(server) < members.len();
+            has_next.then(|| Scan {
                 server,
                 done: [done, vec![server - 1]].concat(),
                 ..Scan::default()
@@ -90,7 +94,8 @@ impl RedlockStore {
         Ok(Listed::Step { locks, next })
     }
 
-    /// Locks as most nodes show them; nothing of those that a node has of which all were listed.
+    /// Returns the state that a quorum has of each lock. Locks that exist at a completely scanned
+    /// node have been listed before, and are omitted.
     async fn states(
         &self,
         filter: &Filter,
@@ -98,51 +103,60 @@ impl RedlockStore {
         done: &[u16],
     ) -> Result<Vec<Option<LockState>>, StoreError> {
         let nodes = self.0.nodes.count();
-        let shown = ask(self.0.nodes.members(), filter, locks).await;
-        let one = |(index, lock): (usize, &LockKey)| {
-            let mut seen = Seen::new(nodes);
+        let node_states = query_states(self.0.nodes.clients(), filter, locks).await;
+        let merge = |(index, lock): (usize, &LockKey)| {
+            let mut seen = InspectQuorum::new(nodes);
             let mut is_listed = false;
-            for (node, states) in &shown.by_node {
+            for (node, states) in &node_states.by_node {
                 let state = states[index].clone();
                 is_listed |= state.is_some() && done.iter().any(|done| usize::from(*done) == *node);
-                seen.add(*node, true, Ok(Outcome::silent(state)));
+                seen.add(*node, true, Ok(Outcome::reply_only(state)));
             }
-            for error in &shown.silent {
+            for error in &node_states.errors {
                 seen.add(nodes, true, Err(error.clone()));
             }
-            let state = seen.together()?.filter(|_| !is_listed);
+            let state = seen.result()?.filter(|_| !is_listed);
             Ok(state.map(|state| self.with_waiters(lock, state)))
         };
-        locks.iter().enumerate().map(one).collect()
+        locks.iter().enumerate().map(merge).collect()
     }
 }
 
-async fn ask(members: &[Member], filter: &Filter, locks: &[LockKey]) -> Shown {
-    let asked = members.iter().enumerate().map(async |(index, member)| {
-        let until = Instant::now() + WITHIN;
-        let node = member.present().await;
-        let node = node.ok_or_else(|| StoreError::NotNow("no verified connection".to_owned()))?;
-        let looks = member.looks(filter);
-        let late = |_| StoreError::Unavailable(format!("{} does not answer", member.address()));
-        let states = timeout_at(until, looks.states(&node, locks)).await;
-        Ok((index, node.run_id().to_owned(), states.map_err(late)??))
+async fn query_states(members: &[NodeClient], filter: &Filter, locks: &[LockKey]) -> NodeStates {
+    let queries = members.iter().enumerate().map(async |(index, member)| {
+        let until = Instant::now() + REPLY_TIMEOUT;
+        let node = member.connected_node().await;
+        let node =
+            node.ok_or_else(|| StoreError::NotExecuted("no verified connection".to_owned()))?;
+        let query = member.list_query(filter);
+        let timeout_error =
+            |_| StoreError::Unavailable(format!("{} does not answer", member.address()));
+        let states = timeout_at(until, query.states(&node, locks)).await;
+        Ok((
+            index,
+            node.run_id().to_owned(),
+            states.map_err(timeout_error)??,
+        ))
     });
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let (mut by_node, mut silent, mut heard) = (Vec::new(), Vec::new(), HashSet::new());
-    let mut until = Instant::now() + WITHIN;
-    while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
-        match answer {
+    let mut queries: FuturesUnordered<_> = queries.collect();
+    let (mut by_node, mut silent, mut seen_run_ids) = (Vec::new(), Vec::new(), HashSet::new());
+    let mut until = Instant::now() + REPLY_TIMEOUT;
+    while let Ok(Some(result)) = timeout_at(until, queries.next()).await {
+        match result {
             Ok((index, run_id, states)) => {
                 // A process at two addresses counts once.
-                if heard.insert(run_id) {
+                if seen_run_ids.insert(run_id) {
                     by_node.push((index, states));
                 }
             }
             Err(error) => silent.push(error),
         }
         if by_node.len() == quorum(members.len()) {
-            until = until.min(Instant::now() + GRACE);
+            until = until.min(Instant::now() + STRAGGLER_GRACE);
         }
     }
-    Shown { by_node, silent }
+    NodeStates {
+        by_node,
+        errors: silent,
+    }
 }

@@ -1,4 +1,5 @@
-//! All nodes: asks them at the same time, and waits for no more answers than decide.
+//! All nodes of a store: sends commands to them in parallel, and waits only for the replies that a
+//! decision needs.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -10,58 +11,61 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    WITHIN,
-    member::{Member, Question, Said},
-    tally::{Gather, Tally, Together, no_quorum, quorum},
+    REPLY_TIMEOUT,
+    node_client::{NodeClient, NodeReply, QuorumCall},
+    quorum::{Collector, QuorumCounter, QuorumResult, no_quorum, quorum},
 };
 use crate::{
     lock::FencingToken,
     store::{Outcome, StoreError},
-    trace::Traced,
+    trace::Span,
 };
 
-/// Answers as they come.
-pub(super) struct Answers<T> {
-    coming: mpsc::UnboundedReceiver<(usize, Said<T>)>,
-    heard: HashSet<String>,
+/// Replies in the order of their arrival.
+pub(super) struct ReplyStream<T> {
+    receiver: mpsc::UnboundedReceiver<(usize, NodeReply<T>)>,
+    seen_run_ids: HashSet<String>,
 }
 
-/// The nodes of a store.
 #[derive(Clone)]
 pub(super) struct Nodes {
-    members: Arc<[Member]>,
+    clients: Arc<[NodeClient]>,
     tasks: TaskTracker,
-    pub(super) apart_max_ms: u64,
+    pub(super) max_clock_skew_ms: u64,
 }
 
 impl Nodes {
-    pub(super) fn new(members: Vec<Member>, tasks: TaskTracker, apart_max_ms: u64) -> Self {
+    pub(super) fn new(
+        members: Vec<NodeClient>,
+        tasks: TaskTracker,
+        max_clock_skew_ms: u64,
+    ) -> Self {
         Self {
-            members: members.into(),
+            clients: members.into(),
             tasks,
-            apart_max_ms,
+            max_clock_skew_ms,
         }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.members.len()
+        self.clients.len()
     }
 
-    /// All of them, in their order.
-    pub(super) fn members(&self) -> &[Member] {
-        &self.members
+    /// Returns all nodes in the configured order.
+    pub(super) fn clients(&self) -> &[NodeClient] {
+        &self.clients
     }
 
     pub(super) fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }
 
-    /// Waits until a quorum of nodes is there.
-    pub(super) async fn ready(&self, until: Instant) -> Result<(), StoreError> {
-        let all = self.members.iter().map(|member| member.node(until));
-        let mut coming: FuturesUnordered<_> = all.collect();
+    /// Waits until a quorum of nodes is connected.
+    pub(super) async fn wait_for_quorum(&self, until: Instant) -> Result<(), StoreError> {
+        let all = self.clients.iter().map(|member| member.node(until));
+        let mut pending: FuturesUnordered<_> = all.collect();
         let (mut present, mut silent) = (0, Vec::new());
-        while let Some(node) = coming.next().await {
+        while let Some(node) = pending.next().await {
             match node {
                 Ok(_) => present += 1,
                 Err(error) => silent.push(error),
@@ -73,11 +77,12 @@ impl Nodes {
         Err(no_quorum(self.count(), 0, silent.into_iter()))
     }
 
-    /// The addresses of nodes that are not there, and of those that are one process with another.
-    pub(super) async fn missing(&self) -> (Vec<&str>, Vec<&str>) {
+    /// Returns the addresses of nodes without a connection, and of nodes that are the same process
+    /// as another node.
+    pub(super) async fn unconnected(&self) -> (Vec<&str>, Vec<&str>) {
         let (mut missing, mut twice, mut run_ids) = (Vec::new(), Vec::new(), HashSet::new());
-        for member in &*self.members {
-            match member.present().await {
+        for member in &*self.clients {
+            match member.connected_node().await {
                 Some(node) if run_ids.insert(node.run_id().to_owned()) => {}
                 Some(_) => twice.push(member.address()),
                 None => missing.push(member.address()),
@@ -86,116 +91,119 @@ impl Nodes {
         (missing, twice)
     }
 
-    /// Asks every node. Each is asked to the end, whoever waits for its answer.
-    pub(super) fn ask<T: Send + 'static>(&self, question: &Question<T>) -> Answers<T> {
-        self.ask_some(0..self.count(), question)
+    /// Sends a command to every node. Each request is completed even if the caller stops waiting.
+    pub(super) fn send_to_all<T: Send + 'static>(&self, call: &QuorumCall<T>) -> ReplyStream<T> {
+        self.send_to(0..self.count(), call)
     }
 
-    /// Asks these nodes.
-    pub(super) fn ask_some<T: Send + 'static>(
+    /// Sends a command to these nodes.
+    pub(super) fn send_to<T: Send + 'static>(
         &self,
         nodes: impl IntoIterator<Item = usize>,
-        question: &Question<T>,
-    ) -> Answers<T> {
-        let (sender, coming) = mpsc::unbounded_channel();
+        call: &QuorumCall<T>,
+    ) -> ReplyStream<T> {
+        let (sender, receiver) = mpsc::unbounded_channel();
         for index in nodes {
-            let (sender, question) = (sender.clone(), question.clone());
-            let members = Arc::clone(&self.members);
-            let asked = async move {
-                let said = members[index].ask(&question).await;
-                // Nobody may need it any more.
-                let _ = sender.send((index, said));
+            let (sender, call) = (sender.clone(), call.clone());
+            let members = Arc::clone(&self.clients);
+            let task = async move {
+                let reply = members[index].send(&call).await;
+                // The receiver may have been dropped.
+                let _ = sender.send((index, reply));
             };
-            self.tasks.spawn(Traced::current().run(asked));
+            self.tasks.spawn(Span::current().run(task));
         }
-        Answers::new(coming)
+        ReplyStream::new(receiver)
     }
 
-    /// Takes in answers until they decide, or until then.
-    pub(super) async fn gather<T>(
+    /// Collects replies until they decide the result, or until `until`.
+    pub(super) async fn collect_until<T>(
         &self,
-        answers: &mut Answers<T>,
-        into: &mut impl Gather<T>,
+        replies: &mut ReplyStream<T>,
+        into: &mut impl Collector<T>,
         until: Instant,
     ) {
         while !into.is_decided() {
-            match timeout_at(until, answers.next()).await {
-                Ok(Some((node, said))) => into.add(node, said.is_sure, said.answer),
+            match timeout_at(until, replies.next()).await {
+                Ok(Some((node, reply))) => into.add(node, reply.is_reliable, reply.outcome),
                 Ok(None) | Err(_) => return,
             }
         }
     }
 
-    /// Asks every node whether a lease lives, and says what they say together. `ends`: whether who
-    /// refuses knows that it is over.
-    pub(super) async fn settle_life<T: Send + 'static, Y, N>(
+    /// Sends a command about a lease to every node and returns the quorum result. `ends` returns
+    /// true for a rejection which proves that the lease has ended.
+    pub(super) async fn ask_quorum_about_liveness<T: Send + 'static, Y, N>(
         &self,
-        question: &Question<T>,
+        call: &QuorumCall<T>,
         read: fn(Outcome<T>) -> Result<Y, N>,
         ends: fn(&N) -> bool,
-    ) -> Result<Together<Y, N>, StoreError> {
-        let tally = Tally::new(self.count(), read).of_life(ends);
-        self.tally(question, tally).await
+    ) -> Result<QuorumResult<Y, N>, StoreError> {
+        let counter = QuorumCounter::new(self.count(), read).for_liveness(ends);
+        self.count_replies(call, counter).await
     }
 
-    /// Asks every node, and says what they say together.
-    pub(super) async fn settle<T: Send + 'static, Y, N>(
+    /// Sends a command to every node and returns the quorum result.
+    pub(super) async fn ask_quorum<T: Send + 'static, Y, N>(
         &self,
-        question: &Question<T>,
+        call: &QuorumCall<T>,
         read: fn(Outcome<T>) -> Result<Y, N>,
-    ) -> Result<Together<Y, N>, StoreError> {
-        self.tally(question, Tally::new(self.count(), read)).await
+    ) -> Result<QuorumResult<Y, N>, StoreError> {
+        self.count_replies(call, QuorumCounter::new(self.count(), read))
+            .await
     }
 
-    async fn tally<T: Send + 'static, Y, N>(
+    async fn count_replies<T: Send + 'static, Y, N>(
         &self,
-        question: &Question<T>,
-        mut tally: Tally<T, Y, N>,
-    ) -> Result<Together<Y, N>, StoreError> {
-        self.hear(question, &mut tally).await;
-        tally.together()
+        call: &QuorumCall<T>,
+        mut counter: QuorumCounter<T, Y, N>,
+    ) -> Result<QuorumResult<Y, N>, StoreError> {
+        self.collect(call, &mut counter).await;
+        counter.result()
     }
 
-    /// Asks every node, and takes in what they say until it decides.
-    pub(super) async fn hear<T: Send + 'static>(
+    /// Sends a command to every node and collects replies until they decide the result.
+    pub(super) async fn collect<T: Send + 'static>(
         &self,
-        question: &Question<T>,
-        into: &mut impl Gather<T>,
+        call: &QuorumCall<T>,
+        into: &mut impl Collector<T>,
     ) {
-        let end = Instant::now() + WITHIN;
-        self.gather(&mut self.ask(question), into, end).await;
+        let end = Instant::now() + REPLY_TIMEOUT;
+        self.collect_until(&mut self.send_to_all(call), into, end)
+            .await;
     }
 
-    /// The token for a grant now, near the clocks of a quorum; `None` if no node is there.
-    pub(super) async fn token(&self) -> Option<FencingToken> {
+    /// Returns the token for a grant now: the median of the nodes' clocks. `None` if no node is
+    /// connected.
+    pub(super) async fn next_token(&self) -> Option<FencingToken> {
         let mut clocks = Vec::new();
-        for member in &*self.members {
-            clocks.extend(member.present().await.map(|node| node.now_us()));
+        for member in &*self.clients {
+            clocks.extend(member.connected_node().await.map(|node| node.now_us()));
         }
         clocks.sort_unstable();
         FencingToken::new(*clocks.get(clocks.len() / 2)?)
     }
 }
 
-impl<T> Answers<T> {
-    fn new(coming: mpsc::UnboundedReceiver<(usize, Said<T>)>) -> Self {
+impl<T> ReplyStream<T> {
+    fn new(receiver: mpsc::UnboundedReceiver<(usize, NodeReply<T>)>) -> Self {
         Self {
-            coming,
-            heard: HashSet::new(),
+            receiver,
+            seen_run_ids: HashSet::new(),
         }
     }
 
-    /// The next one, with the number of its node. A process that is heard by two addresses has one
-    /// vote.
-    pub(super) async fn next(&mut self) -> Option<(usize, Said<T>)> {
-        let (node, mut said) = self.coming.recv().await?;
-        if let Some(run_id) = &said.run_id
-            && !self.heard.insert(run_id.clone())
+    /// Returns the next reply with the index of its node. A process that answers at two addresses
+    /// has one vote; its second reply is replaced by an error.
+    pub(super) async fn next(&mut self) -> Option<(usize, NodeReply<T>)> {
+        let (node, mut reply) = self.receiver.recv().await?;
+        if let Some(run_id) = &reply.run_id
+            && !self.seen_run_ids.insert(run_id.clone())
         {
-            let why = "it is another node of this store, too".to_owned();
-            said.answer = Err(StoreError::Unavailable(why));
+            let message = "it is also another node of this store".to_owned();
+            reply.outcome = Err(StoreError::Unavailable(message));
         }
-        Some((node, said))
+        Some((node, reply))
     }
 }
 
@@ -205,20 +213,20 @@ mod tests {
 
     #[tokio::test]
     async fn one_process_at_two_addresses_has_one_vote() {
-        let (sender, coming) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
         for (node, run_id) in ["one", "two", "one"].into_iter().enumerate() {
-            let said = Said {
+            let reply = NodeReply {
                 run_id: Some(run_id.to_owned()),
-                is_sure: true,
-                answer: Ok(Outcome::silent('y')),
+                is_reliable: true,
+                outcome: Ok(Outcome::reply_only('y')),
             };
-            assert!(sender.send((node, said)).is_ok());
+            assert!(sender.send((node, reply)).is_ok());
         }
         drop(sender);
-        let mut answers = Answers::new(coming);
+        let mut replies = ReplyStream::new(receiver);
         let mut votes = 0;
-        while let Some((_, said)) = answers.next().await {
-            votes += usize::from(said.answer.is_ok());
+        while let Some((_, reply)) = replies.next().await {
+            votes += usize::from(reply.outcome.is_ok());
         }
         assert_eq!(votes, 2);
     }

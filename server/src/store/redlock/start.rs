@@ -1,4 +1,5 @@
-//! Connects to all nodes, and says in plain sentences why a store cannot be made of them.
+//! Start of the store: connects to all nodes, and reports in plain sentences why they cannot form a
+//! store.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,34 +8,35 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::{
-    RedlockStore, Shared, after_release, endings::Endings, lines::Lines, member::Member,
-    nodes::Nodes, tally::quorum,
+    RedlockState, RedlockStore, end_dedup::EndDeduplicator, local_queues::LocalQueues,
+    node_client::NodeClient, nodes::Nodes, quorum::quorum, release_delay,
 };
 use crate::{
     lock::{BrokerId, DeploymentKey},
     store::{
         Event, Listener,
         redis::{
-            changes,
             connection::{NodeError, RedisConfig},
-            place::{Address, Place},
+            location::{Address, StoreLocation},
+            pubsub::decode_message,
             scripts::Scripts,
             supervisor::{Channel, NodeEvent, Subscription},
-            told::told,
+            watch_interest,
         },
     },
 };
 
 const NODES_MIN: usize = 3;
-/// Of one node. Messages are hints that several nodes give, and one that is lost costs a second.
+/// Maximum number of buffered messages of one node. Messages are hints that several nodes send, and
+/// a lost message delays a call by at most a second.
 const MESSAGES_MAX: usize = 1_024;
-/// The farthest that a token may be from a node's clock.
-const APART_MAX_MS: u64 = 10_000;
+/// Upper bound of the difference between a token and the clock of a node.
+const CLOCK_SKEW_MAX_MS: u64 = 10_000;
 
-/// Whether so many different servers can be the nodes of a store.
+/// Checks that the servers at `addresses` can be the nodes of a store.
 ///
 /// # Errors
-/// Why not, as the rest of a sentence about their list.
+/// Returns the reason, as the rest of a sentence about the list.
 pub fn check_addresses(addresses: &[Address]) -> Result<(), String> {
     let count = addresses.len();
     if count < NODES_MIN || count.is_multiple_of(2) {
@@ -42,21 +44,22 @@ pub fn check_addresses(addresses: &[Address]) -> Result<(), String> {
             "redlock:// needs an odd number of servers, {NODES_MIN} or more, and has {count}"
         ));
     }
-    let is_twice = |(at, one): (usize, &Address)| addresses[..at].contains(one);
+    let is_twice = |(at, address): (usize, &Address)| addresses[..at].contains(address);
     if addresses.iter().enumerate().any(is_twice) {
-        return Err("redlock:// has one of its servers twice".to_owned());
+        return Err("redlock:// lists a server twice".to_owned());
     }
     Ok(())
 }
 
-/// The nodes at these addresses. Their key is that of this list of servers: brokers with other lists
-/// could have quorums without a common node, and are refused by every node that knows the key.
+/// Returns the configurations of the nodes at `addresses`. The deployment key is bound to this list
+/// of servers. Brokers with other lists could have quorums without a common node, and are rejected
+/// by every node that has the key.
 pub fn nodes(common: &RedisConfig, addresses: &[Address]) -> Vec<RedisConfig> {
     let names = || addresses.iter().map(Address::to_string);
     let key = common.deployment_key.as_ref();
     let deployment_key = key.map(|key| key.bound_to(names()));
     let node = |address: &Address| RedisConfig {
-        place: Place::Server(address.clone()),
+        location: StoreLocation::Server(address.clone()),
         deployment_key: deployment_key.clone(),
         ..common.clone()
     };
@@ -64,8 +67,8 @@ pub fn nodes(common: &RedisConfig, addresses: &[Address]) -> Vec<RedisConfig> {
 }
 
 impl RedlockStore {
-    /// Connects to every node and verifies it. Starts when a quorum is there, and goes on trying to
-    /// reach the others.
+    /// Connects to every node and verifies it. Requires a quorum, unless the configuration allows
+    /// waiting for the store. Keeps trying to reach missing nodes in the background.
     ///
     /// # Errors
     /// If the nodes cannot be a store, or too few of them can be reached.
@@ -76,32 +79,43 @@ impl RedlockStore {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
-        let (deployment_key, apart_max_ms) = fit(&configs)?;
+        let (deployment_key, skew_max_ms) = check_compatible(&configs)?;
         let waits = configs.iter().all(|config| config.wait_for_store);
-        let lines = Arc::<Lines>::default();
+        let queues = Arc::<LocalQueues>::default();
         let listener = Arc::new(OnceLock::new());
         let stop = stop.child_token();
-        let give_up = stop.clone().drop_guard();
+        let stop_guard = stop.clone().drop_guard();
         let key_prefix = configs.first().map(|config| config.key_prefix.clone());
-        let told_by = (configs.len(), key_prefix.unwrap_or_default());
-        let endings = Arc::new(Endings::new(told_by.0, told_by.1, Arc::clone(&listener)));
+        let dedup_params = (configs.len(), key_prefix.unwrap_or_default());
+        let endings = Arc::new(EndDeduplicator::new(
+            dedup_params.0,
+            dedup_params.1,
+            Arc::clone(&listener),
+        ));
         let members = configs.into_iter().map(|config| {
-            let (lines, listener) = (Arc::clone(&lines), Arc::clone(&listener));
-            let subscription = subscription(&config, broker, lines, listener);
-            let (place, told) = ((tasks, stop.clone()), (broker, Arc::clone(&endings)));
-            Member::start(config, told, scripts.clone(), subscription, place)
+            let (queues, listener) = (Arc::clone(&queues), Arc::clone(&listener));
+            let subscription = subscription(&config, broker, queues, listener);
+            let (task_context, report_context) =
+                ((tasks, stop.clone()), (broker, Arc::clone(&endings)));
+            NodeClient::start(
+                config,
+                report_context,
+                scripts.clone(),
+                subscription,
+                task_context,
+            )
         });
         let mut started = Vec::new();
         for member in join_all(members).await {
             started.push(member?);
         }
-        let nodes = Nodes::new(started, tasks.clone(), apart_max_ms);
+        let nodes = Nodes::new(started, tasks.clone(), skew_max_ms);
         check(&nodes, waits).await?;
-        give_up.disarm();
-        Ok(Self(Arc::new(Shared {
+        stop_guard.disarm();
+        Ok(Self(Arc::new(RedlockState {
             broker,
             nodes,
-            lines,
+            queues,
             deployment_key,
             listener,
             stop,
@@ -109,15 +123,16 @@ impl RedlockStore {
     }
 }
 
-/// The deployment's key, and how far tokens may be from a node's clock, ahead or behind: a node that
-/// has lost its newest token is silent for longer than both together.
-fn fit(configs: &[RedisConfig]) -> Result<(DeploymentKey, u64), NodeError> {
+/// Returns the deployment key, and the maximum difference between a token and the clock of a node,
+/// ahead or behind. A node that has lost its newest token does not vote for more than twice this
+/// difference.
+fn check_compatible(configs: &[RedisConfig]) -> Result<(DeploymentKey, u64), NodeError> {
     let unfit = |problem: String| Err(NodeError::Unfit(vec![problem]));
     let count = configs.len();
     if count < NODES_MIN || count.is_multiple_of(2) {
         return unfit(format!(
-            "A redlock store needs an odd number of nodes, {NODES_MIN} or more, and has {count}. Give \
-             the addresses of {} independent Redis masters.",
+            "A redlock store needs an odd number of nodes, {NODES_MIN} or more, and has {count}. \
+             Set the addresses of {} independent Redis masters.",
             count.max(NODES_MIN - 1) + 1
         ));
     }
@@ -125,21 +140,21 @@ fn fit(configs: &[RedisConfig]) -> Result<(DeploymentKey, u64), NodeError> {
     let keys: Option<Vec<_>> = keys.collect();
     let Some(key) = keys.and_then(|keys| keys.into_iter().next()) else {
         return unfit(
-            "A redlock store needs the deployment key in a file: no single node could keep it. Give \
-             every broker the same deployment key file."
+            "A redlock store needs the deployment key in a file: no single node could store it. \
+             Configure every broker with the same deployment key file."
                 .to_owned(),
         );
     };
     let quarantines = configs.iter().map(|config| config.bounds.quarantine_ms());
-    let least_ms = quarantines.min().unwrap_or(0).saturating_sub(1_000);
-    Ok((key, APART_MAX_MS.min(least_ms / 2)))
+    let quarantine_min_ms = quarantines.min().unwrap_or(0).saturating_sub(1_000);
+    Ok((key, CLOCK_SKEW_MAX_MS.min(quarantine_min_ms / 2)))
 }
 
 async fn check(nodes: &Nodes, waits: bool) -> Result<(), NodeError> {
-    let (missing, twice) = nodes.missing().await;
+    let (missing, twice) = nodes.unconnected().await;
     if !twice.is_empty() {
         return Err(NodeError::Unfit(vec![format!(
-            "{} and another node of this store are one process, which would have two votes. Give \
+            "{} and another node of this store are one process, which would have two votes. List \
              the address of each node once.",
             twice.join(", ")
         )]));
@@ -155,7 +170,7 @@ async fn check(nodes: &Nodes, waits: bool) -> Result<(), NodeError> {
         return Ok(());
     }
     let problem = format!(
-        "Only {present} of {count} nodes can be reached, and {needed} are needed; missing: \
+        "Only {present} of {count} nodes can be reached, but {needed} are needed; missing: \
          {missing}. Start them, or use --wait-for-store."
     );
     if waits {
@@ -165,51 +180,56 @@ async fn check(nodes: &Nodes, waits: bool) -> Result<(), NodeError> {
     Err(NodeError::Unreachable(problem))
 }
 
-/// What one node tells.
+/// Returns the subscription to the messages of one node.
 fn subscription(
     config: &RedisConfig,
     broker: BrokerId,
-    lines: Arc<Lines>,
+    queues: Arc<LocalQueues>,
     listener: Arc<OnceLock<Listener>>,
 ) -> Subscription {
     let key_prefix = config.key_prefix.clone();
     let channel = Channel {
         name: format!("{key_prefix}b:{broker}"),
-        of_all: changes::channel(&key_prefix),
+        shared_name: watch_interest::channel(&key_prefix),
         messages_max: MESSAGES_MAX,
     };
-    let tell = Box::new(move |event| match event {
-        NodeEvent::Ready => lines.wake_all(),
+    let on_event = Box::new(move |event| match event {
+        NodeEvent::Ready => queues.wake_all(),
         NodeEvent::Replaced => {
             if let Some(listener) = listener.get() {
-                listener(Event::Replaced);
+                listener(Event::ServerReplaced);
             }
         }
-        NodeEvent::Broken(assumption) => {
+        NodeEvent::AssumptionViolated(assumption) => {
             if let Some(listener) = listener.get() {
-                listener(Event::Broken(assumption));
+                listener(Event::AssumptionViolated(assumption));
             }
         }
         NodeEvent::Message(payload) => {
-            for event in told(&payload, &key_prefix, broker).into_iter().flatten() {
+            for event in decode_message(&payload, &key_prefix, broker)
+                .into_iter()
+                .flatten()
+            {
                 match event {
-                    // Its node knows of no places in line: the lock is free there.
-                    Event::Rejoin(lock) => lines.wake(&lock, after_release()),
+                    // Nodes have no queues, so this message means that the lock is free at the
+                    // node.
+                    Event::Rejoin(lock) => queues.wake(&lock, release_delay()),
                     event @ (Event::Moved(..) | Event::Revoked(..)) => {
                         if let Some(listener) = listener.get() {
                             listener(event);
                         }
                     }
-                    // Nobody watches: it is not among what this store can do. Ends are in answers.
+                    // The store does not support watches, and nodes have no queues. Ends of leases
+                    // are part of the replies.
                     Event::HandOff(..)
                     | Event::Ended(..)
                     | Event::Changed(..)
-                    | Event::Replaced
-                    | Event::Broken(_)
+                    | Event::ServerReplaced
+                    | Event::AssumptionViolated(_)
                     | Event::Resync => {}
                 }
             }
         }
     });
-    Subscription { channel, tell }
+    Subscription { channel, on_event }
 }

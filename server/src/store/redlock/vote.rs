@@ -1,53 +1,53 @@
-//! The answer of one node to a proposal.
+//! Vote of one node on a proposed grant.
 
 use crate::{
     lock::{Contention, Grant},
-    store::{Acquired, Moved, Outcome, StoreError, redis::decode::Voted},
+    store::{Acquired, MovedLease, Outcome, StoreError, redis::decode::VoteReply},
 };
 
-/// How long to wait for a node that does not say when it is free.
+/// Assumed time until a node is free that does not report a time.
 pub(super) const UNKNOWN_MS: u64 = 1_000;
 
-/// One vote.
 pub(super) enum Vote {
-    /// The call holds the lock at this node.
-    Yes(Grant, Option<Moved>),
-    /// It is free, and takes no token below this one.
-    Behind(u64),
-    /// Somebody else has it.
+    /// The node granted the lock, now or to an earlier attempt.
+    Yes(Grant, Option<MovedLease>),
+    /// The lock is free at the node, but the proposed token is too low. Contains the lowest token
+    /// that the node accepts.
+    TokenTooLow(u64),
+    /// Another lease holds the lock at the node.
     Held(Contention),
-    /// It may not vote for so long.
+    /// The node does not vote for this time, in milliseconds.
     Recovering(u64),
-    /// The call is refused, whatever the others say.
-    Refused(Acquired),
-    /// No answer.
-    Silent(StoreError),
+    /// The node rejects the call, independently of other votes.
+    Rejected(Acquired),
+    /// The node did not answer, or its reply cannot be used.
+    Failed(StoreError),
 }
 
 impl Vote {
-    pub(super) fn of(answer: Result<Outcome<Voted>, StoreError>) -> Self {
-        let outcome = match answer {
+    pub(super) fn from_reply(result: Result<Outcome<VoteReply>, StoreError>) -> Self {
+        let outcome = match result {
             Ok(outcome) => outcome,
             Err(StoreError::Recovering { retry_after_ms }) => {
                 return Self::Recovering(retry_after_ms);
             }
-            Err(error) => return Self::Silent(error),
+            Err(error) => return Self::Failed(error),
         };
         let acquired = match outcome.reply {
-            Voted::Behind { least } => return Self::Behind(least),
-            Voted::Ahead => {
-                let why = "the clock of a node is far behind those of the others";
-                return Self::Silent(StoreError::Unavailable(why.to_owned()));
+            VoteReply::Behind { min_token } => return Self::TokenTooLow(min_token),
+            VoteReply::Ahead => {
+                let message = "the clock of a node is far behind those of the others";
+                return Self::Failed(StoreError::Unavailable(message.to_owned()));
             }
-            Voted::Acquired(acquired) => acquired,
+            VoteReply::Acquired(acquired) => acquired,
         };
         match acquired {
             Acquired::Granted(grant) => Self::Yes(grant, outcome.moved),
             Acquired::Held(contention) => Self::Held(contention),
             Acquired::Queued { .. } => {
-                Self::Silent(StoreError::Corrupt("a node has a line".to_owned()))
+                Self::Failed(StoreError::Corrupt("a node has a queue".to_owned()))
             }
-            refused @ (Acquired::LimitMismatch { .. }
+            rejection @ (Acquired::LimitMismatch { .. }
             | Acquired::StaleAttach
             | Acquired::UpgradeDenied
             | Acquired::TooManyEntries
@@ -56,15 +56,15 @@ impl Vote {
             | Acquired::QueueFull
             | Acquired::RequestIdReused
             | Acquired::Ended
-            | Acquired::Cancelled) => Self::Refused(refused),
+            | Acquired::Cancelled) => Self::Rejected(rejection),
         }
     }
 
-    pub(super) fn least(&self) -> Option<u64> {
+    pub(super) fn lowest_accepted_token(&self) -> Option<u64> {
         match self {
             Self::Yes(grant, _) => Some(grant.fencing_token.get()),
-            Self::Behind(least) => Some(*least),
-            Self::Held(_) | Self::Recovering(_) | Self::Refused(_) | Self::Silent(_) => None,
+            Self::TokenTooLow(min_token) => Some(*min_token),
+            Self::Held(_) | Self::Recovering(_) | Self::Rejected(_) | Self::Failed(_) => None,
         }
     }
 
@@ -76,16 +76,16 @@ impl Vote {
         }
     }
 
-    pub(super) fn refusal(self) -> Option<Acquired> {
-        if let Self::Refused(refused) = self {
-            Some(refused)
+    pub(super) fn into_rejection(self) -> Option<Acquired> {
+        if let Self::Rejected(rejection) = self {
+            Some(rejection)
         } else {
             None
         }
     }
 
-    pub(super) fn silence(self) -> Option<StoreError> {
-        if let Self::Silent(error) = self {
+    pub(super) fn into_error(self) -> Option<StoreError> {
+        if let Self::Failed(error) = self {
             Some(error)
         } else {
             None
@@ -93,8 +93,8 @@ impl Vote {
     }
 
     pub(super) fn recovers_in(&self) -> Option<u64> {
-        if let Self::Recovering(left_ms) = self {
-            Some(*left_ms)
+        if let Self::Recovering(remaining_ms) = self {
+            Some(*remaining_ms)
         } else {
             None
         }
@@ -102,13 +102,16 @@ impl Vote {
 
     pub(super) fn free_in_ms(&self) -> u64 {
         match self {
-            Self::Yes(..) | Self::Behind(_) => 0,
+            Self::Yes(..) | Self::TokenTooLow(_) => 0,
             Self::Held(contention) => {
-                let left = contention.holders.iter().map(|holder| holder.remaining_ms);
-                left.max().unwrap_or(0).max(contention.closed_ms)
+                let remaining = contention.holders.iter().map(|holder| holder.remaining_ms);
+                remaining
+                    .max()
+                    .unwrap_or(0)
+                    .max(contention.lock_delay_remaining_ms)
             }
-            Self::Recovering(left_ms) => *left_ms,
-            Self::Refused(_) | Self::Silent(_) => UNKNOWN_MS,
+            Self::Recovering(remaining_ms) => *remaining_ms,
+            Self::Rejected(_) | Self::Failed(_) => UNKNOWN_MS,
         }
     }
 }

@@ -1,35 +1,36 @@
-//! The answers of several nodes to one proposal: who holds the lock, or which token would do.
+//! Evaluation of the votes of all nodes on one proposal: the grant, or a token that a quorum
+//! accepts.
 
 use super::{
-    tally::{Gather, no_quorum, quorum},
-    verdicts::one_grant,
+    merge::one_grant,
+    quorum::{Collector, no_quorum, quorum},
     vote::{UNKNOWN_MS, Vote},
 };
 use crate::{
     lock::{Contention, FencingToken, Grant, Holder},
-    store::{Acquired, Moved, Outcome, StoreError, redis::decode::Voted},
+    store::{Acquired, MovedLease, Outcome, StoreError, redis::decode::VoteReply},
 };
 
-/// The votes of all nodes.
 pub(super) struct Votes(Vec<Option<Vote>>);
 
-/// Why no quorum holds the lock for a call.
+/// Reason for which no quorum holds the lock for a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Lost {
-    /// Not now.
-    Busy(Busy),
-    /// Not at all: so many nodes refuse it.
-    Refused(Acquired),
+pub(super) enum QuorumFailure {
+    /// The lock is not available now.
+    Contended(Contended),
+    /// A quorum of nodes rejects the call.
+    Rejected(Acquired),
 }
 
-/// A lock that is not to be had now.
+/// Contention that prevents a quorum now.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Busy {
-    /// Who has it.
+pub(super) struct Contended {
+    /// Holder at a quorum, if there is one, and the lock delay.
     pub(super) contention: Contention,
-    /// Nobody has a quorum: several calls have parts of it.
+    /// True if no call holds the lock at a quorum and no node reports a lock delay: several calls
+    /// each hold the lock at some nodes.
     pub(super) is_split: bool,
-    /// When a quorum may be free by itself.
+    /// Time until a quorum of nodes may be free without a release.
     pub(super) free_in_ms: u64,
 }
 
@@ -38,36 +39,46 @@ impl Votes {
         Self((0..nodes).map(|_| None).collect())
     }
 
-    /// What a quorum granted with one and the same token.
-    pub(super) fn grant(&self) -> Option<(Grant, Vec<Moved>)> {
-        let token = self.yes().map(|(grant, _)| grant.fencing_token);
+    /// Returns the grant that a quorum made with the same token.
+    pub(super) fn grant(&self) -> Option<(Grant, Vec<MovedLease>)> {
+        let token = self.granted().map(|(grant, _)| grant.fencing_token);
         let token = token.max_by_key(|token| self.count(token.get()))?;
-        let same = self.yes().filter(|(grant, _)| grant.fencing_token == token);
+        let same = self
+            .granted()
+            .filter(|(grant, _)| grant.fencing_token == token);
         let grants: Vec<_> = same.clone().map(|(grant, _)| *grant).collect();
         let moved = same.filter_map(|(_, moved)| *moved).collect();
         let has_quorum = grants.len() >= quorum(self.0.len());
         Some((one_grant(&grants).filter(|_| has_quorum)?, moved))
     }
 
-    /// The least token that a quorum would take; `None`: there is none.
-    pub(super) fn least(&self) -> Option<u64> {
-        let mut least: Vec<_> = self.0.iter().flatten().filter_map(Vote::least).collect();
-        least.sort_unstable();
-        least.get(quorum(self.0.len()) - 1).copied()
+    /// Returns the lowest token that a quorum accepts, or `None` if no quorum accepts a token.
+    pub(super) fn lowest_accepted_token(&self) -> Option<u64> {
+        let mut tokens: Vec<_> = self
+            .0
+            .iter()
+            .flatten()
+            .filter_map(Vote::lowest_accepted_token)
+            .collect();
+        tokens.sort_unstable();
+        tokens.get(quorum(self.0.len()) - 1).copied()
     }
 
-    /// How many have not answered yet.
-    pub(super) fn open(&self) -> usize {
+    /// Returns the number of nodes that have not answered yet.
+    pub(super) fn outstanding(&self) -> usize {
         self.0.iter().filter(|vote| vote.is_none()).count()
     }
 
-    /// Nodes that granted another token than this one; without one, also those that may have granted
-    /// any. Those that have not answered yet are not among them.
-    pub(super) fn holding_but(&self, token: Option<FencingToken>) -> Vec<usize> {
+    /// Returns the nodes that granted another token than `token`. Without a token, also returns
+    /// nodes that failed to answer and may have granted one. Nodes with an outstanding reply are
+    /// not included.
+    pub(super) fn nodes_to_cancel(&self, token: Option<FencingToken>) -> Vec<usize> {
         let stays = |vote: &Option<Vote>| match vote {
             Some(Vote::Yes(grant, _)) => Some(grant.fencing_token) == token,
-            Some(Vote::Silent(_)) => token.is_some(),
-            Some(Vote::Behind(_) | Vote::Held(_) | Vote::Recovering(_) | Vote::Refused(_))
+            Some(Vote::Failed(_)) => token.is_some(),
+            Some(
+                Vote::TokenTooLow(_) | Vote::Held(_) | Vote::Recovering(_) | Vote::Rejected(_),
+            )
             | None => true,
         };
         let nodes = self.0.iter().enumerate();
@@ -75,74 +86,86 @@ impl Votes {
         holding.map(|(node, _)| node).collect()
     }
 
-    /// Why there is no quorum.
-    pub(super) fn lost(self) -> Result<Lost, StoreError> {
+    /// Returns the reason for which there is no quorum.
+    pub(super) fn into_failure(self) -> Result<QuorumFailure, StoreError> {
         let nodes = self.0.len();
         let quorum = quorum(nodes);
         let count = |is: fn(&Vote) -> bool| self.0.iter().flatten().filter(|vote| is(vote)).count();
-        let refused = count(|vote| matches!(vote, Vote::Refused(_)));
-        if refused >= quorum {
-            let refusals = self.0.into_iter().flatten().filter_map(Vote::refusal);
-            let strongest = refusals.max_by_key(strength).unwrap_or(Acquired::Ended);
-            return Ok(Lost::Refused(strongest));
+        let rejecting = count(|vote| matches!(vote, Vote::Rejected(_)));
+        if rejecting >= quorum {
+            let rejections = self
+                .0
+                .into_iter()
+                .flatten()
+                .filter_map(Vote::into_rejection);
+            let strongest = rejections.max_by_key(strength).unwrap_or(Acquired::Ended);
+            return Ok(QuorumFailure::Rejected(strongest));
         }
-        let voting = count(|vote| vote.least().is_some() || matches!(vote, Vote::Held(_)));
+        let voting =
+            count(|vote| vote.lowest_accepted_token().is_some() || matches!(vote, Vote::Held(_)));
         let recovering = count(|vote| matches!(vote, Vote::Recovering(_)));
         if voting < quorum && voting + recovering >= quorum {
             return Err(self.recovering(quorum - voting));
         }
-        let contended = count(|vote| matches!(vote, Vote::Behind(_) | Vote::Held(_)));
-        if voting + refused < quorum || contended == 0 {
-            let open = self.open();
-            let silent = self.0.into_iter().flatten().filter_map(Vote::silence);
+        let contended = count(|vote| matches!(vote, Vote::TokenTooLow(_) | Vote::Held(_)));
+        if voting + rejecting < quorum || contended == 0 {
+            let open = self.outstanding();
+            let silent = self.0.into_iter().flatten().filter_map(Vote::into_error);
             return Err(no_quorum(nodes, open, silent));
         }
-        Ok(Lost::Busy(self.busy()))
+        Ok(QuorumFailure::Contended(self.contended()))
     }
 
-    fn busy(&self) -> Busy {
+    fn contended(&self) -> Contended {
         let held: Vec<_> = self.0.iter().flatten().filter_map(Vote::held).collect();
         let holders = || {
             held.iter()
                 .filter_map(|contention| contention.holders.first())
         };
-        let same = |one: &Holder| {
-            let is_same = |other: &&Holder| other.lease_id == one.lease_id;
+        let same = |holder: &Holder| {
+            let is_same = |other: &&Holder| other.lease_id == holder.lease_id;
             holders().filter(is_same).count()
         };
-        let most = holders().max_by_key(|holder| same(holder));
-        let most_nodes = most.map_or(0, same);
-        let closed_ms = held.iter().map(|contention| contention.closed_ms).max();
+        let most_reported = holders().max_by_key(|holder| same(holder));
+        let report_count = most_reported.map_or(0, same);
+        let closed_ms = held
+            .iter()
+            .map(|contention| contention.lock_delay_remaining_ms)
+            .max();
         let mut free: Vec<_> = self.0.iter().flatten().map(Vote::free_in_ms).collect();
         free.sort_unstable();
         let free_in_ms = free.get(quorum(self.0.len()) - 1).copied();
         let free_in_ms = free_in_ms.unwrap_or(UNKNOWN_MS);
-        let is_split = most_nodes < quorum(self.0.len()) && closed_ms.unwrap_or(0) == 0;
-        Busy {
+        let is_split = report_count < quorum(self.0.len()) && closed_ms.unwrap_or(0) == 0;
+        Contended {
             contention: Contention {
-                holders: most.filter(|_| !is_split).cloned().into_iter().collect(),
+                holders: most_reported
+                    .filter(|_| !is_split)
+                    .cloned()
+                    .into_iter()
+                    .collect(),
                 queue_length: 0,
-                closed_ms: closed_ms.unwrap_or(0),
+                lock_delay_remaining_ms: closed_ms.unwrap_or(0),
             },
             is_split,
             free_in_ms,
         }
     }
 
-    /// Until so many more nodes may vote.
+    /// Returns the error with the time until `more` further nodes can vote.
     fn recovering(&self, more: usize) -> StoreError {
-        let mut left: Vec<_> = self
+        let mut remaining: Vec<_> = self
             .0
             .iter()
             .flatten()
             .filter_map(Vote::recovers_in)
             .collect();
-        left.sort_unstable();
-        let retry_after_ms = left.get(more - 1).copied().unwrap_or(UNKNOWN_MS);
+        remaining.sort_unstable();
+        let retry_after_ms = remaining.get(more - 1).copied().unwrap_or(UNKNOWN_MS);
         StoreError::Recovering { retry_after_ms }
     }
 
-    fn yes(&self) -> impl Iterator<Item = (&Grant, &Option<Moved>)> + Clone {
+    fn granted(&self) -> impl Iterator<Item = (&Grant, &Option<MovedLease>)> + Clone {
         self.0.iter().filter_map(|vote| {
             if let Some(Vote::Yes(grant, moved)) = vote {
                 Some((grant, moved))
@@ -154,28 +177,29 @@ impl Votes {
 
     fn count(&self, token: u64) -> usize {
         let same = self
-            .yes()
+            .granted()
             .filter(|(grant, _)| grant.fencing_token.get() == token);
         same.count()
     }
 }
 
-impl Gather<Voted> for Votes {
-    fn add(&mut self, node: usize, _is_sure: bool, answer: Result<Outcome<Voted>, StoreError>) {
-        self.0[node] = Some(Vote::of(answer));
+impl Collector<VoteReply> for Votes {
+    fn add(&mut self, node: usize, _is_sure: bool, result: Result<Outcome<VoteReply>, StoreError>) {
+        self.0[node] = Some(Vote::from_reply(result));
     }
 
     fn is_decided(&self) -> bool {
-        let open = self.open();
-        let tokens = self.yes().map(|(grant, _)| grant.fencing_token.get());
-        let most = tokens.map(|token| self.count(token)).max().unwrap_or(0);
-        most >= quorum(self.0.len()) || most + open < quorum(self.0.len())
+        let open = self.outstanding();
+        let tokens = self.granted().map(|(grant, _)| grant.fencing_token.get());
+        let votes_max = tokens.map(|token| self.count(token)).max().unwrap_or(0);
+        votes_max >= quorum(self.0.len()) || votes_max + open < quorum(self.0.len())
     }
 }
 
-/// Which of several refusals is told: the one that the fewest nodes can know of.
-fn strength(refused: &Acquired) -> u8 {
-    match refused {
+/// Returns the rank of a rejection. Rejections that fewer nodes can report rank higher, and the
+/// highest one is returned to the caller.
+fn strength(rejection: &Acquired) -> u8 {
+    match rejection {
         Acquired::Granted(_)
         | Acquired::Held(_)
         | Acquired::Queued { .. }
@@ -196,8 +220,8 @@ mod tests {
     use super::*;
     use crate::lock::{LeaseToken, Mode, Owner, Ttl};
 
-    fn granted(token: u64) -> Voted {
-        Voted::Acquired(Acquired::Granted(Grant {
+    fn granted(token: u64) -> VoteReply {
+        VoteReply::Acquired(Acquired::Granted(Grant {
             fencing_token: FencingToken::new(token).expect("a token"),
             mode: Mode::Exclusive,
             ttl: Ttl::from_stored(1_000 + token),
@@ -208,7 +232,7 @@ mod tests {
         }))
     }
 
-    fn held_by(lease: char, remaining_ms: u64) -> Voted {
+    fn held_by(lease: char, remaining_ms: u64) -> VoteReply {
         let holder = Holder {
             lease_id: LeaseToken::from_caller(lease.to_string()).lease_id(""),
             owner: Owner::default(),
@@ -217,23 +241,24 @@ mod tests {
             since_ms: 0,
             remaining_ms,
         };
-        Voted::Acquired(Acquired::Held(Contention {
+        VoteReply::Acquired(Acquired::Held(Contention {
             holders: vec![holder],
             queue_length: 0,
-            closed_ms: 0,
+            lock_delay_remaining_ms: 0,
         }))
     }
 
-    /// A digit is the token of a grant, `<` a free node that takes 8 or more, `a` and `b` are others'
-    /// leases, `!` a lease that is over, `?` a node that recovers, `-` one without an answer, `.` one
-    /// whose answer is still to come.
+    /// Returns the votes described by `text`, one character per node. A digit is the token of a
+    /// grant, and `<` a free node that accepts 8 or more. `a` and `b` are leases of other callers,
+    /// and `!` is a lease that has ended. `?` is a node that is recovering, `-` a node that fails
+    /// to answer, and `.` an outstanding reply.
     fn votes(text: &str) -> Votes {
         let mut votes = Votes::new(text.len());
         for (node, vote) in text.chars().enumerate() {
-            let answer = match vote {
+            let reply = match vote {
                 '.' => continue,
-                '<' => Ok(Voted::Behind { least: 8 }),
-                '!' => Ok(Voted::Acquired(Acquired::Ended)),
+                '<' => Ok(VoteReply::Behind { min_token: 8 }),
+                '!' => Ok(VoteReply::Acquired(Acquired::Ended)),
                 '?' => {
                     let retry_after_ms = 100 * (node as u64 + 1);
                     Err(StoreError::Recovering { retry_after_ms })
@@ -242,7 +267,7 @@ mod tests {
                 'a' | 'b' => Ok(held_by(vote, 100 * (node as u64 + 1))),
                 token => Ok(granted(u64::from(token as u32 - '0' as u32))),
             };
-            votes.add(node, true, answer.map(Outcome::silent));
+            votes.add(node, true, reply.map(Outcome::reply_only));
         }
         votes
     }
@@ -269,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn the_least_token_for_a_second_round_is_that_of_a_quorum() {
-        for (text, least) in [
+    fn the_lowest_accepted_token_is_that_of_a_quorum() {
+        for (text, expected) in [
             ("55<<<", Some(8)),
             ("5533-", Some(5)),
             ("553<-", Some(5)),
@@ -278,22 +303,22 @@ mod tests {
             ("55a--", None),
             ("5?!a-", None),
         ] {
-            assert_eq!(votes(text).least(), least, "{text}");
+            assert_eq!(votes(text).lowest_accepted_token(), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_may_hold_the_lock_is_taken_back_and_nothing_else() {
-        assert_eq!(votes("5<a-.").holding_but(None), [0, 3]);
-        assert_eq!(votes("5!?--").holding_but(None), [0, 3, 4]);
+    fn only_nodes_that_may_hold_the_lock_are_cancelled() {
+        assert_eq!(votes("5<a-.").nodes_to_cancel(None), [0, 3]);
+        assert_eq!(votes("5!?--").nodes_to_cancel(None), [0, 3, 4]);
         let five = FencingToken::new(5);
-        assert_eq!(votes("55735.").holding_but(five), [2, 3]);
+        assert_eq!(votes("55735.").nodes_to_cancel(five), [2, 3]);
     }
 
     #[test]
-    fn a_lost_election_says_what_a_quorum_can_say() {
-        let busy = |text: &str| match votes(text).lost() {
-            Ok(Lost::Busy(busy)) => busy,
+    fn a_lost_election_has_the_result_of_a_quorum() {
+        let busy = |text: &str| match votes(text).into_failure() {
+            Ok(QuorumFailure::Contended(busy)) => busy,
             other => panic!("{text}: {other:?}"),
         };
         assert!(!busy("aaa5-").is_split);
@@ -301,14 +326,17 @@ mod tests {
         assert!(busy("aabb5").is_split && busy("aa<<-").is_split);
         assert!(busy("aabb5").contention.holders.is_empty());
         for text in ["55---", "5a---", "55!!-", "-----"] {
-            let lost = votes(text).lost();
+            let lost = votes(text).into_failure();
             let unavailable = matches!(lost, Err(StoreError::Unavailable(_)));
             assert!(unavailable, "{text}: {lost:?}");
         }
         for (text, retry_after_ms) in [("5a???", 300), ("?????", 300), ("55?a-", 0)] {
-            let lost = votes(text).lost();
+            let lost = votes(text).into_failure();
             if retry_after_ms == 0 {
-                assert!(matches!(lost, Ok(Lost::Busy(_))), "{text}: {lost:?}");
+                assert!(
+                    matches!(lost, Ok(QuorumFailure::Contended(_))),
+                    "{text}: {lost:?}"
+                );
             } else {
                 assert_eq!(
                     lost,
@@ -317,7 +345,13 @@ mod tests {
                 );
             }
         }
-        assert_eq!(votes("!!!55").lost(), Ok(Lost::Refused(Acquired::Ended)));
-        assert!(matches!(votes("!!a5-").lost(), Ok(Lost::Busy(_))));
+        assert_eq!(
+            votes("!!!55").into_failure(),
+            Ok(QuorumFailure::Rejected(Acquired::Ended))
+        );
+        assert!(matches!(
+            votes("!!a5-").into_failure(),
+            Ok(QuorumFailure::Contended(_))
+        ));
     }
 }

@@ -1,4 +1,4 @@
-//! What the figures are to be, and whether they are.
+//! Aims of the figures, and whether the figures meet them.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use crate::report::verdict;
 pub(super) const CALLERS: usize = 64;
 const WAITERS: usize = 1_000;
 const KEPT: usize = 100_000;
-/// Waiters from which on the commands of a hand-off are to be as many as of any other line.
+/// Minimum number of waiters for the aim of a constant number of commands for each hand-off.
 const LINE: usize = 10;
 
-/// A ratio that is to be at least, or at most, so much.
+/// A lower or upper bound of a ratio.
 struct Aim {
     what: String,
     figure: Option<f64>,
@@ -36,7 +36,7 @@ pub(super) fn aims(peers: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             writeln!(f, "| {} | not measured | | |", aim.what)?;
             continue;
         };
-        // As it is shown.
+        // Rounded as in the table.
         let figure = (figure * 100.0).round() / 100.0;
         let (sign, is_met) = match aim.is_least {
             true => ("at least", figure >= aim.aim),
@@ -129,7 +129,7 @@ fn commands(peers: &Peers) -> Vec<Aim> {
     aim.collect()
 }
 
-/// Of the broker, which is the first of the servers.
+/// Aims for the broker, which is the first of the servers.
 fn kept(peers: &Peers) -> Vec<Aim> {
     let run = peers.idle.get(&(KEPT, System::Client));
     let run = run.and_then(|ran| ran.as_ref().ok());
@@ -142,7 +142,7 @@ fn kept(peers: &Peers) -> Vec<Aim> {
     ]
 }
 
-/// A peer that did nothing is no measure.
+/// Returns `None` if the other system did nothing, because there is no ratio then.
 fn over((own, other): (f64, f64)) -> Option<f64> {
     (other > 0.0).then(|| own / other)
 }

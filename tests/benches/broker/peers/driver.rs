@@ -1,8 +1,8 @@
-//! A peer at work: started, watched while it counts, and what it told.
+//! Runs the driver program of a system (a peer) and measures its CPU time and memory.
 
 use std::{path::PathBuf, time::Duration};
 
-use leasehold_tests::{process::TestProcess, temp_dir::TempDir};
+use leasehold_tests::process::{child::TestProcess, temp_dir::TempDir};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
@@ -12,12 +12,13 @@ use tokio::{
 
 use crate::streams::usage::{cpu_time, resident_bytes};
 
-/// Some take long to open ten thousand callers, or a hundred thousand locks.
+/// Time limit for the start. Some systems need long to start ten thousand callers or a hundred
+/// thousand locks.
 const BEGIN_LIMIT: Duration = Duration::from_secs(240);
-/// Beyond what is measured.
+/// Time limit for the report, after the measured time.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// As peers print it: `tests/peers/README.md`.
+/// Output of a peer, as described in `tests/peers/README.md`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) done: usize,
@@ -26,7 +27,7 @@ pub(crate) struct Measured {
     pub(crate) longest_wait_us: u64,
 }
 
-/// What a peer is asked for.
+/// Arguments of a peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task {
     pub(crate) scenario: &'static str,
@@ -35,20 +36,20 @@ pub(crate) struct Task {
     pub(crate) measured: Duration,
 }
 
-/// What one run told, and what was used from its beginning to its end.
+/// Results of one run, and the resources used between its start and its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) told: Measured,
     pub(crate) window: Duration,
-    /// CPU time of the peer and of its servers, in their order.
+    /// CPU time of the peer and of each of its servers.
     pub(crate) cpu: Vec<Duration>,
-    /// Memory in the end, of the same.
+    /// Memory of the peer and of each of its servers at the end.
     pub(crate) bytes: Vec<u64>,
-    /// What a broker sent to Redis.
+    /// Number of commands that a broker sent to Redis.
     pub(crate) commands: u64,
 }
 
-/// A process that says something line by line. Killed when dropped.
+/// A peer process with line output. Killed when dropped.
 pub(crate) struct Peer {
     process: TestProcess,
     lines: Lines<BufReader<ChildStdout>>,
@@ -61,7 +62,7 @@ impl Peer {
         command.args([task.scenario, &task.count.to_string()]);
         let millis = [task.warm_up, task.measured].map(|time| time.as_millis().to_string());
         command.args(millis);
-        let (process, _, stdout) = TestProcess::start_talking(command, &dir.path().join("log"));
+        let (process, _, stdout) = TestProcess::start_with_pipes(command, &dir.path().join("log"));
         let lines = BufReader::new(stdout).lines();
         Self {
             process,
@@ -70,7 +71,7 @@ impl Peer {
         }
     }
 
-    /// The next line, or why there is none.
+    /// Returns the next line, or the reason for which there is none.
     pub(crate) async fn line(&mut self, limit: Duration) -> Result<String, String> {
         match timeout(limit, self.lines.next_line()).await {
             Ok(Ok(Some(line))) => Ok(line),
@@ -79,7 +80,7 @@ impl Peer {
         }
     }
 
-    /// The first line of its log that is no frame of a stack.
+    /// Returns the first non-empty line of its log.
     fn last_words(&self) -> String {
         let log: PathBuf = self.dir.path().join("log");
         let log = std::fs::read_to_string(log).unwrap_or_default();
@@ -92,7 +93,7 @@ impl Peer {
     }
 }
 
-/// Has a peer do its task while `servers` serve it. `commands` tells how many have been sent.
+/// Runs a peer with its `servers`. `commands` returns the number of commands sent.
 pub(crate) async fn run(
     command: Command,
     task: Task,
@@ -109,11 +110,12 @@ pub(crate) async fn run(
     let before: Vec<_> = all.iter().map(|pid| cpu_time(*pid)).collect();
     let sent = commands().await;
     let own_bytes = resident_bytes(all[0]);
-    // Not when it has told: until then it goes on, and its callers leave the line.
+    // Measured at the end of the window. Until its report the peer goes on and its callers leave
+    // the queue.
     sleep_until(began + task.measured).await;
     let commands = commands().await - sent;
     let window = began.elapsed();
-    // The entry of a peer that has ended is there until somebody asks how it did.
+    // The /proc entry of an exited peer exists until its exit status is read.
     let after = all.iter().map(|pid| cpu_time(*pid));
     let cpu = after
         .zip(before)
@@ -140,7 +142,7 @@ pub(crate) fn expect(line: &str, wanted: &str) -> Result<(), String> {
 }
 
 impl Run {
-    /// Of the latencies, in microseconds.
+    /// Returns a quantile of the latencies, in microseconds.
     pub(crate) fn quantile_us(&self, percent: usize) -> u64 {
         let mut all = self.told.latencies_us.clone();
         all.sort_unstable();
@@ -148,18 +150,18 @@ impl Run {
         all.get(last * percent / 100).copied().unwrap_or_default()
     }
 
-    /// CPU time of all of them for each thing done, in microseconds.
+    /// Returns the CPU time of the peer and its servers for each operation, in microseconds.
     pub(crate) fn cpu_us_each(&self) -> f64 {
         let all: Duration = self.cpu.iter().sum();
         all.as_secs_f64() * 1e6 / self.told.done.max(1) as f64
     }
 
-    /// What a broker sent for each thing done.
+    /// Returns the number of commands that a broker sent for each operation.
     pub(crate) fn commands_each(&self) -> f64 {
         self.commands as f64 / self.told.done.max(1) as f64
     }
 
-    /// Jain's index: 1 if all callers had as many grants, 1/n if one had all.
+    /// Returns Jain's fairness index: 1 if all callers had equally many grants, 1/n if one had all.
     pub(crate) fn jain(&self) -> f64 {
         let counts = self.told.counts.iter().map(|count| *count as f64);
         let (sum, squares) = counts.fold((0.0, 0.0), |(sum, squares), count| {

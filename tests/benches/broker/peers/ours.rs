@@ -1,5 +1,5 @@
-//! What `tests/peers/README.md` asks of a peer, for Leasehold, for its scripts alone, and for a bare echo; and
-//! `beside`, pairs beside kept locks, which only Leasehold is asked for.
+//! Peers as described in `tests/peers/README.md`, for Leasehold, for its scripts alone, and for a
+//! bare echo server. The scenario `beside`, pairs beside held locks, exists only for Leasehold.
 
 use std::{
     net::SocketAddr,
@@ -24,22 +24,22 @@ use crate::{
     streams::calls::on_streams,
 };
 
-/// The argument that makes this program a peer.
+/// Argument that makes this program a peer.
 pub(crate) const ARGUMENT: &str = "--peer";
-/// Waits that share a connection, as many as of etcd's.
+/// Number of waiting calls that share a connection, as with etcd.
 const WAITS_EACH: usize = 100;
-/// Waits that share a stream, as the clients have it.
+/// Number of waiting calls that share a stream, as in the clients.
 const ON_A_STREAM: usize = 1_000;
-/// Locks that are taken at a time to be kept.
+/// Number of concurrent acquires of locks that are then held.
 const AT_ONCE: usize = 64;
-/// Callers beside locks that are kept.
+/// Number of callers beside held locks.
 const BESIDE: usize = 64;
 const CRASH: &str = "crash";
-/// Within which a client that lives has come back.
+/// Disconnect grace, within which a live client has reconnected.
 const GRACE: Duration = Duration::from_secs(1);
 const KEPT: usize = 20_000;
 
-/// Does what the arguments say, and ends the process.
+/// Runs the scenario of the arguments and exits.
 pub(crate) async fn run(args: impl Iterator<Item = String>) {
     let args: Vec<_> = args.skip_while(|arg| arg != ARGUMENT).skip(1).collect();
     let [system, endpoint, scenario, numbers @ ..] = &*args else {
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: impl Iterator<Item = String>) {
         _ => panic!("{system} has no {scenario}"),
     };
     println!("{}", serde_json::to_string(&told).expect("numbers"));
-    // Whoever still waits is left where it is.
+    // Callers that still wait are not stopped.
     std::process::exit(0);
 }
 
@@ -117,7 +117,7 @@ async fn begins(begin: Instant) {
     println!("begin");
 }
 
-/// Of the lock that all want.
+/// State of the lock that all callers acquire.
 struct Held {
     last: Option<usize>,
     released: Instant,
@@ -126,7 +126,7 @@ struct Held {
     longest: Duration,
 }
 
-/// All take and give back one lock, until the time is over.
+/// Lets all callers acquire and release one lock until the end of the window.
 async fn hot<W: Waiter>(waiters: Vec<W>, [begin, end]: [Instant; 2]) -> Measured {
     let held = Arc::new(Mutex::new(Held {
         last: None,
@@ -136,7 +136,7 @@ async fn hot<W: Waiter>(waiters: Vec<W>, [begin, end]: [Instant; 2]) -> Measured
         longest: Duration::ZERO,
     }));
     let mut running: JoinSet<()> = JoinSet::new();
-    // What a run before has left must not be in the way.
+    // The name differs from that of earlier runs, whose waiters may remain.
     let lock = format!("hot-{}", std::process::id());
     for (at, mut waiter) in waiters.into_iter().enumerate() {
         let (held, lock) = (Arc::clone(&held), lock.clone());
@@ -192,7 +192,7 @@ impl Waiter for OfClient {
     }
 }
 
-/// Takes locks, and keeps them.
+/// Acquires locks, and holds them.
 async fn idle(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
     let guards = kept(addr, count).await;
     println!("begin");
@@ -203,14 +203,14 @@ async fn idle(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
     }
 }
 
-/// Pairs of other callers beside locks that are kept.
+/// Measures pairs of other callers beside held locks.
 async fn beside(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
     let guards = kept(addr, count).await;
     let begin = Instant::now() + WARM_UP;
     let told = all_pairs("client", addr, BESIDE, [begin, begin + measured]).await;
     let valid = guards.iter().filter(|guard| guard.is_valid()).count();
     if valid < count {
-        // The table shows what it says first.
+        // The table displays this line as the reason of the failure.
         eprintln!("{valid} of {count} locks were kept");
         std::process::exit(1);
     }
@@ -256,7 +256,7 @@ async fn said(is_holder: bool) {
     println!("granted");
 }
 
-/// At most [`KEPT`] of them, evenly chosen.
+/// Returns at most [`KEPT`] latencies in microseconds, evenly chosen.
 fn some(all: &[Duration]) -> Vec<u64> {
     let kept = all.len().min(KEPT);
     (0..kept)

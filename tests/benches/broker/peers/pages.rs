@@ -1,8 +1,8 @@
-//! Puts what was measured into the docs.
+//! Writes the results into the docs.
 
 use std::{fs, io};
 
-use leasehold_tests::setup::workspace;
+use leasehold_tests::repository::paths::repository_root;
 
 use super::{
     Peers,
@@ -16,15 +16,15 @@ const BEGIN: &str = "<!-- measured -->\n";
 const END: &str = "<!-- /measured -->\n";
 
 impl Peers {
-    /// The tables between the marks of the page, and the charts beside it.
+    /// Writes the tables between the markers of the page, and the charts.
     pub(super) fn write(&self) -> io::Result<()> {
-        let page = workspace().join(PAGE);
+        let page = repository_root().join(PAGE);
         let text = fs::read_to_string(&page)?;
         let marks = text.split_once(BEGIN);
         let marks = marks.and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = marks.ok_or_else(|| io::Error::other("the page lost its marks"))?;
         fs::write(page, format!("{before}{BEGIN}\n{self}\n{END}{after}"))?;
-        let images = workspace().join("docs/images");
+        let images = repository_root().join("docs/images");
         let title = format!("Pairs of Acquire and Release a second, {CALLERS} callers");
         let pairs = chart(&title, &self.bars(&self.pairs, CALLERS));
         fs::write(images.join("bench-pairs.svg"), pairs)?;

@@ -1,4 +1,4 @@
-//! Bars, as SVG: a row for each system, as long as its figure is large.
+//! Bar charts as SVG, with a row for each system.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ const TOP: usize = 44;
 const NAMES: usize = 210;
 const BARS: f64 = 420.0;
 const WIDTH: usize = 740;
-/// Of the last characters of a figure, so that none is cut off.
+/// Bottom margin, so that the figure of the last bar is not cut off.
 const BOTTOM: usize = 14;
 
-/// One bar.
+/// A bar of the chart.
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) figure: f64,
     pub(super) is_ours: bool,
 }
 
-/// A chart. Its colours are for light and dark pages.
+/// Returns a chart whose colors fit light and dark pages.
 pub(super) fn chart(title: &str, bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.figure).fold(1.0, f64::max);
     let height = TOP + bars.len() * ROW + BOTTOM;

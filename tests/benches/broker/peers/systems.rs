@@ -1,4 +1,4 @@
-//! The systems that are compared, and the servers that they need.
+//! The compared systems, and the servers that they need.
 
 use std::{
     net::SocketAddr,
@@ -7,13 +7,10 @@ use std::{
 };
 
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    port::free_port,
-    process::TestProcess,
-    redis_connection::RedisConnection,
-    redis_server::RedisServer,
-    setup::workspace,
-    temp_dir::TempDir,
+    broker::process::{BrokerOptions, BrokerProcess},
+    process::{child::TestProcess, ports::free_port, temp_dir::TempDir},
+    redis::{connection::RedisConnection, server::RedisServer},
+    repository::paths::repository_root,
     until::until,
 };
 use tokio::{net::TcpStream, process::Command};
@@ -21,7 +18,7 @@ use tokio::{net::TcpStream, process::Command};
 use super::ours;
 use crate::targets::Targets;
 
-/// A system, in the order of the tables.
+/// A compared system, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
     Stream,
@@ -61,13 +58,13 @@ pub(crate) const ALL: [System; 16] = [
     System::Redislock,
 ];
 
-/// What a system asks.
+/// Server that a system connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Server {
     Broker,
     Memory,
     Echo,
-    /// With the keys of the broker, which has nothing to do meanwhile.
+    /// Redis with the keys of the broker, which is idle meanwhile.
     BrokersRedis,
     Redis,
     Etcd,
@@ -113,7 +110,7 @@ impl System {
         }
     }
 
-    /// Whether callers can wait for a lock at it, and it is not one more way to the same.
+    /// Returns true if callers can wait for a lock, and the system is not a variant of another one.
     pub(crate) fn waits(self) -> bool {
         !matches!(
             self,
@@ -121,35 +118,35 @@ impl System {
         )
     }
 
-    /// Whether it is measured how it hears of a holder's end.
+    /// Returns true if the recovery after the death of a holder is measured.
     pub(crate) fn dies(self) -> bool {
         self.waits() && self != Self::Stream
     }
 
-    /// Whether it is Leasehold.
+    /// Returns true if the system is Leasehold.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self.server(), Server::Broker | Server::Memory)
     }
 
-    /// Whether its client keeps many locks by itself.
+    /// Returns true if the client of the system renews many locks on its own.
     pub(crate) fn keeps(self) -> bool {
         matches!(self, Self::Client | Self::Etcd | Self::Redisson)
     }
 
-    /// What sends the commands to Redis whose number is told.
+    /// Returns true if the system is a broker on Redis, whose commands are counted.
     pub(crate) fn is_broker(self) -> bool {
         self.server() == Server::Broker
     }
 }
 
-/// An etcd with nothing in it. Killed when dropped.
+/// An empty etcd server. Killed when dropped.
 struct Etcd {
     process: TestProcess,
     addr: SocketAddr,
     _dir: TempDir,
 }
 
-/// The servers, all of them for all systems. Killed when dropped.
+/// Servers of all systems. Killed when dropped.
 pub(crate) struct Sites {
     peers: PathBuf,
     options: BrokerOptions,
@@ -163,7 +160,7 @@ pub(crate) struct Sites {
     _dir: TempDir,
 }
 
-/// Locks of one namespace: more than are kept.
+/// Quota of locks in a namespace, larger than the number of held locks.
 const QUOTA: usize = 1_000_000;
 
 impl Sites {
@@ -171,7 +168,7 @@ impl Sites {
         let peers = set_up().await;
         let dir = TempDir::new("servers");
         let brokers_redis = RedisServer::start().await;
-        let mut options = BrokerOptions::on(brokers_redis.url());
+        let mut options = BrokerOptions::for_store(brokers_redis.url());
         let quota = "LEASEHOLD__QUOTAS__LOCKS_PER_NAMESPACE".to_owned();
         options.env.push((quota, QUOTA.to_string()));
         options.init_store().await;
@@ -184,7 +181,7 @@ impl Sites {
             .arg(zookeeper_addr.port().to_string())
             .arg(dir.path().join("zookeeper"));
         let (zookeeper, _, _) =
-            TestProcess::start_talking(zookeeper, &dir.path().join("zookeeper.log"));
+            TestProcess::start_with_pipes(zookeeper, &dir.path().join("zookeeper.log"));
         let sites = Self {
             broker: BrokerProcess::start(&options).await,
             options,
@@ -201,7 +198,7 @@ impl Sites {
         sites
     }
 
-    /// What is compared, and in which version.
+    /// Returns the compared programs with their versions.
     pub(crate) fn versions(&self) -> Vec<(String, String)> {
         let text = std::fs::read_to_string(self.peers.join("versions"));
         let text = text.expect("setup.sh writes it");
@@ -225,7 +222,7 @@ impl Sites {
         }
     }
 
-    /// What serves a system: its processes.
+    /// Returns the process ids of a system's servers.
     pub(crate) fn servers(&self, system: System) -> Vec<u32> {
         match system.server() {
             Server::Broker => vec![
@@ -241,15 +238,16 @@ impl Sites {
         }
     }
 
-    /// What a broker's Redis is asked through.
+    /// Connects to the Redis server of the broker.
     pub(crate) async fn brokers_redis(&self) -> RedisConnection {
         self.brokers_redis.connect().await
     }
 
-    /// Nothing is left of a run that is over. etcd's server is a new one: where many who waited in its line
-    /// have gone at once, nobody may ever get a lock again (<https://github.com/etcd-io/etcd/issues/13336>),
-    /// and 100,000 leases that nobody keeps any more take half a core for a minute. So is the broker, which
-    /// otherwise takes such callers out of their line six seconds later.
+    /// Removes what a finished run has left. The etcd server is replaced: after many waiters of a
+    /// lock have left at once, the lock may never be granted again
+    /// (<https://github.com/etcd-io/etcd/issues/13336>), and 100,000 leases that are not renewed
+    /// use half a core for a minute. The broker is replaced as well, because it would remove the
+    /// waiters of the run six seconds later.
     pub(crate) async fn clear(&mut self, system: System) {
         match system.server() {
             Server::Etcd => self.etcd = Etcd::start(&self.peers).await,
@@ -259,7 +257,7 @@ impl Sites {
         }
     }
 
-    /// The peer, without its task.
+    /// Returns the command of the peer, without its task.
     pub(crate) fn peer(&self, system: System) -> Command {
         let path = |name: &str| self.peers.join(name);
         let (mut command, name) = match system {
@@ -285,7 +283,7 @@ impl Sites {
         command
     }
 
-    /// A thread for each caller, so with a small stack.
+    /// Returns a Java command with small stacks, because each caller has a thread.
     fn java(&self) -> Command {
         let mut java = Command::new("java");
         java.args(["-Xss256k", "-cp"])
@@ -312,7 +310,7 @@ impl Etcd {
         ] {
             etcd.args([flag, value]);
         }
-        let (process, _, _) = TestProcess::start_talking(etcd, &dir.path().join("log"));
+        let (process, _, _) = TestProcess::start_with_pipes(etcd, &dir.path().join("log"));
         listens(addr).await;
         Self {
             process,
@@ -343,9 +341,9 @@ fn class_path(peers: &Path) -> String {
     std::fs::read_to_string(peers.join("classpath")).expect("setup.sh writes it")
 }
 
-/// Where the peers are. The first time they are built, which takes minutes.
+/// Returns the folder of the peers. Builds them the first time, which takes minutes.
 async fn set_up() -> PathBuf {
-    let script = workspace().join("tests/peers/setup.sh");
+    let script = repository_root().join("tests/peers/setup.sh");
     let said = Command::new(script)
         .stderr(std::process::Stdio::inherit())
         .output();

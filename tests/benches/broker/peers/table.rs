@@ -1,4 +1,4 @@
-//! What was measured, as tables.
+//! Tables of the results.
 
 use std::{fmt, time::Duration};
 
@@ -152,7 +152,7 @@ impl Peers {
     }
 }
 
-/// The rounds, if none failed.
+/// Returns the rounds if all succeeded.
 pub(super) fn ran(rounds: &[Ran]) -> Option<Vec<&Run>> {
     let all: Result<Vec<_>, _> = rounds.iter().map(Result::as_ref).collect();
     all.ok()
@@ -163,7 +163,7 @@ fn why_not(rounds: &[Ran]) -> &str {
     why.map_or("", String::as_str)
 }
 
-/// What the peer used, and each of its servers: two cells.
+/// Returns the CPU use of the peer and of each of its servers, as two cells.
 fn cores(run: &Run) -> String {
     let used = |cpu: &Duration| format!("{:.2}", cpu.as_secs_f64() / run.window.as_secs_f64());
     let servers: Vec<_> = run.cpu[1..].iter().map(used).collect();

@@ -1,4 +1,4 @@
-//! Pairs by callers that share a client: each acquires its own lock and releases the guard.
+//! Pairs of callers that share a client: each acquires its own lock and releases the guard.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::{
     pairs::{self, Pair, Sample},
 };
 
-/// One caller.
+/// A caller of the client.
 pub(crate) struct Caller {
     client: Client,
     lock: String,
@@ -19,13 +19,13 @@ impl Pair for Caller {
     async fn pair(&mut self) {
         let guard = self.client.lock(self.lock.as_str()).try_acquire().await;
         let guard = guard.expect("the broker answers");
-        let guard = guard.expect("nobody is in the way");
+        let guard = guard.expect("the lock is free");
         guard.release().await.expect("a holder can release");
     }
 }
 
-/// One round of `callers` with one client, as a program has it. They ask as raw stubs do: without a
-/// place in line.
+/// Runs one round of `callers` with one client, as in a program. As with raw stubs, the callers do
+/// not wait in a queue.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
     let client = connect(addr).await;
     let sample = pairs::run(of(&client, callers)).await;
@@ -33,7 +33,7 @@ pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
     sample
 }
 
-/// So many callers of one client.
+/// Returns `callers` callers of one client.
 pub(crate) fn of(client: &Client, callers: usize) -> Vec<Caller> {
     let caller = |at: usize| Caller {
         client: client.clone(),
@@ -42,7 +42,7 @@ pub(crate) fn of(client: &Client, callers: usize) -> Vec<Caller> {
     (0..callers).map(caller).collect()
 }
 
-/// A client of the broker at `addr`.
+/// Connects a client to the broker at `addr`.
 pub(crate) async fn connect(addr: SocketAddr) -> Client {
     let client = Client::builder(&format!("http://{addr}")).owner("bench");
     client.connect().await.expect("a broker that runs")

@@ -1,11 +1,10 @@
-//! Standing guards of one client in a process of their own: what they occupy, and what their
-//! heartbeats cost.
+//! Memory of held guards of one client in a separate process, and CPU time of their heartbeats.
 
 use std::{fs, net::SocketAddr, time::Duration};
 
 use futures::stream::{self, StreamExt as _};
 use leasehold::Guard;
-use leasehold_tests::{process::TestProcess, temp_dir::TempDir};
+use leasehold_tests::process::{child::TestProcess, temp_dir::TempDir};
 use tokio::{
     process::Command,
     time::{Instant, sleep},
@@ -14,31 +13,31 @@ use tokio::{
 use super::callers::connect;
 use crate::streams::usage::{cpu_time, resident_bytes};
 
-/// The argument that makes this program hold guards. Behind it the broker's address, how many, and
-/// for how many seconds.
+/// Argument that makes this program hold guards. The broker's address, the number of guards and the
+/// number of seconds follow.
 pub(crate) const ARGUMENT: &str = "--guards";
-/// What it prints when it has them all.
+/// Text that the process prints when it holds all guards.
 const HELD: &str = "held";
 const TTL: Duration = Duration::from_secs(15);
-/// Acquires under way while the locks are taken.
+/// Number of concurrent acquires.
 const UNDER_WAY: usize = 128;
-/// Until each stream has had a heartbeat for all that it has.
+/// Time until each stream has sent a heartbeat for all of its leases.
 const SETTLE: Duration = Duration::from_secs(6);
-/// How much longer than it is measured the process holds its guards.
+/// Time for which the process holds its guards after the measured window.
 const SPARE: Duration = Duration::from_secs(3);
 
-/// What one process used.
+/// Resources that one process used.
 pub(super) struct Kept {
     pub(super) guards: usize,
-    /// Connections to the broker.
+    /// Number of connections to the broker.
     pub(super) connections: usize,
     pub(super) bytes: u64,
     pub(super) window: Duration,
-    /// In the window.
+    /// CPU time in the window.
     pub(super) cpu: Duration,
 }
 
-/// A process with `guards`, looked at for `window`. Every guard is valid to the end.
+/// Measures a process with `guards` guards for the time `window`. Every guard is valid to the end.
 pub(super) async fn measure(broker: SocketAddr, guards: usize, window: Duration) -> Kept {
     let dir = TempDir::new("guards");
     let seconds = (SETTLE + window + SPARE).as_secs();
@@ -58,11 +57,15 @@ pub(super) async fn measure(broker: SocketAddr, guards: usize, window: Duration)
         cpu: cpu_time(pid) - before,
         window: began.elapsed(),
     };
-    assert_eq!(process.ended().await, Some(0), "every guard is kept");
+    assert_eq!(
+        process.wait_for_exit().await,
+        Some(0),
+        "every guard is kept"
+    );
     kept
 }
 
-/// The process that is measured: `arguments` are those of the program.
+/// Runs the measured process. `arguments` are those of the program.
 pub(crate) async fn hold_guards(arguments: impl Iterator<Item = String>) {
     let mut arguments = arguments
         .skip_while(|argument| argument != ARGUMENT)
@@ -78,7 +81,7 @@ pub(crate) async fn hold_guards(arguments: impl Iterator<Item = String>) {
     });
     let taken: Vec<_> = taken.buffer_unordered(UNDER_WAY).collect().await;
     let taken: Result<Vec<Guard>, _> = taken.into_iter().collect();
-    let taken = taken.expect("nobody is in the way");
+    let taken = taken.expect("the lock is free");
     println!("{HELD}");
     sleep(seconds).await;
     for guard in &taken {
@@ -87,12 +90,12 @@ pub(crate) async fn hold_guards(arguments: impl Iterator<Item = String>) {
     client.shutdown().await;
 }
 
-/// Established connections to an address of this machine.
+/// Returns the number of established connections to a local address.
 fn connections_to(broker: SocketAddr) -> usize {
     let table = fs::read_to_string("/proc/net/tcp").expect("a table of connections");
     let port = format!(":{:04X}", broker.port());
     let is_one = |line: &&str| {
-        // Number, local address, remote address, state; 01 is established.
+        // Fields: number, local address, remote address, state; 01 is established.
         let mut fields = line.split_whitespace().skip(2);
         fields.next().is_some_and(|remote| remote.ends_with(&port)) && fields.next() == Some("01")
     };

@@ -1,4 +1,4 @@
-//! The tables of the Rust client: medians, ratios to raw stubs, bytes for each guard.
+//! Tables of the Rust client: medians, ratios to raw stubs, and bytes for each guard.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::{
     report::{machine, median, ms, verdict},
 };
 
-/// The least share of the pairs of raw stubs.
+/// Minimum rate of pairs as a share of the rate of raw stubs.
 const RAW_AIM: f64 = 0.9;
 
 impl fmt::Display for Sdk {
@@ -58,7 +58,7 @@ impl Sdk {
         Ok(())
     }
 
-    /// What guards occupy and cost.
+    /// Writes the table of memory and CPU time of guards.
     fn show_kept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -1,4 +1,4 @@
-//! The heartbeats of one stream, and when the newest of them were sent.
+//! Heartbeats of one stream, and the send times of the newest of them.
 
 use std::{
     sync::{
@@ -14,21 +14,21 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::wire::request;
 
-/// What the broker tells waiters to do at least.
+/// Longest heartbeat interval that the broker allows for waiters.
 pub(crate) const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 const KEPT: usize = 4;
 
-/// When heartbeats were sent, on the clock of one run.
+/// Send times of heartbeats, on the clock of one run.
 #[derive(Debug)]
 pub(crate) struct Beats {
     epoch: Instant,
     newest: AtomicI64,
-    /// Nanoseconds after `epoch`, by sequence; 0 is the opening of the stream.
+    /// Nanoseconds after `epoch`, by sequence number; 0 is the opening of the stream.
     sent: [AtomicU64; KEPT],
 }
 
 impl Beats {
-    /// Of a stream that is opened now.
+    /// Creates the heartbeats of a stream that is opened now.
     pub(crate) fn of_new_stream(epoch: Instant) -> Arc<Self> {
         let beats = Self {
             epoch,
@@ -39,8 +39,8 @@ impl Beats {
         Arc::new(beats)
     }
 
-    /// A heartbeat `every` so often, the first at `first`. One that could not be sent in time is
-    /// left out.
+    /// Returns a heartbeat at each interval `every`, the first at `first`. Late heartbeats are
+    /// skipped.
     pub(crate) fn every(
         self: Arc<Self>,
         every: Duration,
@@ -55,7 +55,7 @@ impl Beats {
     }
 
     fn next(&self) -> Heartbeat {
-        // Only one stream of heartbeats writes here.
+        // There is no concurrent writer, because only one stream of heartbeats writes here.
         let sequence = self.newest.load(Ordering::Relaxed) + 1;
         let sent = nanos(self.epoch);
         self.slot(sequence).store(sent, Ordering::Relaxed);
@@ -63,7 +63,8 @@ impl Beats {
         Heartbeat { sequence }
     }
 
-    /// When that heartbeat was sent, in time since the epoch; `None` if that is long ago.
+    /// Returns the send time of a heartbeat since the epoch, or `None` if the time is no longer
+    /// stored.
     pub(crate) fn sent(&self, sequence: i64) -> Option<Duration> {
         let is_kept = self.newest.load(Ordering::Acquire) - sequence < KEPT as i64;
         is_kept.then(|| Duration::from_nanos(self.slot(sequence).load(Ordering::Relaxed)))

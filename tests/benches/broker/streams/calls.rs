@@ -1,4 +1,4 @@
-//! Callers that share streams: each call is one message, told from others by its number.
+//! Callers that share streams: each call is one message with a call id.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -26,26 +26,27 @@ use crate::{
     pairs::{self, Pair, Sample},
 };
 
-/// One caller. It has one call under way at a time.
+/// A caller, which has at most one pending call.
 pub(crate) struct Caller {
     outgoing: mpsc::Sender<HoldRequest>,
     answers: Answers,
     lock: String,
-    /// The lease that it holds.
+    /// Id of the held lease.
     lease_id: String,
-    /// Counts up by the number of callers of the stream, so that it tells whose a call is.
+    /// Id of the last call. It grows by the number of callers of the stream, so that it identifies
+    /// the caller.
     call_id: i64,
     callers: i64,
 }
 
-/// Where a caller hears of its calls.
+/// Source of the responses for a caller.
 enum Answers {
-    /// Nobody else is on its stream.
+    /// The stream of a single caller.
     Own(Box<Streaming<HoldResponse>>),
-    /// One task reads the stream for all.
+    /// Responses from a task that reads the stream for all callers.
     Routed {
         answers: mpsc::Receiver<Response>,
-        /// Ends with the last caller.
+        /// The task, which ends with the last caller.
         _reader: Arc<JoinSet<()>>,
     },
 }
@@ -114,13 +115,13 @@ impl Caller {
     }
 }
 
-/// One round of `callers` on at most [`CHANNELS`] streams, each on a connection of its own.
+/// Runs one round of `callers` on at most [`CHANNELS`] streams, each on its own connection.
 pub(crate) async fn pairs(addr: SocketAddr, callers: usize) -> Sample {
     let names: Vec<_> = (0..callers).map(lock_name).collect();
     pairs::run(on_streams(addr, &names, CHANNELS).await).await
 }
 
-/// A caller for each lock, on so many streams, each on a connection of its own.
+/// Returns a caller for each lock, on at most `streams` streams, each on its own connection.
 pub(crate) async fn on_streams(addr: SocketAddr, names: &[String], streams: usize) -> Vec<Caller> {
     let mut all = Vec::new();
     let streams = streams.min(names.len());
@@ -170,20 +171,20 @@ fn routed(responses: Streaming<HoldResponse>, callers: usize) -> Vec<Answers> {
     answers.into_iter().map(routed).collect()
 }
 
-/// Gives each answer to its caller.
+/// Sends each response to its caller.
 async fn route(mut responses: Streaming<HoldResponse>, routes: Vec<mpsc::Sender<Response>>) {
     while let Some(message) = next_answer(&mut responses).await {
         let call_id = call_of(&message).and_then(|call_id| usize::try_from(call_id).ok());
         let call_id = call_id.expect("calls count up from 0");
-        // A caller whose round is over waits for nothing.
+        // A caller whose round has ended receives nothing.
         let _ = routes[call_id % routes.len()].send(message).await;
     }
 }
 
-/// The next message that ends a call.
+/// Returns the next message that completes a call.
 async fn next_answer(responses: &mut Streaming<HoldResponse>) -> Option<Response> {
     loop {
-        // The echo has nothing to say to a heartbeat.
+        // The echo server sends an empty response to a heartbeat.
         let message = responses.message().await.ok()??.message;
         if let Some(message) = message.filter(|told| call_of(told).is_some()) {
             return Some(message);
@@ -191,7 +192,7 @@ async fn next_answer(responses: &mut Streaming<HoldResponse>) -> Option<Response
     }
 }
 
-/// The call that the message ends.
+/// Returns the id of the call that the message completes.
 pub(crate) fn call_of(message: &Response) -> Option<i64> {
     match message {
         Response::Granted(granted) => Some(granted.call_id),

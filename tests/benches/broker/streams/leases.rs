@@ -1,4 +1,4 @@
-//! Standing leases on streams: what they occupy, and what keeping them costs.
+//! Idle leases on streams: their memory, and the cost of their renewal.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use leasehold_proto::v1::{
     HeartbeatAck, HoldAcquire, HoldResponse, hold_request::Message as Request,
     hold_response::Message as Response,
 };
-use leasehold_tests::{client::Client, deployment::Deployment};
+use leasehold_tests::{broker::deployment::Deployment, client::unary::Client};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -34,36 +34,37 @@ use crate::{
 
 const TTL: Duration = Duration::from_secs(15);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
-/// As many as the server allows.
+/// Maximum number of streams of a connection, as the server allows.
 const STREAMS_PER_CONNECTION: usize = 1_000;
-/// Acquires under way while the leases are taken; a stream sends all of its own at once.
+/// Number of pending acquires. A stream sends all its acquires at once.
 const UNDER_WAY: usize = 128;
-/// What was not taken by then is not asked for: the broker has enough to do.
+/// Time after which no more leases are acquired, because the broker is overloaded.
 const TAKING_LIMIT: Duration = Duration::from_secs(90);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Until every stream has sent a heartbeat after the last lease was taken.
+/// Time until every stream has sent a heartbeat after the last acquire.
 const SETTLE: Duration = Duration::from_secs(6);
 
-/// How many streams, with how many leases each.
+/// Number of streams, and of leases on each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) streams: usize,
     pub(crate) leases_each: usize,
 }
 
-/// What was measured.
+/// Results of one shape.
 pub(crate) struct Standing {
     pub(crate) shape: Shape,
-    /// How long it took to take all leases.
+    /// Time in which all leases were acquired.
     pub(crate) taken_in: Duration,
-    /// Without a stream; at the beginning and at the end of the window.
+    /// Usage without streams, at the start of the window and at its end.
     pub(crate) usage: [Usage; 3],
     pub(crate) window: Duration,
-    /// Leases acknowledged in the window, and from the sending of the heartbeat to the receipt.
+    /// Rate of confirmed leases in the window, and latency from sending the heartbeat to the
+    /// confirmation.
     pub(crate) renewals: Sample,
-    /// Why leases were not taken.
+    /// Reasons for which leases were not acquired.
     pub(crate) refused: Vec<String>,
-    /// Leases that ended, whose stream broke, or that were out of their validity for a while.
+    /// Number of leases that ended, whose stream broke, or whose validity ended at any time.
     pub(crate) lost: usize,
 }
 
@@ -77,36 +78,36 @@ impl Shape {
     }
 }
 
-/// What all streams of a run share.
+/// State that all streams of a run share.
 struct Run {
     epoch: Instant,
     shape: Shape,
-    /// When the validity of each lease ends, in nanoseconds after the epoch.
+    /// End of the validity of each lease, in nanoseconds after the epoch.
     valid_until: Box<[AtomicU64]>,
-    /// One reason for each lease that was not taken.
+    /// Reason for each lease that was not acquired.
     refused: Mutex<Vec<String>>,
     lost: Box<[AtomicBool]>,
-    /// One for each lease that was acknowledged; nothing before the window.
+    /// Latency of each confirmation of a lease. `None` before the window.
     latencies: Mutex<Option<Vec<Duration>>>,
 }
 
-/// The receiving end of one stream.
+/// Receiver of one stream.
 struct Holder {
     run: Arc<Run>,
-    /// Calls.
+    /// Number of calls without a response.
     unanswered: usize,
     responses: Streaming<HoldResponse>,
     beats: Arc<Beats>,
-    /// The place of each lease in `valid_until`.
+    /// Index of each lease in `valid_until`.
     leases: HashMap<String, usize>,
 }
 
-/// Takes the leases, keeps them for the window, and tells what was used meanwhile.
+/// Acquires the leases, renews them during the window, and measures the resources used.
 pub(crate) async fn measure(shape: Shape, window: Duration) -> Standing {
     let deployment = Deployment::start(1).await;
     let mut redis = deployment.redis.connect().await;
     let run = Arc::new(Run::new(shape));
-    // What the broker allocates for its connections to the store is there after its first answer.
+    // The first response ensures that the broker has allocated its connections to the store.
     let probe = Client::new("probe", &deployment.addrs(), 0);
     let nobody = probe.get_lock("nobody-s").await;
     assert_eq!(nobody.expect("the store answers"), None);
@@ -134,7 +135,7 @@ pub(crate) async fn measure(shape: Shape, window: Duration) -> Standing {
     }
 }
 
-/// Opens the streams, not many at a time, and leaves those with leases in `holding`.
+/// Opens the streams, a limited number at a time, and runs those with leases in `holding`.
 async fn take_all(run: &Arc<Run>, addr: SocketAddr, holding: &mut JoinSet<()>) {
     let shape = run.shape;
     let connections: Vec<_> = (0..shape.connections()).map(|_| connection(addr)).collect();
@@ -150,7 +151,7 @@ async fn take_all(run: &Arc<Run>, addr: SocketAddr, holding: &mut JoinSet<()>) {
         {
             holding.spawn(hold(opened.expect("a stream opens or not")));
         }
-        // Neighbours in time go by different connections, as if each process had its own.
+        // Consecutive streams use different connections, as if each process had its own.
         let connection = connections[at % connections.len()].clone();
         opening.spawn(Holder::open(Arc::clone(run), at, connection));
     }
@@ -173,7 +174,8 @@ impl Run {
         }
     }
 
-    /// The first heartbeat of a stream, so that those of all streams are spread evenly.
+    /// Returns the time of a stream's first heartbeat. The heartbeats of all streams are spread
+    /// evenly.
     fn first_beat(&self, at: usize) -> Instant {
         let now = Instant::now();
         let phase = HEARTBEAT_EVERY.mul_f64(at as f64 / self.shape.streams as f64);
@@ -184,7 +186,7 @@ impl Run {
         first
     }
 
-    /// The validity of a lease counts anew. A lease without validity meanwhile is lost.
+    /// Extends the validity of a lease. A lease whose validity had ended before is lost.
     fn valid_from(&self, lease: usize, sent: Duration) {
         let until = u64::try_from((sent + TTL).as_nanos()).expect("a short run");
         let before = self.valid_until[lease].fetch_max(until, Ordering::Relaxed);
@@ -193,7 +195,7 @@ impl Run {
         }
     }
 
-    /// How many leases were lost at any time, or are without validity now.
+    /// Returns the number of leases that were lost at any time or are not valid now.
     fn lost(&self) -> usize {
         let now = self.epoch.elapsed();
         let is_over = |until: &AtomicU64| {
@@ -231,7 +233,7 @@ impl Run {
 }
 
 impl Holder {
-    /// Opens a stream and takes its leases, as far as they are granted.
+    /// Opens a stream and acquires its leases. Leases may be rejected.
     async fn open(run: Arc<Run>, at: usize, connection: Channel) -> Option<Self> {
         let leases_each = run.shape.leases_each;
         let leases = at * leases_each..(at + 1) * leases_each;
@@ -279,7 +281,7 @@ impl Holder {
                 }
                 let granted = granted.lease.expect("a lease");
                 self.leases.insert(granted.lease_id, lease);
-                // An answer after the limit has been given up.
+                // A response after the time limit was counted as missing.
                 self.unanswered = self.unanswered.saturating_sub(1);
             }
             Some(Response::Refused(refused)) => {
@@ -305,7 +307,7 @@ impl Holder {
     }
 
     fn acknowledged(&self, ack: &HeartbeatAck) {
-        // Validity that counts from so long ago has passed, and is found so later.
+        // The heartbeat is so old that its validity has ended, which is detected later.
         let Some(sent) = self.beats.sent(ack.sequence) else {
             return;
         };
@@ -318,7 +320,7 @@ impl Holder {
     }
 }
 
-/// Listens as long as the stream lives.
+/// Reads messages until the stream ends.
 async fn hold(holder: Option<Holder>) {
     let Some(mut holder) = holder else {
         return;

@@ -1,4 +1,4 @@
-//! One lock that goes from hand to hand, each waiter on a stream of its own.
+//! One lock that is handed off between waiters, each of which has its own stream.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ use crate::{
     hand_off::{self, Turns, Waiter, waiting_request},
 };
 
-/// One who waits, holds, gives back and waits again.
+/// A waiter that acquires and releases the lock repeatedly.
 struct OnStream {
     outgoing: mpsc::Sender<HoldRequest>,
     responses: Streaming<HoldResponse>,
@@ -59,7 +59,7 @@ impl Waiter for OnStream {
 }
 
 impl OnStream {
-    /// Opens a stream with heartbeats that begin at `first`.
+    /// Opens a stream whose heartbeats start at `first`.
     async fn open(connection: Channel, first: Instant) -> Self {
         let (outgoing, unsent) = mpsc::channel(1);
         let heartbeats = Beats::of_new_stream(Instant::now()).every(HEARTBEAT_EVERY, first);
@@ -86,7 +86,7 @@ impl OnStream {
     }
 }
 
-/// One round of `waiters` at `addr`.
+/// Runs one round of `waiters` at `addr`.
 pub(crate) async fn run(addr: SocketAddr, waiters: usize, lock: String) -> Turns {
     let connections: Vec<_> = (0..CHANNELS).map(|_| connection(addr)).collect();
     let mut streams = Vec::new();

@@ -1,4 +1,4 @@
-//! The tables of the lease streams: medians, ratios, what a lease occupies and what keeping it costs.
+//! Tables of the lease streams: medians, ratios, memory of a lease, and cost of its renewal.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use crate::{
     report::{machine, median, ms, verdict},
 };
 
-/// How many times as many pairs as unary calls make.
+/// Minimum ratio of the rate of pairs to that of unary calls.
 const PAIRS_AIM: f64 = 1.3;
-/// Memory of broker and Redis for a lease on a stream of its own.
+/// Maximum memory of broker and Redis for a lease with its own stream.
 const LEASE_AIM_BYTES: f64 = 6.0 * 1_024.0;
 
 impl fmt::Display for Streams {
@@ -72,7 +72,7 @@ impl fmt::Display for Leases {
 }
 
 impl Leases {
-    /// What they occupy.
+    /// Writes the table of memory.
     fn show_occupied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -115,7 +115,7 @@ impl Leases {
         Ok(())
     }
 
-    /// What keeping them costs.
+    /// Writes the table of CPU time and renewals.
     fn show_kept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -1,4 +1,4 @@
-//! How the load generator opens a lease stream when it has a hundred thousand of them.
+//! Lease streams with small buffers, of which a load generator can open a hundred thousand.
 
 use std::net::SocketAddr;
 
@@ -37,13 +37,14 @@ impl Codec for Lean {
     }
 }
 
-/// A connection without pings of its own: the broker's tell whether it lives.
+/// Creates a connection without keepalive pings, because those of the broker detect a dead
+/// connection.
 pub(crate) fn connection(addr: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("a socket address");
     endpoint.tcp_nodelay(true).connect_lazy()
 }
 
-/// A stream that sends what `outgoing` yields.
+/// Opens a stream that sends the messages of `outgoing`.
 pub(crate) async fn open_lean(
     connection: Channel,
     outgoing: impl Stream<Item = HoldRequest> + Send + 'static,
@@ -57,7 +58,7 @@ pub(crate) async fn open_lean(
     Ok(response.into_inner())
 }
 
-/// The first attempt of a call.
+/// Creates the first attempt of an acquire.
 pub(crate) fn acquire(call_id: i64, request: AcquireRequest) -> Message {
     Message::Acquire(HoldAcquire {
         call_id,
@@ -67,7 +68,7 @@ pub(crate) fn acquire(call_id: i64, request: AcquireRequest) -> Message {
     })
 }
 
-/// `message` as it is sent.
+/// Wraps `message` for the stream.
 pub(crate) fn request(message: Message) -> HoldRequest {
     let message = Some(message);
     HoldRequest { message }

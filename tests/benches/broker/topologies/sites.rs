@@ -1,36 +1,35 @@
-//! The topologies: their servers and a broker on each, of which one runs at a time.
+//! Servers of the topologies and a broker on each, of which one topology runs at a time.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    certificates::Authority,
-    client::channel,
-    cluster::{ClusterDeployment, ClusterOptions},
-    process::TestProcess,
-    redis_server::RedisServer,
-    redlock::RedlockDeployment,
-    sentinel::{Sentinel, SentinelDeployment, SentinelOptions},
-    temp_dir::TempDir,
+    broker::process::{BrokerOptions, BrokerProcess},
+    client::unary::channel,
+    cluster::deployment::{ClusterDeployment, ClusterOptions},
+    net::certificates::Authority,
+    process::{child::TestProcess, temp_dir::TempDir},
+    redis::server::RedisServer,
+    redlock::deployment::RedlockDeployment,
+    sentinel::deployment::{Sentinel, SentinelDeployment, SentinelOptions},
     until::until,
 };
 
 use super::{CALLERS_MAX, Topology};
 use crate::grpc::{acquire_request, lock_name, named, release};
 
-/// As the harness starts the servers of all other topologies.
+/// Persistence setting with which the harness starts the servers of all other topologies.
 const APPENDING: [&str; 2] = ["--appendonly", "yes"];
 const REDLOCK_SERVERS: usize = 5;
-/// That the machine is busy is no reason to fail over.
+/// Node timeout of the cluster, long enough that a busy machine causes no failover.
 const NODE_TIMEOUT: Duration = Duration::from_secs(60);
 const DEPLOYMENT_KEY_DIGITS: usize = 64;
 
-/// Killed when dropped, brokers first.
+/// Brokers and servers of all topologies, killed when dropped, brokers first.
 pub(super) struct Sites {
     brokers: Vec<(Topology, BrokerProcess)>,
     servers: Servers,
-    /// What the brokers' settings name.
+    /// Files that the brokers' settings refer to.
     _files: TempDir,
 }
 
@@ -49,7 +48,7 @@ impl Sites {
         let servers = Servers {
             node: RedisServer::start_with(&APPENDING).await,
             tls: RedisServer::start_tls(&certificate, None, &APPENDING).await,
-            sentinel: SentinelDeployment::start(SentinelOptions::undisturbed()).await,
+            sentinel: SentinelDeployment::start(SentinelOptions::without_failovers()).await,
             cluster: ClusterDeployment::start(ClusterOptions {
                 node_timeout: NODE_TIMEOUT,
                 ..ClusterOptions::default()
@@ -63,7 +62,7 @@ impl Sites {
             servers,
             _files: files,
         };
-        // A broker listens before it has opened its store, and two have the same.
+        // A broker listens before its store is open, and two brokers have the same store.
         for (_, broker) in &sites.brokers {
             serves(broker.addr()).await;
         }
@@ -73,19 +72,21 @@ impl Sites {
         sites
     }
 
-    /// In the order of the table.
+    /// Returns the topologies in the order of the table.
     pub(super) fn topologies(&self) -> impl Iterator<Item = Topology> {
         self.brokers.iter().map(|(topology, _)| *topology)
     }
 
-    /// Has a topology go on; returns where its broker listens, once that serves.
+    /// Resumes a topology. Returns the address of its broker once the broker serves.
     pub(super) async fn go_on(&self, topology: Topology) -> SocketAddr {
         for process in self.servers.of(topology) {
             process.resume();
         }
         match topology {
-            Topology::Sentinel | Topology::SentinelWaits => self.servers.sentinel.ready().await,
-            Topology::Cluster => self.servers.cluster.ready().await,
+            Topology::Sentinel | Topology::SentinelWaits => {
+                self.servers.sentinel.wait_until_ready().await
+            }
+            Topology::Cluster => self.servers.cluster.wait_until_ready().await,
             Topology::Node | Topology::Tls | Topology::RedLock => {}
         }
         let broker = self.broker(topology);
@@ -94,7 +95,7 @@ impl Sites {
         broker.addr()
     }
 
-    /// Stops a topology, its broker first.
+    /// Pauses a topology, its broker first.
     pub(super) async fn stop(&self, topology: Topology) {
         self.broker(topology).process().pause().await;
         for process in self.servers.of(topology) {
@@ -111,7 +112,7 @@ impl Sites {
 }
 
 impl Servers {
-    /// A broker on each, on a store that was prepared as an installation does it.
+    /// Starts a broker on each topology, on a store that was initialized as in an installation.
     async fn brokers(&self, files: &Path, authority: &Authority) -> Vec<(Topology, BrokerProcess)> {
         let ca = written(files, "ca.pem", authority.pem());
         let key = written(files, "key", "5a".repeat(DEPLOYMENT_KEY_DIGITS / 2));
@@ -133,9 +134,9 @@ impl Servers {
             };
             let options = BrokerOptions {
                 env: settings.iter().map(setting).collect(),
-                ..BrokerOptions::on(url)
+                ..BrokerOptions::for_store(url)
             };
-            // Both brokers behind Sentinel have one store.
+            // Both brokers behind Sentinel have the same store.
             if topology != Topology::SentinelWaits {
                 options.init_store().await;
             }
@@ -166,7 +167,8 @@ impl Servers {
     }
 }
 
-/// Returns once every lock of the callers was granted: the broker has all of its servers again.
+/// Waits until every lock of the callers was granted, so that the broker is connected to all its
+/// servers.
 async fn serves(broker: SocketAddr) {
     let mut locks = LockServiceClient::new(channel(broker));
     for at in 0..CALLERS_MAX {
@@ -179,7 +181,7 @@ async fn serves(broker: SocketAddr) {
     }
 }
 
-/// A file of that name; returns where it is.
+/// Writes a file and returns its path.
 fn written(folder: &Path, name: &str, text: String) -> String {
     let path = folder.join(name);
     std::fs::write(&path, text).expect("write a file");

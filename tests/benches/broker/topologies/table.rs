@@ -1,4 +1,4 @@
-//! The table of the topologies: medians, and ratios to one node.
+//! Table of the topologies: medians, and ratios to one node.
 
 use std::fmt;
 

@@ -1,28 +1,30 @@
-//! What the calls of a sequence ask for, and on which streams.
+//! Random parameters of the calls of a sequence: leases, streams, modes and terms.
 
 use leasehold_server::lock::{
-    Acquire, ArgumentsHash, Attachment, AttemptId, Force, LeaseId, Mode, Owner, RequestHash,
-    Revoke, StreamId, Terms, TraceParent, Ttl, Under, Via,
+    AcquireCommand, ArgumentsHash, Attachment, AttemptId, ExpectedAttachment, LeaseBinding,
+    LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand, RevokeMode, StreamId,
+    TraceParent, Ttl,
 };
 use rand::{Rng as _, seq::SliceRandom as _};
 
-use super::{ARGUMENTS, Generator, Kind, LIMIT, TTLS_MS, id};
+use super::{ARGUMENTS, Generator, LIMIT, ModeMix, TTLS_MS, random_id};
 
 impl Generator {
-    /// A call under a lease: it enters the lock, or adds to the lease as if it were another's.
-    pub(super) fn under(&mut self, call: Acquire) -> Acquire {
+    /// Puts a call under an existing lease, which may belong to another call. The call enters the
+    /// lock or adds it to the lease.
+    pub(super) fn put_under_lease(&mut self, call: AcquireCommand) -> AcquireCommand {
         let lease = self.lease();
-        let request = RequestHash::parse(&id(&mut self.rng, 26)).expect("an id");
-        Acquire {
+        let request = RequestHash::parse(&random_id(&mut self.rng, 26)).expect("an id");
+        AcquireCommand {
             request,
             owner: Owner {
                 id: request.to_string(),
                 ..call.owner
             },
             lease_id: lease.lease_id,
-            under: match self.rng.gen_bool(0.7) {
-                true => Under::Grant(lease.fencing_token),
-                false => Under::Lease,
+            binding: match self.rng.gen_bool(0.7) {
+                true => LeaseBinding::Reentry(lease.fencing_token),
+                false => LeaseBinding::Existing,
             },
             mode: match call.mode {
                 Mode::Exclusive | Mode::Shared if self.rng.gen_bool(0.7) => Mode::Shared,
@@ -32,17 +34,22 @@ impl Generator {
         }
     }
 
-    /// A revocation of a lease that may be there.
-    pub(super) fn revoke(&mut self) -> Revoke {
+    /// Returns a revocation of a lease that may exist.
+    pub(super) fn revoke(&mut self) -> RevokeCommand {
         let lease = self.lease();
         let rng = &mut self.rng;
-        Revoke {
+        RevokeCommand {
             lock: lease.lock,
             lease_id: lease.lease_id,
             reason: ["why", "a|b\n!"][rng.gen_range(0..2)].to_owned(),
             grace_ms: [0, 0, 700, 4_000, 90_000][rng.gen_range(0..5)],
             lock_delay_ms: [None, None, Some(0), Some(2_500)][rng.gen_range(0..4)],
-            force: [Force::Revoke, Force::Revoke, Force::Unsafe, Force::None][rng.gen_range(0..4)],
+            mode: [
+                RevokeMode::Graceful,
+                RevokeMode::Graceful,
+                RevokeMode::Immediate,
+                RevokeMode::DryRun,
+            ][rng.gen_range(0..4)],
         }
     }
 
@@ -53,15 +60,15 @@ impl Generator {
         }
     }
 
-    pub(super) fn via(&mut self) -> Via {
+    pub(super) fn via(&mut self) -> ExpectedAttachment {
         match self.rng.gen_range(0..10) {
-            0 => Via::Unary,
-            1..7 if self.streams => Via::Stream(self.stream()),
-            _ => Via::Anywhere,
+            0 => ExpectedAttachment::None,
+            1..7 if self.streams => ExpectedAttachment::Stream(self.stream()),
+            _ => ExpectedAttachment::Any,
         }
     }
 
-    /// Of the broker of the step.
+    /// Returns a stream of the broker of the step.
     fn stream(&mut self) -> StreamId {
         StreamId {
             broker: self.brokers[self.broker],
@@ -81,23 +88,26 @@ impl Generator {
             limit,
         };
         match self.kind {
-            Kind::Exclusive => Mode::Exclusive,
-            Kind::SharedToo => shared[self.rng.gen_range(0..3)],
-            Kind::Semaphore => semaphore,
-            Kind::Mixed => [shared[self.rng.gen_range(0..3)], semaphore][self.rng.gen_range(0..2)],
+            ModeMix::Exclusive => Mode::Exclusive,
+            ModeMix::SharedAndExclusive => shared[self.rng.gen_range(0..3)],
+            ModeMix::Semaphore => semaphore,
+            ModeMix::Mixed => {
+                [shared[self.rng.gen_range(0..3)], semaphore][self.rng.gen_range(0..2)]
+            }
         }
     }
 
-    fn terms(&mut self) -> Terms {
-        Terms {
+    fn terms(&mut self) -> LeaseOptions {
+        LeaseOptions {
             max_hold_ms: [0, 0, 0, 0, 700, 4_000, 30_000][self.rng.gen_range(0..7)],
             lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
             disconnect_grace_ms: [None, None, Some(0), Some(900)][self.rng.gen_range(0..4)],
         }
     }
 
-    /// A call of its own lease, or one that adds the lock to the lease of another call.
-    pub(super) fn new_call(&mut self) -> Acquire {
+    /// Returns a call with a lease of its own, or one that adds the lock to the lease of another
+    /// call.
+    pub(super) fn new_call(&mut self) -> AcquireCommand {
         let mode = self.mode();
         let terms = self.terms();
         let adds_to = match self.reentrant && self.rng.gen_bool(0.4) {
@@ -105,19 +115,19 @@ impl Generator {
             false => None,
         };
         let rng = &mut self.rng;
-        let request = RequestHash::parse(&id(rng, 26)).expect("an id");
+        let request = RequestHash::parse(&random_id(rng, 26)).expect("an id");
         let reason = ["", "a|b", "\"ä,\n%\\"][rng.gen_range(0..3)];
-        Acquire {
+        AcquireCommand {
             lock: self.lock.clone(),
             mode,
-            lease_id: adds_to.unwrap_or(LeaseId::parse(&id(rng, 26)).expect("an id")),
-            under: adds_to.map_or(Under::NewLease, |_| Under::Lease),
+            lease_id: adds_to.unwrap_or(LeaseId::parse(&random_id(rng, 26)).expect("an id")),
+            binding: adds_to.map_or(LeaseBinding::New, |_| LeaseBinding::Existing),
             stream: None,
             request,
             arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),
-            attempt: AttemptId::parse(&id(rng, 13)).expect("an id"),
+            attempt: AttemptId::parse(&random_id(rng, 13)).expect("an id"),
             ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(if self.reentrant { 1..3 } else { 0..3 })]),
-            terms,
+            options: terms,
             wait_ms: 0,
             owner: Owner {
                 id: request.to_string(),

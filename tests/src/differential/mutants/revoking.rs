@@ -1,8 +1,7 @@
-//! Mistakes in the taking away of leases.
+//! Mutations of the revocation of leases.
 
 use super::{Mutant, mutant};
 
-/// The mistakes.
 pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     mutant(
         "a revoked lease is renewed on",
@@ -25,29 +24,29 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
         "if false then",
     ),
     mutant(
-        "an end is not told",
+        "an end is not notified",
         "hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = '!', text, h.owner",
         "",
     ),
     mutant(
-        "a revoked end is told as an expiry",
+        "a revoked end is reported as an expiry",
         "and 'REVOKED' or is_cut",
         "and 'EXPIRED' or is_cut",
     ),
     mutant(
-        "the end by max_hold is told as an expiry",
+        "the end by max_hold is reported as an expiry",
         "is_cut and 'MAXHOLD' or",
         "false and 'MAXHOLD' or",
     ),
     mutant(
-        "an end in recovery is not told",
+        "an end in recovery is not notified",
         "'RECOVERING', now, closed, hand_offs }",
         "'RECOVERING', now, closed }",
     ),
     mutant("looking revokes", "if force ~= '?' then", "if true then"),
     mutant(
         "a hand-off that is not claimed is taken away",
-        "if not h or h.place then\n    local tag",
+        "if not h or h.position then\n    local tag",
         "if not h then\n    local tag",
     ),
     mutant(
@@ -57,12 +56,12 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     ),
     mutant(
         "a lock_delay is forgotten by the next revocation",
-        "or has_flag(h, CLOSES)) and CLOSES",
-        ") and CLOSES",
+        "or has_flag(h, DELAYS_ON_RELEASE)) and DELAYS_ON_RELEASE",
+        ") and DELAYS_ON_RELEASE",
     ),
     mutant(
-        "what was given back closes nothing",
-        "if has_flag(h, CLOSES) then",
+        "what was released closes nothing",
+        "if has_flag(h, DELAYS_ON_RELEASE) then",
         "if false then",
     ),
     mutant(
@@ -72,7 +71,7 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     ),
     mutant(
         "the line does not move after a revocation",
-        "    advance()\n    if tells ==",
-        "    if tells ==",
+        "    advance()\n    if notify ==",
+        "    if notify ==",
     ),
 ];

@@ -1,4 +1,5 @@
-//! Who does no harm is never cut, however much it asks for on one connection.
+//! Well-behaved clients, which are never cut off, however many requests they send on one
+//! connection.
 
 use std::time::Duration;
 
@@ -8,25 +9,27 @@ use leasehold_proto::v1::{
     lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, channel},
+    broker::process::{BrokerOptions, BrokerProcess},
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, channel},
+    },
     clock::boottime,
-    proxy::{GOAWAY, Proxy},
-    redis_server::RedisServer,
-    scale::{count, figures},
-    stream_client::StreamClient,
+    net::http2_proxy::{GOAWAY, Http2Proxy},
+    redis::server::RedisServer,
+    scale::{print_figures, scaled_count},
 };
 use tonic::{Status, transport::Channel};
 use uuid::Uuid;
 
-/// Lease cycles on one connection.
+/// Number of lease cycles on one connection.
 const CYCLES: usize = 100_000;
 const CYCLES_LEAST: usize = 1_000;
-/// Callers that share it.
+/// Number of callers that share the connection.
 const CALLERS: usize = 20;
-/// One cycle in so many is done on a lease stream of its own.
+/// Every n-th cycle uses a separate lease stream.
 const STREAM_EVERY: usize = 5;
-/// One stream in so many breaks off in the middle.
+/// Every n-th stream is broken off before its release.
 const BROKEN_EVERY: usize = 10;
 const TTL: Duration = Duration::from_secs(10);
 
@@ -34,26 +37,26 @@ const TTL: Duration = Duration::from_secs(10);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_lease_cycles_need_one_connection() {
     let redis = RedisServer::start().await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     options.init_store().await;
     let broker = BrokerProcess::start(&options).await;
-    let way = Proxy::start(broker.addr()).await;
+    let way = Http2Proxy::start(broker.addr()).await;
     let connection = channel(way.addr());
-    let began = boottime();
-    let each = count(CYCLES, CYCLES_LEAST).div_ceil(CALLERS);
+    let started_at = boottime();
+    let each = scaled_count(CYCLES, CYCLES_LEAST).div_ceil(CALLERS);
     let callers = (0..CALLERS).map(|caller| cycles(connection.clone(), caller, each));
     let streams: usize = join_all(callers).await.into_iter().sum();
-    let took = boottime() - began;
-    figures(&format!(
+    let took = boottime() - started_at;
+    print_figures(&format!(
         "abuse: healthy: {} cycles on one connection, {streams} of them on streams of their own, in {:.1} s",
         each * CALLERS,
         took.as_secs_f64()
     ));
-    assert_eq!(way.opened(), 1, "connections");
-    assert_eq!(way.from_broker(GOAWAY), 0, "never asked to leave");
+    assert_eq!(way.opened_connections(), 1, "connections");
+    assert_eq!(way.frames_from_broker(GOAWAY), 0, "never asked to leave");
 }
 
-/// How many of the cycles were done on streams.
+/// Runs the cycles of one caller and returns the number of cycles on lease streams.
 async fn cycles(connection: Channel, caller: usize, cycles: usize) -> usize {
     let mut locks = LockServiceClient::new(connection.clone());
     let mut streams = 0;
@@ -94,16 +97,16 @@ async fn unary(locks: &mut LockServiceClient<Channel>, lock: &str) -> Result<(),
 
 async fn streamed(connection: &Channel, lock: &str, breaks: bool) {
     let mut stream = StreamClient::open_on(connection.clone()).await;
-    let call = AcquireCall::new(lock, TTL, Duration::ZERO).with_grace(0);
+    let call = AcquireCall::new(lock, TTL, Duration::ZERO).with_disconnect_grace(0);
     let call = stream.acquire(&call, 1).await;
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     if breaks {
         return;
     }
     let beat = stream.heartbeat().await;
-    assert_eq!(stream.acknowledged(beat).await, 1);
+    assert_eq!(stream.wait_for_ack(beat).await, 1);
     stream.release(&lease.lease_id).await;
-    assert!(matches!(stream.told().await, Response::Released(_)));
+    assert!(matches!(stream.next_event().await, Response::Released(_)));
     stream.close().await;
-    assert!(stream.ends().await, "in good order");
+    assert!(stream.ends_after_half_close().await, "in good order");
 }

@@ -1,5 +1,5 @@
-//! Many connections, each of which does little harm: all of them together cost little memory, and nobody else
-//! notices.
+//! Many connections with a small load each. Their total memory stays small, and control clients are
+//! not affected.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,18 +8,20 @@ use leasehold_proto::v1::{
     AttachLease, GetLockRequest, Grant, HoldRequest, Lease, hold_request::Message as Request,
 };
 use leasehold_tests::{
-    abuse_site::{Attempt, Site},
-    broker_tls::is_closed,
-    callers::Doors,
+    access::files_and_callers::AccessFiles,
+    broker::{
+        abuse_fixture::{AbuseFixture, AbuseRun},
+        tls::closes_within,
+    },
     clock::boottime,
-    raw_http2::{
-        Opening, RawHttp2, Seen,
+    net::raw_http2::{
+        RawHttp2, RawHttp2Options, ReceivedFrames,
         frames::{
-            DATA, END_STREAM, HEAD, INITIAL_WINDOW_SIZE, announced, call_with, frame, message,
-            window_update,
+            DATA, END_STREAM, FRAME_HEADER_BYTES, INITIAL_WINDOW_SIZE, call_headers_with_token,
+            frame, message, message_prefix, window_update,
         },
     },
-    scale::{count, duration, figures, scale},
+    scale::{print_figures, scale, scaled_count, scaled_duration},
 };
 use tokio::{
     io::AsyncWriteExt as _,
@@ -30,7 +32,7 @@ use tokio::{
 const LOOK: &str = "/leasehold.v1.InspectionService/GetLock";
 const HOLD: &str = "/leasehold.v1.LockService/Hold";
 const HEALTH: &str = "/grpc.health.v1.Health/Watch";
-/// What there is to call on each listener.
+/// Methods of each listener.
 const API: &[&str] = &[
     "/leasehold.v1.LockService/Acquire",
     "/leasehold.v1.LockService/AcquireAll",
@@ -51,7 +53,7 @@ const ADMIN: &[&str] = &[
     "/grpc.health.v1.Health/Check",
     HEALTH,
 ];
-/// A caller that may do everything, and one that may do nothing.
+/// Token of a caller that may do everything, and of a caller without rights.
 const WORKER: &str = "worker-secret";
 const USELESS: &str = "useless-secret";
 const RULES: &str = r#"
@@ -59,38 +61,40 @@ const RULES: &str = r#"
     callers = ["token:worker"]
     verbs = ["acquire", "observe", "list", "force_release", "admin"]
 "#;
-/// Addresses of abusers: each has a part of what all connections may keep.
+/// Number of client addresses of abusers. Each address has a part of the memory budget of all
+/// connections.
 const ADDRESSES: u8 = 8;
-/// Bytes that may be sent on a connection at once.
+/// Bytes of the initial window of a connection, and maximum size of a frame.
 const FIRST_WINDOW: usize = 65_535;
 const MAX_FRAME: usize = 16_384;
-/// The least that is not taken for a frame that asks for nothing.
+/// Size of the smallest frame that the broker does not count as a frame without work.
 const SMALL_FRAME: usize = 5;
-/// Bytes that may be sent on a stream at once.
+/// Bytes of the initial window of a stream.
 const STREAM_WINDOW: usize = 64 << 10;
-/// How long an abuse goes on at least, for the calls of bystanders.
+/// Time for which an abuse continues, so that enough calls of control clients are measured.
 const DURING: Duration = Duration::from_secs(3);
 const DURING_LEAST: Duration = Duration::from_millis(1_500);
-/// How soon an abuser is cut, or slowed down.
+/// Time within which the broker cuts off or slows down an abuser.
 const SLOWED: Duration = Duration::from_secs(15);
 
-/// Who abuses which listener.
+/// Target and credential of an abuser.
 #[derive(Clone, Copy)]
 struct Abuser {
     to: SocketAddr,
-    /// Calls to each of these, in turn.
+    /// Methods of its calls, in round-robin order.
     paths: &'static [&'static str],
-    /// A credential without a rule; `None`: none at all.
+    /// Credential of a caller without rights, or `None` for an invalid one.
     token: Option<&'static str>,
 }
 
-/// An address of this machine that is no bystander's. What a kind of abuse keeps is gone before the next one.
-fn opening(to: SocketAddr, number: usize) -> Opening {
+/// Returns the parameters of a connection from an address that no control client uses. A reset at
+/// the end frees the resources of one abuse before the next one.
+fn opening(to: SocketAddr, number: usize) -> RawHttp2Options {
     let host = u8::try_from(number % usize::from(ADDRESSES)).expect("a few");
-    Opening {
-        from: [127, 0, 0, 2 + host].into(),
+    RawHttp2Options {
+        local_ip: [127, 0, 0, 2 + host].into(),
         is_reset_at_end: true,
-        ..Opening::to(to)
+        ..RawHttp2Options::new(to)
     }
 }
 
@@ -98,10 +102,10 @@ impl Abuser {
     fn call(&self, stream: u32) -> Vec<u8> {
         let token = self.token.unwrap_or("wrong");
         let path = self.paths[stream as usize / 2 % self.paths.len()];
-        call_with(stream, path, token, 0)
+        call_headers_with_token(stream, path, token, 0)
     }
 
-    /// Opens calls whose messages do not come.
+    /// Opens calls without sending their messages.
     async fn heads(self, number: usize) -> Option<RawHttp2> {
         let raw = opening(self.to, number).open().await.ok()?;
         for calls in 0..10 {
@@ -114,16 +118,16 @@ impl Abuser {
         Some(raw)
     }
 
-    /// Opens calls with an empty message, which the broker may leave open.
+    /// Opens calls with an empty message, which the broker may keep open.
     async fn streams(self, number: usize) -> Option<RawHttp2> {
         let raw = opening(self.to, number).open().await.ok()?;
         for calls in 0..10 {
             let streams = (100 * calls..100 * (calls + 1)).map(|number| 2 * number + 1);
             let calls = streams.map(|stream| {
-                let empty = frame(DATA, END_STREAM, stream, &announced(0));
-                // The end of its messages would end a lease stream.
+                let empty = frame(DATA, END_STREAM, stream, &message_prefix(0));
+                // END_STREAM would close a lease stream.
                 let empty = match self.paths {
-                    [HOLD] => frame(DATA, 0, stream, &announced(0)),
+                    [HOLD] => frame(DATA, 0, stream, &message_prefix(0)),
                     _ => empty,
                 };
                 [self.call(stream), empty].concat()
@@ -136,13 +140,13 @@ impl Abuser {
         Some(raw)
     }
 
-    /// Sends messages without their last bytes, or without the end of the call.
+    /// Sends messages without their last bytes, or calls without END_STREAM.
     async fn pieces(self, number: usize) -> Option<RawHttp2> {
         const STREAMS: u32 = 63;
         const PIECE: usize = 65_000;
         let raw = opening(self.to, number).open().await.ok()?;
         let missing = if number.is_multiple_of(2) { 9 } else { 0 };
-        let piece = [announced(PIECE + missing).as_slice(), &vec![7; PIECE]].concat();
+        let piece = [message_prefix(PIECE + missing).as_slice(), &vec![7; PIECE]].concat();
         let mut data = 0;
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
@@ -151,9 +155,11 @@ impl Abuser {
             }
             for part in piece.chunks(MAX_FRAME) {
                 data += part.len();
-                let may = |seen: &Seen| seen.leave + FIRST_WINDOW >= data || seen.resets > 0;
-                let _ = raw.until(Duration::from_millis(200), may).await;
-                if !may(&raw.seen()) || !sent(&raw, &frame(DATA, 0, stream, part)).await {
+                let may = |seen: &ReceivedFrames| {
+                    seen.window_granted + FIRST_WINDOW >= data || seen.resets > 0
+                };
+                let _ = raw.wait_until(Duration::from_millis(200), may).await;
+                if !may(&raw.received()) || !sent(&raw, &frame(DATA, 0, stream, part)).await {
                     return Some(raw);
                 }
             }
@@ -161,10 +167,11 @@ impl Abuser {
         Some(raw)
     }
 
-    /// Has many messages of lease streams refused, as many as the broker takes at once, and reads no refusal.
+    /// Sends as many invalid messages on lease streams as the broker accepts at once, and reads no
+    /// response.
     async fn unread(self, number: usize, frame_length: usize) -> Option<RawHttp2> {
         const STREAMS: u32 = 15;
-        let shut = Opening {
+        let shut = RawHttp2Options {
             settings: vec![(INITIAL_WINDOW_SIZE, 0)],
             ..opening(self.to, number)
         };
@@ -172,13 +179,15 @@ impl Abuser {
         let bad = wrong_attach();
         let bad = bad.repeat(STREAM_WINDOW / bad.len());
         let all = bad.len() * STREAMS as usize;
-        let _ = raw.until(DURING, |seen| seen.leave >= all).await;
+        let _ = raw
+            .wait_until(DURING, |seen| seen.window_granted >= all)
+            .await;
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
-            let begun = sent(&raw, &self.call(stream)).await;
+            let sent_calls = sent(&raw, &self.call(stream)).await;
             let frames = bad.chunks(frame_length);
             let frames: Vec<_> = frames.map(|part| frame(DATA, 0, stream, part)).collect();
-            if !begun || !sent(&raw, &frames.concat()).await {
+            if !sent_calls || !sent(&raw, &frames.concat()).await {
                 return Some(raw);
             }
         }
@@ -186,12 +195,13 @@ impl Abuser {
     }
 }
 
-/// Whether the broker has taken that; one that does not read any more is slowed down already.
+/// Returns true if the broker has read the bytes. A broker that has stopped reading has already
+/// slowed down the abuser.
 async fn sent(raw: &RawHttp2, bytes: &[u8]) -> bool {
     timeout(DURING, raw.send(bytes)).await.unwrap_or(false)
 }
 
-/// A message with many faults.
+/// Returns a gRPC message with many invalid fields.
 fn wrong_attach() -> Vec<u8> {
     let lease = Lease {
         lease_token: "x".to_owned(),
@@ -212,40 +222,41 @@ fn wrong_attach() -> Vec<u8> {
     let request = HoldRequest {
         message: Some(Request::Attach(attach)),
     };
-    // A frame's head is not wanted here.
-    message(1, &request, 0).split_off(HEAD)
+    // The frame header is removed.
+    message(1, &request, 0).split_off(FRAME_HEADER_BYTES)
 }
 
-/// Opens all connections, holds them for as long as bystanders are measured, and counts those that were cut.
+/// Opens all connections, keeps them open while control clients are measured, and counts the
+/// connections that were cut.
 async fn hold(
-    site: &mut Site,
+    fixture: &mut AbuseFixture,
     name: &str,
     many: usize,
     abuse: impl AsyncFn(usize) -> Option<RawHttp2>,
 ) {
-    site.settles().await;
-    let began = boottime();
+    fixture.wait_until_memory_freed().await;
+    let started_at = boottime();
     let open = join_all((0..many).map(|number| abuse(number))).await;
     let open: Vec<_> = open.into_iter().flatten().collect();
-    sleep(duration(DURING, DURING_LEAST)).await;
-    let cut = open.iter().filter(|raw| raw.seen().closed.is_some());
-    figures(&format!(
+    sleep(scaled_duration(DURING, DURING_LEAST)).await;
+    let cut = open.iter().filter(|raw| raw.received().closed_at.is_some());
+    print_figures(&format!(
         "abuse: {name}: {} of {} cut",
         cut.count(),
         open.len()
     ));
-    let attempt = Attempt {
-        taken: many,
-        cut_after: boottime() - began,
+    let attempt = AbuseRun {
+        accepted: many,
+        closed_after: boottime() - started_at,
         go_away: None,
     };
-    site.suffered(name, &[attempt]).await;
+    fixture.check_abuse(name, &[attempt]).await;
 }
 
-/// Makes one call after the other on each of as many connections as an abuser's, as busy callers do. They look at a lock
-/// that a bystander holds.
+/// Makes sequential calls on as many connections as an abuser uses, like busy callers do. The calls
+/// read a lock that a control client holds.
 async fn honest(to: SocketAddr, many: usize) {
-    let began = boottime();
+    let started_at = boottime();
     let looked = GetLockRequest {
         name: "held/0/0".to_owned(),
         ..GetLockRequest::default()
@@ -253,28 +264,28 @@ async fn honest(to: SocketAddr, many: usize) {
     let callers = (0..many).map(async |number| {
         let raw = opening(to, number).open().await.expect("a place");
         let mut calls = 0;
-        while boottime() - began < duration(DURING, DURING_LEAST) {
+        while boottime() - started_at < scaled_duration(DURING, DURING_LEAST) {
             let stream = 2 * calls + 1;
-            let call = call_with(stream, LOOK, WORKER, 0);
+            let call = call_headers_with_token(stream, LOOK, WORKER, 0);
             let call = [call, message(stream, &looked, END_STREAM)].concat();
-            assert!(raw.send(&call).await, "{:?}", raw.seen());
+            assert!(raw.send(&call).await, "{:?}", raw.received());
             calls += 1;
-            // Each answer has a beginning and an end.
-            let answered = |seen: &Seen| seen.heads == 2 * calls as usize;
-            let seen = raw.until(DURING, answered).await;
-            assert!(seen.is_some(), "{:?}", raw.seen());
+            // Each response has HEADERS and trailers.
+            let answered = |seen: &ReceivedFrames| seen.headers == 2 * calls as usize;
+            let seen = raw.wait_until(DURING, answered).await;
+            assert!(seen.is_some(), "{:?}", raw.received());
         }
         calls
     });
     let calls: u32 = join_all(callers).await.into_iter().sum();
-    figures(&format!(
+    print_figures(&format!(
         "abuse: honest: {calls} calls of {many} connections"
     ));
 }
 
-/// Sends the head of a request in HTTP/1.1, whose body does not come.
+/// Sends the header of an HTTP/1.1 request without its body.
 async fn post(to: SocketAddr, number: usize) -> TcpStream {
-    let mut tcp = opening(to, number).tcp().await.expect("a backlog");
+    let mut tcp = opening(to, number).connect_tcp().await.expect("a backlog");
     let head = format!(
         "POST /log-filter HTTP/1.1\r\nhost: {to}\r\nauthorization: Bearer {USELESS}\r\n\
          content-length: 10\r\n\r\n"
@@ -286,17 +297,18 @@ async fn post(to: SocketAddr, number: usize) -> TcpStream {
 /// Runs alone: it measures memory of the broker, and calls of others beside many connections.
 #[tokio::test]
 async fn many_connections_with_little_each_cost_little_in_all() {
-    let doors = Doors::new(RULES, &[("worker", WORKER), ("useless", USELESS)]);
-    let mut options = doors.options(String::new());
+    let access_files = AccessFiles::new(RULES, &[("worker", WORKER), ("useless", USELESS)]);
+    let mut options = access_files.options(String::new());
     let rate = ("LEASEHOLD__QUOTAS__ACQUIRES_PER_SECOND", "100000");
     options.env.push((rate.0.to_owned(), rate.1.to_owned()));
-    let mut site = Site::start_guarded(options, WORKER).await;
-    let (api, admin) = (site.broker.addr(), site.broker.admin());
-    let many = count(64, 32);
-    site.works(honest(api, many)).await;
+    let mut fixture = AbuseFixture::start_with_token(options, WORKER).await;
+    let (api, admin) = (fixture.broker.addr(), fixture.broker.admin());
+    let many = scaled_count(64, 32);
+    fixture.measure_reference(honest(api, many)).await;
     for token in [None, Some(USELESS)] {
         for (to, paths) in [(api, API), (admin, ADMIN)] {
-            // Calls of strangers to both listeners go the same way, and so do those of callers.
+            // Unauthenticated calls take the same code path on both listeners, and so do
+            // authenticated calls.
             if scale() < 1.0 && token.is_some() != (to == api) {
                 continue;
             }
@@ -305,17 +317,17 @@ async fn many_connections_with_little_each_cost_little_in_all() {
             let which = if to == api { "API" } else { "admin" };
             let who = format!("{who}, {which}");
             let name = format!("{who}: calls without a message");
-            hold(&mut site, &name, many, async |number| {
+            hold(&mut fixture, &name, many, async |number| {
                 abuser.heads(number).await
             })
             .await;
             let name = format!("{who}: messages without an end");
-            hold(&mut site, &name, many, async |number| {
+            hold(&mut fixture, &name, many, async |number| {
                 abuser.pieces(number).await
             })
             .await;
             let name = format!("{who}: empty messages");
-            hold(&mut site, &name, many, async |number| {
+            hold(&mut fixture, &name, many, async |number| {
                 abuser.streams(number).await
             })
             .await;
@@ -324,7 +336,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
                 ..abuser
             };
             let name = format!("{who}: watches of health");
-            hold(&mut site, &name, many, async |number| {
+            hold(&mut fixture, &name, many, async |number| {
                 health.streams(number).await
             })
             .await;
@@ -336,21 +348,21 @@ async fn many_connections_with_little_each_cost_little_in_all() {
         token: Some(USELESS),
     };
     let name = "lease streams without leases";
-    hold(&mut site, name, many, async |number| {
+    hold(&mut fixture, name, many, async |number| {
         abuser.streams(number).await
     })
     .await;
-    hold(&mut site, "unread refusals", many, async |number| {
+    hold(&mut fixture, "unread refusals", many, async |number| {
         abuser.unread(number, MAX_FRAME).await
     })
     .await;
     let name = "unread refusals of messages in small frames";
-    hold(&mut site, name, many, async |number| {
+    hold(&mut fixture, name, many, async |number| {
         abuser.unread(number, SMALL_FRAME).await
     })
     .await;
     hold(
-        &mut site,
+        &mut fixture,
         "refusals that are read slowly",
         many,
         async |number| {
@@ -363,23 +375,24 @@ async fn many_connections_with_little_each_cost_little_in_all() {
         },
     )
     .await;
-    let idle = count(1_000, 200);
-    hold(&mut site, "idle connections", idle, async |number| {
+    let idle = scaled_count(1_000, 200);
+    hold(&mut fixture, "idle connections", idle, async |number| {
         opening(api, number).open().await.ok()
     })
     .await;
-    site.settles().await;
+    fixture.wait_until_memory_freed().await;
     let posts = join_all((0..idle).map(|number| post(admin, number))).await;
-    let cut = join_all(posts.into_iter().map(|tcp| is_closed(tcp, SLOWED))).await;
+    let cut = join_all(posts.into_iter().map(|tcp| closes_within(tcp, SLOWED))).await;
     assert_eq!(cut, vec![true; idle], "posts without a body");
-    sleep(duration(DURING, DURING_LEAST)).await;
-    site.suffered(
-        "posts without a body",
-        &[Attempt {
-            taken: idle,
-            ..Attempt::default()
-        }],
-    )
-    .await;
-    site.end().await;
+    sleep(scaled_duration(DURING, DURING_LEAST)).await;
+    fixture
+        .check_abuse(
+            "posts without a body",
+            &[AbuseRun {
+                accepted: idle,
+                ..AbuseRun::default()
+            }],
+        )
+        .await;
+    fixture.finish().await;
 }

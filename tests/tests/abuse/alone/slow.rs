@@ -1,34 +1,38 @@
-//! Clients that are slow to speak, or fall silent: they are cut, and keep nobody out.
+//! Clients that are slow or silent. They are cut off and do not block other clients.
 
 use std::{net::IpAddr, time::Duration};
 
 use futures::future::join_all;
 use leasehold_tests::{
-    abuse_site::{Attempt, Site},
-    broker_process::BrokerOptions,
-    broker_tls::{BrokerTls, handshake, is_closed},
-    certificates::client_config,
-    clock::boottime,
-    raw_http2::{
-        Opening,
-        frames::{PREFACE, settings},
+    broker::{
+        abuse_fixture::{AbuseFixture, AbuseRun},
+        process::BrokerOptions,
+        tls::{BrokerTls, closes_within, handshake},
     },
-    scale::{count, figures},
+    clock::boottime,
+    net::{
+        certificates::client_config,
+        raw_http2::{
+            RawHttp2Options,
+            frames::{PREFACE, settings},
+        },
+    },
+    scale::{print_figures, scaled_count},
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::interval};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 const IDLE: usize = 10_000;
 const IDLE_LEAST: usize = 1_000;
-/// What a client has to speak within, and to shake hands.
+/// Time within which a client must send the HTTP/2 preface, and complete a TLS handshake.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
-/// The keepalive of these brokers: interval, then time-out.
+/// Keepalive interval and timeout of these brokers.
 const KEEPALIVE: Duration = Duration::from_secs(2);
-/// A client that must be cut is, so soon after the broker's own time is over.
+/// Tolerance after the broker's time limit.
 const LATE: Duration = Duration::from_secs(4);
-/// What the broker has for connections of one address, as by default.
+/// Connection limit per address, as by default.
 const PLACES: usize = 1_000;
-/// The beginning of a TLS handshake, of which the rest does not come.
+/// First bytes of a TLS handshake that is never completed.
 const HALF_HELLO: [u8; 8] = [0x16, 3, 1, 2, 0, 1, 0, 1];
 
 fn options(mut options: BrokerOptions, per_address: usize) -> BrokerOptions {
@@ -46,28 +50,29 @@ fn options(mut options: BrokerOptions, per_address: usize) -> BrokerOptions {
     options
 }
 
-/// As many connections, from so many addresses by turns, none of which is a bystander's.
-async fn crowd(opening: &Opening, many: usize, addresses: u8) -> Vec<TcpStream> {
+/// Opens connections from several addresses in round-robin order. No control client uses these
+/// addresses.
+async fn crowd(connection_options: &RawHttp2Options, many: usize, addresses: u8) -> Vec<TcpStream> {
     let mut open = Vec::new();
     for number in 0..many {
         let host = u8::try_from(number % usize::from(addresses)).expect("a few");
-        open.push(connection(opening, host).await);
+        open.push(connection(connection_options, host).await);
     }
     open
 }
 
-/// One connection, from an address that is no bystander's.
-async fn connection(opening: &Opening, host: u8) -> TcpStream {
-    let opening = Opening {
-        from: IpAddr::from([127, 0, 0, 2 + host]),
-        ..opening.clone()
+/// Opens a connection from an address that no control client uses.
+async fn connection(connection_options: &RawHttp2Options, host: u8) -> TcpStream {
+    let connection_options = RawHttp2Options {
+        local_ip: IpAddr::from([127, 0, 0, 2 + host]),
+        ..connection_options.clone()
     };
-    opening.tcp().await.expect("a backlog")
+    connection_options.connect_tcp().await.expect("a backlog")
 }
 
-/// How many of them are closed in time.
+/// Returns the number of connections that are closed within `limit`.
 async fn closed(crowd: impl IntoIterator<Item = TcpStream>, limit: Duration) -> usize {
-    let each = crowd.into_iter().map(|tcp| is_closed(tcp, limit));
+    let each = crowd.into_iter().map(|tcp| closes_within(tcp, limit));
     join_all(each)
         .await
         .into_iter()
@@ -75,7 +80,7 @@ async fn closed(crowd: impl IntoIterator<Item = TcpStream>, limit: Duration) -> 
         .count()
 }
 
-/// Sends the beginning of HTTP/2 a byte a second.
+/// Sends the HTTP/2 preface at one byte per second.
 async fn drips(mut tcp: TcpStream) -> bool {
     let mut second = interval(Duration::from_secs(1));
     for byte in PREFACE.chunks(1) {
@@ -90,11 +95,11 @@ async fn drips(mut tcp: TcpStream) -> bool {
 /// Runs alone: it measures when thousands of silent connections are closed.
 #[tokio::test]
 async fn idle_connections_are_cut() {
-    let mut site = Site::start(options(BrokerOptions::default(), PLACES), None).await;
-    let many = count(IDLE, IDLE_LEAST);
-    let began = boottime();
+    let mut fixture = AbuseFixture::start(options(BrokerOptions::default(), PLACES), None).await;
+    let many = scaled_count(IDLE, IDLE_LEAST);
+    let started_at = boottime();
     let (mut mute, mut silent, mut slow) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, mut tcp) in crowd(&site.opening(), many, 1)
+    for (number, mut tcp) in crowd(&fixture.connection_options(), many, 1)
         .await
         .into_iter()
         .enumerate()
@@ -103,33 +108,33 @@ async fn idle_connections_are_cut() {
             0 => slow.push(tcp),
             1..5 => mute.push(tcp),
             _ => {
-                // Those for which there is no place are closed already.
+                // Connections above the limit are closed already.
                 let _ = tcp.write_all(&[PREFACE, &settings(&[])].concat()).await;
                 silent.push(tcp);
             }
         }
     }
-    let opened = boottime() - began;
+    let opened = boottime() - started_at;
     let (mutes, silents, slows) = (mute.len(), silent.len(), slow.len());
     let cut = tokio::join!(
         closed(mute, SPEAKS_WITHIN + LATE),
         closed(silent, KEEPALIVE * 2 + LATE),
         join_all(slow.into_iter().map(drips)),
     );
-    let cut_after = boottime() - began;
+    let closed_after = boottime() - started_at;
     assert_eq!((cut.0, cut.1), (mutes, silents), "mute, silent");
     assert_eq!(cut.2, vec![true; slows], "slow");
-    figures(&format!(
+    print_figures(&format!(
         "abuse: idle: {many} opened in {} ms",
         opened.as_millis()
     ));
-    let attempt = Attempt {
-        taken: many,
-        cut_after,
+    let attempt = AbuseRun {
+        accepted: many,
+        closed_after,
         go_away: None,
     };
-    site.suffered("idle connections", &[attempt]).await;
-    site.end().await;
+    fixture.check_abuse("idle connections", &[attempt]).await;
+    fixture.finish().await;
 }
 
 /// Runs alone: it measures when thousands of silent TLS connections are closed.
@@ -137,50 +142,61 @@ async fn idle_connections_are_cut() {
 async fn idle_connections_with_tls_are_cut() {
     let tls = BrokerTls::create(false);
     let options = options(tls.options(String::new()), PLACES);
-    let mut site = Site::start(options, Some(tls.trust(None))).await;
-    let (many, config) = (count(IDLE, IDLE_LEAST), client_config(&tls.authority, None));
-    let (began, opening) = (boottime(), site.opening());
+    let mut fixture = AbuseFixture::start(options, Some(tls.sdk_client_config(None))).await;
+    let (many, config) = (
+        scaled_count(IDLE, IDLE_LEAST),
+        client_config(&tls.authority, None),
+    );
+    let (started_at, connection_options) = (boottime(), fixture.connection_options());
     let mut idle = Vec::new();
     for _ in 0..many {
-        // Each shakes hands at once: all the handshakes together may take longer than the broker lets one take.
-        let tcp = connection(&opening, 0).await;
+        // Each handshake is completed immediately, because all handshakes together may exceed the
+        // time limit of a handshake.
+        let tcp = connection(&connection_options, 0).await;
         let name = ServerName::try_from("127.0.0.1").expect("an address");
         let connector = TlsConnector::from(config.clone());
         idle.extend(connector.connect(name, tcp).await);
     }
-    let opened = boottime() - began;
+    let opened = boottime() - started_at;
     let shaken = idle.len();
     assert!(shaken >= many.min(PLACES), "{shaken} handshakes");
     let cut = join_all(
         idle.into_iter()
-            .map(|tls| is_closed(tls, SPEAKS_WITHIN + LATE)),
+            .map(|tls| closes_within(tls, SPEAKS_WITHIN + LATE)),
     )
     .await;
     assert_eq!(cut, vec![true; shaken]);
-    figures(&format!(
+    print_figures(&format!(
         "abuse: idle: {shaken} of {many} handshakes in {} ms",
         opened.as_millis()
     ));
-    let attempt = Attempt {
-        taken: shaken,
-        cut_after: boottime() - began,
+    let attempt = AbuseRun {
+        accepted: shaken,
+        closed_after: boottime() - started_at,
         go_away: None,
     };
-    site.suffered("idle connections with TLS", &[attempt]).await;
-    site.end().await;
+    fixture
+        .check_abuse("idle connections with TLS", &[attempt])
+        .await;
+    fixture.finish().await;
 }
 
 /// Runs alone: it measures the slowest TLS handshake beside unfinished ones.
 #[tokio::test]
-async fn half_a_handshake_keeps_nobody_out() {
+async fn incomplete_handshakes_do_not_block_other_clients() {
     const MOST: usize = 100;
     let tls = BrokerTls::create(false);
     let options = options(tls.options(String::new()), MOST);
-    let mut site = Site::start(options, Some(tls.trust(None))).await;
-    let began = boottime();
-    let mut half = crowd(&site.opening(), count(IDLE, IDLE_LEAST * 3), 20).await;
+    let mut fixture = AbuseFixture::start(options, Some(tls.sdk_client_config(None))).await;
+    let started_at = boottime();
+    let mut half = crowd(
+        &fixture.connection_options(),
+        scaled_count(IDLE, IDLE_LEAST * 3),
+        20,
+    )
+    .await;
     for tcp in &mut half {
-        // Those for which there is no place are closed already.
+        // Connections above the limit are closed already.
         let _ = tcp.write_all(&HALF_HELLO).await;
     }
     let many = half.len();
@@ -191,14 +207,14 @@ async fn half_a_handshake_keeps_nobody_out() {
             let knocked = boottime();
             knocks += 1;
             let config = client_config(&tls.authority, None);
-            let shaken = handshake(site.broker.addr(), config).await;
+            let shaken = handshake(fixture.broker.addr(), config).await;
             shaken.expect("a place for who is healthy");
             slowest = slowest.max(boottime() - knocked);
         }
     };
     let (cut, ()) = tokio::join!(closed(half, SPEAKS_WITHIN + LATE), knocking);
     assert_eq!(cut, many, "half of a handshake");
-    figures(&format!(
+    print_figures(&format!(
         "abuse: half a handshake: {knocks} others' take {} ms at most",
         slowest.as_millis()
     ));
@@ -206,11 +222,11 @@ async fn half_a_handshake_keeps_nobody_out() {
         knocks > 10 && slowest < Duration::from_secs(1),
         "{knocks}, {slowest:?}"
     );
-    let attempt = Attempt {
-        taken: many,
-        cut_after: boottime() - began,
+    let attempt = AbuseRun {
+        accepted: many,
+        closed_after: boottime() - started_at,
         go_away: None,
     };
-    site.suffered("half a handshake", &[attempt]).await;
-    site.end().await;
+    fixture.check_abuse("half a handshake", &[attempt]).await;
+    fixture.finish().await;
 }

@@ -1,4 +1,5 @@
-//! Clients that ask and do not read: what waits for them stays small, and they are cut.
+//! Clients that send requests without reading responses. Their buffered responses stay small, and
+//! the clients are cut off.
 
 use std::time::Duration;
 
@@ -7,18 +8,20 @@ use leasehold_proto::v1::{
     HoldAcquire, HoldRequest, ListLocksRequest, WatchLocksRequest, hold_request::Message as Request,
 };
 use leasehold_tests::{
-    abuse_site::{Attempt, Site},
-    broker_process::BrokerOptions,
-    client::{AcquireCall, Client},
+    broker::{
+        abuse_fixture::{AbuseFixture, AbuseRun},
+        process::BrokerOptions,
+    },
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    raw_http2::{
-        Opening, RawHttp2,
+    net::raw_http2::{
+        RawHttp2, RawHttp2Options,
         frames::{
-            DATA, END_STREAM, INITIAL_WINDOW_SIZE, announced, call, frame, message, ping,
-            window_update,
+            DATA, END_STREAM, INITIAL_WINDOW_SIZE, call_headers, frame, message, message_prefix,
+            ping, window_update,
         },
     },
-    scale::figures,
+    scale::print_figures,
 };
 use prost::Message;
 use tokio::time::sleep;
@@ -27,39 +30,49 @@ const HOLD: &str = "/leasehold.v1.LockService/Hold";
 const LIST: &str = "/leasehold.v1.InspectionService/ListLocks";
 const WATCH: &str = "/leasehold.v1.InspectionService/WatchLocks";
 const TTL: Duration = Duration::from_secs(300);
-/// Locks with names so long that a page of them is as large as replies may be.
+/// Number of locks, and length of their names, so that a page of all locks has the maximum size of
+/// a reply.
 const LOCKS: usize = 900;
 const NAME: usize = 240;
-/// How soon the calls are answered.
+/// Upper bound of the time until the calls are processed.
 const ANSWERED: Duration = Duration::from_secs(60);
-/// How often one that reads nothing shows by a frame that it still is there.
+/// Interval of the PING frames with which a client that does not read stays alive.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// How soon a client that reads nothing is cut.
+/// Time within which a client that does not read is cut off.
 const CUT: Duration = Duration::from_secs(30);
 
-/// A connection with so many calls, each with one message, that nobody reads the answers of.
-async fn asks(opening: &Opening, path: &str, request: &impl Message, calls: u32) -> RawHttp2 {
-    let raw = opening.open().await.expect("a place");
+/// Opens a connection with `calls` calls that have one message each, and reads no response.
+async fn asks(
+    connection_options: &RawHttp2Options,
+    path: &str,
+    request: &impl Message,
+    calls: u32,
+) -> RawHttp2 {
+    let raw = connection_options.open().await.expect("a place");
     for number in 0..calls {
         let stream = 2 * number + 1;
-        let sent = [call(stream, path, 0), message(stream, request, END_STREAM)].concat();
-        assert!(raw.send(&sent).await, "cut early: {:?}", raw.seen());
+        let sent = [
+            call_headers(stream, path, 0),
+            message(stream, request, END_STREAM),
+        ]
+        .concat();
+        assert!(raw.send(&sent).await, "cut early: {:?}", raw.received());
     }
     raw
 }
 
-async fn is_cut(raw: &RawHttp2, taken: usize) -> Attempt {
-    let began = boottime();
-    let seen = raw.closed(CUT).await;
-    let seen = seen.unwrap_or_else(|| panic!("not cut: {:?}", raw.seen()));
-    Attempt {
-        taken,
-        cut_after: boottime() - began,
+async fn is_cut(raw: &RawHttp2, taken: usize) -> AbuseRun {
+    let started_at = boottime();
+    let seen = raw.wait_until_closed(CUT).await;
+    let seen = seen.unwrap_or_else(|| panic!("not cut: {:?}", raw.received()));
+    AbuseRun {
+        accepted: taken,
+        closed_after: boottime() - started_at,
         go_away: seen.go_away,
     }
 }
 
-async fn site() -> Site {
+async fn fixture() -> AbuseFixture {
     let mut options = BrokerOptions::default();
     for (key, value) in [
         ("LIMITS__TTL_MAX", "600s"),
@@ -70,8 +83,8 @@ async fn site() -> Site {
             .env
             .push((format!("LEASEHOLD__{key}"), value.to_owned()));
     }
-    let site = Site::start(options, None).await;
-    let client = Client::new("long", &[site.broker.addr()], 0);
+    let fixture = AbuseFixture::start(options, None).await;
+    let client = Client::new("long", &[fixture.broker.addr()], 0);
     let taken = (0..LOCKS).map(async |number| {
         let name = format!("{number:0NAME$}");
         let call = AcquireCall::new(&name, TTL, Duration::ZERO);
@@ -80,7 +93,7 @@ async fn site() -> Site {
     for held in join_all(taken).await {
         held.expect("it is free");
     }
-    site
+    fixture
 }
 
 fn lists() -> ListLocksRequest {
@@ -90,24 +103,24 @@ fn lists() -> ListLocksRequest {
     }
 }
 
-/// A thousand lists, of which a few are made and the others wait.
-async fn unread_lists(shut: &Opening) -> Attempt {
+/// Sends a thousand list calls, of which the broker processes a few while the others wait.
+async fn unread_lists(shut: &RawHttp2Options) -> AbuseRun {
     let raw = asks(shut, LIST, &lists(), 1_000).await;
-    let begun = raw.until(ANSWERED, |seen| seen.heads >= 8).await;
-    assert!(begun.is_some(), "{:?}", raw.seen());
+    let answered = raw.wait_until(ANSWERED, |seen| seen.headers >= 8).await;
+    assert!(answered.is_some(), "{:?}", raw.received());
     is_cut(&raw, 1_000).await
 }
 
-/// Watches of a broker on which much happens.
-async fn unread_watches(shut: &Opening) -> Attempt {
+/// Opens watches on a broker with many changes.
+async fn unread_watches(shut: &RawHttp2Options) -> AbuseRun {
     let raw = asks(shut, WATCH, &WatchLocksRequest::default(), 100).await;
-    let begun = raw.until(ANSWERED, |seen| seen.heads >= 100).await;
-    assert!(begun.is_some(), "{:?}", raw.seen());
+    let answered = raw.wait_until(ANSWERED, |seen| seen.headers >= 100).await;
+    assert!(answered.is_some(), "{:?}", raw.received());
     is_cut(&raw, 100).await
 }
 
-/// Lease streams on which each message is refused.
-async fn unread_refusals(shut: &Opening) -> Attempt {
+/// Opens lease streams on which every message is rejected.
+async fn unread_refusals(shut: &RawHttp2Options) -> AbuseRun {
     const STREAMS: u32 = 15;
     const EACH: usize = 1_000;
     let raw = shut.open().await.expect("a place");
@@ -119,22 +132,22 @@ async fn unread_refusals(shut: &Opening) -> Attempt {
         message: Some(Request::Acquire(bad)),
     };
     let bad = [
-        announced(bad.encoded_len()).as_slice(),
+        message_prefix(bad.encoded_len()).as_slice(),
         &bad.encode_to_vec(),
     ]
     .concat();
     for number in 0..STREAMS {
         let stream = 2 * number + 1;
-        assert!(raw.send(&call(stream, HOLD, 0)).await);
+        assert!(raw.send(&call_headers(stream, HOLD, 0)).await);
         assert!(raw.send(&frame(DATA, 0, stream, &bad.repeat(EACH))).await);
     }
-    assert!(raw.lives(ANSWERED).await, "{:?}", raw.seen());
+    assert!(raw.is_responding(ANSWERED).await, "{:?}", raw.received());
     is_cut(&raw, EACH * STREAMS as usize).await
 }
 
-/// Windows as wide as they can be, and nothing is taken from the socket.
-async fn unread_bytes(wide: &Opening) -> Attempt {
-    /// More than the system's buffers hold.
+/// Opens maximum flow control windows, but reads nothing from the socket.
+async fn unread_bytes(wide: &RawHttp2Options) -> AbuseRun {
+    /// Number of calls with responses that exceed the buffers of the system.
     const CALLS: u32 = 100;
     let raw = wide.open().await.expect("a place");
     let most = i32::MAX.cast_unsigned() - 65_535;
@@ -142,32 +155,35 @@ async fn unread_bytes(wide: &Opening) -> Attempt {
     for number in 0..CALLS {
         let stream = 2 * number + 1;
         let list = message(stream, &lists(), END_STREAM);
-        assert!(raw.send(&[call(stream, LIST, 0), list].concat()).await);
+        assert!(
+            raw.send(&[call_headers(stream, LIST, 0), list].concat())
+                .await
+        );
     }
-    let began = boottime();
+    let started_at = boottime();
     while raw.send(&ping()).await {
-        assert!(boottime() - began < CUT, "not cut");
+        assert!(boottime() - started_at < CUT, "not cut");
         sleep(ASK_EVERY).await;
     }
-    Attempt {
-        taken: CALLS as usize,
-        cut_after: boottime() - began,
+    AbuseRun {
+        accepted: CALLS as usize,
+        closed_after: boottime() - started_at,
         go_away: None,
     }
 }
 
 /// Runs alone: it measures memory of the broker for replies that nobody reads.
 #[tokio::test]
-async fn who_does_not_read_is_cut_and_costs_little() {
-    let mut site = site().await;
-    let shut = Opening {
+async fn a_client_that_does_not_read_is_disconnected_and_uses_little_memory() {
+    let mut fixture = fixture().await;
+    let shut = RawHttp2Options {
         settings: vec![(INITIAL_WINDOW_SIZE, 0)],
-        ..site.opening()
+        ..fixture.connection_options()
     };
-    let wide = Opening {
+    let wide = RawHttp2Options {
         settings: vec![(INITIAL_WINDOW_SIZE, i32::MAX.cast_unsigned())],
         reads: false,
-        ..site.opening()
+        ..fixture.connection_options()
     };
     let (lists, watches, refusals, bytes) = tokio::join!(
         unread_lists(&shut),
@@ -181,10 +197,10 @@ async fn who_does_not_read_is_cut_and_costs_little() {
         ("refusals", &refusals),
         ("bytes", &bytes),
     ] {
-        let cut = attempt.cut_after.as_millis();
-        figures(&format!("abuse: unread {what}: cut after {cut} ms"));
+        let cut = attempt.closed_after.as_millis();
+        print_figures(&format!("abuse: unread {what}: cut after {cut} ms"));
     }
     let all = [lists, watches, refusals, bytes];
-    site.suffered("nothing is read", &all).await;
-    site.end().await;
+    fixture.check_abuse("nothing is read", &all).await;
+    fixture.finish().await;
 }

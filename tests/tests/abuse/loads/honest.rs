@@ -1,4 +1,4 @@
-//! Crowds of honest clients: none of them is cut, however many they are.
+//! Crowds of well-behaved clients, none of which is cut off.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,12 +11,11 @@ use leasehold_proto::v1::{
     hold_response::Message as Response, lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::AcquireCall,
-    redis_server::RedisServer,
-    scale::{count, figures},
-    status::reason,
-    stream_client::StreamClient,
+    broker::process::{BrokerOptions, BrokerProcess},
+    client::{stream::StreamClient, unary::AcquireCall},
+    redis::server::RedisServer,
+    scale::{print_figures, scaled_count},
+    status::error_reason,
 };
 use tokio::time::sleep;
 use tonic::{
@@ -26,27 +25,27 @@ use tonic::{
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-/// Connections that are opened for one lease.
+/// Number of connections that are opened for one lease each.
 const CYCLES: usize = 100_000;
 const CYCLES_LEAST: usize = 1_000;
-/// Clients that do so at a time.
+/// Number of concurrent clients of such connections.
 const AT_ONCE: usize = 32;
-/// Connections that are in use together, and the addresses that they come from.
+/// Number of connections that are used at the same time, and of their client addresses.
 const CONNECTIONS: usize = 8_000;
 const CONNECTIONS_LEAST: usize = 400;
 const ADDRESSES: usize = 40;
-/// Leases of one stream.
+/// Number of leases on one stream.
 const LEASES: usize = 1_000;
 const TTL: Duration = Duration::from_secs(30);
 
 async fn broker() -> (BrokerProcess, RedisServer) {
     let redis = RedisServer::start().await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     options.init_store().await;
     (BrokerProcess::start(&options).await, redis)
 }
 
-/// A connection from one of the addresses of this machine.
+/// Opens a connection from one of the loopback addresses.
 async fn connect(to: SocketAddr, number: usize) -> Channel {
     let host = u8::try_from(2 + number % ADDRESSES).expect("a few");
     let endpoint = Endpoint::from_shared(format!("http://{to}")).expect("a URL");
@@ -75,9 +74,10 @@ async fn cycle(channel: Channel, lock: &str) -> Result<(), Status> {
         ..AcquireRequest::default()
     };
     let mut acquired = locks.acquire(acquire.clone()).await;
-    // Thousands at once are more than a store answers at once: clients repeat what is overload, as its refusal says.
+    // Thousands of concurrent acquires exceed the limit of the store. Clients retry after the delay
+    // in the rejection.
     while let Err(status) = &acquired
-        && reason(status) == Some(ErrorReason::Overloaded)
+        && error_reason(status) == Some(ErrorReason::Overloaded)
     {
         sleep(retry_after(status)).await;
         acquired = locks.acquire(acquire.clone()).await;
@@ -94,41 +94,41 @@ async fn cycle(channel: Channel, lock: &str) -> Result<(), Status> {
 async fn a_hundred_thousand_short_connections_are_served() {
     let (broker, _redis) = broker().await;
     let to = broker.addr();
-    let cycles = (0..count(CYCLES, CYCLES_LEAST)).map(async |number| {
+    let cycles = (0..scaled_count(CYCLES, CYCLES_LEAST)).map(async |number| {
         let channel = connect(to, number).await;
         cycle(channel, &format!("short/{}", number % AT_ONCE)).await
     });
     let mut cycles = stream::iter(cycles).buffer_unordered(AT_ONCE);
     let mut served = 0;
     while let Some(cycle) = cycles.next().await {
-        // Two may be at the same lock.
+        // Two cycles may use the same lock.
         if let Err(status) = cycle {
             assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
         }
         served += 1;
     }
-    figures(&format!("abuse: honest: {served} short connections"));
+    print_figures(&format!("abuse: honest: {served} short connections"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_connections_in_use_are_served() {
     let (broker, _redis) = broker().await;
     let to = broker.addr();
-    let many = count(CONNECTIONS, CONNECTIONS_LEAST);
+    let many = scaled_count(CONNECTIONS, CONNECTIONS_LEAST);
     let opening = (0..many).map(async |number| connect(to, number).await);
     let open: Vec<_> = stream::iter(opening).buffered(AT_ONCE).collect().await;
     for round in 0..2 {
         let all = open.iter().enumerate().map(async |(number, channel)| {
             cycle(channel.clone(), &format!("in-use/{number}")).await
         });
-        // All of them at once.
+        // All cycles run concurrently.
         for cycle in join_all(all).await {
             cycle.unwrap_or_else(|status| panic!("round {round}: {status}"));
         }
     }
     let log = broker.log();
     assert!(!log.contains("closing the connections"), "{log}");
-    figures(&format!("abuse: honest: {many} connections in use"));
+    print_figures(&format!("abuse: honest: {many} connections in use"));
 }
 
 #[tokio::test]
@@ -141,20 +141,20 @@ async fn a_thousand_leases_on_a_stream_are_acquired_renewed_and_released_at_once
     }
     let mut leases = Vec::new();
     while leases.len() < LEASES {
-        if let Response::Granted(granted) = stream.next().await {
+        if let Response::Granted(granted) = stream.next_message().await {
             leases.push(granted.lease.expect("a grant has a lease").lease_id);
         }
     }
     let beat = stream.heartbeat().await;
     let mut renewed = 0;
     while renewed < LEASES {
-        renewed += stream.acknowledged(beat).await;
+        renewed += stream.wait_for_ack(beat).await;
     }
     for lease in &leases {
         stream.release(lease).await;
     }
     let mut released = 0;
     while released < LEASES {
-        released += usize::from(matches!(stream.next().await, Response::Released(_)));
+        released += usize::from(matches!(stream.next_message().await, Response::Released(_)));
     }
 }

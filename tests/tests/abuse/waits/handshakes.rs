@@ -1,12 +1,14 @@
-//! TLS handshakes: those of one address wait for each other, and not those of others.
+//! TLS handshakes. Handshakes from one address are processed with limited concurrency,
+//! independently of other addresses.
 
 use std::{io, net::IpAddr, sync::Arc};
 
 use leasehold_tests::{
-    broker_process::BrokerProcess,
-    broker_tls::{BrokerTls, HOST},
-    certificates::client_config,
-    raw_http2::Opening,
+    broker::{
+        process::BrokerProcess,
+        tls::{BrokerTls, HOST},
+    },
+    net::{certificates::client_config, raw_http2::RawHttp2Options},
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_rustls::{
@@ -15,17 +17,17 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
-/// Handshakes of one address at the same time.
+/// Number of concurrent handshakes of one address.
 const AT_ONCE: usize = 32;
-/// The beginning of a handshake, of which the rest does not come.
+/// First bytes of a handshake that is never completed.
 const HALF_HELLO: [u8; 8] = [0x16, 3, 1, 2, 0, 1, 0, 1];
 
 async fn tcp(broker: &BrokerProcess, from: IpAddr) -> TcpStream {
-    let opening = Opening {
-        from,
-        ..Opening::to(broker.addr())
+    let connection_options = RawHttp2Options {
+        local_ip: from,
+        ..RawHttp2Options::new(broker.addr())
     };
-    opening.tcp().await.expect("a backlog")
+    connection_options.connect_tcp().await.expect("a backlog")
 }
 
 async fn handshake(tcp: TcpStream, config: &Arc<ClientConfig>) -> io::Result<TlsStream<TcpStream>> {
@@ -48,7 +50,8 @@ async fn handshakes_of_an_address_wait_for_each_other() {
         tcp.write_all(&HALF_HELLO).await.expect("it is open");
         half.push(tcp);
     }
-    // Connections are accepted in order: this one waits for the handshakes before it.
+    // The broker accepts connections in order, so this connection waits for the handshakes before
+    // it.
     let waits = handshake(tcp(&broker, one).await, &config);
     let mut waits = std::pin::pin!(waits);
     let shaken = async {

@@ -1,13 +1,15 @@
-//! Places of connections: strangers who never call make room for callers.
+//! Connection limits. Idle unauthenticated connections are closed in favor of callers.
 
 use std::time::Duration;
 
 use leasehold_proto::v1::{ListLocksRequest, inspection_service_client::InspectionServiceClient};
 use leasehold_tests::{
-    callers::Shows,
+    access::{
+        files_and_callers::BearerTokenInterceptor,
+        fixture::{ALLOW_ALL_POLICY, AccessControlFixture},
+    },
     clock::boottime,
-    guarded::{EVERYTHING, Guarded},
-    raw_http2::{Opening, RawHttp2},
+    net::raw_http2::{RawHttp2, RawHttp2Options},
 };
 use tokio::time::sleep;
 use tonic::{
@@ -15,79 +17,85 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// Places in all; three quarters of them are taken before they are scarce.
+/// Connection limit. Connections are scarce when three quarters of it are in use.
 const PLACES: usize = 40;
 const PER_ADDRESS: usize = 10;
-/// How long a connection may be without an admitted call where places are scarce, and a little more.
+/// Time after which a connection without an authorized call can be closed while connections are
+/// scarce, with a tolerance.
 const MAKES_ROOM: Duration = Duration::from_secs(20);
-/// How often a caller without a place tries again.
+/// Interval at which a rejected caller reconnects.
 const AGAIN: Duration = Duration::from_millis(250);
 
-async fn site() -> Guarded {
+async fn fixture() -> AccessControlFixture {
     let (all, of_one) = (PLACES.to_string(), PER_ADDRESS.to_string());
     let settings = [
         ("SERVER__MAX_CONNECTIONS", all.as_str()),
         ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", &of_one),
     ];
-    Guarded::start_with(EVERYTHING, &[("alice", "alice")], &settings).await
+    AccessControlFixture::start_with(ALLOW_ALL_POLICY, &[("alice", "alice")], &settings).await
 }
 
-/// Connections without a call, of several addresses; those for which there is no place are left out.
-async fn idle(site: &Guarded) -> Vec<RawHttp2> {
+/// Opens connections without calls from several addresses, and returns those within the limit.
+async fn idle(fixture: &AccessControlFixture) -> Vec<RawHttp2> {
     let mut open = Vec::new();
     for number in 0..PLACES {
         let host = u8::try_from(2 + number / PER_ADDRESS).expect("a few");
-        let opening = Opening {
-            from: [127, 0, 0, host].into(),
-            ..Opening::to(site.broker.addr())
+        let connection_options = RawHttp2Options {
+            local_ip: [127, 0, 0, host].into(),
+            ..RawHttp2Options::new(fixture.broker.addr())
         };
-        open.extend(opening.open().await.ok());
+        open.extend(connection_options.open().await.ok());
     }
     open
 }
 
-/// A connection of a known caller, whose address is none of the others'.
-fn caller(site: &Guarded) -> InspectionServiceClient<InterceptedService<Channel, Shows>> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", site.broker.addr()));
+/// Connects an authenticated caller from a separate address.
+fn caller(
+    fixture: &AccessControlFixture,
+) -> InspectionServiceClient<InterceptedService<Channel, BearerTokenInterceptor>> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", fixture.broker.addr()));
     let endpoint = endpoint
         .expect("a URL")
         .local_address(Some([127, 0, 0, 99].into()));
-    let shows = Shows(Some("alice".to_owned()));
+    let shows = BearerTokenInterceptor(Some("alice".to_owned()));
     InspectionServiceClient::with_interceptor(endpoint.connect_lazy(), shows)
 }
 
 async fn is_served(
-    looks: &mut InspectionServiceClient<InterceptedService<Channel, Shows>>,
+    looks: &mut InspectionServiceClient<InterceptedService<Channel, BearerTokenInterceptor>>,
 ) -> bool {
     looks.list_locks(ListLocksRequest::default()).await.is_ok()
 }
 
 #[tokio::test]
 async fn connections_that_never_call_make_room_for_callers() {
-    let site = site().await;
-    let open = idle(&site).await;
+    let fixture = fixture().await;
+    let open = idle(&fixture).await;
     assert_eq!(open.len(), PLACES - PLACES / 10, "a tenth is reserved");
     let oldest = open.first().expect("many");
-    let mut caller = caller(&site);
+    let mut caller = caller(&fixture);
     assert!(!is_served(&mut caller).await, "all other places are taken");
-    let began = boottime();
+    let started_at = boottime();
     while !is_served(&mut caller).await {
-        assert!(boottime() - began < MAKES_ROOM, "no place");
+        assert!(boottime() - started_at < MAKES_ROOM, "no place");
         sleep(AGAIN).await;
     }
-    let closed = oldest.closed(MAKES_ROOM).await;
+    let closed = oldest.wait_until_closed(MAKES_ROOM).await;
     closed.expect("the oldest makes room");
     let newest = open.last().expect("many");
-    assert!(newest.lives(MAKES_ROOM).await, "three quarters stay");
+    assert!(
+        newest.is_responding(MAKES_ROOM).await,
+        "three quarters stay"
+    );
 }
 
 #[tokio::test]
-async fn an_address_with_an_admitted_caller_has_a_reserved_place() {
-    let site = site().await;
-    let mut known = caller(&site);
+async fn an_address_with_an_admitted_caller_has_a_reserved_connection() {
+    let fixture = fixture().await;
+    let mut known = caller(&fixture);
     assert!(is_served(&mut known).await);
-    let open = idle(&site).await;
+    let open = idle(&fixture).await;
     assert!(open.len() >= PLACES * 3 / 4, "{}", open.len());
     assert!(is_served(&mut known).await, "on the connection that it has");
-    assert!(is_served(&mut caller(&site)).await, "on a new one");
+    assert!(is_served(&mut caller(&fixture)).await, "on a new one");
 }

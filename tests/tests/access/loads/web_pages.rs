@@ -1,5 +1,5 @@
-//! Web pages in a real browser that try every RPC and every form: of another origin, under a name that resolves to the
-//! broker, and with the certificate of an operator.
+//! Attacks by web pages in a real browser, with every RPC and every form: from another origin,
+//! through a host name that resolves to the broker, and with the certificate of an operator.
 
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
@@ -8,19 +8,24 @@ use leasehold_proto::{
     v1::{LockRef, SetLockLimitRequest},
 };
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    broker_tls::BrokerTls,
-    browser::Browser,
-    callers::Doors,
-    client::{AcquireCall, Client, Held},
-    deployment::Deployment,
-    guarded::{EVERYTHING, acquire},
-    in_process::InProcess,
-    operator::unsafely,
-    raw_http2::frames::announced,
-    scrape::{Scrape, ask},
+    access::{
+        files_and_callers::AccessFiles,
+        fixture::{ALLOW_ALL_POLICY, acquire_request},
+    },
+    broker::{
+        deployment::Deployment,
+        in_process::InProcessBroker,
+        process::{BrokerOptions, BrokerProcess},
+        tls::BrokerTls,
+    },
+    client::{
+        operator::unsafe_force_release_request,
+        unary::{AcquireCall, Client, HeldLease},
+    },
+    console::browser::Browser,
+    net::{raw_http2::frames::message_prefix, web_site::WebSite},
+    telemetry::scrape::{Scrape, request_metrics},
     until::until,
-    web_site::WebSite,
 };
 use prost::Message;
 use prost_types::FileDescriptorSet;
@@ -30,10 +35,12 @@ use tokio::net::TcpStream;
 const LOCK: &str = "payroll";
 const FREE: &str = "invoices";
 const TTL: Duration = Duration::from_secs(60);
-/// A name of the attacker's. The driver has the browser resolve all names of its domain to this machine.
+/// Domain of the attacker. The test driver makes the browser resolve all names in it to this
+/// machine.
 const EVIL: &str = "evil.example";
 
-/// Sends each request in all ways that a page has, and returns what the page could read.
+/// Script that sends each request in all ways that are possible in a page, and returns what the
+/// page can read.
 const TRY: &str = r"return await page.evaluate(async ({ calls, forms }) => {
   const read = [];
   const attempt = async (what, url, request) => {
@@ -73,7 +80,7 @@ const TRY: &str = r"return await page.evaluate(async ({ calls, forms }) => {
   return read;
 }, ";
 
-/// What a page could read of an answer.
+/// Part of a response that a page can read.
 #[derive(Debug, serde::Deserialize)]
 struct Read {
     what: String,
@@ -82,8 +89,8 @@ struct Read {
     text: String,
 }
 
-/// Has the page that is shown try everything at these listeners.
-async fn tries(browser: &mut Browser, listeners: &[String], held: &Held) -> Vec<Read> {
+/// Makes the current page send all requests to these listeners.
+async fn tries(browser: &mut Browser, listeners: &[String], held: &HeldLease) -> Vec<Read> {
     let mut calls = Vec::new();
     let mut forms = Vec::new();
     for listener in listeners {
@@ -124,14 +131,14 @@ fn paths() -> BTreeSet<String> {
     paths
 }
 
-/// Returns how many RPCs have such a path.
+/// Returns the number of RPCs with a path that `is_one` accepts.
 fn number(is_one: impl Fn(&String) -> bool) -> f64 {
     let number = paths().iter().filter(|path| is_one(path)).count();
     f64::from(u32::try_from(number).expect("few"))
 }
 
-/// Returns the message of a call that does harm if it can.
-fn message(path: &str, held: &Held) -> Vec<u8> {
+/// Returns the message of a call that would have an effect if it succeeded.
+fn message(path: &str, held: &HeldLease) -> Vec<u8> {
     let bytes = match path.rsplit('/').next() {
         Some("SetLockLimit") => SetLockLimitRequest {
             lock: Some(LockRef {
@@ -141,18 +148,20 @@ fn message(path: &str, held: &Held) -> Vec<u8> {
             limit: 7,
         }
         .encode_to_vec(),
-        Some("Acquire") => acquire(FREE, TTL).encode_to_vec(),
-        Some("ForceReleaseLease") => unsafely(LOCK, &held.lease.lease_id).encode_to_vec(),
+        Some("Acquire") => acquire_request(FREE, TTL).encode_to_vec(),
+        Some("ForceReleaseLease") => {
+            unsafe_force_release_request(LOCK, &held.lease.lease_id).encode_to_vec()
+        }
         _ => Vec::new(),
     };
-    [announced(bytes.len()).as_slice(), &bytes].concat()
+    [message_prefix(bytes.len()).as_slice(), &bytes].concat()
 }
 
 async fn scraped(admin: SocketAddr) -> Scrape {
     let wire = TcpStream::connect(admin).await.expect("it listens");
-    let (status, answer) = ask(wire, None).await;
+    let (status, answer) = request_metrics(wire, None).await;
     assert_eq!(status, 200);
-    Scrape::of(&answer)
+    Scrape::parse(&answer)
 }
 
 fn calls(scrape: &Scrape) -> f64 {
@@ -163,27 +172,27 @@ fn refused(scrape: &Scrape, reason: &str) -> f64 {
     scrape.sum("leasehold_access_refusals_total", &[("reason", reason)])
 }
 
-async fn assert_untouched(judge: &Client, held: &Held) {
-    let lock = judge.get_lock(LOCK).await.expect("GetLock works");
+async fn assert_untouched(observer: &Client, held: &HeldLease) {
+    let lock = observer.get_lock(LOCK).await.expect("GetLock works");
     let lock = lock.expect("it is held");
     assert_eq!(lock.holders[0].lease_id, held.lease.lease_id);
-    assert_eq!(judge.get_lock(FREE).await.expect("GetLock works"), None);
+    assert_eq!(observer.get_lock(FREE).await.expect("GetLock works"), None);
 }
 
 #[tokio::test]
 async fn pages_of_others_do_and_read_nothing() {
-    let broker = InProcess::start_at("0.0.0.0").await;
+    let broker = InProcessBroker::start_at("0.0.0.0").await;
     let local = |at: SocketAddr| SocketAddr::from(([127, 0, 0, 1], at.port()));
     let (api, admin) = (local(broker.api), local(broker.admin));
-    let judge = Client::new("judge", &[api], 0);
+    let observer = Client::new("judge", &[api], 0);
     let call = AcquireCall::new(LOCK, TTL, Duration::ZERO);
-    let held = until("a grant", async || judge.acquire_at(0, &call).await.ok()).await;
+    let held = until("a grant", async || observer.acquire_at(0, &call).await.ok()).await;
     let before = scraped(admin).await;
 
     let mut browser = Browser::start().await;
     browser.open(admin, &json!({})).await;
-    let site = WebSite::start().await;
-    let page = json!(format!("http://{EVIL}:{}/", site.addr().port()));
+    let fixture = WebSite::start().await;
+    let page = json!(format!("http://{EVIL}:{}/", fixture.addr().port()));
     browser.run(&format!("await page.goto({page})")).await;
     let listeners = [format!("http://{api}"), format!("http://{admin}")];
     for read in tries(&mut browser, &listeners, &held).await {
@@ -196,7 +205,7 @@ async fn pages_of_others_do_and_read_nothing() {
     }
     let between = scraped(admin).await;
     let refusals = refused(&between, "not_grpc") - refused(&before, "not_grpc");
-    // In each of the ways that need no leave of the broker. The API listener does not speak HTTP/1.1 at all.
+    // Counts each way that needs no CORS permission. The API listener does not support HTTP/1.1.
     let admin_paths = number(|path| path.contains("AdminService"));
     assert!(
         refusals >= 4.0 * admin_paths,
@@ -205,8 +214,8 @@ async fn pages_of_others_do_and_read_nothing() {
 
     let rebound = format!("http://rebound.{EVIL}:{}", admin.port());
     let goto = Value::from(format!("{rebound}/locks"));
-    let shown = format!("return (await page.goto({goto})).status()");
-    assert_eq!(browser.run(&shown).await, json!(421));
+    let script = format!("return (await page.goto({goto})).status()");
+    assert_eq!(browser.run(&script).await, json!(421));
     for read in tries(&mut browser, &[rebound], &held).await {
         assert_eq!(read.status, 421, "{}: {read:?}", read.what);
         assert!(!read.text.contains(LOCK), "{}: {read:?}", read.what);
@@ -216,22 +225,29 @@ async fn pages_of_others_do_and_read_nothing() {
     let paths = number(|_| true);
     assert!(refusals >= 6.0 * paths, "{refusals} of {paths} RPCs");
     assert!((calls(&after) - calls(&before)).abs() < f64::EPSILON);
-    assert_untouched(&judge, &held).await;
+    assert_untouched(&observer, &held).await;
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn pages_do_nothing_with_the_certificate_of_an_operator() {
     let deployment = Deployment::start(1).await;
-    let (tls, doors) = (BrokerTls::create(true), Doors::new(EVERYTHING, &[]));
-    let mut options = BrokerOptions::on(deployment.redis.url());
+    let (tls, access_files) = (
+        BrokerTls::create(true),
+        AccessFiles::new(ALLOW_ALL_POLICY, &[]),
+    );
+    let mut options = BrokerOptions::for_store(deployment.redis.url());
     options.env.extend(tls.settings(true));
-    options.env.extend(doors.settings());
+    options.env.extend(access_files.settings());
     let broker = BrokerProcess::start(&options).await;
-    let judge = Client::new("judge", &deployment.addrs(), 0);
+    let observer = Client::new("judge", &deployment.addrs(), 0);
     let call = AcquireCall::new(LOCK, TTL, Duration::ZERO);
-    let held = judge.acquire_at(0, &call).await.expect("it is free");
-    let operator = tls.clients.as_ref().expect("mutual").client("operator");
+    let held = observer.acquire_at(0, &call).await.expect("it is free");
+    let operator = tls
+        .client_authority
+        .as_ref()
+        .expect("mutual")
+        .client("operator");
     tls.write("operator.pem", &operator.pem());
     tls.write("operator.key", &operator.key_pem());
 
@@ -247,9 +263,9 @@ async fn pages_do_nothing_with_the_certificate_of_an_operator() {
     let own = browser.text("body").await;
     assert!(own.contains(LOCK), "the certificate is good: {own}");
 
-    // Another site, whatever the browser thinks of ports.
-    let site = WebSite::start().await;
-    let goto = Value::from(format!("http://localhost:{}/", site.addr().port()));
+    // The page is another site, even for a browser that ignores ports.
+    let fixture = WebSite::start().await;
+    let goto = Value::from(format!("http://localhost:{}/", fixture.addr().port()));
     browser.run(&format!("await page.goto({goto})")).await;
     for read in tries(&mut browser, &listeners, &held).await {
         assert!(
@@ -261,5 +277,5 @@ async fn pages_do_nothing_with_the_certificate_of_an_operator() {
     }
     let log = broker.log();
     assert!(!log.contains("an operator has"), "{log}");
-    assert_untouched(&judge, &held).await;
+    assert_untouched(&observer, &held).await;
 }

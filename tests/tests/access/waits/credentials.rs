@@ -1,4 +1,4 @@
-//! Who is known: static tokens, signed tokens, and streams that end with theirs.
+//! Authentication with static and signed tokens, and streams that end with their token.
 
 use std::time::Duration;
 
@@ -8,12 +8,17 @@ use leasehold_proto::v1::{
     hold_request::Message as Ask, hold_response::Message as Told,
 };
 use leasehold_tests::{
-    callers::{Caller, Doors, LEEWAY},
+    access::{
+        files_and_callers::{AccessFiles, Caller, TOKEN_LEEWAY},
+        fixture::{
+            ALLOW_ALL_POLICY, AccessControlFixture, REPLY_TIMEOUT, acquire_request, next_message,
+            open_stream, send_acquire, send_message, send_release, send_renew,
+        },
+    },
     clock::boottime,
-    guarded::{EVERYTHING, Guarded, SOON, acquire, given_back, next, renewed, send, stream, taken},
-    scale::figures,
-    status::reason,
-    time_left::expiry,
+    load::store_expiry::store_expiry,
+    scale::print_figures,
+    status::error_reason,
     until::until,
 };
 use serde_json::{Value, json};
@@ -25,7 +30,7 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
 const TTL: Duration = Duration::from_secs(2);
-/// Files are looked at each second.
+/// Upper bound of the time until a change of a file takes effect. Files are checked every second.
 const SEEN: Duration = Duration::from_secs(2);
 const NARROW: &str = r#"
     [[rule]]
@@ -34,15 +39,15 @@ const NARROW: &str = r#"
     names = ["mine"]
 "#;
 
-/// Whether nobody knows who asks. Who is told to wait waits.
+/// Returns true if the call is unauthenticated. Waits and retries while it is rate limited.
 async fn is_unknown<T>(ask: impl AsyncFn() -> Result<T, Status>) -> bool {
     loop {
         let Err(status) = ask().await else {
             return false;
         };
-        if reason(&status) != Some(ErrorReason::QuotaExceeded) {
+        if error_reason(&status) != Some(ErrorReason::QuotaExceeded) {
             return status.code() == Code::Unauthenticated
-                && reason(&status) == Some(ErrorReason::Unauthenticated);
+                && error_reason(&status) == Some(ErrorReason::Unauthenticated);
         }
         let details = status.get_error_details();
         let retry = details.retry_info().and_then(|retry| retry.retry_delay);
@@ -51,64 +56,66 @@ async fn is_unknown<T>(ask: impl AsyncFn() -> Result<T, Status>) -> bool {
 }
 
 async fn acquires(caller: &Caller) -> Result<Lease, Status> {
-    taken(caller, acquire("a", TTL)).await
+    send_acquire(caller, acquire_request("a", TTL)).await
 }
 
 #[tokio::test]
-async fn without_a_good_credential_nothing_is_done() {
+async fn calls_without_a_valid_credential_have_no_effect() {
     let tokens = [("ci", "the token"), ("ci", "the next token")];
-    let site = Guarded::start(EVERYTHING, &tokens).await;
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &tokens).await;
     for (_, token) in tokens {
-        let caller = site.caller(token);
+        let caller = fixture.caller(token);
         let lease = acquires(&caller).await.expect("a good token");
-        given_back(&caller, &lease).await.expect("the holder");
+        send_release(&caller, &lease).await.expect("the holder");
     }
     for caller in [
-        site.nobody(),
-        site.caller(""),
-        site.caller("the toke"),
-        site.caller("the token "),
+        fixture.anonymous_caller(),
+        fixture.caller(""),
+        fixture.caller("the toke"),
+        fixture.caller("the token "),
     ] {
         assert!(is_unknown(async || acquires(&caller).await).await);
         let lease = Lease::default();
-        assert!(is_unknown(async || renewed(&caller, &lease).await).await);
+        assert!(is_unknown(async || send_renew(&caller, &lease).await).await);
         let list = ListLocksRequest::default();
-        assert!(is_unknown(async || caller.looks.clone().list_locks(list.clone()).await).await);
+        assert!(
+            is_unknown(async || caller.inspection.clone().list_locks(list.clone()).await).await
+        );
         let limit = SetLockLimitRequest::default();
         assert!(
             is_unknown(async || caller.admin.clone().set_lock_limit(limit.clone()).await).await
         );
     }
 
-    site.doors.set_tokens(&tokens[1..]);
-    let old = site.caller("the token");
+    fixture.access_files.set_tokens(&tokens[1..]);
+    let old = fixture.caller("the token");
     until("the old token is worth nothing", async || {
         is_unknown(async || acquires(&old).await)
             .await
             .then_some(())
     })
     .await;
-    let next = site.caller("the next token");
-    let lease = taken(&next, acquire("c", TTL)).await;
+    let next = fixture.caller("the next token");
+    let lease = send_acquire(&next, acquire_request("c", TTL)).await;
     lease.expect("a good token");
 }
 
 #[tokio::test]
-async fn a_signed_token_must_be_right_in_every_way() {
-    let site = Guarded::start(EVERYTHING, &[("other", "other")]).await;
-    let issuer = &site.doors.issuer;
-    let late = -i64::try_from(LEEWAY.as_secs()).expect("short") - 5;
+async fn a_signed_token_must_be_valid_in_every_claim() {
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("other", "other")]).await;
+    let issuer = &fixture.access_files.issuer;
+    let late = -i64::try_from(TOKEN_LEEWAY.as_secs()).expect("short") - 5;
     let far = 4_000_000_000_i64;
     let good = issuer.token("alice", 60, json!({}));
     let within = issuer.token("alice", -5, json!({}));
     for (name, token) in [("good", &good), ("within", &within)] {
-        let lease = taken(&site.caller(token), acquire(name, TTL)).await;
+        let lease = send_acquire(&fixture.caller(token), acquire_request(name, TTL)).await;
         lease.expect("clocks may differ a little");
     }
     let claims = [
         ("not yet good", json!({ "nbf": far })),
         ("of another issuer", json!({ "iss": "https://other" })),
-        ("for somebody else", json!({ "aud": "other" })),
+        ("for another caller", json!({ "aud": "other" })),
         ("without an end", json!({ "exp": null })),
         ("with an end that is a text", json!({ "exp": "never" })),
         ("without an issuer", json!({ "iss": null })),
@@ -116,7 +123,7 @@ async fn a_signed_token_must_be_right_in_every_way() {
         ("without a subject", json!({ "sub": null })),
     ];
     let claims = claims.map(|(what, claims)| (what, issuer.token("alice", 60, claims)));
-    let others = Doors::new(EVERYTHING, &[]);
+    let others = AccessFiles::new(ALLOW_ALL_POLICY, &[]);
     let (head, rest) = good.split_once('.').expect("three parts");
     let (body, signature) = rest.split_once('.').expect("three parts");
     let part = |value: Value| data_encoding::BASE64URL_NOPAD.encode(value.to_string().as_bytes());
@@ -135,75 +142,75 @@ async fn a_signed_token_must_be_right_in_every_way() {
         ("cut", good[..good.len() - 1].to_owned()),
     ];
     for (what, token) in claims.into_iter().chain(forged) {
-        let caller = site.caller(&token);
+        let caller = fixture.caller(&token);
         assert!(is_unknown(async || acquires(&caller).await).await, "{what}");
     }
 }
 
-/// A stream that beats.
+/// A lease stream with heartbeats.
 struct Beating {
-    asks: mpsc::Sender<HoldRequest>,
-    told: Streaming<HoldResponse>,
+    requests: mpsc::Sender<HoldRequest>,
+    responses: Streaming<HoldResponse>,
     sequence: i64,
     lease_id: String,
-    /// When the last heartbeat was acknowledged.
+    /// Time at which the last heartbeat was acknowledged.
     acknowledged: Duration,
 }
 
 impl Beating {
-    /// With a lease of the lock.
+    /// Opens a stream with a lease on the lock.
     async fn start(caller: &Caller, name: &str) -> Self {
-        let (asks, mut told) = stream(caller).await;
+        let (requests, mut responses) = open_stream(caller).await;
         let call = HoldAcquire {
             call_id: 1,
-            request: Some(acquire(name, TTL)),
+            request: Some(acquire_request(name, TTL)),
             attach_number: 1,
             ..HoldAcquire::default()
         };
-        send(&asks, Ask::Acquire(call)).await;
-        let Told::Granted(granted) = next(&mut told).await else {
+        send_message(&requests, Ask::Acquire(call)).await;
+        let Told::Granted(granted) = next_message(&mut responses).await else {
             panic!("it is free");
         };
         Self {
-            asks,
-            told,
+            requests,
+            responses,
             sequence: 0,
             lease_id: granted.lease.expect("a grant has a lease").lease_id,
             acknowledged: boottime(),
         }
     }
 
-    /// Shows another token; whether it is taken.
+    /// Sends a new token and returns true if the broker accepts it.
     async fn shows(&mut self, call_id: i64, token: &str) -> bool {
         let authorization = format!("Bearer {token}");
         let refresh = RefreshCredential {
             call_id,
             authorization,
         };
-        send(&self.asks, Ask::RefreshCredential(refresh)).await;
-        let answer = next(&mut self.told).await;
+        send_message(&self.requests, Ask::RefreshCredential(refresh)).await;
+        let answer = next_message(&mut self.responses).await;
         matches!(answer, Told::Done(done) if done.call_id == call_id)
     }
 
-    /// Goes on for so long, or to the end of its lease.
+    /// Sends heartbeats until `limit`, or until its lease ends.
     async fn beats(&mut self, limit: Duration) -> Option<LeaseEnded> {
-        let began = boottime();
-        while boottime() - began < limit {
+        let started_at = boottime();
+        while boottime() - started_at < limit {
             self.sequence += 1;
             let sequence = self.sequence;
-            send(&self.asks, Ask::Heartbeat(Heartbeat { sequence })).await;
-            let told = next(&mut self.told).await;
-            if let Told::Ended(ended) = told {
+            send_message(&self.requests, Ask::Heartbeat(Heartbeat { sequence })).await;
+            let responses = next_message(&mut self.responses).await;
+            if let Told::Ended(ended) = responses {
                 return Some(ended);
             }
-            assert!(matches!(told, Told::Ack(_)), "{told:?}");
+            assert!(matches!(responses, Told::Ack(_)), "{responses:?}");
             self.acknowledged = boottime();
             sleep(TTL / 8).await;
         }
         None
     }
 
-    /// That its lease has ended so, and the stream with it if its client is unknown.
+    /// Asserts that the lease ends because of its credential, and returns the time of the end.
     async fn ends(&mut self, limit: Duration) -> Duration {
         let ended = self.beats(limit).await.expect("it ends in time");
         assert_eq!(ended.lease_id, self.lease_id);
@@ -212,7 +219,7 @@ impl Beating {
     }
 
     async fn is_over(&mut self) {
-        let after = timeout(SOON, self.told.message()).await;
+        let after = timeout(REPLY_TIMEOUT, self.responses.message()).await;
         assert!(matches!(after, Ok(Ok(None))), "{after:?}");
     }
 }
@@ -220,12 +227,12 @@ impl Beating {
 #[tokio::test]
 async fn a_stream_ends_with_its_credential_unless_there_is_a_new_one() {
     const GOOD_FOR: Duration = Duration::from_secs(6);
-    let site = Guarded::start(EVERYTHING, &[("other", "other")]).await;
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("other", "other")]).await;
     let good_for_s = i64::try_from(GOOD_FOR.as_secs()).expect("short");
-    let leeway_s = i64::try_from(LEEWAY.as_secs()).expect("short");
-    let issuer = &site.doors.issuer;
+    let leeway_s = i64::try_from(TOKEN_LEEWAY.as_secs()).expect("short");
+    let issuer = &fixture.access_files.issuer;
     let token = || issuer.token("alice", good_for_s - leeway_s, json!({}));
-    let mut beating = Beating::start(&site.caller(&token()), "a").await;
+    let mut beating = Beating::start(&fixture.caller(&token()), "a").await;
     let bob = issuer.token("bob", 60, json!({}));
     for (call_id, somebody) in [(2, "other"), (3, "nobody"), (4, &bob)] {
         assert!(!beating.shows(call_id, somebody).await, "{somebody}");
@@ -242,37 +249,38 @@ async fn a_stream_ends_with_its_credential_unless_there_is_a_new_one() {
         "{lived:?}"
     );
 
-    // The lease runs out in the store, and not before.
-    let other = site.caller("other");
+    // The lease expires in the store, and not earlier.
+    let other = fixture.caller("other");
     until("it is free", async || acquires(&other).await.ok()).await;
     let free_after = boottime() - beating.acknowledged;
-    figures(&format!(
+    print_figures(&format!(
         "credentials: told_after={}ms free_after={}ms E={}ms",
         lived.as_millis(),
         free_after.as_millis(),
-        expiry(TTL).as_millis()
+        store_expiry(TTL).as_millis()
     ));
     assert!(
-        free_after > TTL && free_after <= expiry(TTL) + TTL / 2,
+        free_after > TTL && free_after <= store_expiry(TTL) + TTL / 2,
         "{free_after:?}"
     );
 }
 
 #[tokio::test]
 async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
-    let site = Guarded::start(EVERYTHING, &[("ci", "old"), ("ci", "new")]).await;
-    let signed = site.doors.issuer.token("alice", 600, json!({}));
-    let mut of_old = Beating::start(&site.caller("old"), "a").await;
-    let mut moving = Beating::start(&site.caller("old"), "b").await;
-    let mut of_key = Beating::start(&site.caller(&signed), "c").await;
+    let fixture =
+        AccessControlFixture::start(ALLOW_ALL_POLICY, &[("ci", "old"), ("ci", "new")]).await;
+    let signed = fixture.access_files.issuer.token("alice", 600, json!({}));
+    let mut of_old = Beating::start(&fixture.caller("old"), "a").await;
+    let mut moving = Beating::start(&fixture.caller("old"), "b").await;
+    let mut of_key = Beating::start(&fixture.caller(&signed), "c").await;
     assert!(moving.shows(2, "new").await);
-    let mut looks = site.caller("old").looks;
+    let mut looks = fixture.caller("old").inspection;
     let watch = looks.watch_locks(WatchLocksRequest::default()).await;
     let mut watch = watch.expect("it may").into_inner();
 
-    site.doors.set_tokens(&[("ci", "new")]);
+    fixture.access_files.set_tokens(&[("ci", "new")]);
     let (_, of_new, signed) = tokio::join!(
-        of_old.ends(SEEN + SOON),
+        of_old.ends(SEEN + REPLY_TIMEOUT),
         moving.beats(SEEN),
         of_key.beats(2 * SEEN)
     );
@@ -287,15 +295,18 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
             }
         }
     };
-    // The next event finds it.
-    given_back_soon(&site).await;
-    let ended = timeout(SOON, ended).await.expect("it ends");
-    assert_eq!(reason(&ended), Some(ErrorReason::Unauthenticated));
-    site.doors.set_key_set("<html>not found</html>");
+    // The next event detects the end of the credential.
+    given_back_soon(&fixture).await;
+    let ended = timeout(REPLY_TIMEOUT, ended).await.expect("it ends");
+    assert_eq!(error_reason(&ended), Some(ErrorReason::Unauthenticated));
+    fixture
+        .access_files
+        .set_key_set_text("<html>not found</html>");
     let unusable = async || {
-        site.broker
+        fixture
+            .broker
             .log()
-            .contains("the rules in force stay")
+            .contains("keeping the current access rules")
             .then_some(())
     };
     let (_, kept) = tokio::join!(
@@ -303,36 +314,40 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
         of_key.beats(SEEN)
     );
     assert_eq!(kept, None);
-    let others = Doors::new(EVERYTHING, &[]);
-    site.doors.set_keys(&[&others.issuer]);
-    of_key.ends(SEEN + SOON).await;
+    let others = AccessFiles::new(ALLOW_ALL_POLICY, &[]);
+    fixture.access_files.set_keys(&[&others.issuer]);
+    of_key.ends(SEEN + REPLY_TIMEOUT).await;
     of_key.is_over().await;
 }
 
 #[tokio::test]
 async fn a_key_set_without_usable_keys_withdraws_all_signed_tokens() {
-    let site = Guarded::start(EVERYTHING, &[("ci", "static")]).await;
-    let signed = site.doors.issuer.token("alice", 600, json!({}));
-    let caller = site.caller(&signed);
-    let mut for_others = site.doors.issuer.public();
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("ci", "static")]).await;
+    let signed = fixture.access_files.issuer.token("alice", 600, json!({}));
+    let caller = fixture.caller(&signed);
+    let mut for_others = fixture.access_files.issuer.public_jwk();
     for_others["use"] = json!("enc");
     for (lock, keys) in [("b", json!([])), ("c", json!([for_others]))] {
-        site.doors.set_keys(&[&site.doors.issuer]);
+        fixture
+            .access_files
+            .set_keys(&[&fixture.access_files.issuer]);
         let lease = until("the token is good", async || acquires(&caller).await.ok()).await;
-        given_back(&caller, &lease).await.expect("the holder");
+        send_release(&caller, &lease).await.expect("the holder");
         let mut stream = Beating::start(&caller, lock).await;
-        site.doors.set_key_set(&json!({ "keys": keys }).to_string());
-        stream.ends(SEEN + SOON).await;
+        fixture
+            .access_files
+            .set_key_set_text(&json!({ "keys": keys }).to_string());
+        stream.ends(SEEN + REPLY_TIMEOUT).await;
         stream.is_over().await;
         assert!(is_unknown(async || acquires(&caller).await).await);
     }
-    let lease = acquires(&site.caller("static")).await;
+    let lease = acquires(&fixture.caller("static")).await;
     lease.expect("who needs no keys");
 }
 
 #[tokio::test]
 async fn tokens_with_critical_extensions_or_of_other_types_are_refused() {
-    let site = Guarded::start(EVERYTHING, &[("other", "other")]).await;
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("other", "other")]).await;
     let header = |typ: Option<&str>, crit: Option<&str>| {
         let mut header = json!({});
         if let Some(typ) = typ {
@@ -351,53 +366,56 @@ async fn tokens_with_critical_extensions_or_of_other_types_are_refused() {
         (Some("JWT"), Some("exp"), false),
         (None, Some("urn:example:unknown"), false),
     ] {
-        let token = site
-            .doors
+        let token = fixture
+            .access_files
             .issuer
             .token_with_header("alice", &header(typ, crit));
-        let caller = site.caller(&token);
+        let caller = fixture.caller(&token);
         let what = format!("{typ:?} {crit:?}");
         if is_good {
             let lease = acquires(&caller).await.expect(&what);
-            given_back(&caller, &lease).await.expect("the holder");
+            send_release(&caller, &lease).await.expect("the holder");
         } else {
             assert!(is_unknown(async || acquires(&caller).await).await, "{what}");
         }
     }
 }
 
-async fn given_back_soon(site: &Guarded) {
-    let caller = site.caller("new");
-    let lease = taken(&caller, acquire("d", TTL)).await;
+async fn given_back_soon(fixture: &AccessControlFixture) {
+    let caller = fixture.caller("new");
+    let lease = send_acquire(&caller, acquire_request("d", TTL)).await;
     let lease = lease.expect("a good token");
-    given_back(&caller, &lease).await.expect("the holder");
+    send_release(&caller, &lease).await.expect("the holder");
 }
 
 #[tokio::test]
 async fn leases_that_the_rules_forbid_are_renewed_no_more() {
-    let site = Guarded::start(EVERYTHING, &[("ci", "ci")]).await;
-    let caller = site.caller("ci");
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("ci", "ci")]).await;
+    let caller = fixture.caller("ci");
     let mut mine = Beating::start(&caller, "mine").await;
-    let mut theirs = Beating::start(&caller, "theirs").await;
-    let (asks, mut told) = stream(&caller).await;
+    let mut other_stream = Beating::start(&caller, "theirs").await;
+    let (requests, mut responses) = open_stream(&caller).await;
     let waiting = HoldAcquire {
         call_id: 1,
         request: Some(leasehold_proto::v1::AcquireRequest {
             wait_timeout: Duration::from_secs(60).try_into().ok(),
-            ..acquire("theirs", TTL)
+            ..acquire_request("theirs", TTL)
         }),
         attach_number: 1,
         ..HoldAcquire::default()
     };
-    send(&asks, Ask::Acquire(waiting)).await;
-    assert!(matches!(next(&mut told).await, Told::Queued(_)));
-    site.doors.set_policy(NARROW);
-    theirs.ends(SEEN + SOON).await;
+    send_message(&requests, Ask::Acquire(waiting)).await;
+    assert!(matches!(
+        next_message(&mut responses).await,
+        Told::Queued(_)
+    ));
+    fixture.access_files.set_policy(NARROW);
+    other_stream.ends(SEEN + REPLY_TIMEOUT).await;
     assert_eq!(mine.beats(SEEN).await, None, "it is allowed");
-    // Nor is the lock granted to whom it is not allowed any more.
-    let mut refused = next(&mut told).await;
+    // The lock is not granted to a caller that is no longer authorized.
+    let mut refused = next_message(&mut responses).await;
     while matches!(refused, Told::Queued(_)) {
-        refused = next(&mut told).await;
+        refused = next_message(&mut responses).await;
     }
     assert!(
         matches!(&refused, Told::Refused(refused)

@@ -1,16 +1,18 @@
-//! The keys of an issuer at an address: an issuer that is away, one that comes, and keys that change.
+//! Key sets (JWKS) fetched over HTTPS: an unavailable issuer, a new issuer, and changed keys.
 
 use std::time::Duration;
 
 use leasehold_proto::v1::{AcquireRequest, ErrorReason, LockTarget, Owner};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    callers::{Caller, Doors, Issuer, key_set},
+    access::{
+        files_and_callers::{AccessFiles, Caller, Issuer, key_set},
+        jwks_server::JwksServer,
+    },
+    broker::process::{BrokerOptions, BrokerProcess},
     clock::boottime,
-    key_site::KeySite,
-    redis_server::RedisServer,
-    scale::figures,
-    status::reason,
+    redis::server::RedisServer,
+    scale::print_figures,
+    status::error_reason,
     until::until,
 };
 use serde_json::json;
@@ -23,7 +25,7 @@ const EVERYTHING: &str = r#"
     callers = ["*"]
     verbs = ["acquire"]
 "#;
-/// How often keys are fetched for a token that names another one.
+/// Minimum interval between fetches for tokens with unknown key ids.
 const LEAST: Duration = Duration::from_secs(60);
 const LATE: Duration = Duration::from_secs(10);
 
@@ -45,8 +47,8 @@ async fn acquires(broker: &BrokerProcess, token: &str) -> Result<(), Status> {
 }
 
 fn is_unknown(refused: Result<(), Status>) -> bool {
-    let reason = reason(&refused.expect_err("a token that nobody knows"));
-    // It comes from where many others came from.
+    let reason = error_reason(&refused.expect_err("a token that no caller knows"));
+    // Many unauthenticated requests come from this address, so it may be rate limited.
     matches!(
         reason,
         Some(ErrorReason::Unauthenticated | ErrorReason::QuotaExceeded)
@@ -55,11 +57,11 @@ fn is_unknown(refused: Result<(), Status>) -> bool {
 
 #[tokio::test]
 async fn keys_are_fetched_and_follow_those_of_the_issuer() {
-    let site = KeySite::start().await;
-    let (broker, _store) = broker(&site, "24h").await;
+    let fixture = JwksServer::start().await;
+    let (broker, _store) = broker(&fixture, "24h").await;
     until("the broker says that it has none", async || {
         let log = broker.log();
-        log.contains("; the keys in use stay").then_some(())
+        log.contains("; keeping the current keys").then_some(())
     })
     .await;
     let (old, new) = (Issuer::new("old"), Issuer::new("new"));
@@ -70,16 +72,16 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
         .await
         .expect("who needs no keys");
 
-    site.answer(key_set(&[&old]));
+    fixture.serve_body(key_set(&[&old]));
     until("the issuer is asked again", async || {
         acquires(&broker, &by_old).await.ok()
     })
     .await;
     let fetched = boottime();
-    let asked = site.asked();
+    let asked = fixture.request_count();
     assert!(is_unknown(acquires(&broker, &by_new).await));
 
-    site.answer(key_set(&[&new]));
+    fixture.serve_body(key_set(&[&new]));
     let took = loop {
         if acquires(&broker, &by_new).await.is_ok() {
             break boottime() - fetched;
@@ -87,13 +89,13 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
         assert!(boottime() - fetched < LEAST + LATE, "not asked for the key");
         sleep(Duration::from_millis(500)).await;
     };
-    figures(&format!(
+    print_figures(&format!(
         "key_set: new_key_after={}ms fetches={}",
         took.as_millis(),
-        site.asked()
+        fixture.request_count()
     ));
     assert!(took > LEAST - LATE, "{took:?}: too soon");
-    assert_eq!(site.asked(), asked + 1, "once a minute");
+    assert_eq!(fixture.request_count(), asked + 1, "once a minute");
     assert!(
         is_unknown(acquires(&broker, &by_old).await),
         "a key that is gone"
@@ -106,21 +108,21 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
 #[tokio::test]
 async fn the_last_keys_are_used_no_longer_than_their_max_age() {
     const MAX_AGE: Duration = Duration::from_secs(10);
-    let site = KeySite::start().await;
+    let fixture = JwksServer::start().await;
     let issuer = Issuer::new("key");
-    site.answer(key_set(&[&issuer]));
-    let (broker, _store) = broker(&site, "10s").await;
+    fixture.serve_body(key_set(&[&issuer]));
+    let (broker, _store) = broker(&fixture, "10s").await;
     let token = issuer.token("alice", 600, json!({}));
     acquires(&broker, &token).await.expect("a good token");
-    let begun = boottime();
+    let started_at = boottime();
     until("the keys are fetched in time for their age", async || {
-        (site.asked() >= 3).then_some(())
+        (fixture.request_count() >= 3).then_some(())
     })
     .await;
-    assert!(boottime() - begun < MAX_AGE + LATE);
+    assert!(boottime() - started_at < MAX_AGE + LATE);
     acquires(&broker, &token).await.expect("confirmed again");
 
-    site.fail();
+    fixture.serve_unavailable();
     let failed = boottime();
     let until_refused = loop {
         match acquires(&broker, &token).await {
@@ -132,7 +134,7 @@ async fn the_last_keys_are_used_no_longer_than_their_max_age() {
         }
         sleep(Duration::from_millis(250)).await;
     };
-    figures(&format!(
+    print_figures(&format!(
         "key_set: max_age={}ms refused {} ms after the address failed",
         MAX_AGE.as_millis(),
         until_refused.as_millis()
@@ -141,29 +143,32 @@ async fn the_last_keys_are_used_no_longer_than_their_max_age() {
         .await
         .expect("who needs no keys");
 
-    site.answer(key_set(&[&issuer]));
+    fixture.serve_body(key_set(&[&issuer]));
     until("the issuer is asked again", async || {
         acquires(&broker, &token).await.ok()
     })
     .await;
 }
 
-/// A broker that fetches its keys from the site, on a store.
-async fn broker(site: &KeySite, max_age: &str) -> (BrokerProcess, (RedisServer, Doors)) {
+/// Starts a broker that fetches its keys from `site`.
+async fn broker(
+    fixture: &JwksServer,
+    max_age: &str,
+) -> (BrokerProcess, (RedisServer, AccessFiles)) {
     let redis = RedisServer::start().await;
-    let doors = Doors::new(EVERYTHING, &[("ci", "static")]);
-    let mut options = BrokerOptions::on(redis.url());
-    let settings = doors.settings().into_iter();
+    let access_files = AccessFiles::new(EVERYTHING, &[("ci", "static")]);
+    let mut options = BrokerOptions::for_store(redis.url());
+    let settings = access_files.settings().into_iter();
     let others = settings.filter(|(key, _)| !key.contains("JWT_KEYS_FILE"));
     options.env.extend(others);
     for (key, value) in [
-        ("URL", site.url()),
-        ("CA_FILE", site.ca().display().to_string()),
+        ("URL", fixture.url()),
+        ("CA_FILE", fixture.ca_file().display().to_string()),
         ("MAX_AGE", max_age.to_owned()),
     ] {
         let key = format!("LEASEHOLD__AUTHENTICATION__JWT_KEYS_{key}");
         options.env.push((key, value));
     }
     options.init_store().await;
-    (BrokerProcess::start(&options).await, (redis, doors))
+    (BrokerProcess::start(&options).await, (redis, access_files))
 }

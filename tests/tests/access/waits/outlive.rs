@@ -1,5 +1,5 @@
-//! Nothing outlives the credential that admitted it: each kind of credential, ended in each way that it
-//! can, while each long use of the API is under way.
+//! Nothing outlives the credential that admitted it: each kind of credential, each way in which it
+//! can end, and each long-running use of the API.
 
 #![expect(
     clippy::disallowed_methods,
@@ -18,15 +18,19 @@ use leasehold_proto::v1::{
     lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
-    broker_tls::handshake,
-    callers::{Issuer, LEEWAY, Shows},
-    certificates::{Authority, Signed, client_config},
-    client::{AcquireCall, Client, Held},
+    access::{
+        files_and_callers::{BearerTokenInterceptor, Issuer, TOKEN_LEEWAY},
+        mutual_tls_fixture::{MutualTlsFixture, WORKER, client_tls_config},
+    },
+    broker::tls::handshake,
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client, HeldLease},
+    },
     clock::boottime,
-    locked_site::{LockedSite, WORKER, trust},
-    scale::figures,
-    status::reason,
-    stream_client::StreamClient,
+    net::certificates::{Authority, SignedCertificate, client_config},
+    scale::print_figures,
+    status::error_reason,
     until::until,
 };
 use serde_json::json;
@@ -44,17 +48,17 @@ use tonic::{
 
 const TTL: Duration = Duration::from_secs(4);
 const WAIT: Duration = Duration::from_secs(120);
-/// How long a credential is good that expires.
+/// Lifetime of a credential that expires.
 const LIFE: Duration = Duration::from_secs(10);
-/// Files are looked at each second.
+/// Upper bound of the time until a change of a file takes effect. Files are checked every second.
 const SEEN: Duration = Duration::from_secs(3);
-/// A connection is closed so soon after its certificate has ended.
+/// Time within which a connection is closed after its certificate has ended.
 const CLOSED: Duration = Duration::from_secs(5);
-/// Times in certificates and tokens are whole seconds.
+/// Resolution of times in certificates and tokens.
 const SECOND: Duration = Duration::from_secs(1);
 const TOKEN: &str = "the worker's token, 5d1e";
 const OTHER: &str = "the bystander's token, 81ac";
-/// Names the connections of callers with tokens, who have to show some certificate, too.
+/// Name in the certificate of callers with tokens, which also have to present a certificate.
 const CARRIER: &str = "carrier";
 const CONTENDED: &str = "contended";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -71,16 +75,17 @@ enum Credential {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It is taken out of the file that it is known by.
+    /// The credential is removed from the file that lists it.
     Removed,
-    /// The rules name its caller no more.
+    /// The rules no longer contain the caller.
     RuleWithdrawn,
     Expired,
-    /// Whoever has issued it counts no more; others do.
+    /// The authority of the credential is no longer accepted, but others are.
     AuthorityRemoved,
 }
 
-/// Everything but: a static token neither expires nor has an authority, and no file lists certificates.
+/// All combinations except impossible ones: a static token neither expires nor has an authority,
+/// and no file lists certificates.
 const MATRIX: [(Credential, End); 9] = [
     (Credential::Static, End::Removed),
     (Credential::Static, End::RuleWithdrawn),
@@ -93,7 +98,7 @@ const MATRIX: [(Credential, End); 9] = [
     (Credential::Certificate, End::AuthorityRemoved),
 ];
 
-/// Every long use by one caller.
+/// All long-running uses of the API by one caller.
 struct Uses {
     unary: JoinHandle<Result<AcquireResponse, Status>>,
     stream_wait: (StreamClient, i64),
@@ -103,39 +108,43 @@ struct Uses {
 }
 
 struct Site {
-    locked: LockedSite,
-    /// Signs certificates that count until the end.
+    locked: MutualTlsFixture,
+    /// Authority of clients whose certificates stay valid.
     lasting: Authority,
-    held: Held,
+    held: HeldLease,
 }
 
 impl Site {
     async fn start() -> Self {
-        let locked = LockedSite::start(&[TOKEN]).await;
+        let locked = MutualTlsFixture::start(&[TOKEN]).await;
         let lasting = Authority::new("clients, for good");
-        let known = locked.tls.clients.as_ref().expect("mutual").pem();
+        let known = locked.tls.client_authority.as_ref().expect("mutual").pem();
         locked.tls.write("clients.pem", &(known + &lasting.pem()));
         locked
-            .doors
+            .access_files
             .set_tokens(&[(WORKER, TOKEN), ("bystander", OTHER)]);
-        locked.doors.set_policy(&policy(&["worker", "bystander"]));
+        locked
+            .access_files
+            .set_policy(&policy(&["worker", "bystander"]));
         let held = AcquireCall::new(CONTENDED, WAIT / 2, Duration::ZERO);
-        let held = locked.judge.acquire_at(0, &held).await;
-        let site = Self {
+        let held = locked.observer.acquire_at(0, &held).await;
+        let fixture = Self {
             locked,
             lasting,
             held: held.expect("it is free"),
         };
         until("the bystander's token counts", async || {
-            let mut looks = site.looks(&site.lasting.client(CARRIER), Some(OTHER)).await;
+            let mut looks = fixture
+                .looks(&fixture.lasting.client(CARRIER), Some(OTHER))
+                .await;
             looks.watch_locks(WatchLocksRequest::default()).await.ok()
         })
         .await;
-        site
+        fixture
     }
 
-    async fn connection(&self, shown: &Signed) -> Channel {
-        let tls = trust(&[&self.locked.tls.authority], shown);
+    async fn connection(&self, identity: &SignedCertificate) -> Channel {
+        let tls = client_tls_config(&[&self.locked.tls.authority], identity);
         let endpoint = Endpoint::from_shared(self.locked.url()).expect("a URL");
         let endpoint = endpoint.tls_config(tls).expect("good certificates");
         endpoint.connect().await.expect("a good certificate")
@@ -143,53 +152,58 @@ impl Site {
 
     async fn looks(
         &self,
-        shown: &Signed,
+        identity: &SignedCertificate,
         token: Option<&str>,
-    ) -> InspectionServiceClient<tonic::service::interceptor::InterceptedService<Channel, Shows>>
-    {
-        let shows = Shows(token.map(str::to_owned));
-        InspectionServiceClient::with_interceptor(self.connection(shown).await, shows)
+    ) -> InspectionServiceClient<
+        tonic::service::interceptor::InterceptedService<Channel, BearerTokenInterceptor>,
+    > {
+        let shows = BearerTokenInterceptor(token.map(str::to_owned));
+        InspectionServiceClient::with_interceptor(self.connection(identity).await, shows)
     }
 
-    /// What the worker shows: a certificate, and a token beside it.
-    fn credential(&self, credential: Credential, end: End) -> (Signed, Option<String>) {
-        let clients = self.locked.tls.clients.as_ref().expect("mutual");
+    /// Returns the worker's credential: a certificate and optionally a token.
+    fn credential(&self, credential: Credential, end: End) -> (SignedCertificate, Option<String>) {
+        let clients = self.locked.tls.client_authority.as_ref().expect("mutual");
         match (credential, end) {
             (Credential::Static, _) => (self.lasting.client(CARRIER), Some(TOKEN.to_owned())),
             (Credential::Signed, _) => {
                 let seconds = |time: Duration| i64::try_from(time.as_secs()).expect("short");
                 let good_for = match end {
-                    End::Expired => seconds(LIFE) - seconds(LEEWAY),
+                    End::Expired => seconds(LIFE) - seconds(TOKEN_LEEWAY),
                     _ => 600,
                 };
-                let issuer = &self.locked.doors.issuer;
+                let issuer = &self.locked.access_files.issuer;
                 let token = issuer.token(WORKER, good_for, json!({}));
                 (self.lasting.client(CARRIER), Some(token))
             }
-            (Credential::Certificate, End::Expired) => (clients.client_for(WORKER, LIFE), None),
+            (Credential::Certificate, End::Expired) => {
+                (clients.client_valid_for(WORKER, LIFE), None)
+            }
             (Credential::Certificate, _) => (clients.client(WORKER), None),
         }
     }
 
-    async fn begin(&self, shown: &Signed, token: Option<&str>, who: &str) -> Uses {
-        let shows = || Shows(token.map(str::to_owned));
+    async fn begin(&self, identity: &SignedCertificate, token: Option<&str>, who: &str) -> Uses {
+        let shows = || BearerTokenInterceptor(token.map(str::to_owned));
         let wait = || AcquireCall::new(CONTENDED, TTL, WAIT);
         let before = self.queue().await;
 
-        let mut stream = StreamClient::open_as(self.connection(shown).await, shows()).await;
+        let mut stream =
+            StreamClient::open_with_interceptor(self.connection(identity).await, shows()).await;
         let own = AcquireCall::new(&format!("held by {who}"), TTL, Duration::ZERO);
         let call = stream.acquire(&own, 1).await;
-        let lease_id = stream.granted(call).await.lease_id;
-        stream.beat(TTL / 8);
+        let lease_id = stream.expect_granted(call).await.lease_id;
+        stream.start_heartbeats(TTL / 8);
         let lease = (stream, lease_id);
 
-        let mut stream = StreamClient::open_as(self.connection(shown).await, shows()).await;
+        let mut stream =
+            StreamClient::open_with_interceptor(self.connection(identity).await, shows()).await;
         let call = stream.acquire(&wait(), 1).await;
-        stream.queued(call).await;
-        stream.beat(TTL / 8);
+        stream.next_queue_position(call).await;
+        stream.start_heartbeats(TTL / 8);
         let stream_wait = (stream, call);
 
-        let locks = LockServiceClient::with_interceptor(self.connection(shown).await, shows());
+        let locks = LockServiceClient::with_interceptor(self.connection(identity).await, shows());
         let request = Client::new(who, &[], 0).acquire_request(&wait());
         let unary = tokio::spawn(async move {
             let answered = locks.clone().acquire(request).await;
@@ -200,9 +214,9 @@ impl Site {
         })
         .await;
 
-        let mut looks = self.looks(shown, token).await;
+        let mut looks = self.looks(identity, token).await;
         let watch = looks.watch_locks(WatchLocksRequest::default()).await;
-        let config = client_config(&self.locked.tls.authority, Some(shown));
+        let config = client_config(&self.locked.tls.authority, Some(identity));
         let session = handshake(self.locked.broker.addr(), config).await;
         let mut session = session.expect("a good certificate");
         let begin = [PREFACE, &SETTINGS].concat();
@@ -218,13 +232,15 @@ impl Site {
     }
 
     fn end(&self, credential: Credential, end: End) {
-        let doors = &self.locked.doors;
+        let access_files = &self.locked.access_files;
         match (credential, end) {
             (_, End::Expired) => {}
-            (_, End::RuleWithdrawn) => doors.set_policy(&policy(&["bystander"])),
-            (Credential::Static, _) => doors.set_tokens(&[("bystander", OTHER)]),
-            (Credential::Signed, End::Removed) => doors.set_keys(&[]),
-            (Credential::Signed, End::AuthorityRemoved) => doors.set_keys(&[&Issuer::new("key-2")]),
+            (_, End::RuleWithdrawn) => access_files.set_policy(&policy(&["bystander"])),
+            (Credential::Static, _) => access_files.set_tokens(&[("bystander", OTHER)]),
+            (Credential::Signed, End::Removed) => access_files.set_keys(&[]),
+            (Credential::Signed, End::AuthorityRemoved) => {
+                access_files.set_keys(&[&Issuer::new("key-2")])
+            }
             (Credential::Certificate, _) => {
                 self.locked.tls.write("clients.pem", &self.lasting.pem());
             }
@@ -232,7 +248,7 @@ impl Site {
     }
 
     async fn queue(&self) -> i32 {
-        let lock = self.locked.judge.get_lock(CONTENDED).await;
+        let lock = self.locked.observer.get_lock(CONTENDED).await;
         lock.expect("GetLock works")
             .expect("it is held")
             .queue_length
@@ -240,18 +256,18 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_outlives_the_credential_that_admitted_it() {
+async fn no_use_outlives_the_credential_that_admitted_it() {
     let mut cells = 0;
     for (credential, end) in MATRIX {
         let about = format!("{credential:?} {end:?}");
-        let site = Site::start().await;
-        let bystander = site
-            .begin(&site.lasting.client(CARRIER), Some(OTHER), "bystander")
+        let fixture = Site::start().await;
+        let control_client = fixture
+            .begin(&fixture.lasting.client(CARRIER), Some(OTHER), "bystander")
             .await;
         let made = boottime();
-        let (shown, token) = site.credential(credential, end);
-        let worker = site.begin(&shown, token.as_deref(), WORKER).await;
-        site.end(credential, end);
+        let (identity, token) = fixture.credential(credential, end);
+        let worker = fixture.begin(&identity, token.as_deref(), WORKER).await;
+        fixture.end(credential, end);
         let ended = match end {
             End::Expired => made + LIFE,
             _ => boottime(),
@@ -263,22 +279,22 @@ async fn nothing_outlives_the_credential_that_admitted_it() {
         let last = ended + SEEN;
         cells += over(worker, why, last, &about).await;
         assert!(boottime() + SECOND >= ended, "{about}: too soon");
-        cells += session_is_over(credential, end, (&site, &shown), ended).await;
+        cells += session_is_over(credential, end, (&fixture, &identity), ended).await;
 
-        // Their places went with them, and only theirs.
+        // Only the queue positions of the worker are removed.
         until("the worker has left the line", async || {
-            (site.queue().await == 2).then_some(())
+            (fixture.queue().await == 2).then_some(())
         })
         .await;
-        goes_on(site, bystander, &about).await;
+        goes_on(fixture, control_client, &about).await;
     }
-    figures(&format!(
+    print_figures(&format!(
         "outlive: {} credentials and ends, {cells} uses, leaks=0",
         MATRIX.len()
     ));
 }
 
-/// That all of it is over until then, and says why. Returns how many uses there were.
+/// Asserts that all uses end by `last` with this reason. Returns the number of uses.
 async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> usize {
     let in_time = || (last + SECOND).saturating_sub(boottime());
     let Uses {
@@ -291,18 +307,20 @@ async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> us
     let unary = async {
         let answered = timeout(in_time(), unary).await.expect(about);
         let refused = answered.expect("no panic").expect_err(about);
-        assert_eq!(reason(&refused), Some(why), "{about}: {refused:?}");
+        assert_eq!(error_reason(&refused), Some(why), "{about}: {refused:?}");
     };
     let stream_wait = async {
         if why == ErrorReason::PermissionDenied {
-            let refused = timeout(in_time(), waits.refused(call)).await.expect(about);
+            let refused = timeout(in_time(), waits.expect_refused(call))
+                .await
+                .expect(about);
             assert_eq!(refused.reason(), why, "{about}: {refused:?}");
         } else {
-            timeout(in_time(), waits.ended()).await.expect(about);
+            timeout(in_time(), waits.read_to_end()).await.expect(about);
         }
     };
     let lease = async {
-        let ended = holds.heard(|told| match told {
+        let ended = holds.wait_for(|told| match told {
             Told::Ended(ended) => Some(ended),
             Told::Ack(_) | Told::Reconnect(_) => None,
             other => panic!("{about}: {other:?}"),
@@ -317,7 +335,9 @@ async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> us
             match next {
                 Ok(Some(_)) => {}
                 Ok(None) => panic!("{about}: the watch ends without a reason"),
-                Err(status) => break assert_eq!(reason(&status), Some(why), "{about}: {status:?}"),
+                Err(status) => {
+                    break assert_eq!(error_reason(&status), Some(why), "{about}: {status:?}");
+                }
             }
         }
     };
@@ -325,19 +345,19 @@ async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> us
     4
 }
 
-/// That no connection of a certificate that has ended is left, and no other one is closed.
+/// Asserts that the ended certificate opens no new connection. Returns the number of uses.
 async fn session_is_over(
     credential: Credential,
     end: End,
-    (site, shown): (&Site, &Signed),
+    (fixture, identity): (&Site, &SignedCertificate),
     ended: Duration,
 ) -> usize {
     if credential != Credential::Certificate || end == End::RuleWithdrawn {
         return 0;
     }
-    let config = client_config(&site.locked.tls.authority, Some(shown));
-    // With TLS 1.3 the client knows it with the first answer.
-    let again = handshake(site.locked.broker.addr(), config).await;
+    let config = client_config(&fixture.locked.tls.authority, Some(identity));
+    // With TLS 1.3, the client receives the rejection with the first read.
+    let again = handshake(fixture.locked.broker.addr(), config).await;
     if let Ok(mut again) = again {
         let read = again.read_u8().await;
         read.expect_err("no other connection is made with it");
@@ -346,24 +366,25 @@ async fn session_is_over(
     1
 }
 
-/// That the bystander keeps all that it has, and gets what it waits for.
-async fn goes_on(site: Site, bystander: Uses, about: &str) {
+/// Asserts that the control client keeps its leases and streams, and is granted the locks for which
+/// it waits.
+async fn goes_on(fixture: Site, control_client: Uses, about: &str) {
     let Uses {
         unary,
         stream_wait: (mut waits, call),
         lease: (mut holds, lease_id),
         mut watch,
         session: _session,
-    } = bystander;
-    holds.is_read().await;
-    let release = site.locked.judge.release_at(0, &site.held).await;
+    } = control_client;
+    holds.wait_until_read().await;
+    let release = fixture.locked.observer.release_at(0, &fixture.held).await;
     release.expect("the holder");
-    let first = waits.granted(call).await;
+    let first = waits.expect_granted(call).await;
     waits.release(&first.lease_id).await;
     let second = timeout(SEEN, unary).await.expect(about);
     second.expect("no panic").expect(about);
     let call = holds.release(&lease_id).await;
-    let released = holds.heard(|told| match told {
+    let released = holds.wait_for(|told| match told {
         Told::Released(released) => Some(released.call_id),
         _ => None,
     });
@@ -373,40 +394,41 @@ async fn goes_on(site: Site, bystander: Uses, about: &str) {
 }
 
 #[tokio::test]
-async fn a_connection_is_told_to_go_and_closed_when_its_certificate_ends() {
+async fn a_connection_receives_goaway_and_is_closed_when_its_certificate_ends() {
     for end in [End::Expired, End::AuthorityRemoved] {
-        let site = Site::start().await;
+        let fixture = Site::start().await;
         let made = boottime();
-        let (shown, _) = site.credential(Credential::Certificate, end);
-        let sessions = [site.locked.broker.addr(), site.locked.broker.admin()].map(async |addr| {
-            let config = client_config(&site.locked.tls.authority, Some(&shown));
-            let mut session = handshake(addr, config).await.expect("a good certificate");
-            let begin = [PREFACE, &SETTINGS].concat();
-            session.write_all(&begin).await.expect("it is read");
-            session.flush().await.expect("it is read");
-            session
-        });
+        let (identity, _) = fixture.credential(Credential::Certificate, end);
+        let sessions =
+            [fixture.locked.broker.addr(), fixture.locked.broker.admin()].map(async |addr| {
+                let config = client_config(&fixture.locked.tls.authority, Some(&identity));
+                let mut session = handshake(addr, config).await.expect("a good certificate");
+                let begin = [PREFACE, &SETTINGS].concat();
+                session.write_all(&begin).await.expect("it is read");
+                session.flush().await.expect("it is read");
+                session
+            });
         let [api, admin] = sessions;
         let (api, admin) = tokio::join!(api, admin);
-        site.end(Credential::Certificate, end);
+        fixture.end(Credential::Certificate, end);
         let ended = match end {
             End::Expired => made + LIFE,
             _ => boottime(),
         };
         for (told, closed) in [told_to_go(api).await, told_to_go(admin).await] {
-            figures(&format!(
-                "outlive: connection of a certificate that ends ({end:?}): told after {} ms, closed after {} ms",
+            print_figures(&format!(
+                "outlive: connection of a certificate that ends ({end:?}): notified after {} ms, closed after {} ms",
                 told.saturating_sub(ended).as_millis(),
                 closed.saturating_sub(ended).as_millis()
             ));
-            assert!(told < closed, "told first");
+            assert!(told < closed, "notified first");
             assert!(told + SECOND >= ended, "too soon");
             assert!(closed <= ended + CLOSED + SECOND, "{:?}", closed - ended);
         }
     }
 }
 
-/// When a connection is told to begin nothing new, and when it is closed.
+/// Returns the times at which a connection receives GOAWAY, and at which it is closed.
 async fn told_to_go(mut session: TlsStream<TcpStream>) -> (Duration, Duration) {
     let (mut told, mut head) = (None, [0; FRAME_HEAD]);
     let read = async {
@@ -423,23 +445,23 @@ async fn told_to_go(mut session: TlsStream<TcpStream>) -> (Duration, Duration) {
         }
     };
     timeout(LIFE * 2, read).await.expect("it is closed");
-    (told.expect("told before it is closed"), boottime())
+    (told.expect("notified before it is closed"), boottime())
 }
 
 #[tokio::test]
 async fn a_session_with_a_client_certificate_cannot_be_resumed() {
     use tokio_rustls::rustls::HandshakeKind;
-    let site = Site::start().await;
-    let shown = site.lasting.client(CARRIER);
-    let config = client_config(&site.locked.tls.authority, Some(&shown));
+    let fixture = Site::start().await;
+    let identity = fixture.lasting.client(CARRIER);
+    let config = client_config(&fixture.locked.tls.authority, Some(&identity));
     for _ in 0..3 {
-        let session = handshake(site.locked.broker.addr(), config.clone()).await;
+        let session = handshake(fixture.locked.broker.addr(), config.clone()).await;
         let mut session = session.expect("a good certificate");
         let kind = session.get_ref().1.handshake_kind();
         assert_eq!(kind, Some(HandshakeKind::Full));
         let begin = [PREFACE, &SETTINGS].concat();
         session.write_all(&begin).await.expect("it is read");
-        // Tickets would come before.
+        // Session tickets would arrive before the SETTINGS frame.
         session.read_u8().await.expect("the broker's settings");
     }
 }

@@ -1,51 +1,51 @@
-//! Certificates, tokens and keys are replaced under held leases: nothing is lost, and what was replaced
-//! opens no door any more.
+//! Replacement of certificates, tokens and keys while leases are held: no lease is lost, and
+//! replaced credentials are rejected.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::LazyLock, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Client, ConnectError, Guard};
 use leasehold_tests::{
-    broker_tls::{HOST, connections, handshake},
-    callers::{Issuer, replace},
-    certificates::{Authority, Signed, client_config},
-    client::AcquireCall,
+    access::{
+        files_and_callers::{Issuer, replace_file},
+        mutual_tls_fixture::{MutualTlsFixture, client_tls_config},
+    },
+    broker::tls::{HOST, handshake, open_client_ports},
+    client::{stream::StreamClient, unary::AcquireCall},
     clock::boottime,
-    locked_site::{LockedSite, trust},
-    log_capture::LogCapture,
-    scale::{count, figures},
-    stream_client::StreamClient,
-    temp_dir::TempDir,
-    time_left::expiry,
+    load::store_expiry::store_expiry,
+    net::certificates::{Authority, SignedCertificate, client_config},
+    process::{log_capture::LogCapture, temp_dir::TempDir},
+    scale::{print_figures, scaled_count},
     until::until,
 };
 use serde_json::json;
 use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(4);
-/// Clients of the SDK of each kind, and streams without one.
+/// Number of clients of each kind, and number of kinds of SDK clients and raw streams.
 const EACH: usize = 2;
 const KINDS: usize = 4;
 const OLD: &str = "the old token, 7f0c";
 const NEW: &str = "the new token, 91be";
 const LONG_S: i64 = 600;
 
-/// What the clients of this process log, for all tests of it.
-static LOG: LazyLock<LogCapture> = LazyLock::new(LogCapture::begin);
+/// Log of the clients in this process, shared by all tests.
+static LOG: LazyLock<LogCapture> = LazyLock::new(LogCapture::start);
 
-/// Brokers, and the files of those who come.
+/// Brokers, and the files of their clients.
 struct Site {
-    locked: LockedSite,
+    locked: MutualTlsFixture,
     dir: TempDir,
 }
 
-/// A client with what it holds.
+/// A client and its guards.
 struct Holder {
     guards: Vec<(String, Guard)>,
     _client: Client,
 }
 
-/// A stream with what it holds: locks, lease ids and tokens.
+/// A raw stream and its leases: lock, lease id and fencing token.
 struct Raw {
     stream: StreamClient,
     held: Vec<(String, String, i64)>,
@@ -54,33 +54,35 @@ struct Raw {
 impl Site {
     async fn start() -> Self {
         Self {
-            locked: LockedSite::start(&[OLD]).await,
+            locked: MutualTlsFixture::start(&[OLD]).await,
             dir: TempDir::new("rotation"),
         }
     }
 
-    /// The file of the tokens of such clients.
+    /// Returns the token file of clients of this kind.
     fn file(&self, kind: &str) -> PathBuf {
         self.dir.path().join(kind)
     }
 
-    /// A client that trusts these, shows that certificate, and perhaps the token of a file.
+    /// Connects a client that trusts these authorities and presents a certificate, and optionally
+    /// the token in a file.
     async fn connect(
         &self,
         authorities: &[&Authority],
-        shown: &Signed,
+        identity: &SignedCertificate,
         kind: Option<&str>,
     ) -> Result<Client, ConnectError> {
-        let mut builder = Client::builder(&self.locked.url()).tls(trust(authorities, shown));
+        let mut builder =
+            Client::builder(&self.locked.url()).tls(client_tls_config(authorities, identity));
         if let Some(kind) = kind {
             builder = builder.bearer_token_file(self.file(kind));
         }
         builder.connect().await
     }
 
-    /// A client of the SDK that holds so many locks.
+    /// Starts a client of the SDK that holds `locks` locks.
     async fn holder(&self, kind: Option<&str>, name: &str, locks: usize) -> Holder {
-        let certificate = self.locked.worker();
+        let certificate = self.locked.worker_certificate();
         let authorities = [&self.locked.tls.authority];
         let client = self.connect(&authorities, &certificate, kind).await;
         let client = client.expect("a good key");
@@ -95,7 +97,7 @@ impl Site {
         }
     }
 
-    /// The same of a stream that shows a certificate only.
+    /// Opens a raw stream that holds `locks` locks and presents only a certificate.
     async fn raw(&self, name: &str, locks: usize) -> Raw {
         let mut stream = StreamClient::open_on(self.locked.channel().await).await;
         let mut held = Vec::new();
@@ -103,20 +105,20 @@ impl Site {
             let lock = format!("{name}-{lock}");
             let call = AcquireCall::new(&lock, TTL, Duration::ZERO);
             let call = stream.acquire(&call, 1).await;
-            let lease = stream.granted(call).await;
+            let lease = stream.expect_granted(call).await;
             held.push((lock, lease.lease_id, lease.grants[0].fencing_token));
         }
-        stream.beat(TTL / 3);
+        stream.start_heartbeats(TTL / 3);
         Raw { stream, held }
     }
 
-    /// Whether the store has all of these as they were granted.
+    /// Returns the number of leases that the store no longer has as they were granted.
     async fn lost(&self, held: &[(String, String, i64)]) -> usize {
         let mut lost = 0;
         for (lock, lease_id, token) in held {
             let state = self
                 .locked
-                .judge
+                .observer
                 .get_lock(lock)
                 .await
                 .expect("GetLock works");
@@ -129,16 +131,16 @@ impl Site {
         lost
     }
 
-    /// Has the clients with tokens show the next one, and waits until the broker has accepted it from
-    /// all of them.
-    async fn shown(&self, kind: &str, token: &str) {
+    /// Makes clients with tokens send the next token, and waits until the broker has accepted the
+    /// token of every client.
+    async fn identity(&self, kind: &str, token: &str) {
         let accepted = || {
             let log = LOG.text();
-            log.matches("the stream goes on with another credential")
+            log.matches("the lease stream uses the new credential")
                 .count()
         };
         let before = accepted();
-        replace(&self.file(kind), token);
+        replace_file(&self.file(kind), token);
         until("all show the next token", async || {
             (accepted() == before + EACH).then_some(())
         })
@@ -149,39 +151,43 @@ impl Site {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
     LazyLock::force(&LOG);
-    let mut site = Site::start().await;
-    let old_certificate = site.locked.worker();
-    let old_jwt = site.locked.doors.issuer.token("worker", LONG_S, json!({}));
-    replace(&site.file("static"), OLD);
-    replace(&site.file("jwt"), &old_jwt);
-    let locks = count(1_000, 100) / (EACH * KINDS);
+    let mut fixture = Site::start().await;
+    let old_certificate = fixture.locked.worker_certificate();
+    let old_jwt = fixture
+        .locked
+        .access_files
+        .issuer
+        .token("worker", LONG_S, json!({}));
+    replace_file(&fixture.file("static"), OLD);
+    replace_file(&fixture.file("jwt"), &old_jwt);
+    let locks = scaled_count(1_000, 100) / (EACH * KINDS);
     let mut holders = Vec::new();
     let mut raw = Vec::new();
     for number in 0..EACH {
         for kind in [None, Some("static"), Some("jwt")] {
             let name = format!("{}-{number}", kind.unwrap_or("mtls"));
-            holders.push(site.holder(kind, &name, locks).await);
+            holders.push(fixture.holder(kind, &name, locks).await);
         }
-        raw.push(site.raw(&format!("raw-{number}"), locks).await);
+        raw.push(fixture.raw(&format!("raw-{number}"), locks).await);
     }
     let held: Vec<_> = held_by(&holders, &raw);
-    let streams = connections(site.locked.broker.addr());
+    let streams = open_client_ports(fixture.locked.broker.addr());
     assert_eq!(streams.len(), EACH * KINDS, "one of each client");
-    let began = boottime();
+    let started_at = boottime();
 
-    certificates_are_replaced(&mut site).await;
-    static_tokens_are_replaced(&site).await;
-    keys_are_replaced(&site, &old_jwt).await;
+    certificates_are_replaced(&mut fixture).await;
+    static_tokens_are_replaced(&fixture).await;
+    keys_are_replaced(&fixture, &old_jwt).await;
 
-    // Longer than the store keeps them without heartbeats.
-    sleep(expiry(TTL) + TTL / 2).await;
-    let took = boottime() - began;
-    let lost = site.lost(&held).await;
+    // The pause exceeds the expiry without heartbeats.
+    sleep(store_expiry(TTL) + TTL / 2).await;
+    let took = boottime() - started_at;
+    let lost = fixture.lost(&held).await;
     let untrusted = holders.iter().flat_map(|holder| &holder.guards);
     let untrusted = untrusted.filter(|(_, guard)| !guard.is_valid()).count();
-    let still: BTreeSet<_> = connections(site.locked.broker.addr());
+    let still: BTreeSet<_> = open_client_ports(fixture.locked.broker.addr());
     let dropped = streams.difference(&still).count();
-    figures(&format!(
+    print_figures(&format!(
         "rotation: leases={} streams={} lost={lost} untrusted={untrusted} dropped={dropped} took={}ms",
         held.len(),
         streams.len(),
@@ -195,10 +201,10 @@ async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
     }
     for one in &mut raw {
         one.stream.close().await;
-        one.stream.ended().await;
+        one.stream.read_to_end().await;
     }
-    assert_eq!(site.lost(&held).await, held.len(), "all given back");
-    old_certificates_are_withdrawn(&site, &old_certificate).await;
+    assert_eq!(fixture.lost(&held).await, held.len(), "all released");
+    old_certificates_are_withdrawn(&fixture, &old_certificate).await;
 }
 
 fn held_by(holders: &[Holder], raw: &[Raw]) -> Vec<(String, String, i64)> {
@@ -211,14 +217,15 @@ fn held_by(holders: &[Holder], raw: &[Raw]) -> Vec<(String, String, i64)> {
     of_sdk.chain(others).collect()
 }
 
-/// The broker's own, by the same authority and by another one; then that of the clients.
-async fn certificates_are_replaced(site: &mut Site) {
-    let worker = site.locked.worker();
-    let old = &site.locked.tls.authority;
+/// Replaces the broker's certificate, by the same and by another authority, and then the clients'
+/// certificates.
+async fn certificates_are_replaced(fixture: &mut Site) {
+    let worker = fixture.locked.worker_certificate();
+    let old = &fixture.locked.tls.authority;
     let renewed = old.server(&[HOST]);
-    site.locked.tls.renew(&renewed);
+    fixture.locked.tls.replace_certificate(&renewed);
     let config = client_config(old, Some(&worker));
-    let seen = handshake(site.locked.broker.addr(), config)
+    let seen = handshake(fixture.locked.broker.addr(), config)
         .await
         .expect("TLS");
     let (_, tls) = seen.get_ref();
@@ -226,73 +233,93 @@ async fn certificates_are_replaced(site: &mut Site) {
     assert_eq!(seen[0], renewed.certificate(), "the new key");
 
     let new = Authority::new("brokers, later");
-    site.connect(&[old, &new], &worker, None)
+    fixture
+        .connect(&[old, &new], &worker, None)
         .await
         .expect("the bundle");
-    site.locked.tls.renew(&new.server(&[HOST]));
+    fixture.locked.tls.replace_certificate(&new.server(&[HOST]));
     for trusted in [vec![old, &new], vec![&new]] {
-        let client = site.connect(&trusted, &worker, None).await;
+        let client = fixture.connect(&trusted, &worker, None).await;
         client.expect("the new authority");
     }
-    let refused = site.connect(&[old], &worker, None).await;
+    let refused = fixture.connect(&[old], &worker, None).await;
     refused.expect_err("the old authority alone");
 
-    let clients = site.locked.tls.clients.as_ref().expect("mutual");
+    let clients = fixture
+        .locked
+        .tls
+        .client_authority
+        .as_ref()
+        .expect("mutual");
     let later = Authority::new("clients, later");
     let next = later.client("worker");
-    site.connect(&[&new], &next, None)
+    fixture
+        .connect(&[&new], &next, None)
         .await
         .expect_err("not yet");
-    site.locked
+    fixture
+        .locked
         .tls
         .write("clients.pem", &(clients.pem() + &later.pem()));
-    for shown in [&worker, &next] {
-        let client = site.connect(&[&new], shown, None).await;
+    for identity in [&worker, &next] {
+        let client = fixture.connect(&[&new], identity, None).await;
         client.expect("both count");
     }
-    site.locked.tls.authority = new;
-    site.locked.tls.clients = Some(later);
+    fixture.locked.tls.authority = new;
+    fixture.locked.tls.client_authority = Some(later);
 }
 
-/// The old authority of clients is taken away: connections that its certificates have opened end, and no
-/// other.
-async fn old_certificates_are_withdrawn(site: &Site, old: &Signed) {
-    let addr = site.locked.broker.addr();
-    let before = connections(addr);
-    let authorities = [&site.locked.tls.authority];
-    let worker = site.locked.worker();
-    let stays = site.connect(&authorities, &worker, None).await;
+/// Removes the old authority of clients. Only the connections opened with its certificates are
+/// closed.
+async fn old_certificates_are_withdrawn(fixture: &Site, old: &SignedCertificate) {
+    let addr = fixture.locked.broker.addr();
+    let before = open_client_ports(addr);
+    let authorities = [&fixture.locked.tls.authority];
+    let worker = fixture.locked.worker_certificate();
+    let stays = fixture.connect(&authorities, &worker, None).await;
     let stays = stays.expect("the new authority");
-    let kept: BTreeSet<_> = connections(addr).difference(&before).copied().collect();
-    assert_eq!(kept.len(), 1, "one connection of a client");
-    let later = site.locked.tls.clients.as_ref().expect("mutual");
-    site.locked.tls.write("clients.pem", &later.pem());
+    let still_open: BTreeSet<_> = open_client_ports(addr)
+        .difference(&before)
+        .copied()
+        .collect();
+    assert_eq!(still_open.len(), 1, "one connection of a client");
+    let later = fixture
+        .locked
+        .tls
+        .client_authority
+        .as_ref()
+        .expect("mutual");
+    fixture.locked.tls.write("clients.pem", &later.pem());
     until("the old connections are closed", async || {
-        connections(addr).is_disjoint(&before).then_some(())
+        open_client_ports(addr).is_disjoint(&before).then_some(())
     })
     .await;
-    assert!(connections(addr).is_superset(&kept), "it counts");
+    assert!(
+        open_client_ports(addr).is_superset(&still_open),
+        "it counts"
+    );
     drop(stays);
-    let refused = site.connect(&authorities, old, None).await;
+    let refused = fixture.connect(&authorities, old, None).await;
     refused.expect_err("it counts no more");
 }
 
-async fn static_tokens_are_replaced(site: &Site) {
-    let worker = site.locked.worker();
+async fn static_tokens_are_replaced(fixture: &Site) {
+    let worker = fixture.locked.worker_certificate();
     let with = async |token: &str| {
-        replace(&site.file("try"), token);
-        let authorities = [&site.locked.tls.authority];
-        site.connect(&authorities, &worker, Some("try")).await
+        replace_file(&fixture.file("try"), token);
+        let authorities = [&fixture.locked.tls.authority];
+        fixture.connect(&authorities, &worker, Some("try")).await
     };
     with(NEW).await.expect_err("not yet");
-    site.locked
-        .doors
+    fixture
+        .locked
+        .access_files
         .set_tokens(&[("worker", OLD), ("worker", NEW)]);
-    site.shown("static", NEW).await;
+    fixture.identity("static", NEW).await;
     for token in [OLD, NEW] {
         with(token).await.expect("both count");
     }
-    site.locked.doors.set_tokens(&[("worker", NEW)]);
+    fixture.locked.access_files.set_tokens(&[("worker", NEW)]);
     until("the old token opens nothing", async || {
         with(OLD).await.err()
     })
@@ -300,24 +327,25 @@ async fn static_tokens_are_replaced(site: &Site) {
     with(NEW).await.expect("it counts");
 }
 
-async fn keys_are_replaced(site: &Site, old: &str) {
-    let worker = site.locked.worker();
+async fn keys_are_replaced(fixture: &Site, old: &str) {
+    let worker = fixture.locked.worker_certificate();
     let with = async |token: &str| {
-        replace(&site.file("try"), token);
-        let authorities = [&site.locked.tls.authority];
-        site.connect(&authorities, &worker, Some("try")).await
+        replace_file(&fixture.file("try"), token);
+        let authorities = [&fixture.locked.tls.authority];
+        fixture.connect(&authorities, &worker, Some("try")).await
     };
     let issuer = Issuer::new("key-2");
     let new = issuer.token("worker", LONG_S, json!({}));
     with(&new).await.expect_err("not yet");
-    site.locked
-        .doors
-        .set_keys(&[&site.locked.doors.issuer, &issuer]);
-    site.shown("jwt", &new).await;
+    fixture
+        .locked
+        .access_files
+        .set_keys(&[&fixture.locked.access_files.issuer, &issuer]);
+    fixture.identity("jwt", &new).await;
     for token in [old, &new] {
         with(token).await.expect("both count");
     }
-    site.locked.doors.set_keys(&[&issuer]);
+    fixture.locked.access_files.set_keys(&[&issuer]);
     until("the old key opens nothing", async || with(old).await.err()).await;
     with(&new).await.expect("it counts");
 }

@@ -1,4 +1,4 @@
-//! Who may connect to a broker: TLS, client certificates, limits, and those who only make work.
+//! Connections to a broker: TLS, client certificates, connection limits, and floods of frames.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,14 +6,16 @@ use futures::future::join_all;
 use leasehold::{Client, ConnectError};
 use leasehold_proto::v1::{GetLockRequest, inspection_service_client::InspectionServiceClient};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    broker_tls::{BrokerTls, handshake, is_closed},
-    callers::Doors,
-    certificates::{Authority, Signed, client_config},
-    client::channel,
+    access::files_and_callers::AccessFiles,
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess},
+        tls::{BrokerTls, closes_within, handshake},
+    },
+    client::unary::channel,
     clock::boottime,
-    deployment::Deployment,
-    scale::figures,
+    net::certificates::{Authority, SignedCertificate, client_config},
+    scale::print_figures,
     until::until,
 };
 use tokio::{
@@ -29,19 +31,22 @@ const RULES: &str = r#"
     verbs = ["acquire"]
 "#;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// An empty frame of settings.
+/// An empty SETTINGS frame.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-/// What a client has to speak within.
+/// Time within which a client must send the HTTP/2 preface.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
 const LATE: Duration = Duration::from_secs(2);
 
 async fn connect(
     broker: &BrokerProcess,
     tls: &BrokerTls,
-    client: Option<&Signed>,
+    client: Option<&SignedCertificate>,
 ) -> Result<Client, ConnectError> {
     let url = format!("https://{}", broker.addr());
-    Client::builder(&url).tls(tls.trust(client)).connect().await
+    Client::builder(&url)
+        .tls(tls.sdk_client_config(client))
+        .connect()
+        .await
 }
 
 async fn locks(client: &Client) {
@@ -52,8 +57,8 @@ async fn locks(client: &Client) {
 #[tokio::test]
 async fn with_a_certificate_only_tls_1_3_is_spoken() {
     let tls = BrokerTls::create(false);
-    let site = Deployment::of(tls.options(String::new())).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start_single(tls.options(String::new())).await;
+    let broker = &fixture.brokers[0];
     locks(&connect(broker, &tls, None).await.expect("trusted")).await;
     for listener in [broker.addr(), broker.admin()] {
         let modern = handshake(listener, client_config(&tls.authority, None)).await;
@@ -63,7 +68,10 @@ async fn with_a_certificate_only_tls_1_3_is_spoken() {
             .expect_err("TLS 1.2");
         let mut plain = TcpStream::connect(listener).await.expect("it listens");
         let sent = plain.write_all(&[PREFACE, &SETTINGS].concat()).await;
-        assert!(sent.is_err() || is_closed(plain, LATE).await, "plaintext");
+        assert!(
+            sent.is_err() || closes_within(plain, LATE).await,
+            "plaintext"
+        );
     }
     let plain = Client::connect(&format!("http://{}", broker.addr())).await;
     assert!(plain.is_err(), "plaintext");
@@ -72,12 +80,12 @@ async fn with_a_certificate_only_tls_1_3_is_spoken() {
 #[tokio::test]
 async fn clients_show_a_certificate_of_the_right_authority() {
     let tls = BrokerTls::create(true);
-    let doors = Doors::new(RULES, &[]);
+    let access_files = AccessFiles::new(RULES, &[]);
     let mut options = tls.options(String::new());
-    options.env.extend(doors.settings());
-    let site = Deployment::of(options).await;
-    let broker = &site.brokers[0];
-    let clients = tls.clients.as_ref().expect("mutual");
+    options.env.extend(access_files.settings());
+    let fixture = Deployment::start_single(options).await;
+    let broker = &fixture.brokers[0];
+    let clients = tls.client_authority.as_ref().expect("mutual");
     let known = clients.client("worker");
     locks(&connect(broker, &tls, Some(&known)).await.expect("known")).await;
     let stranger = Authority::new("others").client("worker");
@@ -95,36 +103,36 @@ async fn clients_show_a_certificate_of_the_right_authority() {
 #[tokio::test]
 async fn a_renewed_certificate_counts_from_the_next_connection_on() {
     let tls = BrokerTls::create(false);
-    let site = Deployment::of(tls.options(String::new())).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start_single(tls.options(String::new())).await;
+    let broker = &fixture.brokers[0];
     let client = connect(broker, &tls, None).await.expect("trusted");
     let guard = client.lock("held").acquire().await.expect("it is free");
 
-    // One of two files is there: the old certificate stays.
+    // Only one of the two files is replaced, so the old certificate stays in use.
     let successor = Authority::new("successors");
     let renewed = successor.server(&["127.0.0.1"]);
     tls.write("broker.pem", &renewed.pem());
     connect(broker, &tls, None).await.expect("the old one");
-    assert!(broker.log().contains("the certificate in use stays"));
+    assert!(broker.log().contains("keeping the current certificate"));
 
-    tls.renew(&renewed);
+    tls.replace_certificate(&renewed);
     handshake(broker.addr(), client_config(&successor, None))
         .await
         .expect("the new one");
     assert!(connect(broker, &tls, None).await.is_err(), "the old one");
-    assert!(broker.log().contains("the certificate was read again"));
+    assert!(broker.log().contains("certificate reloaded"));
     assert!(guard.is_valid(), "a connection outlives its certificate");
     locks(&client).await;
     guard.release().await.expect("it was held");
 }
 
 #[tokio::test]
-async fn who_does_not_speak_in_time_is_cut() {
+async fn a_client_that_sends_no_preface_in_time_is_disconnected() {
     let tls = BrokerTls::create(false);
-    let encrypted = Deployment::of(tls.options(String::new())).await;
+    let encrypted = Deployment::start_single(tls.options(String::new())).await;
     let plain = Deployment::start(1).await;
     let (encrypted, plain) = (&encrypted.brokers[0], &plain.brokers[0]);
-    let began = boottime();
+    let started_at = boottime();
     let silent = TcpStream::connect(plain.addr()).await.expect("it listens");
     let mut slow = TcpStream::connect(plain.addr()).await.expect("it listens");
     slow.write_all(&PREFACE[..10]).await.expect("the beginning");
@@ -134,15 +142,15 @@ async fn who_does_not_speak_in_time_is_cut() {
     let (no_tls, half) = (no_tls.expect("it listens"), half.expect("TLS"));
     let limit = SPEAKS_WITHIN + LATE;
     let closed = tokio::join!(
-        is_closed(silent, limit),
-        is_closed(slow, limit),
-        is_closed(probe, limit),
-        is_closed(no_tls, limit),
-        is_closed(half, limit),
+        closes_within(silent, limit),
+        closes_within(slow, limit),
+        closes_within(probe, limit),
+        closes_within(no_tls, limit),
+        closes_within(half, limit),
     );
     assert_eq!(closed, (true, true, true, true, true));
-    let took = boottime() - began;
-    figures(&format!(
+    let took = boottime() - started_at;
+    print_figures(&format!(
         "transport slow: all cut after {} ms",
         took.as_millis()
     ));
@@ -150,19 +158,19 @@ async fn who_does_not_speak_in_time_is_cut() {
 }
 
 #[tokio::test]
-async fn there_is_no_place_for_more_connections_than_allowed() {
+async fn connections_above_the_limit_are_rejected() {
     const MOST: usize = 5;
     let mut options = BrokerOptions::default();
     let key = "LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_ADDRESS".to_owned();
     options.env.push((key, MOST.to_string()));
-    let site = Deployment::of(options).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start_single(options).await;
+    let broker = &fixture.brokers[0];
     let mut open = Vec::new();
     for _ in 0..MOST {
         open.push(spoken(broker).await);
     }
     let one_more = TcpStream::connect(broker.addr()).await.expect("a backlog");
-    assert!(is_closed(one_more, LATE).await, "one too many");
+    assert!(closes_within(one_more, LATE).await, "one too many");
     drop(open.pop());
     until("its place is free again", async || {
         let mut next = TcpStream::connect(broker.addr()).await.ok()?;
@@ -177,21 +185,21 @@ async fn one_name_has_no_more_connections_than_allowed() {
     const MOST: usize = 3;
     let tls = BrokerTls::create(true);
     let mut options = tls.options(String::new());
-    let doors = Doors::new(RULES, &[]);
-    options.env.extend(doors.settings());
+    let access_files = AccessFiles::new(RULES, &[]);
+    options.env.extend(access_files.settings());
     let key = "LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_IDENTITY".to_owned();
     options.env.push((key, MOST.to_string()));
-    let site = Deployment::of(options).await;
-    let addr = site.brokers[0].addr();
-    let clients = tls.clients.as_ref().expect("mutual");
+    let fixture = Deployment::start_single(options).await;
+    let addr = fixture.brokers[0].addr();
+    let clients = tls.client_authority.as_ref().expect("mutual");
     let mut open = Vec::new();
     for name in ["worker", "worker", "worker", "worker", "another"] {
         let config = client_config(&tls.authority, Some(&clients.client(name)));
         open.push(handshake(addr, config).await.expect("a known authority"));
     }
     let another = open.pop().expect("the last");
-    let workers = join_all(open.into_iter().map(|tls| is_closed(tls, LATE)));
-    let (workers, another) = tokio::join!(workers, is_closed(another, LATE));
+    let workers = join_all(open.into_iter().map(|tls| closes_within(tls, LATE)));
+    let (workers, another) = tokio::join!(workers, closes_within(another, LATE));
     let closed = workers.into_iter().filter(|closed| *closed).count();
     assert_eq!(
         (closed, another),
@@ -202,11 +210,11 @@ async fn one_name_has_no_more_connections_than_allowed() {
 
 #[tokio::test]
 async fn a_flood_of_frames_ends_the_connection_and_no_other() {
-    /// Nine bytes before each payload: length, kind, flags, stream.
+    /// A frame header has nine bytes: length, type, flags, stream.
     const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     const PRIORITY: [u8; 14] = [0, 0, 5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 9];
-    let site = Deployment::start(1).await;
-    let broker = &site.brokers[0];
+    let fixture = Deployment::start(1).await;
+    let broker = &fixture.brokers[0];
     let url = format!("http://{}", broker.addr());
     let client = Client::connect(&url).await.expect("a broker that runs");
     let guard = client.lock("held").acquire().await.expect("it is free");
@@ -218,16 +226,19 @@ async fn a_flood_of_frames_ends_the_connection_and_no_other() {
         let mut few = spoken(broker).await;
         few.write_all(&frame.repeat(50)).await.expect("a few");
         let mut flood = spoken(broker).await;
-        // The broker may close before all of it is sent.
+        // The broker may close the connection before all frames are sent.
         let _ = flood.write_all(&frame.repeat(1_000)).await;
-        assert!(is_closed(flood, LATE).await, "{kind}");
-        assert!(!is_closed(few, LATE).await, "a few of {kind} do no harm");
+        assert!(closes_within(flood, LATE).await, "{kind}");
+        assert!(
+            !closes_within(few, LATE).await,
+            "a few of {kind} do no harm"
+        );
     }
     assert!(guard.is_valid());
     guard.release().await.expect("it was held");
 }
 
-/// A connection on which both sides have begun to speak HTTP/2.
+/// Opens a connection and exchanges SETTINGS.
 async fn spoken(broker: &BrokerProcess) -> TcpStream {
     let mut tcp = TcpStream::connect(broker.addr()).await.expect("a place");
     let begin = [PREFACE, &SETTINGS].concat();
@@ -248,8 +259,8 @@ fn old_tls(authority: &Authority) -> Arc<ClientConfig> {
 
 #[tokio::test]
 async fn headers_of_a_request_are_bounded() {
-    let site = Deployment::start(1).await;
-    let address = site.brokers[0].addr();
+    let fixture = Deployment::start(1).await;
+    let address = fixture.brokers[0].addr();
     let look = async |length: usize| {
         let mut request = Request::new(GetLockRequest {
             name: "a".to_owned(),
@@ -258,10 +269,10 @@ async fn headers_of_a_request_are_bounded() {
         let much = "x".repeat(length).parse().expect("ASCII");
         request.metadata_mut().insert("much", much);
         let mut looks = InspectionServiceClient::new(channel(address));
-        looks.get_lock(request).await.expect_err("nobody holds it")
+        looks.get_lock(request).await.expect_err("it is not held")
     };
     assert_eq!(look(7_000).await.code(), Code::NotFound);
-    // Request Header Fields Too Large, before anybody looks at the request.
+    // Status 431 (Request Header Fields Too Large) is returned before the request is processed.
     let refused = look(9_000).await;
     assert!(refused.message().contains("431"), "{refused:?}");
 }

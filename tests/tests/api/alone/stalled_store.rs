@@ -1,37 +1,37 @@
-//! A store that stops: every call is told so in time, and nobody loses a place in line.
+//! A stopped store. Every call fails in time, and no waiter loses its queue position.
 
 use std::time::Duration;
 
 use leasehold_proto::v1::{ErrorReason, lock_service_client::LockServiceClient};
 use leasehold_tests::{
-    client::{Client, channel},
-    deployment::Deployment,
+    broker::deployment::Deployment,
+    client::unary::{Client, channel},
 };
 use tokio::time::Instant;
 use tonic::Code;
 
 use crate::refusals::{LOCK, check, in_line, now, refused};
 
-/// What a caller waits for a store that does not answer.
+/// Time that a caller waits for a store that does not respond.
 const PROMPT: Duration = Duration::from_secs(1);
-/// The broker answers in time, and the answer takes its time to get here.
+/// Time for the response to travel, which the broker's time limit does not include.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Runs alone: it measures how soon calls are refused.
 #[tokio::test]
-async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
+async fn a_stalled_store_rejects_within_a_second_and_keeps_the_queue() {
     let deployment = Deployment::start(1).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
-    let waiter = client.open_at(0, &in_line());
-    client.queued_at(0, LOCK, 1).await;
+    let waiter = client.start_acquire_at(0, &in_line());
+    client.wait_for_queue_length_at(0, LOCK, 1).await;
     deployment.redis.process().pause().await;
     let unavailable = (
         Code::Unavailable,
         Some(ErrorReason::StoreUnavailable),
         Some(PROMPT),
     );
-    // The first calls meet a connection that seems to live, the later ones none.
+    // The first calls use a connection that seems to be open, the later calls find no connection.
     for _ in 0..4 {
         let started = Instant::now();
         let (no_wait, waits) = (now("another"), in_line());
@@ -62,7 +62,7 @@ async fn a_stalled_store_refuses_within_a_second_and_keeps_the_line() {
     };
     let never_granted = (Code::NotFound, Some(ErrorReason::LeaseNotFound), None);
     assert_eq!(late, never_granted, "what came late did nothing");
-    // The first release may have been read by the store when it went on.
+    // The store may have processed the first release after it was resumed.
     client.release(&held).await.expect("the holder");
     waiter.await.expect("no panic").expect("its turn");
 }

@@ -1,25 +1,25 @@
-//! Connections to the API: how old they become, and what of them is left for a release.
+//! Connections to the API: their maximum age, and the streams that stay reserved for releases.
 
 use std::{pin::pin, time::Duration};
 
 use leasehold_proto::v1::{ErrorReason, hold_response::Message as Response};
 use leasehold_tests::{
-    balancer::Balancer,
-    broker_process::BrokerOptions,
-    client::{AcquireCall, Client},
+    broker::{deployment::Deployment, in_process::InProcessBroker, process::BrokerOptions},
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    in_process::InProcess,
-    redis_server::RedisServer,
-    status::reason,
-    stream_client::StreamClient,
+    net::balancer::Balancer,
+    redis::server::RedisServer,
+    status::error_reason,
 };
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 const TTL: Duration = Duration::from_secs(20);
 const WAIT: Duration = Duration::from_secs(60);
-/// Three quarters of a connection's 1,000 streams.
+/// Maximum number of waiting calls on a connection, three quarters of its 1,000 streams.
 const WAITS_MAX: usize = 750;
 
 fn now(lock: &str) -> AcquireCall {
@@ -31,13 +31,14 @@ fn in_line(lock: &str) -> AcquireCall {
 }
 
 #[tokio::test]
-async fn an_old_stream_is_asked_to_move_and_its_lease_is_left_alone() {
+async fn an_old_stream_is_asked_to_reconnect_and_keeps_its_lease() {
     const AGE: Duration = Duration::from_secs(2);
     const GRACE: Duration = Duration::from_secs(1);
-    /// What the client sent before it knew is read, so that it does not count as a reset.
+    /// Time for which the broker continues to read, so that frames that the client sent before the
+    /// GOAWAY do not count as resets.
     const READ_ON: Duration = Duration::from_secs(2);
     let redis = RedisServer::start().await;
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     for (key, value) in [("AGE", AGE), ("AGE_GRACE", GRACE)] {
         let key = format!("LEASEHOLD__HTTP2__MAX_CONNECTION_{key}");
         options.env.push((key, format!("{}s", value.as_secs())));
@@ -46,12 +47,12 @@ async fn an_old_stream_is_asked_to_move_and_its_lease_is_left_alone() {
     let addr = deployment.addrs()[0];
     let opened = boottime();
     let mut stream = StreamClient::open(addr).await;
-    let call = stream.acquire(&now("a").with_grace(0), 1).await;
-    let lease = stream.granted(call).await;
-    // Calls on a connection that grows old find a new one by themselves.
+    let call = stream.acquire(&now("a").with_disconnect_grace(0), 1).await;
+    let lease = stream.expect_granted(call).await;
+    // Calls on an aging connection open a new connection automatically.
     let client = Client::new("other", &[addr], 0);
     let asked = loop {
-        match timeout(AGE / 10, stream.told()).await {
+        match timeout(AGE / 10, stream.next_event()).await {
             Ok(Response::Reconnect(_)) => break boottime() - opened,
             Ok(other) => panic!("{other:?}"),
             Err(_) => drop(client.get_lock_at(0, "a").await.expect("it is held")),
@@ -59,24 +60,24 @@ async fn an_old_stream_is_asked_to_move_and_its_lease_is_left_alone() {
     };
     assert!(asked <= AGE + AGE / 4, "{asked:?}");
     let sequence = stream.heartbeat().await;
-    assert_eq!(stream.acknowledged(sequence).await, 1, "still served");
-    assert!(stream.ends_by_itself().await, "in good order");
+    assert_eq!(stream.wait_for_ack(sequence).await, 1, "still served");
+    assert!(stream.is_ended_by_broker().await, "in good order");
     let ended = boottime() - opened;
     assert!(ended <= asked + GRACE + READ_ON + AGE / 5, "{ended:?}");
-    // Longer than its disconnect_grace of 0 would have left it.
+    // The pause would release the lease if its disconnect grace of 0 applied.
     sleep(AGE / 10).await;
     let held = client.get_lock_at(0, "a").await.expect("it is held");
     assert_eq!(held.holders[0].lease_id, lease.lease_id);
     let mut next = StreamClient::open(addr).await;
     next.attach(&lease, 2).await;
-    assert!(matches!(next.told().await, Response::Attached(_)));
+    assert!(matches!(next.next_event().await, Response::Attached(_)));
 }
 
 #[tokio::test]
 async fn an_old_connection_takes_no_new_calls_and_keeps_those_that_it_has() {
     const AGE: Duration = Duration::from_secs(1);
     let redis = RedisServer::start().await;
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     for key in ["AGE", "AGE_GRACE"] {
         let key = format!("LEASEHOLD__HTTP2__MAX_CONNECTION_{key}");
         options.env.push((key, format!("{}s", AGE.as_secs())));
@@ -90,20 +91,21 @@ async fn an_old_connection_takes_no_new_calls_and_keeps_those_that_it_has() {
     let mut granted = pin!(client.acquire_at(0, &wait));
     let opened = boottime();
     let (mut most, mut unsent) = (0, 0);
-    // Longer than a stream would take that was asked to move and did not.
+    // The time exceeds the age at which a lease stream that ignores the reconnect request is
+    // closed.
     while boottime() - opened < AGE * 5 {
         let early = timeout(AGE / 50, &mut granted).await;
         assert!(early.is_err(), "{early:?} while it is held");
-        // What was on its way to the old connection when that took no more may come back unsent; other
-        // languages repeat it by themselves.
+        // A request that was sent to the old connection after it stopped accepting calls may fail
+        // unsent. Clients in other languages repeat it automatically.
         if let Err(status) = client.get_lock_at(0, "a").await {
             assert_eq!(status.code(), Code::Cancelled, "{status:?}");
             unsent += 1;
         }
-        most = most.max(balancer.open(0));
+        most = most.max(balancer.open_connections(0));
     }
     assert_eq!(most, 2, "the old connection and a new one");
-    // New connections grow old, too.
+    // New connections reach their maximum age, too.
     assert!(unsent <= 5, "{unsent}");
     holder.release_at(0, &held).await.expect("the holder");
     granted.await.expect("its turn");
@@ -111,20 +113,20 @@ async fn an_old_connection_takes_no_new_calls_and_keeps_those_that_it_has() {
 
 #[tokio::test]
 async fn a_connection_full_of_waits_still_releases() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("crowd", &[broker.api], 0);
     let held = client.acquire_at(0, &now("a")).await.expect("it is free");
     let waits: Vec<_> = (0..WAITS_MAX)
-        .map(|_| client.open_at(0, &in_line("a")))
+        .map(|_| client.start_acquire_at(0, &in_line("a")))
         .collect();
-    client.queued_at(0, "a", WAITS_MAX).await;
+    client.wait_for_queue_length_at(0, "a", WAITS_MAX).await;
     let one_more = client.acquire_at(0, &in_line("a")).await;
     let refused = one_more.expect_err("too many wait");
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(reason(&refused), Some(ErrorReason::QuotaExceeded));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::QuotaExceeded));
     let other = Client::new("other", &[broker.api], 0);
-    let elsewhere = other.open_at(0, &in_line("a"));
-    other.queued_at(0, "a", WAITS_MAX + 1).await;
+    let elsewhere = other.start_acquire_at(0, &in_line("a"));
+    other.wait_for_queue_length_at(0, "a", WAITS_MAX + 1).await;
     client.release_at(0, &held).await.expect("the holder");
     drop((waits, elsewhere));
     broker.stop().await;

@@ -1,5 +1,6 @@
-//! Acquires, renews and releases whose replies are lost, and which are repeated on the same or on
-//! another broker: one lease each, and nobody loses anything to the undo of its own first call.
+//! Repeats of acquires, renewals and releases whose replies were lost, at the same or another
+//! broker. Each acquire creates one lease, and a rollback of the first copy has no effect on the
+//! repeat.
 
 #![expect(
     clippy::disallowed_methods,
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
-use leasehold_tests::client::{AcquireCall, Client, Held};
-use leasehold_tests::deployment::Deployment;
-use leasehold_tests::proxy::{Mode, Proxy};
-use leasehold_tests::scale::{count, figures};
-use leasehold_tests::status::{reason, transport_error};
+use leasehold_tests::broker::deployment::Deployment;
+use leasehold_tests::client::unary::{AcquireCall, Client, HeldLease};
+use leasehold_tests::net::http2_proxy::{Http2Proxy, ProxyMode};
+use leasehold_tests::scale::{print_figures, scaled_count};
+use leasehold_tests::status::{error_reason, is_transport_error};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
@@ -24,8 +25,8 @@ const VERBS: usize = 3;
 const STOPPED_EVERY: usize = 10;
 const TTL: Duration = Duration::from_secs(30);
 
-/// The first broker behind a proxy, the second one, and the first without the proxy: endpoints of
-/// the client in this order.
+/// Endpoint indexes of the client: the first broker behind a proxy, the second broker, and the
+/// first broker without the proxy.
 const PROXIED: usize = 0;
 const OTHER: usize = 1;
 const DIRECT: usize = 2;
@@ -33,30 +34,30 @@ const DIRECT: usize = 2;
 #[derive(Debug, Clone)]
 enum Call {
     Acquire(AcquireCall),
-    Renew(Held),
-    Release(Held),
+    Renew(HeldLease),
+    Release(HeldLease),
 }
 
 #[derive(Debug, Clone)]
 enum Answer {
-    Held(Held),
+    Held(HeldLease),
     Released { already: bool },
 }
 
 type Open = Vec<AbortOnDropHandle<Result<Answer, Status>>>;
 
-/// What happens to the late first copies of a batch.
+/// Fate of the late first copies of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Late {
-    /// Their calls stay open and are answered.
+    /// The calls stay open and receive a response.
     Answered,
-    /// Their calls are given up and their connection is cut before they are read.
+    /// The calls are cancelled and their connection is cut before the broker reads them.
     Dropped,
 }
 
 struct Run {
     deployment: Deployment,
-    proxy: Proxy,
+    proxy: Http2Proxy,
     client: Client,
     calls: usize,
     replies_cut: usize,
@@ -67,7 +68,7 @@ struct Run {
 #[tokio::test(flavor = "multi_thread")]
 async fn repeats_after_lost_replies_make_one_lease_each() {
     let mut run = Run::start().await;
-    let batches = count(10_000, 1_000)
+    let batches = scaled_count(10_000, 1_000)
         .div_ceil(BATCH * VERBS)
         .next_multiple_of(STOPPED_EVERY);
     for batch in 0..batches {
@@ -90,7 +91,7 @@ async fn repeats_after_lost_replies_make_one_lease_each() {
         late_dropped,
         ..
     } = run;
-    figures(&format!(
+    print_figures(&format!(
         "idempotence: calls={calls} replies_cut={replies_cut} late_copies_answered={late_answered} \
          late_copies_dropped={late_dropped} double_leases=0 lost_leases=0"
     ));
@@ -108,7 +109,7 @@ impl Run {
     async fn start() -> Self {
         let deployment = Deployment::start(2).await;
         let addrs = deployment.addrs();
-        let proxy = Proxy::start(addrs[0]).await;
+        let proxy = Http2Proxy::start(addrs[0]).await;
         let client = Client::new("careful", &[proxy.addr(), addrs[1], addrs[0]], DIRECT);
         let (calls, replies_cut, late_answered, late_dropped) = (0, 0, 0, 0);
         Self {
@@ -122,7 +123,7 @@ impl Run {
         }
     }
 
-    /// Every reply is cut; the calls are repeated at `again_at`.
+    /// Cuts every reply and repeats the calls at `again_at`.
     async fn cut_batch(&mut self, locks: &[String], again_at: usize) {
         let acquires = acquires(locks);
         self.cut_replies(&acquires).await;
@@ -153,7 +154,8 @@ impl Run {
         self.all_free(locks).await;
     }
 
-    /// The first broker is stopped before it reads the first copies, which arrive late therefore.
+    /// Pauses the first broker before it reads the first copies, so that they arrive after the
+    /// repeats.
     async fn stopped_batch(&mut self, locks: &[String], fate: Late) {
         let acquires = acquires(locks);
         let late = self.stop_and_send(&acquires).await;
@@ -171,8 +173,8 @@ impl Run {
         self.late_acquires_after_release(locks, fate).await;
     }
 
-    /// A late copy of a release does nothing to the next holder.
-    async fn late_releases(&mut self, locks: &[String], held: &[Held], fate: Late) {
+    /// Asserts that a late copy of a release has no effect on the next holder.
+    async fn late_releases(&mut self, locks: &[String], held: &[HeldLease], fate: Late) {
         let releases: Vec<_> = held.iter().cloned().map(Call::Release).collect();
         let late = self.stop_and_send(&releases).await;
         for answer in self.all(OTHER, &releases).await {
@@ -197,7 +199,8 @@ impl Run {
         self.all_free(locks).await;
     }
 
-    /// A late copy of an acquire whose repeat was granted and released takes nothing.
+    /// Asserts that a late copy of an acquire grants nothing after its repeat was granted and
+    /// released.
     async fn late_acquires_after_release(&mut self, locks: &[String], fate: Late) {
         let acquires = acquires(locks);
         let late = self.stop_and_send(&acquires).await;
@@ -209,9 +212,9 @@ impl Run {
         .await;
         for answer in self.resume(late, fate).await {
             let status = answer.expect_err("the lease is over");
-            let over = reason(&status) == Some(ErrorReason::LeaseExpired);
+            let over = error_reason(&status) == Some(ErrorReason::LeaseExpired);
             assert!(
-                over || transport_error(&status),
+                over || is_transport_error(&status),
                 "a late acquire got {status}"
             );
         }
@@ -220,21 +223,29 @@ impl Run {
 
     async fn cut_replies(&mut self, calls: &[Call]) {
         self.connected().await;
-        self.proxy.set_mode(Mode::SwallowReplies);
-        let before = self.proxy.swallowed();
+        self.proxy.set_mode(ProxyMode::DropReplies);
+        let before = self.proxy.dropped_replies();
         let open = self.open(calls);
-        self.proxy.wait_for_swallowed(before + calls.len()).await;
-        assert!(self.proxy.cut().await > 0, "a connection was cut");
-        self.proxy.set_mode(Mode::Forward);
+        self.proxy
+            .wait_for_dropped_replies(before + calls.len())
+            .await;
+        assert!(
+            self.proxy.close_connections().await > 0,
+            "a connection was cut"
+        );
+        self.proxy.set_mode(ProxyMode::Forward);
         for answer in join_all(open).await {
             let status = answer.unwrap().expect_err("the reply is lost");
-            assert!(transport_error(&status), "the reply was not cut: {status}");
+            assert!(
+                is_transport_error(&status),
+                "the reply was not cut: {status}"
+            );
         }
         self.calls += calls.len();
         self.replies_cut += calls.len();
     }
 
-    /// Returns once the stopped broker's socket holds the calls.
+    /// Pauses the first broker, sends the calls, and waits until the proxy has forwarded them.
     async fn stop_and_send(&mut self, calls: &[Call]) -> Open {
         self.connected().await;
         self.deployment.brokers[0].process().pause().await;
@@ -245,13 +256,16 @@ impl Run {
         open
     }
 
-    /// Returns once the connection through the proxy is there again.
+    /// Waits until a connection through the proxy is open again.
     async fn connected(&self) {
         let probe = || self.client.get_lock_at(PROXIED, "nobody's");
-        while probe().await.is_err_and(|status| transport_error(&status)) {}
+        while probe()
+            .await
+            .is_err_and(|status| is_transport_error(&status))
+        {}
     }
 
-    /// Lets the stopped broker go on, and returns what became of the late calls.
+    /// Resumes the paused broker and returns the results of the late calls.
     async fn resume(&mut self, late: Open, fate: Late) -> Vec<Result<Answer, Status>> {
         let count = late.len();
         assert!(
@@ -260,7 +274,7 @@ impl Run {
         );
         if fate == Late::Dropped {
             drop(late);
-            self.proxy.cut().await;
+            self.proxy.close_connections().await;
             self.deployment.brokers[0].process().resume();
             self.late_dropped += count;
             return Vec::new();
@@ -271,7 +285,7 @@ impl Run {
             .into_iter()
             .map(Result::unwrap)
             .collect();
-        let answered = |answer: &&Result<_, _>| !answer.as_ref().is_err_and(transport_error);
+        let answered = |answer: &&Result<_, _>| !answer.as_ref().is_err_and(is_transport_error);
         self.late_answered += answers.iter().filter(answered).count();
         answers
     }
@@ -293,7 +307,7 @@ impl Run {
         .await
     }
 
-    async fn held(&self, at: usize, calls: &[Call]) -> Vec<Held> {
+    async fn held(&self, at: usize, calls: &[Call]) -> Vec<HeldLease> {
         let answers = self.all(at, calls).await.into_iter();
         answers.map(|answer| lease(answer.unwrap())).collect()
     }
@@ -310,8 +324,9 @@ impl Run {
             .map(|holder| (holder.lease_id, holder.fencing_token))
     }
 
-    /// Checked through both brokers, so that what the first one still had to do is behind it.
-    async fn all_held(&self, held: &[Held]) {
+    /// Asserts that all leases are held. The renewals at both brokers also wait for earlier
+    /// commands of the first broker.
+    async fn all_held(&self, held: &[HeldLease]) {
         for at in [DIRECT, OTHER] {
             let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
             same_leases(held, &self.held(at, &renews).await);
@@ -353,18 +368,18 @@ fn acquires(locks: &[String]) -> Vec<Call> {
     locks.iter().map(call).collect()
 }
 
-fn lease(answer: Answer) -> Held {
+fn lease(answer: Answer) -> HeldLease {
     match answer {
         Answer::Held(held) => held,
         Answer::Released { .. } => panic!("a release gives no lease"),
     }
 }
 
-fn identity(held: &Held) -> (String, i64) {
+fn identity(held: &HeldLease) -> (String, i64) {
     (held.lease.lease_id.clone(), held.token())
 }
 
-fn same_leases(held: &[Held], again: &[Held]) {
+fn same_leases(held: &[HeldLease], again: &[HeldLease]) {
     let (held, again) = (held.iter().map(identity), again.iter().map(identity));
     assert!(
         held.eq(again),
@@ -372,11 +387,11 @@ fn same_leases(held: &[Held], again: &[Held]) {
     );
 }
 
-fn same_leases_if_answered(held: &[Held], late: Vec<Result<Answer, Status>>) {
+fn same_leases_if_answered(held: &[HeldLease], late: Vec<Result<Answer, Status>>) {
     for (held, answer) in held.iter().zip(late) {
         match answer {
             Ok(answer) => assert_eq!(identity(held), identity(&lease(answer)), "one lease"),
-            Err(status) => assert!(transport_error(&status), "a late copy got {status}"),
+            Err(status) => assert!(is_transport_error(&status), "a late copy got {status}"),
         }
     }
 }

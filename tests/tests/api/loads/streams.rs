@@ -1,12 +1,14 @@
-//! How many lease streams there may be.
+//! Limits on the number of lease streams.
 
 use futures::future::join_all;
 use leasehold_proto::v1::{ErrorReason, HoldRequest, HoldResponse};
 use leasehold_tests::{
-    callers::Caller,
-    guarded::{EVERYTHING, Guarded},
-    scrape::scrape_at,
-    status::reason,
+    access::{
+        files_and_callers::Caller,
+        fixture::{ALLOW_ALL_POLICY, AccessControlFixture},
+    },
+    status::error_reason,
+    telemetry::scrape::scrape_at,
     until::until,
 };
 use tokio::sync::mpsc;
@@ -16,7 +18,7 @@ use tonic::{Code, Status, Streaming};
 const PER_CALLER: usize = 2_000;
 const PER_CONNECTION: usize = 1_000;
 
-/// A lease stream that asks for nothing.
+/// A lease stream without requests.
 struct Idle(
     #[expect(dead_code, reason = "kept open")] mpsc::Sender<HoldRequest>,
     #[expect(dead_code, reason = "kept open")] Streaming<HoldResponse>,
@@ -32,20 +34,20 @@ async fn idle(caller: &Caller) -> Result<Idle, Status> {
 #[tokio::test]
 async fn one_caller_has_two_thousand_lease_streams() {
     let tokens = [("alice", "alice"), ("bob", "bob")];
-    let site = Guarded::start(EVERYTHING, &tokens).await;
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &tokens).await;
     let mut open = Vec::new();
     for _ in 0..PER_CALLER / PER_CONNECTION {
-        let alice = site.caller("alice");
+        let alice = fixture.caller("alice");
         let streams = join_all((0..PER_CONNECTION).map(|_| idle(&alice))).await;
         open.extend(streams.into_iter().map(|stream| stream.expect("a stream")));
     }
-    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
+    let (alice, bob) = (fixture.caller("alice"), fixture.caller("bob"));
     let refused = idle(&alice).await.err().expect("one too many");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    assert_eq!(reason(&refused), Some(ErrorReason::QuotaExceeded));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::QuotaExceeded));
     let bound = "the caller has 2000 lease streams at this broker, the maximum";
     assert!(refused.message().contains(bound), "{}", refused.message());
-    let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
+    let metrics = scrape_at(fixture.broker.admin(), Some("bob")).await;
     let label = [("quota", "streams_per_caller")];
     let counted = metrics.sum("leasehold_quota_refusals_total", &label);
     assert_eq!(counted as usize, 1);

@@ -1,39 +1,40 @@
-//! A lease is taken away in every state that it can be in: until when its holder trusts it, and when the
-//! next one has the lock.
+//! Revocation of a lease in every state: the end of the holder's validity, and the time of the next
+//! grant.
 
 use std::time::Duration;
 
 use leasehold::{Guard, LostReason};
 use leasehold_tests::{
-    client::Client,
+    broker::deployment::Deployment,
+    client::{
+        operator::{REASON, force_release, force_release_request, unsafe_force_release_request},
+        unary::Client,
+    },
     clock::boottime,
-    deployment::Deployment,
-    operator::{WHY, force, request, unsafely},
-    proxy::{Mode, Proxy, Way},
-    scale::figures,
-    sdk_site::connect,
-    time_left::expiry,
-    trust_log::TrustLog,
+    load::store_expiry::store_expiry,
+    net::http2_proxy::{Direction, Http2Proxy, ProxyMode},
+    scale::print_figures,
+    sdk::{proxied_client::connect, validity_log::ValidityLog},
     until::until,
 };
 
 const TTL: Duration = Duration::from_secs(4);
 const WAIT: Duration = Duration::from_secs(30);
-/// How soon a holder that can be reached hears of it.
+/// Time within which a connected holder receives the revocation.
 const HEARD_WITHIN: Duration = Duration::from_millis(500);
 const LOCK: &str = "a";
 
-/// What a lease is in when it is taken away.
+/// State of a lease when it is revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Held,
-    /// Others wait already.
+    /// Other callers are queued for the lock.
     Queued,
-    /// Its broker was killed, and its holder goes on with another one.
+    /// The broker of the lease was killed, and its holder has moved to another broker.
     Moved,
-    /// Its broker was killed, and its holder knows no other.
+    /// The broker of the lease was killed, and its holder has no other endpoint.
     BrokerDead,
-    /// Nothing passes between its holder and the brokers.
+    /// No data passes between the holder and the brokers.
     Partitioned,
 }
 
@@ -46,23 +47,23 @@ impl State {
         Self::Partitioned,
     ];
 
-    /// The holder hears of it.
+    /// Returns true if the holder receives the revocation.
     fn is_reached(self) -> bool {
         !matches!(self, Self::BrokerDead | Self::Partitioned)
     }
 }
 
-/// A lease in some state, and who waits for its lock.
+/// A lease in one of the states.
 struct Scene {
     deployment: Deployment,
-    proxy: Proxy,
+    proxy: Http2Proxy,
     guard: Guard,
 }
 
 impl Scene {
     async fn set(state: State) -> Self {
         let mut deployment = Deployment::start(3).await;
-        let proxy = Proxy::start(deployment.brokers[0].addr()).await;
+        let proxy = Http2Proxy::start(deployment.brokers[0].addr()).await;
         let mut known = vec![proxy.addr()];
         if state == State::Moved {
             known.push(deployment.brokers[1].addr());
@@ -73,7 +74,7 @@ impl Scene {
         match state {
             State::Held | State::Queued => {}
             State::Moved | State::BrokerDead => deployment.brokers[0].kill().await,
-            State::Partitioned => proxy.set_mode(Mode::Swallow(Way::Both)),
+            State::Partitioned => proxy.set_mode(ProxyMode::DropFrames(Direction::Both)),
         }
         if state == State::Moved {
             let heard = async || (guard.remaining() > TTL.mul_f64(0.8)).then_some(());
@@ -86,8 +87,8 @@ impl Scene {
         }
     }
 
-    /// Takes the lease away by the third broker, and says when its holder stopped to trust it, why, and
-    /// when the next one had the lock, all since the call.
+    /// Revokes the lease through the third broker. Returns the end of the holder's validity, the
+    /// reason of the loss, and the time of the next grant. Both times count from the call.
     async fn take(self, state: State, unsafe_now: bool) -> (Duration, LostReason, Duration) {
         let Self {
             deployment,
@@ -95,7 +96,7 @@ impl Scene {
             guard,
         } = self;
         let lease_id = guard.lease_id().to_owned();
-        let log = TrustLog::follow(guard.held());
+        let log = ValidityLog::record_until_lost(guard.held());
         let next = connect("next", &[deployment.brokers[2].addr()]).await;
         let waits = async || {
             let granted = next.lock(LOCK).ttl(TTL).wait(WAIT).acquire().await;
@@ -104,14 +105,14 @@ impl Scene {
         let client = Client::new("observer", &[deployment.brokers[2].addr()], 0);
         let taking = async || {
             if state == State::Queued {
-                client.queued_at(0, LOCK, 1).await;
+                client.wait_for_queue_length_at(0, LOCK, 1).await;
             }
             let request = match unsafe_now {
-                true => unsafely(LOCK, &lease_id),
-                false => request(LOCK, &lease_id),
+                true => unsafe_force_release_request(LOCK, &lease_id),
+                false => force_release_request(LOCK, &lease_id),
             };
             let called = boottime();
-            let taken = force(deployment.brokers[2].admin(), request).await;
+            let taken = force_release(deployment.brokers[2].admin(), request).await;
             let taken = taken.expect("it is held");
             assert_eq!(taken.holder.expect("a holder").lease_id, lease_id);
             assert_eq!(taken.queue_length, i32::from(state == State::Queued));
@@ -128,20 +129,20 @@ impl Scene {
         let (log, ((granted, granted_at), called)) = tokio::join!(log, after());
         assert!(granted.is_valid());
         let since = |at: Duration| at.saturating_sub(called);
-        (since(log.lost), log.why, since(granted_at))
+        (since(log.lost_at), log.lost_reason, since(granted_at))
     }
 }
 
 fn is_revoked(why: &LostReason) -> bool {
-    matches!(why, LostReason::Revoked(message) if message.contains(WHY))
+    matches!(why, LostReason::Revoked(message) if message.contains(REASON))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_taken_away_in_every_state_and_nobody_trusts_it_beside_the_next() {
+async fn a_lease_is_revoked_in_every_state_without_an_overlap_with_the_next_holder() {
     for state in State::ALL {
-        let scene = Scene::set(state).await;
-        let (lost, why, granted) = scene.take(state, false).await;
-        figures(&format!(
+        let fixture = Scene::set(state).await;
+        let (lost, why, granted) = fixture.take(state, false).await;
+        print_figures(&format!(
             "force_release {state:?}: holder stops after {} ms ({why:?}), next has it after {} ms",
             lost.as_millis(),
             granted.as_millis()
@@ -151,7 +152,7 @@ async fn a_lease_is_taken_away_in_every_state_and_nobody_trusts_it_beside_the_ne
             "{state:?}: trusted for {lost:?}, granted after {granted:?}"
         );
         assert!(
-            granted < expiry(TTL) + Duration::from_secs(1),
+            granted < store_expiry(TTL) + Duration::from_secs(1),
             "{state:?}: {granted:?}"
         );
         if state.is_reached() {
@@ -164,11 +165,11 @@ async fn a_lease_is_taken_away_in_every_state_and_nobody_trusts_it_beside_the_ne
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unsafe_release_lets_two_trust_the_lock_where_the_holder_is_not_reached() {
+async fn an_unsafe_release_overlaps_if_the_holder_is_unreachable() {
     for state in State::ALL {
-        let scene = Scene::set(state).await;
-        let (lost, why, granted) = scene.take(state, true).await;
-        figures(&format!(
+        let fixture = Scene::set(state).await;
+        let (lost, why, granted) = fixture.take(state, true).await;
+        print_figures(&format!(
             "force_release {state:?}, unsafe_now: holder stops after {} ms ({why:?}), next has it after {} ms",
             lost.as_millis(),
             granted.as_millis()

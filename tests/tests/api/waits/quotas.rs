@@ -1,5 +1,5 @@
-//! What callers may have at once, and how often they may call: each quota is refused with its reason,
-//! and comes free again.
+//! Quotas and rate limits per caller. Each rejection states its quota, and released quota is
+//! available again.
 
 use std::time::Duration;
 
@@ -8,13 +8,18 @@ use leasehold_proto::v1::{
     HoldResponse, Refused, hold_request::Message as Ask, hold_response::Message as Told,
 };
 use leasehold_tests::{
-    callers::Caller,
+    access::{
+        files_and_callers::Caller,
+        fixture::{
+            ALLOW_ALL_POLICY, AccessControlFixture, REPLY_TIMEOUT, acquire_request, next_message,
+            open_stream, send_acquire, send_message, send_release, send_renew,
+        },
+    },
+    broker::in_process::InProcessBroker,
     clock::boottime,
-    guarded::{EVERYTHING, Guarded, SOON, acquire, given_back, next, renewed, send, stream, taken},
-    in_process::InProcess,
-    scale::figures,
-    scrape::scrape_at,
-    status::reason,
+    scale::print_figures,
+    status::error_reason,
+    telemetry::scrape::scrape_at,
     until::until,
 };
 use tokio::{
@@ -28,20 +33,25 @@ use tonic_types::StatusExt as _;
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
 
-/// A broker with quotas, whose callers' tokens are their names.
-async fn start(quotas: &[(&str, &str)]) -> Guarded {
+/// Starts a broker with quotas. The token of each caller is the caller's name.
+async fn start(quotas: &[(&str, &str)]) -> AccessControlFixture {
     let quotas: Vec<_> = quotas
         .iter()
         .map(|(key, value)| (format!("QUOTAS__{key}"), *value))
         .collect();
     let quotas: Vec<_> = quotas.iter().map(|(key, value)| (&**key, *value)).collect();
-    Guarded::start_with(EVERYTHING, &[("alice", "alice"), ("bob", "bob")], &quotas).await
+    AccessControlFixture::start_with(
+        ALLOW_ALL_POLICY,
+        &[("alice", "alice"), ("bob", "bob")],
+        &quotas,
+    )
+    .await
 }
 
-/// That a quota of this name is used up, in all the ways in which callers are told.
+/// Asserts that a status reports this quota as exceeded, in all of its parts.
 fn exceeded(status: &Status, quota: &str) {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-    assert_eq!(reason(status), Some(ErrorReason::QuotaExceeded));
+    assert_eq!(error_reason(status), Some(ErrorReason::QuotaExceeded));
     assert!(status.message().contains(quota), "{}", status.message());
     let details = status.get_error_details();
     let failure = details.quota_failure().expect("a QuotaFailure");
@@ -55,68 +65,73 @@ async fn locks_count_while_they_are_held_or_waited_for() {
         ("LOCKS_PER_NAMESPACE", "4"),
         ("LOCKS", "5"),
     ];
-    let site = start(&quotas).await;
-    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
-    let first = taken(&alice, acquire("one:a", LONG)).await;
+    let fixture = start(&quotas).await;
+    let (alice, bob) = (fixture.caller("alice"), fixture.caller("bob"));
+    let first = send_acquire(&alice, acquire_request("one:a", LONG)).await;
     let first = first.expect("the first");
-    let short = taken(&alice, acquire("one:b", TTL)).await;
+    let short = send_acquire(&alice, acquire_request("one:b", TTL)).await;
     short.expect("the second");
-    let (asks, mut told) = stream(&alice).await;
+    let (requests, mut responses) = open_stream(&alice).await;
     let on_stream = |name: &str| {
         Ask::Acquire(HoldAcquire {
             call_id: 1,
-            request: Some(acquire(&format!("one:{name}"), LONG)),
+            request: Some(acquire_request(&format!("one:{name}"), LONG)),
             attach_number: 1,
             ..HoldAcquire::default()
         })
     };
-    send(&asks, on_stream("c")).await;
-    assert!(matches!(next(&mut told).await, Told::Granted(_)));
+    send_message(&requests, on_stream("c")).await;
+    assert!(matches!(
+        next_message(&mut responses).await,
+        Told::Granted(_)
+    ));
 
-    let fourth = taken(&alice, acquire("two:d", LONG)).await;
+    let fourth = send_acquire(&alice, acquire_request("two:d", LONG)).await;
     exceeded(&fourth.expect_err("a fourth"), "quotas.locks_per_caller");
-    send(&asks, on_stream("d")).await;
-    let Told::Refused(refused) = next(&mut told).await else {
+    send_message(&requests, on_stream("d")).await;
+    let Told::Refused(refused) = next_message(&mut responses).await else {
         panic!("a fourth");
     };
     assert_eq!(refused.reason(), ErrorReason::QuotaExceeded);
     assert_eq!(refused.code, i32::from(Code::ResourceExhausted));
 
-    // Another caller has places of its own, in the namespace one more, in all two more.
+    // Another caller has its own quota: one more lock in the namespace, and two more in total.
     let waiting = AcquireRequest {
         wait_timeout: LONG.try_into().ok(),
-        ..acquire("one:a", LONG)
+        ..acquire_request("one:a", LONG)
     };
     let mut waits = JoinSet::new();
     let waiter = bob.clone();
-    waits.spawn(async move { taken(&waiter, waiting).await });
+    waits.spawn(async move { send_acquire(&waiter, waiting).await });
     let refused = until("bob waits", async || {
-        match taken(&bob, acquire("one:e", LONG)).await {
-            Ok(lease) => given_back(&bob, &lease).await.err(),
+        match send_acquire(&bob, acquire_request("one:e", LONG)).await {
+            Ok(lease) => send_release(&bob, &lease).await.err(),
             refused => refused.err(),
         }
     });
     exceeded(&refused.await, "quotas.locks_per_namespace");
-    taken(&bob, acquire("two:a", LONG)).await.expect("a fifth");
-    let sixth = taken(&bob, acquire("two:b", LONG)).await;
+    send_acquire(&bob, acquire_request("two:a", LONG))
+        .await
+        .expect("a fifth");
+    let sixth = send_acquire(&bob, acquire_request("two:b", LONG)).await;
     exceeded(&sixth.expect_err("a sixth"), "quotas.locks)");
 
-    // All of that comes free.
-    given_back(&alice, &first).await.expect("it was held");
+    // Releases make all of the quotas available again.
+    send_release(&alice, &first).await.expect("it was held");
     let handed_on = waits.join_next().await.expect("a wait").expect("it ends");
-    given_back(&bob, &handed_on.expect("bob's turn"))
+    send_release(&bob, &handed_on.expect("bob's turn"))
         .await
         .expect("it was held");
-    send(&asks, Ask::Close(Close {})).await;
-    assert!(timeout(SOON, told.message()).await.is_ok());
+    send_message(&requests, Ask::Close(Close {})).await;
+    assert!(timeout(REPLY_TIMEOUT, responses.message()).await.is_ok());
     until("all is free", async || {
         let mut leases = Vec::new();
         for name in ["x", "y", "z"] {
-            leases.push(taken(&alice, acquire(&format!("one:{name}"), LONG)).await);
+            leases.push(send_acquire(&alice, acquire_request(&format!("one:{name}"), LONG)).await);
         }
         let all = leases.iter().all(Result::is_ok);
         for lease in leases.into_iter().flatten() {
-            given_back(&alice, &lease).await.expect("it was held");
+            send_release(&alice, &lease).await.expect("it was held");
         }
         all.then_some(())
     })
@@ -125,61 +140,63 @@ async fn locks_count_while_they_are_held_or_waited_for() {
 
 #[tokio::test]
 async fn a_lease_counts_as_long_as_it_is_renewed() {
-    let site = start(&[("LOCKS_PER_CALLER", "1")]).await;
-    let alice = site.caller("alice");
-    let short = taken(&alice, acquire("b", TTL)).await;
+    let fixture = start(&[("LOCKS_PER_CALLER", "1")]).await;
+    let alice = fixture.caller("alice");
+    let short = send_acquire(&alice, acquire_request("b", TTL)).await;
     let short = short.expect("the first");
-    let began = boottime();
-    while boottime() - began < 3 * TTL {
-        renewed(&alice, &short).await.expect("nothing sheds that");
-        let refused = taken(&alice, acquire("a", TTL)).await;
+    let started_at = boottime();
+    while boottime() - started_at < 3 * TTL {
+        send_renew(&alice, &short)
+            .await
+            .expect("nothing sheds that");
+        let refused = send_acquire(&alice, acquire_request("a", TTL)).await;
         exceeded(&refused.expect_err("a second"), "quotas.locks_per_caller");
         sleep(TTL / 4).await;
     }
     let left = boottime();
     let other = until("the lease has run out", async || {
-        taken(&alice, acquire("a", TTL)).await.ok()
+        send_acquire(&alice, acquire_request("a", TTL)).await.ok()
     });
     let other = other.await;
     assert!(boottime() - left >= TTL / 2, "before its end");
-    given_back(&alice, &other).await.expect("it was held");
-    let again = taken(&alice, acquire("a", TTL)).await;
+    send_release(&alice, &other).await.expect("it was held");
+    let again = send_acquire(&alice, acquire_request("a", TTL)).await;
     again.expect("the place is free again");
 }
 
 #[tokio::test]
-async fn who_acquires_too_often_waits_and_everything_else_goes_on() {
+async fn a_caller_above_its_acquire_rate_is_rejected_and_other_calls_work() {
     const RATE: usize = 10;
-    let site = start(&[("ACQUIRES_PER_SECOND", "10")]).await;
-    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
-    let held = taken(&alice, acquire("held", LONG)).await;
+    let fixture = start(&[("ACQUIRES_PER_SECOND", "10")]).await;
+    let (alice, bob) = (fixture.caller("alice"), fixture.caller("bob"));
+    let held = send_acquire(&alice, acquire_request("held", LONG)).await;
     let held = held.expect("the first");
-    let began = boottime();
+    let started_at = boottime();
     let (mut granted, mut refusals) = (0, Vec::new());
-    while boottime() - began < Duration::from_secs(3) {
-        match taken(&alice, acquire("a", LONG)).await {
+    while boottime() - started_at < Duration::from_secs(3) {
+        match send_acquire(&alice, acquire_request("a", LONG)).await {
             Ok(lease) => {
                 granted += 1;
-                given_back(&alice, &lease)
+                send_release(&alice, &lease)
                     .await
                     .expect("nothing sheds that");
             }
             Err(status) => {
                 exceeded(&status, "quotas.acquires_per_second");
-                renewed(&alice, &held).await.expect("nothing sheds that");
+                send_renew(&alice, &held).await.expect("nothing sheds that");
                 refusals.push(status);
             }
         }
     }
-    let took = boottime() - began;
-    figures(&format!(
+    let took = boottime() - started_at;
+    print_figures(&format!(
         "quotas: rate=10/s granted={granted} in {}ms refused={}",
         took.as_millis(),
         refusals.len()
     ));
-    let most = 2 * RATE + usize::try_from(took.as_millis()).expect("short") * RATE / 1_000 + 1;
-    assert!((4 * RATE..=most).contains(&granted), "{granted}");
-    let lease = taken(&bob, acquire("b", LONG)).await;
+    let maximum = 2 * RATE + usize::try_from(took.as_millis()).expect("short") * RATE / 1_000 + 1;
+    assert!((4 * RATE..=maximum).contains(&granted), "{granted}");
+    let lease = send_acquire(&bob, acquire_request("b", LONG)).await;
     lease.expect("another caller");
     let details = refusals.pop().expect("some").get_error_details();
     let retry = details.retry_info().and_then(|retry| retry.retry_delay);
@@ -188,14 +205,14 @@ async fn who_acquires_too_often_waits_and_everything_else_goes_on() {
 }
 
 #[tokio::test]
-async fn who_guesses_is_slowed_down_and_who_knows_is_not() {
-    let site = start(&[]).await;
-    let (alice, thief) = (site.caller("alice"), site.caller("guess"));
+async fn wrong_credentials_are_rate_limited_and_valid_ones_are_not() {
+    let fixture = start(&[]).await;
+    let (alice, thief) = (fixture.caller("alice"), fixture.caller("guess"));
     let (mut unknown, mut slowed) = (0, 0);
     for _ in 0..100 {
-        let status = taken(&thief, acquire("a", LONG)).await;
+        let status = send_acquire(&thief, acquire_request("a", LONG)).await;
         let status = status.expect_err("a wrong token");
-        match reason(&status) {
+        match error_reason(&status) {
             Some(ErrorReason::Unauthenticated) => unknown += 1,
             Some(ErrorReason::QuotaExceeded) => {
                 assert_eq!(status.code(), Code::ResourceExhausted);
@@ -207,55 +224,58 @@ async fn who_guesses_is_slowed_down_and_who_knows_is_not() {
         }
     }
     assert!(unknown >= 10 && slowed >= 50, "{unknown} {slowed}");
-    let lease = taken(&alice, acquire("a", LONG)).await;
+    let lease = send_acquire(&alice, acquire_request("a", LONG)).await;
     lease.expect("a good token from the same address");
 }
 
 #[tokio::test]
 async fn a_flood_of_heartbeats_ends_its_stream_only() {
-    let site = start(&[]).await;
-    let alice = site.caller("alice");
-    let (asks, mut told) = stream(&alice).await;
+    let fixture = start(&[]).await;
+    let alice = fixture.caller("alice");
+    let (requests, mut responses) = open_stream(&alice).await;
     for sequence in 1..=150 {
-        send(&asks, Ask::Heartbeat(Heartbeat { sequence })).await;
+        send_message(&requests, Ask::Heartbeat(Heartbeat { sequence })).await;
     }
-    // A steady beat below the limit goes on.
+    // A steady rate of heartbeats below the limit is accepted.
     for sequence in 151..=170 {
         sleep(Duration::from_millis(60)).await;
-        send(&asks, Ask::Heartbeat(Heartbeat { sequence })).await;
+        send_message(&requests, Ask::Heartbeat(Heartbeat { sequence })).await;
     }
     let call = HoldAcquire {
         call_id: 1,
-        request: Some(acquire("a", TTL)),
+        request: Some(acquire_request("a", TTL)),
         attach_number: 1,
         ..HoldAcquire::default()
     };
-    send(&asks, Ask::Acquire(call)).await;
-    assert!(matches!(next(&mut told).await, Told::Granted(_)));
+    send_message(&requests, Ask::Acquire(call)).await;
+    assert!(matches!(
+        next_message(&mut responses).await,
+        Told::Granted(_)
+    ));
 
-    let (others, mut heard) = stream(&alice).await;
+    let (others, mut heard) = open_stream(&alice).await;
     let mut sent = 170;
     let ended = loop {
         sent += 1;
         let beat = Some(Ask::Heartbeat(Heartbeat { sequence: sent }));
-        if asks.send(HoldRequest { message: beat }).await.is_err() || sent > 1_000 {
-            break end(&mut told).await;
+        if requests.send(HoldRequest { message: beat }).await.is_err() || sent > 1_000 {
+            break end(&mut responses).await;
         }
     };
     assert_eq!(ended.code(), Code::ResourceExhausted, "{ended:?}");
-    assert_eq!(reason(&ended), Some(ErrorReason::QuotaExceeded));
+    assert_eq!(error_reason(&ended), Some(ErrorReason::QuotaExceeded));
     assert!(ended.message().contains("heartbeat_interval"));
     let call = HoldAcquire {
         call_id: 1,
-        request: Some(acquire("b", LONG)),
+        request: Some(acquire_request("b", LONG)),
         attach_number: 1,
         ..HoldAcquire::default()
     };
-    send(&others, Ask::Acquire(call)).await;
-    assert!(matches!(next(&mut heard).await, Told::Granted(_)));
-    // Its lease runs out as after any break.
+    send_message(&others, Ask::Acquire(call)).await;
+    assert!(matches!(next_message(&mut heard).await, Told::Granted(_)));
+    // The lease of the closed stream expires as after a broken connection.
     until("it is free", async || {
-        taken(&alice, acquire("a", LONG)).await.ok()
+        send_acquire(&alice, acquire_request("a", LONG)).await.ok()
     })
     .await;
 }
@@ -263,50 +283,53 @@ async fn a_flood_of_heartbeats_ends_its_stream_only() {
 #[tokio::test]
 async fn overload_sheds_acquires_and_nothing_else() {
     const AT_ONCE: usize = 4;
-    let site = start(&[("ACQUIRES_AT_ONCE", "4")]).await;
-    let redis = site.redis.process();
-    let alice = site.caller("alice");
-    let lease = taken(&alice, acquire("renewed", LONG)).await;
+    let fixture = start(&[("ACQUIRES_AT_ONCE", "4")]).await;
+    let redis = fixture.redis.process();
+    let alice = fixture.caller("alice");
+    let lease = send_acquire(&alice, acquire_request("renewed", LONG)).await;
     let to_renew = lease.expect("it is free");
-    let lease = taken(&alice, acquire("released", LONG)).await;
+    let lease = send_acquire(&alice, acquire_request("released", LONG)).await;
     let to_release = lease.expect("it is free");
 
     redis.pause().await;
     let mut acquires = JoinSet::new();
     for index in 0..AT_ONCE {
         let caller = alice.clone();
-        let request = acquire(&format!("lock-{index}"), LONG);
-        acquires.spawn(async move { taken(&caller, request).await });
+        let request = acquire_request(&format!("lock-{index}"), LONG);
+        acquires.spawn(async move { send_acquire(&caller, request).await });
     }
     let shed = until("a call is shed", async || {
         let caller = alice.clone();
         let mut calls = JoinSet::new();
-        calls.spawn(async move { taken(&caller, acquire("other", LONG)).await });
+        calls.spawn(async move { send_acquire(&caller, acquire_request("other", LONG)).await });
         let soon = timeout(Duration::from_millis(100), calls.join_next()).await;
         soon.ok()??.expect("it ends").err()
     });
     let shed = shed.await;
     assert_eq!(shed.code(), Code::Unavailable, "{shed:?}");
-    assert_eq!(reason(&shed), Some(ErrorReason::Overloaded));
+    assert_eq!(error_reason(&shed), Some(ErrorReason::Overloaded));
     let details = shed.get_error_details();
     assert!(details.retry_info().is_some());
     let (one, other) = (alice.clone(), alice.clone());
     let mut calls = JoinSet::new();
-    calls.spawn(async move { renewed(&one, &to_renew).await });
-    calls.spawn(async move { given_back(&other, &to_release).await });
+    calls.spawn(async move { send_renew(&one, &to_renew).await });
+    calls.spawn(async move { send_release(&other, &to_release).await });
     redis.resume();
     let ends: Vec<_> = calls.join_all().await;
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
     let acquired = acquires.join_all().await;
     assert!(acquired.iter().any(Result::is_ok), "{acquired:?}");
-    let after = taken(&alice, acquire("after", LONG)).await;
+    let after = send_acquire(&alice, acquire_request("after", LONG)).await;
     after.expect("the store answers");
 }
 
-/// The status by which a stream ends, whatever it tells before.
-async fn end(told: &mut Streaming<HoldResponse>) -> Status {
+/// Receives messages until the stream ends, and returns its status.
+async fn end(responses: &mut Streaming<HoldResponse>) -> Status {
     loop {
-        match timeout(SOON, told.message()).await.expect("an end") {
+        match timeout(REPLY_TIMEOUT, responses.message())
+            .await
+            .expect("an end")
+        {
             Ok(Some(_)) => {}
             Ok(None) => panic!("it ends without a reason"),
             Err(status) => return status,
@@ -314,27 +337,27 @@ async fn end(told: &mut Streaming<HoldResponse>) -> Status {
     }
 }
 
-/// A lease stream whose calls wait for locks.
+/// A lease stream with calls that wait for locks.
 struct Queueing {
-    /// Above that of the stream which the same calls were on before.
+    /// Attach number, which exceeds that of an earlier stream with the same calls.
     attach_number: i32,
-    asks: mpsc::Sender<HoldRequest>,
-    told: Streaming<HoldResponse>,
+    requests: mpsc::Sender<HoldRequest>,
+    responses: Streaming<HoldResponse>,
     last_call_id: i64,
 }
 
 impl Queueing {
     async fn of(caller: &Caller, attach_number: i32) -> Self {
-        let (asks, told) = stream(caller).await;
+        let (requests, responses) = open_stream(caller).await;
         Self {
             attach_number,
-            asks,
-            told,
+            requests,
+            responses,
             last_call_id: 0,
         }
     }
 
-    /// Enqueues a call, which must not be granted.
+    /// Enqueues a call and asserts that it is not granted.
     async fn enqueue(&mut self, request: AcquireRequest) -> Result<i64, Refused> {
         self.last_call_id += 1;
         let call_id = self.last_call_id;
@@ -344,15 +367,15 @@ impl Queueing {
             attach_number: self.attach_number,
             ..HoldAcquire::default()
         };
-        send(&self.asks, Ask::Acquire(acquire)).await;
+        send_message(&self.requests, Ask::Acquire(acquire)).await;
         loop {
-            let told = next(&mut self.told).await;
-            if let Told::Refused(refused) = told {
+            let responses = next_message(&mut self.responses).await;
+            if let Told::Refused(refused) = responses {
                 assert_eq!(refused.call_id, call_id);
                 return Err(refused);
             }
-            let Told::Queued(queued) = told else {
-                panic!("{told:?} instead of a position in the queue");
+            let Told::Queued(queued) = responses else {
+                panic!("{responses:?} instead of a position in the queue");
             };
             if queued.call_id == call_id {
                 return Ok(call_id);
@@ -361,14 +384,14 @@ impl Queueing {
     }
 
     async fn cancel(&mut self, call_id: i64) {
-        send(&self.asks, Ask::Cancel(CancelAcquire { call_id })).await;
+        send_message(&self.requests, Ask::Cancel(CancelAcquire { call_id })).await;
         loop {
-            let told = next(&mut self.told).await;
-            if let Told::Refused(refused) = told {
+            let responses = next_message(&mut self.responses).await;
+            if let Told::Refused(refused) = responses {
                 assert_eq!(refused.call_id, call_id);
                 return;
             }
-            assert!(matches!(told, Told::Queued(_)), "{told:?}");
+            assert!(matches!(responses, Told::Queued(_)), "{responses:?}");
         }
     }
 }
@@ -376,17 +399,17 @@ impl Queueing {
 fn waiting(name: &str) -> AcquireRequest {
     AcquireRequest {
         wait_timeout: LONG.try_into().ok(),
-        ..acquire(name, LONG)
+        ..acquire_request(name, LONG)
     }
 }
 
 #[tokio::test]
 async fn one_caller_leaves_most_of_a_queue_to_others() {
     const WAITS_PER_CALLER: usize = 1_000;
-    let site = start(&[("ACQUIRES_PER_SECOND", "100000")]).await;
-    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
+    let fixture = start(&[("ACQUIRES_PER_SECOND", "100000")]).await;
+    let (alice, bob) = (fixture.caller("alice"), fixture.caller("bob"));
     for name in ["shared", "other"] {
-        let held = taken(&bob, acquire(name, LONG)).await;
+        let held = send_acquire(&bob, acquire_request(name, LONG)).await;
         held.expect("it is free");
     }
     let mut first = Queueing::of(&alice, 1).await;
@@ -403,14 +426,17 @@ async fn one_caller_leaves_most_of_a_queue_to_others() {
     assert_eq!(refused.reason(), ErrorReason::QuotaExceeded);
     let says = "1000 calls of the caller wait for the lock at this broker, the maximum";
     assert!(refused.message.contains(says), "{}", refused.message);
-    let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
+    let metrics = scrape_at(fixture.broker.admin(), Some("bob")).await;
     let label = [("quota", "waits_per_caller")];
     let counted = metrics.sum("leasehold_quota_refusals_total", &label);
     assert_eq!(counted as usize, 1);
 
-    // Calls that do not wait, other locks, other callers, and repeats are not concerned.
-    let now = taken(&alice, acquire("shared", LONG)).await;
-    assert_eq!(reason(&now.expect_err("held")), Some(ErrorReason::LockHeld));
+    // The limit does not apply to calls that do not wait, other locks, other callers, and repeats.
+    let now = send_acquire(&alice, acquire_request("shared", LONG)).await;
+    assert_eq!(
+        error_reason(&now.expect_err("held")),
+        Some(ErrorReason::LockHeld)
+    );
     let other = second.enqueue(waiting("other")).await;
     other.expect("a position in another queue");
     let others = Queueing::of(&bob, 1).await.enqueue(waiting("shared")).await;
@@ -427,9 +453,9 @@ async fn one_caller_leaves_most_of_a_queue_to_others() {
 
 #[tokio::test]
 async fn callers_without_names_share_the_whole_queue() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let caller = Caller::new(broker.api, broker.admin, None);
-    let held = taken(&caller, acquire("shared", LONG)).await;
+    let held = send_acquire(&caller, acquire_request("shared", LONG)).await;
     held.expect("it is free");
     let mut streams = Vec::new();
     for _ in 0..2 {

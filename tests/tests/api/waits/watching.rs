@@ -1,4 +1,5 @@
-//! WatchLocks as clients hear it: through whichever broker, by name, with gaps and an end.
+//! WatchLocks from the view of clients: changes through every broker, filters by name, gaps and the
+//! end of a watch.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,14 +8,14 @@ use leasehold_proto::v1::{
     inspection_service_client::InspectionServiceClient, watch_locks_response::EventType,
 };
 use leasehold_tests::{
-    broker_process::BrokerOptions,
-    callers::Caller,
-    client::{AcquireCall, Client, channel},
-    deployment::Deployment,
-    guarded::{EVERYTHING, Guarded},
-    in_process::InProcess,
-    scrape::scrape_at,
-    status::reason,
+    access::{
+        files_and_callers::Caller,
+        fixture::{ALLOW_ALL_POLICY, AccessControlFixture},
+    },
+    broker::{deployment::Deployment, in_process::InProcessBroker, process::BrokerOptions},
+    client::unary::{AcquireCall, Client, channel},
+    status::error_reason,
+    telemetry::scrape::scrape_at,
     until::until,
 };
 use tokio::time::{Instant, timeout};
@@ -47,7 +48,7 @@ impl Watch {
 
     async fn next(&mut self) -> Result<WatchLocksResponse, Status> {
         let next = timeout(HEARD_WITHIN, self.0.message()).await;
-        next.expect("told in time")
+        next.expect("notified in time")
             .map(|event| event.expect("it goes on"))
     }
 
@@ -55,7 +56,7 @@ impl Watch {
         self.next().await.expect("it goes on")
     }
 
-    /// The next event that is about a lock: its kind, and which lock.
+    /// Waits for the next event about a lock and returns its type and the lock's name.
     async fn heard(&mut self) -> (EventType, String) {
         loop {
             let event = self.event().await;
@@ -66,7 +67,8 @@ impl Watch {
         }
     }
 
-    /// Waits until it hears what a broker does, which may have to learn first that somebody watches.
+    /// Waits until the watch receives events of a broker, which may first have to learn that there
+    /// is a watch.
     async fn hears(&mut self, client: &Client, at: usize, prefix: &str) {
         let mut count = 0;
         until("another broker tells what it does", async || {
@@ -84,7 +86,7 @@ impl Watch {
 }
 
 #[tokio::test]
-async fn what_any_broker_does_is_told_by_name() {
+async fn changes_by_any_broker_are_sent_with_the_lock_name() {
     let deployment = Deployment::start(2).await;
     let client = Client::new("job", &deployment.addrs(), 0);
     let mut watch = Watch::begin(deployment.brokers[0].addr(), "team/").await;
@@ -107,7 +109,7 @@ async fn what_any_broker_does_is_told_by_name() {
     assert_eq!(subject.owner.expect("an owner").id, "job");
     assert!(acquired.event_time.is_some() && !acquired.resume_token.is_empty());
     let waits = AcquireCall::new("team/a", TTL, Duration::from_secs(30));
-    let waiting = client.open_at(0, &waits);
+    let waiting = client.start_acquire_at(0, &waits);
     assert_eq!(
         watch.heard().await,
         (EventType::Queued, "team/a".to_owned())
@@ -120,7 +122,7 @@ async fn what_any_broker_does_is_told_by_name() {
 }
 
 #[tokio::test]
-async fn a_gap_is_told_where_something_may_be_missed() {
+async fn a_gap_is_reported_where_changes_may_be_missing() {
     let mut deployment = Deployment::start(1).await;
     let broker = deployment.brokers[0].addr();
     let resumed = WatchLocksRequest {
@@ -146,35 +148,39 @@ async fn a_gap_is_told_where_something_may_be_missed() {
 
 #[tokio::test]
 async fn a_watch_ends_with_its_broker_and_says_so() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut watch = Watch::begin(broker.api, "").await;
     broker.stop().await;
     let ended = watch.next().await.expect_err("it is over");
     assert_eq!(ended.code(), Code::Unavailable);
-    assert_eq!(reason(&ended), Some(ErrorReason::Draining));
+    assert_eq!(error_reason(&ended), Some(ErrorReason::Draining));
 }
 
 #[tokio::test]
 async fn a_watch_ends_with_the_age_of_its_connection() {
-    /// The age, which differs by a tenth from connection to connection, and the time to move.
+    /// Minimum duration: the connection age, which varies by a tenth, and the grace period.
     const LASTS_AT_LEAST: Duration = Duration::from_millis(1_900);
     let mut options = BrokerOptions::default();
     for key in ["MAX_CONNECTION_AGE", "MAX_CONNECTION_AGE_GRACE"] {
         let setting = (format!("LEASEHOLD__HTTP2__{key}"), "1s".to_owned());
         options.env.push(setting);
     }
-    let deployment = Deployment::of(options).await;
+    let deployment = Deployment::start_single(options).await;
     let mut watch = Watch::begin(deployment.addrs()[0], "").await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     let end = timeout(HEARD_WITHIN, watch.0.message()).await;
     let end = end.expect("it ends").expect("without an error");
     assert_eq!(end, None);
-    assert!(began.elapsed() >= LASTS_AT_LEAST, "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() >= LASTS_AT_LEAST,
+        "{:?}",
+        started_at.elapsed()
+    );
 }
 
 #[tokio::test]
 async fn a_quiet_watch_has_bookmarks() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut watch = Watch::begin(broker.api, "").await;
     let next = timeout(Duration::from_secs(15), watch.0.message()).await;
     let event = next
@@ -188,13 +194,13 @@ async fn a_quiet_watch_has_bookmarks() {
 
 #[tokio::test]
 async fn illegal_names_are_refused() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let illegal = WatchLocksRequest {
         namespace: "no/slash".to_owned(),
         ..WatchLocksRequest::default()
     };
     let refused = Watch::of(broker.api, illegal).await.err().expect("refused");
-    assert_eq!(reason(&refused), Some(ErrorReason::InvalidField));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::InvalidField));
     broker.stop().await;
 }
 
@@ -204,14 +210,14 @@ const WATCHES_PER_CONNECTION: usize = 100;
 
 async fn watch_all(caller: &Caller) -> Result<Streaming<WatchLocksResponse>, Status> {
     let request = WatchLocksRequest::default();
-    let watch = caller.looks.clone().watch_locks(request).await?;
+    let watch = caller.inspection.clone().watch_locks(request).await?;
     Ok(watch.into_inner())
 }
 
-/// That a bound on watches is reached, and which.
+/// Asserts that a status reports that the limit `bound` on watches is exceeded.
 fn is_over(refused: &Status, bound: &str) {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    assert_eq!(reason(refused), Some(ErrorReason::QuotaExceeded));
+    assert_eq!(error_reason(refused), Some(ErrorReason::QuotaExceeded));
     assert!(refused.message().contains(bound), "{}", refused.message());
     let failure = refused.get_details_quota_failure();
     let failure = failure.expect("a QuotaFailure");
@@ -221,15 +227,15 @@ fn is_over(refused: &Status, bound: &str) {
 #[tokio::test]
 async fn one_caller_has_sixteen_watches() {
     let tokens = [("alice", "alice"), ("bob", "bob")];
-    let site = Guarded::start(EVERYTHING, &tokens).await;
-    let (alice, bob) = (site.caller("alice"), site.caller("bob"));
+    let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &tokens).await;
+    let (alice, bob) = (fixture.caller("alice"), fixture.caller("bob"));
     let mut watches = Vec::new();
     for _ in 0..WATCHES_PER_CALLER {
         watches.push(watch_all(&alice).await.expect("a watch"));
     }
     let refused = watch_all(&alice).await.expect_err("one too many");
     is_over(&refused, "the caller has 16 watches at this broker");
-    let metrics = scrape_at(site.broker.admin(), Some("bob")).await;
+    let metrics = scrape_at(fixture.broker.admin(), Some("bob")).await;
     let label = [("quota", "watches_per_caller")];
     let counted = metrics.sum("leasehold_quota_refusals_total", &label);
     assert_eq!(counted as usize, 1);
@@ -240,7 +246,7 @@ async fn one_caller_has_sixteen_watches() {
 
 #[tokio::test]
 async fn a_broker_has_a_thousand_watches() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut watches = Vec::new();
     for _ in 0..WATCHES / WATCHES_PER_CONNECTION {
         let caller = Caller::new(broker.api, broker.admin, None);

@@ -1,5 +1,5 @@
-//! Commands under `leasehold run` while the broker is killed, the network is cut, and `leasehold` itself
-//! is stopped or killed: none of them is alive when the next in line has the lock.
+//! Faults of `leasehold run`: the broker is killed, the network is cut, and `leasehold` is stopped
+//! or killed. No command may be alive when the next waiter has the lock.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -14,15 +14,17 @@ use std::{
 use futures::future::join_all;
 use leasehold::{Client as Sdk, Guard};
 use leasehold_tests::{
-    cli::{Cli, lives},
-    client::Client,
+    broker::deployment::Deployment,
+    client::unary::Client,
     clock::boottime,
-    deployment::Deployment,
-    proxy::{Mode, Proxy, Way},
-    scale::{count, figures},
-    time_left::spread,
+    load::{
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+        store_expiry::format_spread,
+    },
+    net::http2_proxy::{Direction, Http2Proxy, ProxyMode},
+    process::leasehold_command::{Cli, is_alive},
+    scale::{print_figures, scaled_count},
     until::until,
-    witness::{Share, Visit, Witness},
 };
 use rand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
@@ -35,15 +37,14 @@ use tokio_util::task::AbortOnDropHandle;
 const TTL: Duration = Duration::from_secs(3);
 const WAIT: Duration = Duration::from_secs(60);
 const GIVE_UP: Duration = Duration::from_secs(20);
-/// How long the next holder looks whether anybody writes beside it.
+/// Time for which the next holder checks that no other process writes.
 const BESIDE: Duration = Duration::from_millis(500);
-/// Rounds at the same time; each kind of fault is among them.
+/// Number of concurrent jobs in a round, which includes each kind of fault.
 const ROUND: usize = 8;
-/// The broker that is killed; nobody else uses it.
+/// Broker that is killed, and that only the jobs with this fault use.
 const VICTIM: usize = 0;
 const OTHER: usize = 1;
 
-/// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     BrokerKilled,
@@ -59,7 +60,7 @@ const FAULTS: [Fault; 4] = [
     Fault::Killed,
 ];
 
-/// One line of a job.
+/// Line in the output file of a job.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     token: i64,
@@ -67,39 +68,39 @@ struct Line {
     pid: i32,
 }
 
-/// A job under its lock.
+/// A job that runs while its lock is held.
 struct Job {
     index: usize,
     fault: Fault,
     lock: String,
     cli: Cli,
-    proxy: Proxy,
+    proxy: Http2Proxy,
     process: Child,
     file: PathBuf,
 }
 
-/// What became of one.
+/// Outcome of a job.
 #[derive(Debug)]
 struct Outcome {
     fault: Fault,
     code: Option<i32>,
-    /// When the fault had come.
+    /// Time at which the fault was injected.
     faulted: Duration,
-    /// When the next in line had its lock.
+    /// Time at which the next waiter was granted the lock.
     granted: Duration,
     next_token: i64,
     lines: Vec<Line>,
-    /// Processes of the job that lived when the next in line had its lock.
+    /// Processes of the job that were alive at the next grant.
     alive: Vec<i32>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_outlives_its_lock() {
-    let total = count(100, 8);
+    let total = scaled_count(100, 8);
     let mut deployment = Deployment::start(2).await;
     let url = format!("http://{}", deployment.addrs()[OTHER]);
     let other = Sdk::connect(&url).await.expect("a broker that runs");
-    let witness = Arc::new(Witness::new(total));
+    let oracle = Arc::new(Oracle::new(total));
     let mut outcomes = Vec::new();
     while outcomes.len() < total {
         let from = outcomes.len();
@@ -110,7 +111,7 @@ async fn no_command_outlives_its_lock() {
         let waiters = jobs.iter().map(|job| wait(&other, &observer, &job.lock));
         let waiters = join_all(waiters).await;
         sleep(TTL.mul_f64(rand::thread_rng().gen_range(0.0..0.3))).await;
-        // All jobs at this broker lose it at once.
+        // All jobs at this broker lose it at the same time.
         deployment.brokers[VICTIM].kill().await;
         let rounds = jobs
             .into_iter()
@@ -118,12 +119,12 @@ async fn no_command_outlives_its_lock() {
             .map(|(job, next)| go_wrong(job, next));
         let done = join_all(rounds).await;
         for (index, outcome) in (from..).zip(&done) {
-            outcome.record(&witness, index);
+            outcome.record(&oracle, index);
         }
         outcomes.extend(done);
         deployment.brokers[VICTIM].restart().await;
     }
-    judge(&outcomes, &witness);
+    judge(&outcomes, &oracle);
 }
 
 /// Starts a job and waits until it writes.
@@ -134,11 +135,11 @@ async fn begin(deployment: &Deployment, index: usize) -> Job {
     } else {
         OTHER
     };
-    let proxy = Proxy::start(deployment.addrs()[broker]).await;
-    let cli = Cli::at(proxy.addr());
+    let proxy = Http2Proxy::start(deployment.addrs()[broker]).await;
+    let cli = Cli::for_broker(proxy.addr());
     let lock = format!("job-{index}");
     let file = cli.home.path().join("written");
-    // Every other one does not end when it is asked to, and has a descendant that went away.
+    // Every other group of jobs ignores the termination signal and has a detached descendant.
     let kind = (index / FAULTS.len()).is_multiple_of(2);
     let program = env!("CARGO_BIN_EXE_fenced_job");
     let mut command = cli.command(&["run", "--ttl=3s", "--kill-after=1s", &lock, "--", program]);
@@ -168,14 +169,15 @@ async fn begin(deployment: &Deployment, index: usize) -> Job {
     }
 }
 
-/// The next in line, once it is there; it tells what was alive when it got the lock.
+/// Starts the next waiter and returns after it is queued. The task returns the guard and the time
+/// of the grant.
 async fn wait(other: &Sdk, observer: &Client, lock: &str) -> AbortOnDropHandle<(Guard, Duration)> {
     let next = other.lock(lock).ttl(TTL).wait(WAIT).acquire();
     let next = tokio::spawn(async move {
         let guard = next.await.expect("its turn");
         (guard, boottime())
     });
-    observer.queued_at(0, lock, 1).await;
+    observer.wait_for_queue_length_at(0, lock, 1).await;
     AbortOnDropHandle::new(next)
 }
 
@@ -185,7 +187,7 @@ async fn go_wrong(mut job: Job, next: AbortOnDropHandle<(Guard, Duration)>) -> O
     let signal = |signal| kill_process(pid, signal).expect("a process of this test");
     match job.fault {
         Fault::BrokerKilled => {}
-        Fault::NetworkCut => job.proxy.set_mode(Mode::Swallow(Way::Both)),
+        Fault::NetworkCut => job.proxy.set_mode(ProxyMode::DropFrames(Direction::Both)),
         Fault::Stopped => signal(Signal::STOP),
         Fault::Killed => signal(Signal::KILL),
     }
@@ -196,7 +198,7 @@ async fn go_wrong(mut job: Job, next: AbortOnDropHandle<(Guard, Duration)>) -> O
         .expect("no panic");
     let alive = pids(&read(&job.file))
         .into_iter()
-        .filter(|pid| lives(*pid))
+        .filter(|pid| is_alive(*pid))
         .collect();
     sleep(BESIDE).await;
     if job.fault == Fault::Stopped {
@@ -222,26 +224,26 @@ impl Outcome {
         self.lines.last().expect("it has written").at
     }
 
-    /// Shows the referee who was at work when.
-    fn record(&self, witness: &Witness, lock: usize) {
+    /// Records with the oracle the periods in which the job and the next holder wrote.
+    fn record(&self, oracle: &Oracle, lock: usize) {
         let first = self.lines.first().expect("it has written");
         for line in &self.lines {
-            witness.write(lock, line.token, 1);
+            oracle.write(lock, line.token, 1);
         }
-        let visit = |token, entered, ended| Visit {
+        let visit = |token, entered, ended| LockUse {
             lock,
             share: Share::ALL,
             token,
-            entered,
-            ended,
+            started_at: entered,
+            ended_at: ended,
         };
-        witness.record(visit(first.token, first.at, self.last()));
-        witness.record(visit(self.next_token, self.granted, self.granted + BESIDE));
+        oracle.record(visit(first.token, first.at, self.last()));
+        oracle.record(visit(self.next_token, self.granted, self.granted + BESIDE));
     }
 }
 
-fn judge(outcomes: &[Outcome], witness: &Witness) {
-    let verdict = witness.verdict();
+fn judge(outcomes: &[Outcome], oracle: &Oracle) {
+    let verdict = oracle.verdict();
     let left = outcomes
         .iter()
         .map(|outcome| end(&outcome.lines))
@@ -256,10 +258,10 @@ fn judge(outcomes: &[Outcome], witness: &Witness) {
         format!(
             "{fault:?}: rounds={} lived_on {}",
             lived.len(),
-            spread(lived)
+            format_spread(lived)
         )
     });
-    figures(&format!(
+    print_figures(&format!(
         "cli_run_faults: rounds={} ttl=3000ms kill_after=1000ms overlaps={} alive_at_the_grant={} \
          ended_before_the_next_grant>={}ms; {}",
         outcomes.len(),
@@ -296,11 +298,14 @@ fn judge(outcomes: &[Outcome], witness: &Witness) {
     }
 }
 
-/// Ends what is left of a job; how many that was.
+/// Kills the remaining processes of a job and returns their number.
 fn end(lines: &[Line]) -> usize {
-    let left: Vec<_> = pids(lines).into_iter().filter(|pid| lives(*pid)).collect();
+    let left: Vec<_> = pids(lines)
+        .into_iter()
+        .filter(|pid| is_alive(*pid))
+        .collect();
     for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-        // It may end by itself at this moment.
+        // The process may exit at this moment.
         let _ = kill_process(pid, Signal::KILL);
     }
     left.len()
@@ -334,7 +339,7 @@ fn line(text: &str) -> Line {
     }
 }
 
-/// Who has written.
+/// Returns the ids of the processes that have written.
 fn pids(lines: &[Line]) -> Vec<i32> {
     let mut pids: Vec<_> = lines.iter().map(|line| line.pid).collect();
     pids.sort_unstable();

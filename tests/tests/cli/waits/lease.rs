@@ -1,27 +1,27 @@
-//! `leasehold acquire`, `renew`, `release` and `hold`: leases as scripts keep them, and one that is kept
-//! for them.
+//! `leasehold acquire`, `renew`, `release` and `hold`: leases that scripts renew, and a lease that
+//! the program renews for them.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::{fs, time::Duration};
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    cli::{Cli, ran},
-    client::Client,
+    broker::in_process::InProcessBroker,
+    client::unary::Client,
     clock::boottime,
-    golden::{is_golden, parsed},
-    in_process::InProcess,
+    process::leasehold_command::{Cli, run_command},
+    repository::golden::{assert_golden, parse_output},
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
-async fn started() -> (InProcess, Cli) {
-    let broker = InProcess::start().await;
-    let cli = Cli::at(broker.api);
+async fn started() -> (InProcessBroker, Cli) {
+    let broker = InProcessBroker::start().await;
+    let cli = Cli::for_broker(broker.api);
     (broker, cli)
 }
 
-async fn sdk(broker: &InProcess, owner: &str) -> Sdk {
+async fn sdk(broker: &InProcessBroker, owner: &str) -> Sdk {
     let client = Sdk::builder(&format!("http://{}", broker.api)).owner(owner);
     client.connect().await.expect("a broker that runs")
 }
@@ -38,25 +38,25 @@ async fn a_lease_goes_from_call_to_call() {
         "--label=team=x",
     ];
     let acquired = cli.run(&args).await;
-    let lease = parsed(&acquired);
-    is_golden("acquire", &lease);
+    let lease = parse_output(&acquired);
+    assert_golden("acquire", &lease);
     let renewed = cli
         .run_with(&["renew", "--ttl=30s"], &acquired.stdout)
         .await;
-    let renewed = parsed(&renewed);
+    let renewed = parse_output(&renewed);
     assert_eq!(renewed["ttl_ms"], 30_000);
     assert_eq!(renewed["locks"], lease["locks"]);
     assert_eq!(renewed["lease_token"], lease["lease_token"]);
     let released = cli
         .run_with(&["release", "-o=json"], &renewed.to_string())
         .await;
-    let released = parsed(&released);
-    is_golden("release", &released);
+    let released = parse_output(&released);
+    assert_golden("release", &released);
     assert_eq!(released["lease_id"], lease["lease_id"]);
     let again = cli.run_with(&["release"], &renewed.to_string()).await;
     assert_eq!(
         (again.code, again.stdout.as_str()),
-        (Some(0), "it was released before\n")
+        (Some(0), "already released\n")
     );
     let over = cli.run_with(&["renew"], &renewed.to_string()).await;
     assert_eq!((over.code, over.stdout.as_str()), (Some(123), ""));
@@ -77,7 +77,7 @@ async fn a_lease_is_kept_in_a_file_of_ones_own() {
         command.env("LEASEHOLD_LEASE_FILE", &file);
         command
     };
-    let acquired = ran(with_file(&["acquire", "a", "--lock=b"])).await;
+    let acquired = run_command(with_file(&["acquire", "a", "--lock=b"])).await;
     assert_eq!(
         (acquired.code, acquired.stdout.as_str()),
         (Some(0), ""),
@@ -90,8 +90,8 @@ async fn a_lease_is_kept_in_a_file_of_ones_own() {
     assert_eq!(mode & 0o777, 0o600);
     let before = fs::read_to_string(&file).expect("it is written");
     let value: Value = serde_json::from_str(&before).expect("JSON");
-    is_golden("acquire_several", &value);
-    let renewed = ran(with_file(&["renew", "--ttl=20s"])).await;
+    assert_golden("acquire_several", &value);
+    let renewed = run_command(with_file(&["renew", "--ttl=20s"])).await;
     assert_eq!(
         (renewed.code, renewed.stdout.as_str()),
         (Some(0), ""),
@@ -102,24 +102,24 @@ async fn a_lease_is_kept_in_a_file_of_ones_own() {
         before.contains("\"10s\"") && after.contains("\"20s\""),
         "{before} {after}"
     );
-    let released = ran(with_file(&["release"])).await;
+    let released = run_command(with_file(&["release"])).await;
     assert_eq!(
         (released.code, released.stdout.as_str()),
         (Some(0), "released\n")
     );
-    let left = fs::read_dir(cli.home.path()).expect("a home").count();
-    assert_eq!(left, 1, "only the lease");
+    let files = fs::read_dir(cli.home.path()).expect("a home").count();
+    assert_eq!(files, 1, "only the lease");
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_no_lease_is_refused_without_being_shown() {
+async fn invalid_leases_are_rejected_without_being_printed() {
     let (broker, cli) = started().await;
     let ran = cli
         .run_with(&["renew"], "{\"lease_id\": \"x\", \"lease_token\": 12345}")
         .await;
-    let why =
-        "leasehold: stdin has no lease as `leasehold acquire` writes it (line 1, column 38)\n";
+    let why = "leasehold: stdin does not contain a lease as written by `leasehold acquire` (line \
+        1, column 38)\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
     let ran = cli.run(&["release", "--lease-file=/no/such/file"]).await;
     let why = "leasehold: cannot read a lease from /no/such/file: No such file or directory (os error 2)\n";
@@ -138,21 +138,21 @@ async fn an_acquire_waits_in_line_and_prints_a_lease_with_time_left() {
     assert_eq!((late.code, late.stdout.as_str()), (Some(9), ""));
     let waiting = cli.start(&["acquire", "a", "--ttl=2s"]);
     let observer = Client::new("observer", &[broker.api], 0);
-    observer.queued_at(0, "a", 1).await;
-    // Longer than half of its ttl.
+    observer.wait_for_queue_length_at(0, "a", 1).await;
+    // The pause exceeds half of the TTL.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     guard.release().await.expect("held");
-    let ran = waiting.ended().await;
-    let lease = parsed(&ran);
-    let left = observer
+    let ran = waiting.wait_for_exit().await;
+    let lease = parse_output(&ran);
+    let files = observer
         .get_lock("a")
         .await
         .expect("an answer")
         .expect("held");
-    let left = left.holders[0].remaining.expect("a holder has time left");
-    let left = Duration::try_from(left).expect("positive");
-    // Renewed after the grant, so most of it is left.
-    assert!(left > Duration::from_millis(2_000), "{left:?}");
+    let files = files.holders[0].remaining.expect("a holder has time left");
+    let files = Duration::try_from(files).expect("positive");
+    // The lease is renewed after the grant, so most of the TTL remains.
+    assert!(files > Duration::from_millis(2_000), "{files:?}");
     let released = cli.run_with(&["release"], &ran.stdout).await;
     assert_eq!(released.code, Some(0), "{lease}");
     other.shutdown().await;
@@ -164,16 +164,16 @@ async fn a_lock_is_held_until_a_signal() {
     let (broker, cli) = started().await;
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut held = cli.start(&["hold", "a", "--ttl=1s"]);
-        let line = held.line().await;
+        let line = held.next_stdout_line().await;
         assert!(line.starts_with("holding a with fencing token "), "{line}");
-        // Longer than the store would keep it without heartbeats.
-        let begun = boottime();
+        // The pause exceeds the expiry without heartbeats.
+        let started_at = boottime();
         tokio::time::sleep(Duration::from_millis(2_000)).await;
         let busy = cli.run(&["acquire", "-n", "a"]).await;
-        assert_eq!(busy.code, Some(124), "after {:?}", boottime() - begun);
+        assert_eq!(busy.code, Some(124), "after {:?}", boottime() - started_at);
         held.signal(signal);
-        assert_eq!(held.ended().await.code, Some(0));
-        let free = parsed(&cli.run(&["get", "a", "-o", "json"]).await);
+        assert_eq!(held.wait_for_exit().await.code, Some(0));
+        let free = parse_output(&cli.run(&["get", "a", "-o", "json"]).await);
         assert_eq!(free["state"], "free");
     }
     broker.stop().await;
@@ -185,11 +185,11 @@ async fn a_hold_prints_its_lease_without_the_secret_and_tells_of_its_loss() {
     let mut held = cli.start(&["hold", "a", "--ttl=2s", "--max-hold=4s", "-o=json"]);
     let mut json = String::new();
     while !json.ends_with("}\n") {
-        json += &held.line().await;
+        json += &held.next_stdout_line().await;
         json.push('\n');
     }
-    is_golden("hold", &serde_json::from_str(&json).expect("JSON"));
-    let ran = held.ended().await;
+    assert_golden("hold", &serde_json::from_str(&json).expect("JSON"));
+    let ran = held.wait_for_exit().await;
     assert_eq!(ran.code, Some(123));
     assert!(
         ran.stderr

@@ -1,78 +1,86 @@
-//! Brokers on a Redis Cluster that loses one of its three masters: nobody trusts a lock that somebody
-//! else has, tokens rise, the other shards lose no call, and grants resume in bounded time.
+//! Loss of one of three masters of a Redis Cluster. No two clients rely on a lock at a time, tokens
+//! rise, calls to other shards succeed, and grants resume within a bounded time.
 
 use std::{collections::HashMap, time::Duration};
 
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    client::Client,
+    client::unary::Client,
     clock::boottime,
-    cluster::{ClusterDeployment, ClusterOptions},
-    cluster_probe::{FailOver, Openings, Probe},
-    cluster_site::{ClusterSite, QUARANTINE, SHARDS, locks_in, quick, shard},
-    cluster_work::{Answer, Attempt, Lock, Stay, Verb, Work},
-    load::{Kind, run_without_locks},
-    redis_server::Data,
-    scale::{count, figures},
-    witness::Witness,
+    cluster::{
+        deployment::{ClusterDeployment, ClusterOptions},
+        fixture::{
+            ClusterFixture, QUARANTINE, SHARDS, fast_failover_options, initial_slots_of,
+            lock_names_in,
+        },
+        grant_probe::{GrantStartTimes, MasterFailover, Probe},
+        workload::{Attempt, CallKind, CallResult, Lock, LongHold, Workload},
+    },
+    load::{
+        callers::{LockKind, run_without_locks},
+        mutual_exclusion_oracle::Oracle,
+    },
+    redis::server::RestartData,
+    scale::{print_figures, scaled_count},
 };
 use tokio::time::sleep;
 
 const BROKERS: usize = 2;
-/// In each shard: callers and their locks, locks that are held to the last moment, each wanted by
-/// two, and leases that are kept on calls and on streams, each with a rival in line.
+/// Per shard: callers and the locks that they share, locks that two clients each hold until the end
+/// of the validity, and leases that are renewed by calls and on streams, each with a queued rival.
 const CALLERS: usize = 8;
 const HOT: usize = 3;
 const HELD: usize = 3;
 const KEPT: usize = 2;
 const CALM: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(2);
-/// A lease is trusted for 4 s after a renewal, and brokers notice soon that they may renew again: leases of a
-/// shard that is renewable within this time are kept. A failed election of Redis costs 4 s, and the leases.
+/// Time within which leases of a shard must be renewable again in order to be kept. A lease is
+/// valid for 4 s after a renewal, and brokers soon detect that renewals are possible again. A
+/// failed election in Redis takes 4 s, and the leases are lost then.
 const RENEWABLE_WITHIN: Duration = Duration::from_millis(2_500);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
-/// What a caller waits for at most, whatever the store does.
+/// Maximum time that a caller waits, whatever the store does.
 const PROMPT: Duration = Duration::from_secs(1);
-/// The broker answers in time, and the answer takes its time to get here.
+/// Time for the response to travel, which the broker's time limit does not include.
 const SLACK: Duration = Duration::from_millis(250);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
-/// The slot whose master is hit; its shard is the disturbed group.
+/// Slot whose master is lost. Its shard is the disturbed group.
 const SLOT: u16 = 0;
 const HIT: usize = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Killed,
-    /// And nobody can take its place.
+    /// The master is killed and has no replica.
     KilledAlone,
     Stopped,
-    /// From the other nodes; brokers reach it still.
+    /// The master is isolated from the other nodes, but not from brokers.
     Isolated,
 }
 
-/// One loss of a master.
+/// Times and effects of one lost master.
 #[derive(Debug)]
 struct Turn {
     from: Duration,
-    /// When it had happened.
+    /// Time at which the fault was complete.
     hit: Duration,
-    /// When the shard had a master again.
+    /// Time at which the shard had a master again.
     back: Duration,
-    /// When the former master was known to grant nothing any more.
+    /// Time from which the former master certainly grants nothing.
     demoted: Duration,
-    /// Who granted a lock that nobody had used before, and when.
+    /// Grants of a lock that was unused before the fault.
     probe: Probe,
-    /// When the promoted master may first grant what callers use.
-    openings: Openings,
-    /// What is to be said of it.
+    /// Times from which the promoted master may grant the locks of callers.
+    openings: GrantStartTimes,
+    /// Additional text for the report.
     effect: String,
 }
 
 /// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_and_other_shards_notice_nothing() {
-    survive(Fault::Killed, quick()).await;
+    survive(Fault::Killed, fast_failover_options()).await;
 }
 
 /// Runs alone: it measures grants per second, and how soon calls without a master fail.
@@ -80,23 +88,23 @@ async fn a_killed_master_is_replaced_and_other_shards_notice_nothing() {
 async fn a_shard_without_a_replica_waits_for_its_master() {
     let alone = ClusterOptions {
         replicas: 0,
-        ..quick()
+        ..fast_failover_options()
     };
     survive(Fault::KilledAlone, alone).await;
 }
 
 /// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_master_is_replaced_and_wakes_up_as_nobody() {
-    survive(Fault::Stopped, quick()).await;
+async fn a_stopped_master_is_replaced_and_resumes_as_a_replica() {
+    survive(Fault::Stopped, fast_failover_options()).await;
 }
 
 /// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_isolated_master_gives_no_lock_twice() {
+async fn an_isolated_master_grants_no_lock_twice() {
     let gated = ClusterOptions {
-        gated: true,
-        ..quick()
+        has_partition_proxies: true,
+        ..fast_failover_options()
     };
     survive(Fault::Isolated, gated).await;
 }
@@ -104,32 +112,38 @@ async fn an_isolated_master_gives_no_lock_twice() {
 /// Runs alone: it measures overlaps within a second, at the pace of the other cases.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_clients_without_locks_overlap() {
-    let witness = std::sync::Arc::new(Witness::new(SHARDS * HOT));
-    run_without_locks(SHARDS * CALLERS, &witness, |_| Kind::Exclusive, BLIND_CHECK).await;
-    assert!(witness.verdict().overlaps > 0);
+    let oracle = std::sync::Arc::new(Oracle::new(SHARDS * HOT));
+    run_without_locks(
+        SHARDS * CALLERS,
+        &oracle,
+        |_| LockKind::Exclusive,
+        BLIND_CHECK,
+    )
+    .await;
+    assert!(oracle.verdict().overlaps > 0);
 }
 
 async fn survive(fault: Fault, options: ClusterOptions) {
-    let mut site = ClusterSite::start(options, BROKERS).await;
-    let addrs = site.addrs();
+    let mut fixture = ClusterFixture::start(options, BROKERS).await;
+    let addrs = fixture.addrs();
     let groups: Vec<_> = (0..SHARDS).map(Group::of).collect();
     let locks = groups.iter().flat_map(|group| group.locks.clone());
-    let work = Work::new(locks.collect(), &addrs);
-    let begun = boottime();
+    let work = Workload::new(locks.collect(), &addrs);
+    let started_at = boottime();
     let callers = groups.iter().flat_map(|group| {
         let locks = &group.indexes[..HOT];
         let work = &work;
-        (0..CALLERS).map(move |index| work.call(locks, index))
+        (0..CALLERS).map(move |index| work.run_caller(locks, index))
     });
     let sitters = groups.iter().flat_map(|group| {
         let (locks, work) = (&group.indexes[HOT..HOT + HELD], &work);
         let twice = locks.iter().chain(locks).enumerate();
-        twice.map(move |(index, lock)| work.sit(*lock, index))
+        twice.map(move |(index, lock)| work.run_non_renewing_holder(*lock, index))
     });
     let by_calls = groups.iter().flat_map(|group| group.kept(0));
-    let by_calls = by_calls.map(|lock| work.keep(lock, lock, &work.stop));
+    let by_calls = by_calls.map(|lock| work.hold_unary(lock, lock, &work.stop));
     let on_streams = groups.iter().flat_map(|group| group.kept(KEPT));
-    let on_streams = on_streams.map(|lock| work.keep_on_stream(lock, lock, &work.stop));
+    let on_streams = on_streams.map(|lock| work.hold_on_stream(lock, lock, &work.stop));
     let rivals = groups
         .iter()
         .flat_map(|group| group.kept(0).chain(group.kept(KEPT)));
@@ -137,9 +151,9 @@ async fn survive(fault: Fault, options: ClusterOptions) {
     let probe = Client::new("probe", &addrs, 0);
     let faults = async {
         let mut turns = Vec::new();
-        for _ in 0..count(5, 1) {
+        for _ in 0..scaled_count(5, 1) {
             sleep(CALM).await;
-            turns.push(lose_master(&mut site.cluster, fault, &probe, &work.locks).await);
+            turns.push(lose_master(&mut fixture.cluster, fault, &probe, &work.locks).await);
         }
         sleep(CALM).await;
         work.stop.cancel();
@@ -153,19 +167,19 @@ async fn survive(fault: Fault, options: ClusterOptions) {
         join_all(rivals),
         faults
     );
-    let stays: Vec<_> = by_calls.into_iter().chain(on_streams).collect();
-    judge(fault, &work, &turns, (begun, boottime()));
-    judge_stays(&turns, &stays, &rivals);
+    let holds: Vec<_> = by_calls.into_iter().chain(on_streams).collect();
+    judge(fault, &work, &turns, (started_at, boottime()));
+    judge_stays(&turns, &holds, &rivals);
 }
 
 impl Turn {
-    /// When leases of the shard could be renewed again: it had a master, and no former one beside it.
+    /// Returns the time until leases of the shard could be renewed again: the shard had a master,
+    /// and the former master granted nothing.
     fn renewable(&self) -> Duration {
         self.back.max(self.demoted) - self.from
     }
 }
 
-/// The locks of one shard.
 struct Group {
     locks: Vec<Lock>,
     indexes: Vec<usize>,
@@ -174,7 +188,7 @@ struct Group {
 impl Group {
     fn of(shard_index: usize) -> Self {
         let each = HOT + HELD + 2 * KEPT;
-        let names = locks_in(&shard(shard_index), "load", each);
+        let names = lock_names_in(&initial_slots_of(shard_index), "load", each);
         let lock = |name| Lock {
             name,
             group: shard_index,
@@ -185,17 +199,17 @@ impl Group {
         }
     }
 
-    /// Half of the locks that are kept.
+    /// Returns the locks of half of the renewed leases, beginning with the lock at `from`.
     fn kept(&self, from: usize) -> impl Iterator<Item = usize> {
         let first = HOT + HELD + from;
         self.indexes[first..first + KEPT].iter().copied()
     }
 }
 
-/// Joins the line once somebody keeps the lock.
-async fn follow(work: &Work, lock: usize) -> (usize, Option<i64>) {
-    work.line_of(lock, 0).await;
-    let granted = work.wait_behind(lock, lock).await;
+/// Enqueues a rival once the lock is held and renewed.
+async fn follow(work: &Workload, lock: usize) -> (usize, Option<i64>) {
+    work.wait_for_queue_length(lock, 0).await;
+    let granted = work.wait_for_grant(lock, lock).await;
     (lock, granted.map(|(_, token)| token))
 }
 
@@ -205,7 +219,7 @@ async fn lose_master(
     client: &Client,
     locks: &[Lock],
 ) -> Turn {
-    cluster.ready().await;
+    cluster.wait_until_ready().await;
     let master = cluster.master_of(SLOT).await;
     let from = boottime();
     match fault {
@@ -217,40 +231,40 @@ async fn lose_master(
     let mut effect = String::new();
     let mut next = master;
     match fault {
-        Fault::Killed | Fault::Stopped => next = cluster.promoted(SLOT, master).await,
+        Fault::Killed | Fault::Stopped => next = cluster.wait_for_promotion(SLOT, master).await,
         Fault::KilledAlone => {
-            cluster.failed(master).await;
+            cluster.wait_until_failed(master).await;
             sleep(DOWN).await;
-            cluster.restart(master, Data::Kept).await;
+            cluster.restart(master, RestartData::Kept).await;
         }
         Fault::Isolated => {
-            let writes = cluster.write_until_refused(master, SLOT);
-            let (writes, promoted) = tokio::join!(writes, cluster.promoted(SLOT, master));
-            assert!(writes.refusal.starts_with("CLUSTERDOWN"), "{writes:?}");
-            assert!(writes.taken > 0, "it took writes at first");
+            let writes = cluster.write_until_rejected(master, SLOT);
+            let (writes, promoted) = tokio::join!(writes, cluster.wait_for_promotion(SLOT, master));
+            assert!(writes.rejection.starts_with("CLUSTERDOWN"), "{writes:?}");
+            assert!(writes.accepted > 0, "it took writes at first");
             effect = format!("; {writes:?}");
             next = promoted;
         }
     }
     let back = boottime();
-    let fail_over = FailOver::of(cluster, master, next);
-    let name = locks_in(&shard(HIT), &format!("probe/{from:?}"), 1).remove(0);
-    // The former master goes on at the same moment, and brokers may still have the old map of the slots: either
-    // of the two may grant first.
+    let fail_over = MasterFailover::new(cluster, master, next);
+    let name = lock_names_in(&initial_slots_of(HIT), &format!("probe/{from:?}"), 1).remove(0);
+    // The former master resumes at the same moment, and brokers may still have the old slot map.
+    // Either master may grant first.
     let probe = fail_over.probe(client, 0, &name);
     let mended = async {
         match fault {
-            Fault::Killed => cluster.restart(master, Data::Kept).await,
+            Fault::Killed => cluster.restart(master, RestartData::Kept).await,
             Fault::KilledAlone => {}
             Fault::Stopped => cluster.server(master).process().resume(),
             Fault::Isolated => cluster.heal(),
         }
-        // A process that was killed has granted nothing since.
+        // A killed process has granted nothing since its end.
         let demoted = match fault {
             Fault::Killed | Fault::KilledAlone => hit,
-            Fault::Stopped | Fault::Isolated => cluster.demoted(master).await,
+            Fault::Stopped | Fault::Isolated => cluster.wait_for_demotion(master).await,
         };
-        cluster.ready().await;
+        cluster.wait_until_ready().await;
         demoted
     };
     let (probe, demoted) = tokio::join!(probe, mended);
@@ -260,33 +274,33 @@ async fn lose_master(
         back,
         demoted,
         probe,
-        openings: fail_over.openings(locks, HIT).await,
+        openings: fail_over.read_grant_times(locks, HIT).await,
         effect,
     }
 }
 
-fn judge_stays(turns: &[Turn], stays: &[Stay], rivals: &[(usize, Option<i64>)]) {
+fn judge_stays(turns: &[Turn], holds: &[LongHold], rivals: &[(usize, Option<i64>)]) {
     let rivals: HashMap<_, _> = rivals.iter().copied().collect();
     let mut lost_of_hit = 0;
-    for stay in stays {
-        let rival = rivals[&stay.lock].expect("every rival gets the lock in the end");
+    for hold in holds {
+        let rival = rivals[&hold.lock].expect("every rival gets the lock in the end");
         assert!(
-            rival > stay.token,
-            "a rival's token: {rival} after {stay:?}"
+            rival > hold.token,
+            "a rival's token: {rival} after {hold:?}"
         );
-        match &stay.lost {
+        match &hold.lost {
             None => {}
-            Some(_) if stay.group == HIT => lost_of_hit += 1,
-            Some(_) => panic!("lost in a shard that nothing happened to: {stay:?}"),
+            Some(_) if hold.group == HIT => lost_of_hit += 1,
+            Some(_) => panic!("lost in a shard that nothing happened to: {hold:?}"),
         }
     }
-    let of_hit = stays.iter().filter(|stay| stay.group == HIT).count();
+    let of_hit = holds.iter().filter(|hold| hold.group == HIT).count();
     let renewable = turns.iter().map(Turn::renewable).max();
     let renewable = renewable.expect("a turn");
-    figures(&format!(
+    print_figures(&format!(
         "cluster: leases kept throughout: {} of {of_hit} in the shard, all {} in the others; renewable after {} ms",
         of_hit - lost_of_hit,
-        stays.len() - of_hit,
+        holds.len() - of_hit,
         renewable.as_millis()
     ));
     if renewable <= RENEWABLE_WITHIN {
@@ -294,57 +308,60 @@ fn judge_stays(turns: &[Turn], stays: &[Stay], rivals: &[(usize, Option<i64>)]) 
     }
 }
 
-fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, Duration)) {
+fn judge(fault: Fault, work: &Workload, turns: &[Turn], (started_at, ended): (Duration, Duration)) {
     let mut out = Duration::ZERO;
     for turn in turns {
-        turn.probe.judge(turn.hit, turn.demoted);
-        turn.openings.judge(work, turn.hit, turn.demoted);
+        turn.probe.check(turn.hit, turn.demoted);
+        turn.openings.check(work, turn.hit, turn.demoted);
         let after = |end: Duration| (end - turn.from).as_millis();
         let last = last_granted(work, turn);
-        figures(&format!(
+        print_figures(&format!(
             "cluster {fault:?}: a master again after {} ms, grants after {} ms, of every lock in use after {} ms \
              (Q={} ms), of an unused lock by the former master={}{}",
             after(turn.back),
-            after(turn.probe.resumed()),
+            after(turn.probe.first_promoted_grant()),
             after(last),
             QUARANTINE.as_millis(),
             turn.probe.grants.len() - 1,
             turn.effect
         ));
-        let late = turn.probe.resumed().max(last) - turn.back;
+        let late = turn.probe.first_promoted_grant().max(last) - turn.back;
         assert!(late <= QUARANTINE + RESUMED_WITHIN, "grants after {late:?}");
-        out += turn.probe.resumed() - turn.from;
+        out += turn.probe.first_promoted_grant() - turn.from;
     }
     let in_fault = |attempt: &Attempt| {
-        let mut windows = turns.iter().map(|turn| turn.from..turn.probe.resumed());
-        windows.any(|window| window.contains(&attempt.ended))
+        let mut windows = turns
+            .iter()
+            .map(|turn| turn.from..turn.probe.first_promoted_grant());
+        windows.any(|window| window.contains(&attempt.ended_at))
     };
-    let all = work.tally(|_| true);
-    let during = work.tally(in_fault);
-    let calm = work.tally(|attempt| !in_fault(attempt) && attempt.ended < ended);
-    let calm_seconds = (ended - begun - out).as_secs().max(1);
+    let all = work.count_attempts(|_| true);
+    let during = work.count_attempts(in_fault);
+    let calm = work.count_attempts(|attempt| !in_fault(attempt) && attempt.ended_at < ended);
+    let calm_seconds = (ended - started_at - out).as_secs().max(1);
     let per_second = calm.grants() as u64 / calm_seconds;
-    let hit = work.tally(|attempt| attempt.group == HIT && in_fault(attempt));
-    let others = work.tally(|attempt| attempt.group != HIT);
-    let verdict = work.witness.verdict();
-    figures(&format!(
+    let hit = work.count_attempts(|attempt| attempt.group == HIT && in_fault(attempt));
+    let others = work.count_attempts(|attempt| attempt.group != HIT);
+    let verdict = work.oracle.verdict();
+    print_figures(&format!(
         "cluster {fault:?}: {} s, granted={} calm_grants_per_s={per_second} done_in_faults={} of {} visits={} \
          overlaps={} regressions={}",
-        (ended - begun).as_secs(),
+        (ended - started_at).as_secs(),
         all.grants(),
-        during.done(),
-        all.done(),
-        verdict.visits,
+        during.succeeded(),
+        all.succeeded(),
+        verdict.uses,
         verdict.overlaps,
         verdict.regressions
     ));
-    figures(&format!("cluster {fault:?}: in the shard meanwhile: {hit}"));
-    figures(&format!("cluster {fault:?}: in the others: {others}"));
+    print_figures(&format!("cluster {fault:?}: in the shard meanwhile: {hit}"));
+    print_figures(&format!("cluster {fault:?}: in the others: {others}"));
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(others.failed(), 0, "other shards lose no call");
     assert!(others.is_prompt(), "other shards wait");
-    assert_eq!(all.count(is_odd), 0, "answers that nobody can act on");
-    // That a master which is cut off refuses was seen by writing to it: no call need meet that moment.
+    assert_eq!(all.count(is_odd), 0, "answers that no caller can act on");
+    // The writes have shown that an isolated master rejects commands. Calls may miss that short
+    // period.
     if fault != Fault::Isolated {
         assert!(hit.count(is_unavailable) > 0, "the loss took effect");
     }
@@ -352,50 +369,54 @@ fn judge(fault: Fault, work: &Work, turns: &[Turn], (begun, ended): (Duration, D
         per_second >= 100,
         "too little happened: {per_second} grants/s"
     );
-    assert!(during.done() * 5 >= all.done(), "too little during faults");
+    assert!(
+        during.succeeded() * 5 >= all.succeeded(),
+        "too little during faults"
+    );
     if fault == Fault::KilledAlone {
         judge_alone(work, turns);
     }
 }
 
-/// Without any master every call of the shard is told so within a second.
-fn judge_alone(work: &Work, turns: &[Turn]) {
+/// Asserts that without a master every call to the shard fails within a second.
+fn judge_alone(work: &Workload, turns: &[Turn]) {
     for turn in turns {
         let meanwhile = turn.hit..turn.back - PROMPT;
-        let in_vain =
-            work.tally(|attempt| attempt.group == HIT && meanwhile.contains(&attempt.begun));
-        figures(&format!("cluster without a replica: meanwhile {in_vain}"));
+        let in_vain = work.count_attempts(|attempt| {
+            attempt.group == HIT && meanwhile.contains(&attempt.started_at)
+        });
+        print_figures(&format!("cluster without a replica: meanwhile {in_vain}"));
         assert!(in_vain.failed() > CALLERS, "they go on asking");
         assert_eq!(in_vain.count(is_unavailable), in_vain.failed());
-        assert_eq!(in_vain.done(), 0, "nobody can have answered");
+        assert_eq!(in_vain.succeeded(), 0, "no caller can have answered");
         assert!(in_vain.slowest <= PROMPT + SLACK, "{:?}", in_vain.slowest);
     }
 }
 
-/// When the last of the shard's locks that callers use was granted again.
-fn last_granted(work: &Work, turn: &Turn) -> Duration {
-    let granted = (0..HOT).map(|lock| work.granted_after(lock, turn.demoted));
+/// Returns the time at which the last of the callers' locks in the shard was granted again.
+fn last_granted(work: &Workload, turn: &Turn) -> Duration {
+    let granted = (0..HOT).map(|lock| work.first_grant_after(lock, turn.demoted));
     let granted: Option<Vec<_>> = granted.collect();
     let granted = granted.expect("every lock is granted again");
     granted.into_iter().max().expect("there are locks")
 }
 
-fn is_unavailable(_: Verb, answer: Answer) -> bool {
-    answer == Answer::Refused(ErrorReason::StoreUnavailable)
+fn is_unavailable(_: CallKind, answer: CallResult) -> bool {
+    answer == CallResult::Rejected(ErrorReason::StoreUnavailable)
 }
 
-/// What a caller must never hear. Leases can be lost with their master.
-fn is_odd(verb: Verb, answer: Answer) -> bool {
+/// Returns true if the result is not permitted. Leases may be lost with their master.
+fn is_odd(verb: CallKind, answer: CallResult) -> bool {
     match answer {
-        Answer::Done => false,
-        Answer::Broken => true,
-        Answer::Refused(reason) => {
+        CallResult::Succeeded => false,
+        CallResult::NoReply => true,
+        CallResult::Rejected(reason) => {
             let of_store = [ErrorReason::StoreUnavailable, ErrorReason::StoreRecovering];
             let of_line = [ErrorReason::WaitTimeout, ErrorReason::LeaseExpired];
             let of_loss = [ErrorReason::LeaseNotFound, ErrorReason::LeaseExpired];
             let others = match verb {
-                Verb::Acquire => of_line,
-                Verb::Renew | Verb::Release => of_loss,
+                CallKind::Acquire => of_line,
+                CallKind::Renew | CallKind::Release => of_loss,
             };
             !of_store.contains(&reason) && !others.contains(&reason)
         }

@@ -1,20 +1,23 @@
-//! Clusters that change under running brokers, and brokers that start in the middle of it.
+//! Changes of a cluster under running brokers, and brokers that start during a change.
 
 use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    broker_process::{BrokerProcess, KEY_PREFIX},
-    client::{AcquireCall, Client, Held},
+    broker::process::{BrokerProcess, KEY_PREFIX},
+    client::unary::{AcquireCall, Client, HeldLease},
     clock::boottime,
-    cluster::{ClusterDeployment, ClusterOptions, Migration, SLOTS, tag_in},
-    cluster_site::{
-        ClusterSite, QUARANTINE, SHARDS, TTL, locks_in, locks_in_each, quick, shard, slot_of_lock,
+    cluster::{
+        deployment::{ClusterDeployment, ClusterOptions, Migration, SLOTS, hash_tag_for},
+        fixture::{
+            ClusterFixture, QUARANTINE, SHARDS, TTL, fast_failover_options, initial_slots_of,
+            lock_names_in, lock_names_in_each, slot_of_lock,
+        },
+        workload::{Attempt, CallKind, CallResult, Lock, LongHold, Workload},
     },
-    cluster_work::{Answer, Attempt, Lock, Stay, Verb, Work},
-    scale::figures,
-    status::reason,
+    scale::print_figures,
+    status::error_reason,
     until::until,
 };
 use tokio::time::sleep;
@@ -22,13 +25,14 @@ use tokio::time::sleep;
 const CALLERS: usize = 4;
 const HOT: usize = 3;
 const CALM: Duration = Duration::from_secs(1);
-/// How long a slot stays half moved, or unserved.
+/// Time for which a slot stays partly migrated, or unserved.
 const HALF_WAY: Duration = Duration::from_secs(2);
 const PROMPT: Duration = Duration::from_secs(1);
-/// The broker answers in time, and the answer takes its time to get here.
+/// Time for the response to travel, which the broker's time limit does not include.
 const SLACK: Duration = Duration::from_millis(250);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
-/// A node that is asked for a slot which it does not serve may cost a broker its connection.
+/// Tolerance after a fault. A node that receives a command for a slot that it does not serve may
+/// lose the broker's connection.
 const NOTICED: Duration = Duration::from_secs(2);
 const SLOT: u16 = 4_000;
 /// Groups of locks: in other shards, in the slot, and in other slots of its shard.
@@ -38,26 +42,27 @@ const BESIDE: usize = 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
-    let site = ClusterSite::start(ClusterOptions::default(), 2).await;
-    let work = Work::new(locks(), &site.addrs());
-    let replica = site.cluster.replicas_of(0).await[0];
+    let fixture = ClusterFixture::start(ClusterOptions::default(), 2).await;
+    let work = Workload::new(locks(), &fixture.addrs());
+    let replica = fixture.cluster.replicas_of(0).await[0];
     let moves = async {
-        site.cluster.make_empty_master(replica).await;
-        let mut migration = site.cluster.begin_migration(SLOT, replica).await;
+        fixture.cluster.make_empty_master(replica).await;
+        let mut migration = fixture.cluster.start_migration(SLOT, replica).await;
         sleep(CALM).await;
         let from = boottime();
-        migration.move_all().await;
+        migration.move_remaining_keys().await;
         sleep(HALF_WAY).await;
         migration.finish().await;
         let known = boottime();
-        assert_eq!(site.cluster.master_of(SLOT).await, replica);
+        assert_eq!(fixture.cluster.master_of(SLOT).await, replica);
         let again = granted(&work, known).await;
         work.stop.cancel();
         (from, known, again)
     };
     let ((from, known, again), lost) = work_on(&work, moves).await;
-    let in_slot = work.tally(|attempt| attempt.group == IN_SLOT && attempt.ended > from);
-    figures(&format!(
+    let in_slot =
+        work.count_attempts(|attempt| attempt.group == IN_SLOT && attempt.ended_at > from);
+    print_figures(&format!(
         "cluster_changes new master: grants {} ms after it was given the slot (Q={} ms); {in_slot}",
         (again - known).as_millis(),
         QUARANTINE.as_millis()
@@ -68,15 +73,16 @@ async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
         again - from >= QUARANTINE,
         "grants before the quarantine is over"
     );
-    let in_vain = work.tally(|attempt| {
-        let is_renewal = attempt.group == IN_SLOT && attempt.verb == Verb::Renew;
-        // The new master renews once the former one says that it has given the slot away.
-        let is_early = attempt.begun <= known + RESUMED_WITHIN;
+    let in_vain = work.count_attempts(|attempt| {
+        let is_renewal = attempt.group == IN_SLOT && attempt.kind == CallKind::Renew;
+        // The new master renews after the former one has confirmed that it no longer serves the
+        // slot.
+        let is_early = attempt.started_at <= known + RESUMED_WITHIN;
         is_renewal
-            && match attempt.answer {
-                Answer::Done => false,
-                Answer::Refused(ErrorReason::StoreRecovering) => !is_early,
-                Answer::Refused(_) | Answer::Broken => attempt.ended > from,
+            && match attempt.result {
+                CallResult::Succeeded => false,
+                CallResult::Rejected(ErrorReason::StoreRecovering) => !is_early,
+                CallResult::Rejected(_) | CallResult::NoReply => attempt.ended_at > from,
             }
     });
     let in_vain = in_vain.count(|_, _| true);
@@ -86,22 +92,22 @@ async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_fail_over_loses_no_lease() {
-    let site = ClusterSite::start(ClusterOptions::default(), 2).await;
-    let work = Work::new(locks(), &site.addrs());
+    let fixture = ClusterFixture::start(ClusterOptions::default(), 2).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let moves = async {
         sleep(CALM).await;
         let from = boottime();
-        let replica = site.cluster.replicas_of(0).await[0];
-        site.cluster.fail_over(replica).await;
-        assert_eq!(site.cluster.promoted(SLOT, 0).await, replica);
+        let replica = fixture.cluster.replicas_of(0).await[0];
+        fixture.cluster.start_failover(replica).await;
+        assert_eq!(fixture.cluster.wait_for_promotion(SLOT, 0).await, replica);
         let known = boottime();
         let again = granted(&work, known).await;
         work.stop.cancel();
         (from, known, again)
     };
     let ((from, known, again), lost) = work_on(&work, moves).await;
-    let hit = work.tally(|attempt| attempt.group != OTHERS && attempt.ended > from);
-    figures(&format!(
+    let hit = work.count_attempts(|attempt| attempt.group != OTHERS && attempt.ended_at > from);
+    print_figures(&format!(
         "cluster_changes CLUSTER FAILOVER: took {} ms, grants {} ms later (Q={} ms); {hit}",
         (known - from).as_millis(),
         (again - known).as_millis(),
@@ -118,21 +124,26 @@ async fn a_planned_fail_over_loses_no_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
-    let mut site = ClusterSite::start(quick(), 2).await;
-    let work = Work::new(locks(), &site.addrs());
+    let mut fixture = ClusterFixture::start(fast_failover_options(), 2).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let moves = async {
         sleep(CALM).await;
-        let mut migration = site.cluster.begin_migration(SLOT, 1).await;
-        // Of the keys there, a record each of what callers use and of what is kept.
+        let mut migration = fixture.cluster.start_migration(SLOT, 1).await;
+        // Half of the records are moved: of a lock that callers use, and of a lease that is
+        // renewed.
         let of_slot = work.locks.iter().filter(|lock| lock.group == IN_SLOT);
         let moving = of_slot.step_by(2);
         let keys = moving.map(|lock| format!("{KEY_PREFIX}{{default:{}}}", lock.name));
         migration.move_keys(&keys.collect::<Vec<_>>()).await;
         drop(migration);
+        // MIGRATE deletes the keys of the source asynchronously on its replica, which would
+        // otherwise still have the leases.
+        let mut source = fixture.cluster.connect(0).await;
+        source.must(&["WAIT", "1", "10000"]).await;
         let from = boottime();
-        site.cluster.kill(0).await;
-        // The master to which the slot was to move does not learn who has it now.
-        site.cluster.promoted(SLOT + 1, 0).await;
+        fixture.cluster.kill(0).await;
+        // The target of the migration is not informed about the new master of the slot.
+        fixture.cluster.wait_for_promotion(SLOT + 1, 0).await;
         let known = boottime();
         let again = granted(&work, known).await;
         sleep(CALM).await;
@@ -140,15 +151,16 @@ async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
         (from, known, again)
     };
     let ((from, known, again), lost) = work_on(&work, moves).await;
-    let in_slot = work.tally(|attempt| attempt.group == IN_SLOT && attempt.ended > from);
-    figures(&format!(
+    let in_slot =
+        work.count_attempts(|attempt| attempt.group == IN_SLOT && attempt.ended_at > from);
+    print_figures(&format!(
         "cluster_changes half a slot: promoted after {} ms, grants {} ms later (Q={} ms), leases lost={lost:?}; {in_slot}",
         (known - from).as_millis(),
         (again - known).as_millis(),
         QUARANTINE.as_millis()
     ));
-    // Nobody finds again what was with the other master.
-    assert!(lost.iter().any(|stay| stay.group == IN_SLOT), "{lost:?}");
+    // The records on the target are lost.
+    assert!(lost.iter().any(|hold| hold.group == IN_SLOT), "{lost:?}");
     assert!(again - known <= QUARANTINE + RESUMED_WITHIN);
     assert!(
         again - from >= QUARANTINE,
@@ -158,20 +170,20 @@ async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_nobody_serves_costs_no_other() {
-    let site = ClusterSite::start(ClusterOptions::default(), 2).await;
-    let work = Work::new(locks(), &site.addrs());
+async fn an_unserved_slot_does_not_affect_other_slots() {
+    let fixture = ClusterFixture::start(ClusterOptions::default(), 2).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let slot = SLOT.to_string();
     let moves = async {
         sleep(CALM).await;
         let from = boottime();
-        for index in 0..site.cluster.count() {
-            let mut raw = site.cluster.server(index).connect().await;
+        for index in 0..fixture.cluster.count() {
+            let mut raw = fixture.cluster.server(index).connect().await;
             raw.must(&["CLUSTER", "DELSLOTS", &slot]).await;
         }
         sleep(2 * HALF_WAY).await;
         let back = boottime();
-        let mut raw = site.cluster.connect(0).await;
+        let mut raw = fixture.cluster.connect(0).await;
         raw.must(&["CLUSTER", "ADDSLOTS", &slot]).await;
         let again = granted(&work, back).await;
         work.stop.cancel();
@@ -179,45 +191,46 @@ async fn a_slot_that_nobody_serves_costs_no_other() {
     };
     let ((from, back, again), _) = work_on(&work, moves).await;
     let noticed = from + NOTICED;
-    let unserved = work.tally(|attempt| {
-        attempt.group == IN_SLOT && attempt.begun > noticed && attempt.ended < back
+    let unserved = work.count_attempts(|attempt| {
+        attempt.group == IN_SLOT && attempt.started_at > noticed && attempt.ended_at < back
     });
-    let beside = work.tally(|attempt| attempt.group == BESIDE);
-    figures(&format!(
+    let beside = work.count_attempts(|attempt| attempt.group == BESIDE);
+    print_figures(&format!(
         "cluster_changes unserved slot: {unserved}; beside it: {beside}; served again: grants after {} ms",
         (again - back).as_millis()
     ));
-    let unavailable = |_, answer| answer == Answer::Refused(ErrorReason::StoreUnavailable);
-    assert!(unserved.failed() > 0 && unserved.done() == 0);
+    let unavailable = |_, answer| answer == CallResult::Rejected(ErrorReason::StoreUnavailable);
+    assert!(unserved.failed() > 0 && unserved.succeeded() == 0);
     assert_eq!(unserved.count(unavailable), unserved.failed());
     let slowest = unserved.slowest;
     assert!(slowest <= PROMPT + SLACK, "{slowest:?}");
     assert!(again - back <= QUARANTINE + RESUMED_WITHIN);
     undisturbed(&work, |attempt| attempt.group == OTHERS);
     undisturbed(&work, |attempt| {
-        attempt.group == BESIDE && attempt.begun > noticed
+        attempt.group == BESIDE && attempt.started_at > noticed
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_starts_while_a_slot_is_half_moved_serves_both_halves() {
-    let mut site = ClusterSite::start(ClusterOptions::default(), 1).await;
-    let client = Client::new("holder", &site.addrs(), 0);
+    let mut fixture = ClusterFixture::start(ClusterOptions::default(), 1).await;
+    let client = Client::new("holder", &fixture.addrs(), 0);
     let halves = [(SLOT, false), (SLOT + 1, true)]
-        .map(|(slot, with_era)| half_moved(&site.cluster, &client, slot, with_era));
+        .map(|(slot, with_era)| half_moved(&fixture.cluster, &client, slot, with_era));
     let (mut leases, mut migrations) = (Vec::new(), Vec::new());
     for (of_slot, migration) in join_all(halves).await {
         leases.extend(of_slot);
         migrations.push(migration);
     }
-    let second = BrokerProcess::start(&site.options).await;
+    let second = BrokerProcess::start(&fixture.options).await;
     let late = Client::new("holder", &[second.addr()], 0);
     for HalfMoved { held, .. } in &mut leases {
         let renewed = late.renew_at(0, held).await.expect("it is where it is");
         assert_eq!(renewed.token(), held.token());
         *held = renewed;
     }
-    // A repeat is a grant. Only the slot's master grants, and only while it has the record and the era.
+    // A repeat is a grant. Only the slot's master grants, and only while it has the record and the
+    // era.
     for HalfMoved { call, held, stays } in &leases {
         match late.acquire_at(0, call).await {
             Ok(again) => {
@@ -226,12 +239,12 @@ async fn a_broker_that_starts_while_a_slot_is_half_moved_serves_both_halves() {
             }
             Err(refused) => {
                 assert!(!*stays, "{refused}: {call:?}");
-                assert_eq!(reason(&refused), Some(ErrorReason::StoreRecovering));
+                assert_eq!(error_reason(&refused), Some(ErrorReason::StoreRecovering));
             }
         }
     }
     join_all(migrations.into_iter().map(async |mut migration| {
-        migration.move_all().await;
+        migration.move_remaining_keys().await;
         migration.finish().await;
     }))
     .await;
@@ -239,25 +252,26 @@ async fn a_broker_that_starts_while_a_slot_is_half_moved_serves_both_halves() {
         let released = late.release_at(0, held).await.expect("it is held");
         assert!(!released.already_released);
     }
-    site.brokers.push(second);
+    fixture.brokers.push(second);
 }
 
-/// A lease in a slot of which one half is with its next master.
+/// A lease in a partly migrated slot.
 struct HalfMoved {
     call: AcquireCall,
-    held: Held,
-    /// Its record and the era of its slot are both with the slot's master still.
+    held: HeldLease,
+    /// True if the slot's master still has both the record and the era of the slot.
     stays: bool,
 }
 
-/// Takes four locks in a slot, and moves the records of two of them to the second master, with the era or without.
+/// Acquires four locks in a slot and moves the records of two of them to the second master,
+/// optionally with the era.
 async fn half_moved<'a>(
     cluster: &'a ClusterDeployment,
     client: &Client,
     slot: u16,
     with_era: bool,
 ) -> (Vec<HalfMoved>, Migration<'a>) {
-    let names = locks_in_each(&[slot], "half", 4).remove(0);
+    let names = lock_names_in_each(&[slot], "half", 4).remove(0);
     let (moved, _) = names.split_at(names.len() / 2);
     let mut leases = Vec::new();
     for name in &names {
@@ -272,12 +286,15 @@ async fn half_moved<'a>(
     let records = moved
         .iter()
         .map(|name| format!("{KEY_PREFIX}{{default:{name}}}"));
-    let era = with_era.then(|| format!("{KEY_PREFIX}era{}", tag_in(slot)));
+    let era = with_era.then(|| format!("{KEY_PREFIX}era{}", hash_tag_for(slot)));
     let keys: Vec<_> = records.chain(era).collect();
-    let mut migration = cluster.begin_migration(slot, 1).await;
+    let mut migration = cluster.start_migration(slot, 1).await;
     migration.move_keys(&keys).await;
-    let left = migration.keys_left().await;
-    assert!(keys.iter().all(|key| !left.contains(key)), "{left:?}");
+    let keys_left = migration.remaining_keys().await;
+    assert!(
+        keys.iter().all(|key| !keys_left.contains(key)),
+        "{keys_left:?}"
+    );
     (leases, migration)
 }
 
@@ -285,57 +302,61 @@ async fn half_moved<'a>(
 async fn a_broker_that_starts_while_a_shard_is_dead_serves_the_others() {
     let alone = ClusterOptions {
         replicas: 0,
-        ..quick()
+        ..fast_failover_options()
     };
-    let mut site = ClusterSite::start(alone, 0).await;
-    // The first address in the URL answers nobody.
-    site.cluster.kill(0).await;
-    site.cluster.failed(0).await;
-    let began = boottime();
-    site.add_brokers(1).await;
-    let client = Client::new("late", &site.addrs(), 0);
-    for name in (1..SHARDS).flat_map(|index| locks_in(&shard(index), "late", HOT)) {
+    let mut fixture = ClusterFixture::start(alone, 0).await;
+    // The first address in the URL does not respond.
+    fixture.cluster.kill(0).await;
+    fixture.cluster.wait_until_failed(0).await;
+    let started_at = boottime();
+    fixture.add_brokers(1).await;
+    let client = Client::new("late", &fixture.addrs(), 0);
+    for name in (1..SHARDS).flat_map(|index| lock_names_in(&initial_slots_of(index), "late", HOT)) {
         let call = AcquireCall::new(&name, TTL, Duration::ZERO);
         client
             .acquire_at(0, &call)
             .await
             .expect("its shard is well");
     }
-    let served = boottime() - began;
-    for name in locks_in(&shard(0), "late", HOT) {
+    let served = boottime() - started_at;
+    for name in lock_names_in(&initial_slots_of(0), "late", HOT) {
         let call = AcquireCall::new(&name, TTL, Duration::ZERO);
-        let asked = boottime();
+        let asked_at = boottime();
         let status = client.acquire_at(0, &call).await;
         let status = status.expect_err("its shard is dead");
         assert_eq!(
-            reason(&status),
+            error_reason(&status),
             Some(ErrorReason::StoreUnavailable),
             "{status}"
         );
-        assert!(boottime() - asked <= PROMPT + SLACK);
+        assert!(boottime() - asked_at <= PROMPT + SLACK);
     }
-    let dead = site.cluster.addr(0).to_string();
-    let log = site.brokers[0].log();
+    let dead = fixture.cluster.addr(0).to_string();
+    let log = fixture.brokers[0].log();
     assert!(
         log.contains(&dead),
         "it says which slots are missing: {log}"
     );
-    figures(&format!(
+    print_figures(&format!(
         "cluster_changes start without a shard: others served after {} ms",
         served.as_millis()
     ));
 }
 
-/// Three groups of locks.
+/// Returns the locks of the three groups.
 fn locks() -> Vec<Lock> {
-    let of_slot = locks_in_each(&[SLOT], "slot", HOT + 2).remove(0);
-    let beside = locks_in(&(SLOT + 1..=SLOTS / 4 + 1_000), "beside", HOT + 2);
+    let of_slot = lock_names_in_each(&[SLOT], "slot", HOT + 2).remove(0);
+    let beside = lock_names_in(&(SLOT + 1..=SLOTS / 4 + 1_000), "beside", HOT + 2);
     assert!(
         beside
             .iter()
-            .all(|name| shard(0).contains(&slot_of_lock(name)))
+            .all(|name| initial_slots_of(0).contains(&slot_of_lock(name)))
     );
-    let others = locks_in(&(*shard(1).start()..=*shard(2).end()), "others", HOT + 2);
+    let others = lock_names_in(
+        &(*initial_slots_of(1).start()..=*initial_slots_of(2).end()),
+        "others",
+        HOT + 2,
+    );
     let groups = [(OTHERS, others), (IN_SLOT, of_slot), (BESIDE, beside)];
     let locks = groups.into_iter().flat_map(|(group, names)| {
         let of_group = move |name| Lock { name, group };
@@ -344,43 +365,44 @@ fn locks() -> Vec<Lock> {
     locks.collect()
 }
 
-/// Each group has callers, and two leases that are kept; which of those were lost.
-async fn work_on<T>(work: &Work, moves: impl Future<Output = T>) -> (T, Vec<Stay>) {
+/// Starts callers and two renewed leases per group while `moves` runs. Returns the lost leases.
+async fn work_on<T>(work: &Workload, moves: impl Future<Output = T>) -> (T, Vec<LongHold>) {
     let each = HOT + 2;
     let groups: Vec<Vec<usize>> = (0..work.locks.len() / each)
         .map(|group| (group * each..(group + 1) * each).collect())
         .collect();
     let callers = groups
         .iter()
-        .flat_map(|locks| (0..CALLERS).map(move |index| work.call(&locks[..HOT], index)));
+        .flat_map(|locks| (0..CALLERS).map(move |index| work.run_caller(&locks[..HOT], index)));
     let by_calls = groups.iter().map(|locks| locks[HOT]);
-    let by_calls = by_calls.map(|lock| work.keep(lock, lock, &work.stop));
+    let by_calls = by_calls.map(|lock| work.hold_unary(lock, lock, &work.stop));
     let on_streams = groups.iter().map(|locks| locks[HOT + 1]);
-    let on_streams = on_streams.map(|lock| work.keep_on_stream(lock, lock, &work.stop));
+    let on_streams = on_streams.map(|lock| work.hold_on_stream(lock, lock, &work.stop));
     let (_, by_calls, on_streams, done) = tokio::join!(
         join_all(callers),
         join_all(by_calls),
         join_all(on_streams),
         moves
     );
-    let verdict = work.witness.verdict();
+    let verdict = work.oracle.verdict();
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     let stays = by_calls.into_iter().chain(on_streams);
-    (done, stays.filter(|stay| stay.lost.is_some()).collect())
+    (done, stays.filter(|hold| hold.lost.is_some()).collect())
 }
 
-/// When a caller was granted a lock of the slot again, after the quarantine.
-async fn granted(work: &Work, since: Duration) -> Duration {
+/// Waits until a caller was granted a lock of the slot after `since`, and returns the time of the
+/// grant.
+async fn granted(work: &Workload, since: Duration) -> Duration {
     let of_slot = (0..work.locks.len()).find(|lock| work.locks[*lock].group == IN_SLOT);
     let lock = of_slot.expect("it has locks");
     until("grants in the slot", async || {
-        work.granted_after(lock, since)
+        work.first_grant_after(lock, since)
     })
     .await
 }
 
-fn undisturbed(work: &Work, which: impl Fn(&Attempt) -> bool) {
-    let tally = work.tally(which);
-    assert!(tally.done() > 0 && tally.failed() == 0, "{tally}");
-    assert!(tally.is_prompt(), "{tally}");
+fn undisturbed(work: &Workload, which: impl Fn(&Attempt) -> bool) {
+    let counts = work.count_attempts(which);
+    assert!(counts.succeeded() > 0 && counts.failed() == 0, "{counts}");
+    assert!(counts.is_prompt(), "{counts}");
 }

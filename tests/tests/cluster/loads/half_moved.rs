@@ -1,36 +1,41 @@
-//! Masters that die while a slot is on its way between them: no lock is given twice, what was not on
-//! its way goes on, and in the end the slot is served again.
+//! Death of a master while a slot migrates between two masters. No lock is granted twice, the parts
+//! that are not moved work on, and finally the slot is served again.
 
 use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    broker_process::KEY_PREFIX,
-    client::{AcquireCall, Client, Held},
+    broker::process::KEY_PREFIX,
+    client::unary::{AcquireCall, Client, HeldLease},
     clock::boottime,
-    cluster::{Migration, tag_in},
-    cluster_site::{ClusterSite, QUARANTINE, TTL, locks_in, locks_in_each, quick, shard},
-    cluster_work::{Answer, Attempt, Lock, Stay, Verb, Work},
-    scale::figures,
+    cluster::{
+        deployment::{Migration, hash_tag_for},
+        fixture::{
+            ClusterFixture, QUARANTINE, TTL, fast_failover_options, initial_slots_of,
+            lock_names_in, lock_names_in_each,
+        },
+        workload::{Attempt, CallKind, CallResult, Lock, LongHold, Workload},
+    },
+    load::mutual_exclusion_oracle::{LockUse, Share},
+    scale::print_figures,
     until::until,
-    witness::{Share, Visit},
 };
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 const BROKERS: usize = 2;
-/// Of the first master, on its way to the second.
+/// Slot that migrates from the first to the second master.
 const SLOT: u16 = 4_000;
 const SOURCE: usize = 0;
 const TARGET: usize = 1;
-/// Groups of locks: of a master that has no part in it, those of the slot that move, and those that
-/// are left.
+/// Groups of locks: of an uninvolved master, in the slot with moved records, and in the slot with
+/// unmoved records.
 const OTHERS: usize = 0;
 const MOVED: usize = 1;
 const LEFT: usize = 2;
-/// In each group: callers have two, one is held by somebody who asks no more after the death, one is
-/// kept while somebody waits for it.
+/// Locks per group: two that callers share, one whose holder stops to renew at the death, and one
+/// that is renewed while another caller is queued for it.
 const EACH: usize = 4;
 const RELIED_ON: usize = 2;
 const KEPT: usize = 3;
@@ -39,21 +44,22 @@ const RENEW_EVERY: Duration = Duration::from_millis(200);
 const SNATCH_EVERY: Duration = Duration::from_millis(100);
 const CALM: Duration = Duration::from_millis(500);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
-/// The broker answers within a second; two cores with three clusters may stand still for as long.
+/// Upper bound of a call. The broker responds within a second, but two cores with three clusters
+/// may stall for as long.
 const ANSWERED: Duration = Duration::from_secs(3);
-/// Two clocks are read, and whole milliseconds counted.
+/// Tolerance for reading two clocks and rounding to milliseconds.
 const ROUNDED_OFF: Duration = Duration::from_millis(20);
 
-/// Moments of a case.
+/// Times of the events in a case.
 struct Course {
     killed: Duration,
-    /// When the slot was about to have one master for good.
+    /// Time immediately before the slot finally has one master.
     settled: Duration,
-    /// When all locks had been granted again that callers take.
+    /// Time at which all locks of callers had been granted again.
     again: Duration,
 }
 
-/// Side by side: most of the time they wait.
+/// Both cases run concurrently, because they wait most of the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_dies_gives_no_lock_twice() {
     tokio::join!(
@@ -63,22 +69,25 @@ async fn a_target_that_dies_gives_no_lock_twice() {
 }
 
 async fn the_target_dies_with_the_era_and_the_slot_stays() {
-    let mut site = ClusterSite::start(quick(), BROKERS).await;
-    let work = Work::new(locks(), &site.addrs());
+    let mut fixture = ClusterFixture::start(fast_failover_options(), BROKERS).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let dead = CancellationToken::new();
     let happens = async {
         in_use(&work).await;
-        let mut migration = site.cluster.begin_migration(SLOT, TARGET).await;
+        let mut migration = fixture.cluster.start_migration(SLOT, TARGET).await;
         move_half(&mut migration, &work, true).await;
         drop(migration);
         let killed = boottime();
         dead.cancel();
-        site.cluster.kill(TARGET).await;
+        fixture.cluster.kill(TARGET).await;
         let settled = boottime();
-        let mut source = site.cluster.connect(SOURCE).await;
+        let mut source = fixture.cluster.connect(SOURCE).await;
         let stable = ["CLUSTER", "SETSLOT", &SLOT.to_string(), "STABLE"];
         source.must(&stable).await;
-        let next = site.cluster.promoted(*shard(TARGET).start(), TARGET).await;
+        let next = fixture
+            .cluster
+            .wait_for_promotion(*initial_slots_of(TARGET).start(), TARGET)
+            .await;
         assert_ne!(next, TARGET);
         let again = granted_again(&work, settled).await;
         Course {
@@ -87,73 +96,73 @@ async fn the_target_dies_with_the_era_and_the_slot_stays() {
             again,
         }
     };
-    let (course, kept) = work_on(&work, &dead, happens).await;
-    judge(&work, "target dies with the era, STABLE", &course, &kept);
-    waits_out_the_quarantine(&work, &course, &[MOVED, LEFT]);
+    let (times, kept) = work_on(&work, &dead, happens).await;
+    judge(&work, "target dies with the era, STABLE", &times, &kept);
+    waits_out_the_quarantine(&work, &times, &[MOVED, LEFT]);
     assert!(is_kept(&kept, LEFT), "{kept:?}");
 }
 
 async fn the_target_dies_and_its_replica_gets_the_rest() {
-    let mut site = ClusterSite::start(quick(), BROKERS).await;
-    let work = Work::new(locks(), &site.addrs());
+    let mut fixture = ClusterFixture::start(fast_failover_options(), BROKERS).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let dead = CancellationToken::new();
     let happens = async {
         in_use(&work).await;
-        let mut migration = site.cluster.begin_migration(SLOT, TARGET).await;
+        let mut migration = fixture.cluster.start_migration(SLOT, TARGET).await;
         move_half(&mut migration, &work, false).await;
         drop(migration);
         let killed = boottime();
         dead.cancel();
-        site.cluster.kill(TARGET).await;
-        let next = site.cluster.promoted(*shard(TARGET).start(), TARGET).await;
-        // Nobody looks after it for a while.
+        fixture.cluster.kill(TARGET).await;
+        let next = fixture
+            .cluster
+            .wait_for_promotion(*initial_slots_of(TARGET).start(), TARGET)
+            .await;
+        // The slot stays unserved for a while.
         sleep(CALM).await;
-        let halves = [MOVED, LEFT]
-            .map(|half| work.tally(|attempt| attempt.group == half && attempt.begun > killed));
-        let mut migration = site.cluster.begin_migration(SLOT, next).await;
-        migration.move_all().await;
+        let halves = [MOVED, LEFT].map(|half| {
+            work.count_attempts(|attempt| attempt.group == half && attempt.started_at > killed)
+        });
+        let mut migration = fixture.cluster.start_migration(SLOT, next).await;
+        migration.move_remaining_keys().await;
         let settled = boottime();
         migration.finish().await;
         let again = granted_again(&work, settled).await;
-        let course = Course {
+        let times = Course {
             killed,
             settled,
             again,
         };
-        (course, halves)
+        (times, halves)
     };
-    let ((course, [moved, left]), kept) = work_on(&work, &dead, happens).await;
-    figures(&format!(
+    let ((times, [moved, left]), kept) = work_on(&work, &dead, happens).await;
+    print_figures(&format!(
         "cluster_half_moved while the target was dead: moved: {moved}; left: {left}"
     ));
-    assert!(left.done() > 0, "what was not moved goes on: {left}");
+    assert!(left.succeeded() > 0, "what was not moved goes on: {left}");
     assert_eq!(left.failed(), 0, "what was not moved goes on: {left}");
-    judge(
-        &work,
-        "target dies, finished at its replica",
-        &course,
-        &kept,
-    );
-    waits_out_the_quarantine(&work, &course, &[MOVED, LEFT]);
+    judge(&work, "target dies, finished at its replica", &times, &kept);
+    waits_out_the_quarantine(&work, &times, &[MOVED, LEFT]);
     assert!(is_kept(&kept, LEFT), "{kept:?}");
 }
 
-/// Only a broker that followed locks to the target can tell: the source has its era, and never lost anything.
+/// Only a broker that has followed locks to the target can detect the loss. The source has its era
+/// and has lost nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_stays_after_its_target_died_grants_no_lock_twice() {
-    let mut site = ClusterSite::start(quick(), BROKERS).await;
-    let work = Work::new(locks(), &site.addrs());
+    let mut fixture = ClusterFixture::start(fast_failover_options(), BROKERS).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let dead = CancellationToken::new();
     let happens = async {
         in_use(&work).await;
-        let mut migration = site.cluster.begin_migration(SLOT, TARGET).await;
+        let mut migration = fixture.cluster.start_migration(SLOT, TARGET).await;
         move_half(&mut migration, &work, false).await;
         drop(migration);
         let killed = boottime();
         dead.cancel();
-        site.cluster.kill(TARGET).await;
+        fixture.cluster.kill(TARGET).await;
         let settled = boottime();
-        let mut source = site.cluster.connect(SOURCE).await;
+        let mut source = fixture.cluster.connect(SOURCE).await;
         let stable = ["CLUSTER", "SETSLOT", &SLOT.to_string(), "STABLE"];
         source.must(&stable).await;
         let again = granted_again(&work, settled).await;
@@ -163,32 +172,32 @@ async fn a_slot_that_stays_after_its_target_died_grants_no_lock_twice() {
             again,
         }
     };
-    let (course, kept) = work_on(&work, &dead, happens).await;
+    let (times, kept) = work_on(&work, &dead, happens).await;
     let what = "target dies without the era, STABLE";
-    judge(&work, what, &course, &kept);
-    waits_out_the_quarantine(&work, &course, &[MOVED]);
+    judge(&work, what, &times, &kept);
+    waits_out_the_quarantine(&work, &times, &[MOVED]);
     assert!(is_kept(&kept, LEFT), "{kept:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_dies_without_the_era_gives_no_lock_twice() {
-    let mut site = ClusterSite::start(quick(), BROKERS).await;
-    let work = Work::new(locks(), &site.addrs());
+    let mut fixture = ClusterFixture::start(fast_failover_options(), BROKERS).await;
+    let work = Workload::new(locks(), &fixture.addrs());
     let dead = CancellationToken::new();
     let happens = async {
         in_use(&work).await;
-        let mut migration = site.cluster.begin_migration(SLOT, TARGET).await;
+        let mut migration = fixture.cluster.start_migration(SLOT, TARGET).await;
         move_half(&mut migration, &work, true).await;
         drop(migration);
         let killed = boottime();
         dead.cancel();
-        site.cluster.kill(SOURCE).await;
-        let next = site.cluster.promoted(SLOT + 1, SOURCE).await;
+        fixture.cluster.kill(SOURCE).await;
+        let next = fixture.cluster.wait_for_promotion(SLOT + 1, SOURCE).await;
         assert_ne!(next, SOURCE);
-        // The target believes still that the slot is to come from the dead one.
-        let again = site.cluster.begin_migration_between(SLOT, next, TARGET);
-        let mut migration = again.await.replacing();
-        migration.move_all().await;
+        // The target still expects to import the slot from the dead master.
+        let again = fixture.cluster.start_migration_between(SLOT, next, TARGET);
+        let mut migration = again.await.replacing_keys();
+        migration.move_remaining_keys().await;
         let settled = boottime();
         migration.finish().await;
         let again = granted_again(&work, settled).await;
@@ -198,21 +207,25 @@ async fn a_source_that_dies_without_the_era_gives_no_lock_twice() {
             again,
         }
     };
-    let (course, kept) = work_on(&work, &dead, happens).await;
+    let (times, kept) = work_on(&work, &dead, happens).await;
     judge(
         &work,
         "source dies without the era, finished",
-        &course,
+        &times,
         &kept,
     );
-    waits_out_the_quarantine(&work, &course, &[MOVED, LEFT]);
+    waits_out_the_quarantine(&work, &times, &[MOVED, LEFT]);
 }
 
-/// Three groups of locks.
+/// Returns the locks of the three groups.
 fn locks() -> Vec<Lock> {
-    let mut of_slot = locks_in_each(&[SLOT], "half", 2 * EACH).remove(0);
+    let mut of_slot = lock_names_in_each(&[SLOT], "half", 2 * EACH).remove(0);
     let left = of_slot.split_off(EACH);
-    let groups = [locks_in(&shard(2), "others", EACH), of_slot, left];
+    let groups = [
+        lock_names_in(&initial_slots_of(2), "others", EACH),
+        of_slot,
+        left,
+    ];
     let locks = groups.into_iter().enumerate().flat_map(|(group, names)| {
         let of_group = move |name| Lock { name, group };
         names.into_iter().map(of_group)
@@ -220,33 +233,34 @@ fn locks() -> Vec<Lock> {
     locks.collect()
 }
 
-/// Returns when every kept lock has its keeper and its rival, and callers have been busy a while.
-async fn in_use(work: &Work) {
+/// Waits until every renewed lock has its holder and its rival, and callers have run for a while.
+async fn in_use(work: &Workload) {
     for group in [OTHERS, MOVED, LEFT] {
-        work.line_of(group * EACH + KEPT, 1).await;
+        work.wait_for_queue_length(group * EACH + KEPT, 1).await;
     }
     sleep(CALM).await;
 }
 
-/// Moves the records of one group, and the era or not, and lets brokers meet that.
-async fn move_half(migration: &mut Migration<'_>, work: &Work, with_era: bool) {
+/// Moves the records of one group, optionally with the era, and lets brokers use the slot for a
+/// while.
+async fn move_half(migration: &mut Migration<'_>, work: &Workload, with_era: bool) {
     let moving = work.locks.iter().filter(|lock| lock.group == MOVED);
     let keys = moving.map(|lock| format!("{KEY_PREFIX}{{default:{}}}", lock.name));
-    let era = with_era.then(|| format!("{KEY_PREFIX}era{}", tag_in(SLOT)));
+    let era = with_era.then(|| format!("{KEY_PREFIX}era{}", hash_tag_for(SLOT)));
     migration
         .move_keys(&keys.chain(era).collect::<Vec<_>>())
         .await;
-    let left = migration.keys_left().await.len();
+    let left = migration.remaining_keys().await.len();
     assert!(left >= EACH, "{left} keys are left");
     sleep(CALM).await;
 }
 
-/// Everybody works until `happens` is over; what became of the leases that were kept.
+/// Runs all clients until `happens` has completed, and returns the fate of the renewed leases.
 async fn work_on<T>(
-    work: &Work,
+    work: &Workload,
     dead: &CancellationToken,
     happens: impl Future<Output = T>,
-) -> (T, Vec<Stay>) {
+) -> (T, Vec<LongHold>) {
     let groups = [OTHERS, MOVED, LEFT].map(|group| group * EACH);
     let lists: Vec<Vec<usize>> = groups
         .iter()
@@ -254,17 +268,17 @@ async fn work_on<T>(
         .collect();
     let callers = lists
         .iter()
-        .flat_map(|locks| (0..CALLERS).map(move |index| work.call(locks, index)));
+        .flat_map(|locks| (0..CALLERS).map(move |index| work.run_caller(locks, index)));
     let reliers = groups.map(|first| rely(work, first + RELIED_ON, dead));
-    let kept = groups.map(|first| work.keep(first + KEPT, first + KEPT, &work.stop));
-    // Whoever waits for a lease that is lost gets the lock when it may.
+    let kept = groups.map(|first| work.hold_unary(first + KEPT, first + KEPT, &work.stop));
+    // After the loss of a lease, these clients acquire its lock as soon as possible.
     let snatchers = groups
         .iter()
         .flat_map(|first| [RELIED_ON, KEPT].map(|lock| snatch(work, first + lock)));
     let rivals = groups.map(async |first| {
-        work.line_of(first + KEPT, 0).await;
-        let wait = async || work.wait_behind(first + KEPT, first + KEPT + 1).await;
-        // A broker that has not settled the slot yet sends callers away for a moment.
+        work.wait_for_queue_length(first + KEPT, 0).await;
+        let wait = async || work.wait_for_grant(first + KEPT, first + KEPT + 1).await;
+        // A broker that has not yet agreed on the slot's era rejects callers for a short time.
         while wait().await.is_none() && !work.stop.is_cancelled() {
             sleep(SNATCH_EVERY).await;
         }
@@ -286,8 +300,8 @@ async fn work_on<T>(
     (happened, kept)
 }
 
-/// Holds a lock until a master dies, and relies on it then for as long as it may.
-async fn rely(work: &Work, lock: usize, dead: &CancellationToken) {
+/// Holds a lock until a master dies, and then relies on it until the end of the validity.
+async fn rely(work: &Workload, lock: usize, dead: &CancellationToken) {
     let client = Client::new("relier", work.addrs(), 0);
     let call = AcquireCall::new(&work.locks[lock].name, TTL, Duration::ZERO);
     let held = client.acquire(&call).await;
@@ -303,39 +317,42 @@ async fn rely(work: &Work, lock: usize, dead: &CancellationToken) {
     saw(work, lock, &held, entered);
 }
 
-fn saw(work: &Work, lock: usize, held: &Held, entered: Duration) {
-    work.witness.record(Visit {
+fn saw(work: &Workload, lock: usize, held: &HeldLease, entered: Duration) {
+    work.oracle.record(LockUse {
         lock,
         share: Share::ALL,
         token: held.token(),
-        entered,
-        ended: boottime().min(held.trusted_until()),
+        started_at: entered,
+        ended_at: boottime().min(held.trusted_until()),
     });
 }
 
-/// Takes a lock out of line whenever it is to be had, which it is not while somebody relies on it.
-async fn snatch(work: &Work, lock: usize) {
+/// Acquires a lock without queueing whenever possible, which must not be possible during the
+/// validity of another holder.
+async fn snatch(work: &Workload, lock: usize) {
     let client = Client::new("snatcher", work.addrs(), 0);
-    work.line_of(lock, usize::from(lock % EACH == KEPT)).await;
+    work.wait_for_queue_length(lock, usize::from(lock % EACH == KEPT))
+        .await;
     while !work.stop.is_cancelled() {
         let call = AcquireCall::new(&work.locks[lock].name, TTL, Duration::ZERO);
         if let Ok(held) = client.acquire_at(0, &call).await {
             let entered = boottime();
             sleep(SNATCH_EVERY).await;
             saw(work, lock, &held, entered);
-            // What cannot be given back ends by itself.
+            // A lease that cannot be released expires.
             let _ = client.release_at(0, &held).await;
         }
         sleep(SNATCH_EVERY).await;
     }
 }
 
-/// When all locks of the slot that callers take had been granted after a moment.
-async fn granted_again(work: &Work, since: Duration) -> Duration {
+/// Waits until all locks of callers in the slot were granted after the quarantine, and returns the
+/// time of the last grant.
+async fn granted_again(work: &Workload, since: Duration) -> Duration {
     let locks = [MOVED, LEFT].map(|group| group * EACH..group * EACH + RELIED_ON);
     let granted = locks.into_iter().flatten().map(async |lock| {
         until("grants in the slot", async || {
-            work.granted_after(lock, since + QUARANTINE - ROUNDED_OFF)
+            work.first_grant_after(lock, since + QUARANTINE - ROUNDED_OFF)
         })
         .await
     });
@@ -343,11 +360,11 @@ async fn granted_again(work: &Work, since: Duration) -> Duration {
     granted.expect("the slot has locks")
 }
 
-/// Returns once every broker has renewed a new lease in the slot, which must not take long: most leases that were
-/// held before are lost too soon to show whether renewals go on.
-async fn renews_again(work: &Work) {
+/// Asserts that every broker soon renews a new lease in the slot. Most earlier leases are lost too
+/// soon to show that renewals work.
+async fn renews_again(work: &Workload) {
     let client = Client::new("renewer", work.addrs(), 0);
-    let names = locks_in_each(&[SLOT], "renewed", work.addrs().len()).remove(0);
+    let names = lock_names_in_each(&[SLOT], "renewed", work.addrs().len()).remove(0);
     for (at, name) in names.iter().enumerate() {
         let call = AcquireCall::new(name, TTL, Duration::ZERO);
         let held = until("a new lease in the slot", async || {
@@ -364,26 +381,26 @@ async fn renews_again(work: &Work) {
     }
 }
 
-fn is_kept(kept: &[Stay], group: usize) -> bool {
-    let mut of_group = kept.iter().filter(|stay| stay.group == group);
-    of_group.all(|stay| stay.lost.is_none())
+fn is_kept(kept: &[LongHold], group: usize) -> bool {
+    let mut of_group = kept.iter().filter(|hold| hold.group == group);
+    of_group.all(|hold| hold.lost.is_none())
 }
 
-/// What is so in every case.
-fn judge(work: &Work, what: &str, course: &Course, kept: &[Stay]) {
+/// Prints the results, and asserts what holds in every case.
+fn judge(work: &Workload, what: &str, times: &Course, kept: &[LongHold]) {
     let of = |group: usize| {
-        work.tally(|attempt| attempt.group == group && attempt.ended > course.killed)
+        work.count_attempts(|attempt| attempt.group == group && attempt.ended_at > times.killed)
     };
-    let verdict = work.witness.verdict();
-    let lost: Vec<_> = kept.iter().filter(|stay| stay.lost.is_some()).collect();
-    let after = course.again - course.settled;
-    figures(&format!(
+    let verdict = work.oracle.verdict();
+    let lost: Vec<_> = kept.iter().filter(|hold| hold.lost.is_some()).collect();
+    let after = times.again - times.settled;
+    print_figures(&format!(
         "cluster_half_moved {what}: settled {} ms after the death, all granted {} ms later (Q={} ms), visits={} \
          overlaps={} leases lost={}; moved: {}; left: {}; others: {}",
-        (course.settled - course.killed).as_millis(),
+        (times.settled - times.killed).as_millis(),
         after.as_millis(),
         QUARANTINE.as_millis(),
-        verdict.visits,
+        verdict.uses,
         verdict.overlaps,
         lost.len(),
         of(MOVED),
@@ -392,45 +409,47 @@ fn judge(work: &Work, what: &str, course: &Course, kept: &[Stay]) {
     ));
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert!(after <= QUARANTINE + RESUMED_WITHIN, "{after:?}");
-    let others = work.tally(|attempt| attempt.group == OTHERS);
-    assert!(others.done() > 0 && others.failed() == 0, "{others}");
+    let others = work.count_attempts(|attempt| attempt.group == OTHERS);
+    assert!(others.succeeded() > 0 && others.failed() == 0, "{others}");
     assert!(is_kept(kept, OTHERS), "{lost:?}");
     let attempts = work.attempts();
     let wrong: Vec<_> = attempts
         .iter()
-        .filter(|attempt| is_wrong(attempt, course))
+        .filter(|attempt| is_wrong(attempt, times))
         .collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Nothing is granted between the moment when the slot was settled and the end of the quarantine.
-fn waits_out_the_quarantine(work: &Work, course: &Course, groups: &[usize]) {
-    let open = course.settled + QUARANTINE - ROUNDED_OFF;
-    let too_soon = work.tally(|attempt| {
-        let in_quarantine = |granted| granted > course.settled && granted < open;
-        groups.contains(&attempt.group) && attempt.granted.is_some_and(in_quarantine)
+/// Asserts that nothing is granted between the settlement of the slot and the end of the
+/// quarantine.
+fn waits_out_the_quarantine(work: &Workload, times: &Course, groups: &[usize]) {
+    let open = times.settled + QUARANTINE - ROUNDED_OFF;
+    let too_soon = work.count_attempts(|attempt| {
+        let in_quarantine = |granted| granted > times.settled && granted < open;
+        groups.contains(&attempt.group) && attempt.granted_at.is_some_and(in_quarantine)
     });
     assert_eq!(too_soon.grants(), 0, "{too_soon}");
 }
 
-/// What neither the death nor the move explains, or what took too long to say.
-fn is_wrong(attempt: &Attempt, course: &Course) -> bool {
-    let is_slow = attempt.ended - attempt.begun > ANSWERED;
-    match attempt.answer {
-        Answer::Done => false,
-        Answer::Broken => true,
-        Answer::Refused(ErrorReason::StoreUnavailable) => is_slow,
-        Answer::Refused(ErrorReason::StoreRecovering) => match attempt.verb {
-            Verb::Acquire => false,
-            // A new master renews once the former one is known to be out, which does not take long.
-            Verb::Renew => is_slow || attempt.begun > course.settled + RESUMED_WITHIN,
-            Verb::Release => true,
+/// Returns true if neither the death nor the migration explains the result or its delay.
+fn is_wrong(attempt: &Attempt, times: &Course) -> bool {
+    let is_slow = attempt.ended_at - attempt.started_at > ANSWERED;
+    match attempt.result {
+        CallResult::Succeeded => false,
+        CallResult::NoReply => true,
+        CallResult::Rejected(ErrorReason::StoreUnavailable) => is_slow,
+        CallResult::Rejected(ErrorReason::StoreRecovering) => match attempt.kind {
+            CallKind::Acquire => false,
+            // A new master renews after the former one is known to serve nothing, which does not
+            // take long.
+            CallKind::Renew => is_slow || attempt.started_at > times.settled + RESUMED_WITHIN,
+            CallKind::Release => true,
         },
-        Answer::Refused(ErrorReason::WaitTimeout) => attempt.verb != Verb::Acquire,
-        // A lease that died with its master, or whose time passed meanwhile.
-        Answer::Refused(ErrorReason::LeaseNotFound | ErrorReason::LeaseExpired) => {
+        CallResult::Rejected(ErrorReason::WaitTimeout) => attempt.kind != CallKind::Acquire,
+        // The lease was lost with its master, or has expired in the meantime.
+        CallResult::Rejected(ErrorReason::LeaseNotFound | ErrorReason::LeaseExpired) => {
             attempt.group == OTHERS
         }
-        Answer::Refused(_) => true,
+        CallResult::Rejected(_) => true,
     }
 }

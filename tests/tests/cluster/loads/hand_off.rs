@@ -1,32 +1,37 @@
-//! Locks of a cluster that go from waiter to waiter across brokers: in the order of the line, told by
-//! one message over the bus, or on a sharded channel, and also while the node dies that told them.
+//! Hand-offs between brokers on a cluster, in the order of the queue. They are reported by one
+//! message over the cluster bus or on a sharded channel, even if the publishing node dies.
 
 use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_tests::{
-    client::{AcquireCall, Client, Held, Open},
+    client::unary::{AcquireCall, AcquireHandle, Client, HeldLease},
     clock::boottime,
-    cluster::{ClusterDeployment, ClusterOptions},
-    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard, slot_of_lock},
-    redis_server::Data,
-    scale::{count, figures},
+    cluster::{
+        deployment::{ClusterDeployment, ClusterOptions},
+        fixture::{
+            ClusterFixture, SHARDS, TTL, fast_failover_options, initial_slots_of, lock_names_in,
+            slot_of_lock,
+        },
+    },
+    redis::server::RestartData,
+    scale::{print_figures, scaled_count},
     until::until,
 };
 use tokio::{select, time::sleep};
 
 const BROKERS: usize = 3;
-/// Each broker twice.
+/// Number of waiters per queue, two at each broker.
 const IN_LINE: usize = 2 * BROKERS;
-/// Lines that go on at the same time.
+/// Number of concurrent queues.
 const AT_ONCE: usize = 3;
 const WAIT: Duration = Duration::from_secs(60);
-/// How long one may take on a busy machine.
+/// Upper bound of one hand-off on a busy machine.
 const PROMPT: Duration = Duration::from_secs(1);
-/// How long most take whose message comes: a touch would come later.
+/// Upper bound of a typical hand-off by message. A hand-off by touch takes longer.
 const TOLD_WITHIN: Duration = Duration::from_millis(200);
 const OF_OTHERS: usize = 6;
-/// A subscription in a slot counts for 10 s.
+/// Validity of a subscription in a slot.
 const SUBSCRIBED_AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
@@ -35,15 +40,15 @@ enum Fault {
     Stopped,
 }
 
-/// One lock that went on.
+/// A hand-off of a lock.
 #[derive(Debug, Clone, Copy)]
 struct HandOff {
     token: i64,
-    /// From the sending of the release to the grant.
+    /// Time from the release request to the grant.
     took: Duration,
 }
 
-/// How brokers tell each other, as Redis names it in its counts.
+/// Command with which brokers publish, as `INFO commandstats` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Publish,
@@ -51,32 +56,36 @@ enum Told {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_go_on_in_the_order_of_their_lines() {
-    let site = ClusterSite::start(ClusterOptions::default(), BROKERS).await;
-    go_on(&site, Told::Publish).await;
+async fn locks_are_handed_on_in_queue_order() {
+    let fixture = ClusterFixture::start(ClusterOptions::default(), BROKERS).await;
+    go_on(&fixture, Told::Publish).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_go_on_by_sharded_channels_wherever_their_slots_go() {
-    let mut site = ClusterSite::unprepared(quick()).await;
+async fn locks_are_handed_on_by_sharded_channels_after_their_slots_moved() {
+    let mut fixture = ClusterFixture::uninitialized(fast_failover_options()).await;
     let sharded = ["LEASEHOLD__STORE__SHARDED_PUBSUB", "true"].map(str::to_owned);
-    site.options.env.push(sharded.into());
-    site.options.init_store().await;
-    site.add_brokers(BROKERS).await;
-    go_on(&site, Told::Spublish).await;
+    fixture.options.env.push(sharded.into());
+    fixture.options.init_store().await;
+    fixture.add_brokers(BROKERS).await;
+    go_on(&fixture, Told::Spublish).await;
 
-    // One slot goes, one goes and comes back, and the master of a third dies.
-    let client = Client::new("waiter", &site.addrs(), 0);
-    let names = [0, 1, 2].map(|index| locks_in(&shard(index), "elsewhere", 1).remove(0));
+    // One slot moves, one moves and returns, and the master of a third one dies.
+    let client = Client::new("waiter", &fixture.addrs(), 0);
+    let names =
+        [0, 1, 2].map(|index| lock_names_in(&initial_slots_of(index), "elsewhere", 1).remove(0));
     join_all(names.iter().map(|name| go_through(&client, name))).await;
     let [goes, returns, _] = [0, 1, 2].map(|index| slot_of_lock(&names[index]));
-    move_slot(&site.cluster, goes, 1).await;
-    move_slot(&site.cluster, returns, 2).await;
-    move_slot(&site.cluster, returns, 1).await;
-    site.cluster.kill(2).await;
-    site.cluster.promoted(*shard(2).start(), 2).await;
+    move_slot(&fixture.cluster, goes, 1).await;
+    move_slot(&fixture.cluster, returns, 2).await;
+    move_slot(&fixture.cluster, returns, 1).await;
+    fixture.cluster.kill(2).await;
+    fixture
+        .cluster
+        .wait_for_promotion(*initial_slots_of(2).start(), 2)
+        .await;
     sleep(SUBSCRIBED_AGAIN).await;
-    // Each broker learns for itself that another era is in force, by a call that is refused.
+    // Each broker detects the new era by its own rejected call.
     for name in &names {
         for at in 0..BROKERS {
             let call = AcquireCall::new(name, TTL, Duration::ZERO);
@@ -89,7 +98,7 @@ async fn locks_go_on_by_sharded_channels_wherever_their_slots_go() {
     }
     let gone = join_all(names.iter().map(|name| go_through(&client, name))).await;
     let mut took: Vec<_> = gone.concat().iter().map(|hand_off| hand_off.took).collect();
-    figures(&format!(
+    print_figures(&format!(
         "cluster_hand_off: sharded, after a slot went, one came back, and a master died: hand_offs={} {}",
         took.len(),
         percentiles(&mut took)
@@ -101,19 +110,19 @@ async fn locks_go_on_by_sharded_channels_wherever_their_slots_go() {
     }
 }
 
-/// Gives all keys of a slot and then the slot to another master.
+/// Moves all keys of a slot and then the slot to another master.
 async fn move_slot(cluster: &ClusterDeployment, slot: u16, to: usize) {
-    let mut migration = cluster.begin_migration(slot, to).await;
-    migration.move_all().await;
+    let mut migration = cluster.start_migration(slot, to).await;
+    migration.move_remaining_keys().await;
     migration.finish().await;
 }
 
-/// Lines in every shard, one after the other.
-async fn go_on(site: &ClusterSite, told: Told) {
-    let client = Client::new("waiter", &site.addrs(), 0);
-    let each = count(100, 10);
+/// Runs queues in every shard, one round after the other.
+async fn go_on(fixture: &ClusterFixture, told: Told) {
+    let client = Client::new("waiter", &fixture.addrs(), 0);
+    let each = scaled_count(100, 10);
     let shards: Vec<_> = (0..SHARDS)
-        .map(|index| locks_in(&shard(index), "line", each))
+        .map(|index| lock_names_in(&initial_slots_of(index), "line", each))
         .collect();
     let mut took = Vec::new();
     let mut inversions = 0;
@@ -130,18 +139,18 @@ async fn go_on(site: &ClusterSite, told: Told) {
             took.extend(line.into_iter().map(|hand_off| hand_off.took));
         }
     }
-    figures(&format!(
+    print_figures(&format!(
         "cluster_hand_off: {told:?} brokers={BROKERS} lines={} hand_offs={} {} inversions={inversions}",
         each * SHARDS,
         took.len(),
         percentiles(&mut took)
     ));
     assert_eq!((took.len(), inversions), (each * SHARDS * IN_LINE, 0));
-    // Without messages each would wait for a touch.
+    // Without messages, every hand-off would wait for a touch.
     assert!(took[took.len() / 2] < TOLD_WITHIN, "messages come");
     let mut used = String::new();
     for index in 0..SHARDS {
-        let mut raw = site.cluster.connect(index).await;
+        let mut raw = fixture.cluster.connect(index).await;
         used.push_str(raw.must(&["INFO", "commandstats"]).await.text());
     }
     let is_used = ["publish", "spublish"].map(|name| used.contains(&format!("cmdstat_{name}:")));
@@ -150,47 +159,54 @@ async fn go_on(site: &ClusterSite, told: Told) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_master_holds_up_no_hand_off_of_others() {
+async fn a_dead_master_does_not_delay_hand_offs_of_others() {
     lose_masters(Fault::Killed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_stands_still_holds_up_no_hand_off_of_others() {
+async fn a_stalled_master_does_not_delay_hand_offs_of_others() {
     lose_masters(Fault::Stopped).await;
 }
 
-/// One master after the other, while the locks of all others go on in their lines.
+/// Loses one master after the other, while locks of the other masters are handed from waiter to
+/// waiter.
 async fn lose_masters(fault: Fault) {
-    let mut site = ClusterSite::start(quick(), BROKERS).await;
-    let client = Client::new("waiter", &site.addrs(), 0);
-    for victim in 0..count(SHARDS, 1) {
+    let mut fixture = ClusterFixture::start(fast_failover_options(), BROKERS).await;
+    let client = Client::new("waiter", &fixture.addrs(), 0);
+    for victim in 0..scaled_count(SHARDS, 1) {
         if victim > 0 {
             grants_again(&client, victim - 1).await;
         }
-        let slot = *shard(victim).start();
+        let slot = *initial_slots_of(victim).start();
         let others = (0..SHARDS).filter(|other| *other != victim);
         let names: Vec<_> = others
-            .flat_map(|other| locks_in(&shard(other), &format!("lost-{victim}"), OF_OTHERS))
+            .flat_map(|other| {
+                lock_names_in(
+                    &initial_slots_of(other),
+                    &format!("lost-{victim}"),
+                    OF_OTHERS,
+                )
+            })
             .collect();
         let lines = join_all(names.iter().map(|name| line_up(&client, name))).await;
-        let master = site.cluster.master_of(slot).await;
+        let master = fixture.cluster.master_of(slot).await;
         match fault {
-            Fault::Killed => site.cluster.kill(master).await,
-            Fault::Stopped => site.cluster.server(master).process().pause().await,
+            Fault::Killed => fixture.cluster.kill(master).await,
+            Fault::Stopped => fixture.cluster.server(master).process().pause().await,
         }
         let gone = join_all(lines.into_iter().map(|line| line.go(&client))).await;
         let mut lost: Vec<_> = gone.concat().iter().map(|hand_off| hand_off.took).collect();
-        let next = site.cluster.promoted(slot, master).await;
-        let elsewhere = shard((victim + 1) % SHARDS);
-        let name = locks_in(&elsewhere, &format!("after-{victim}"), 1).remove(0);
+        let next = fixture.cluster.wait_for_promotion(slot, master).await;
+        let elsewhere = initial_slots_of((victim + 1) % SHARDS);
+        let name = lock_names_in(&elsewhere, &format!("after-{victim}"), 1).remove(0);
         let after = go_through(&client, &name).await;
         let mut after: Vec<_> = after.iter().map(|hand_off| hand_off.took).collect();
         match fault {
-            Fault::Killed => site.cluster.restart(master, Data::Kept).await,
-            Fault::Stopped => site.cluster.server(master).process().resume(),
+            Fault::Killed => fixture.cluster.restart(master, RestartData::Kept).await,
+            Fault::Stopped => fixture.cluster.server(master).process().resume(),
         }
-        site.cluster.ready().await;
-        figures(&format!(
+        fixture.cluster.wait_until_ready().await;
+        print_figures(&format!(
             "cluster_hand_off: {fault:?} master {master}, {next} in its place: {} hand-offs of other shards at that \
              moment: {}; afterwards: {}",
             lost.len(),
@@ -205,9 +221,13 @@ async fn lose_masters(fault: Fault) {
     }
 }
 
-/// Returns once a shard grants that had lost its master.
+/// Waits until a shard that has lost its master grants again.
 async fn grants_again(client: &Client, index: usize) {
-    let call = AcquireCall::new(&locks_in(&shard(index), "open", 1)[0], TTL, Duration::ZERO);
+    let call = AcquireCall::new(
+        &lock_names_in(&initial_slots_of(index), "open", 1)[0],
+        TTL,
+        Duration::ZERO,
+    );
     let resumed = until("its own shard grants again", async || {
         client.acquire_at(0, &call).await.ok()
     });
@@ -215,14 +235,14 @@ async fn grants_again(client: &Client, index: usize) {
     client.release_at(0, &resumed).await.expect("it is held");
 }
 
-/// A holder, and those who wait behind.
+/// A lock's holder and its queue.
 struct Line {
-    held: Held,
-    waiters: Vec<Open>,
+    held: HeldLease,
+    waiters: Vec<AcquireHandle>,
 }
 
 impl Line {
-    /// Each that is granted the lock gives it to the next at once.
+    /// Releases each grant immediately, so that the lock passes through the queue.
     async fn go(self, client: &Client) -> Vec<HandOff> {
         let mut all = Vec::new();
         let mut held = self.held;
@@ -247,17 +267,17 @@ async fn go_through(client: &Client, name: &str) -> Vec<HandOff> {
     line_up(client, name).await.go(client).await
 }
 
-/// Somebody holds the lock at the first broker, and others wait at the brokers in turn, none at the
-/// broker of the one before it.
+/// Acquires the lock at the first broker and enqueues waiters at the brokers in round-robin order,
+/// so that adjacent waiters use different brokers.
 async fn line_up(client: &Client, name: &str) -> Line {
     let call = AcquireCall::new(name, TTL, Duration::ZERO);
     let held = client.acquire_at(0, &call).await.expect("it is free");
     let mut waiters = Vec::new();
     for place in 0..IN_LINE {
         let call = AcquireCall::new(name, TTL, WAIT);
-        let mut waiter = client.open_at(place + 1, &call);
+        let mut waiter = client.start_acquire_at(place + 1, &call);
         select! {
-            () = client.queued_at(0, name, place + 1) => {}
+            () = client.wait_for_queue_length_at(0, name, place + 1) => {}
             ended = &mut waiter => panic!("{name}: waiter {place} ended: {ended:?}"),
         }
         waiters.push(waiter);

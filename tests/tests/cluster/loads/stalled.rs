@@ -1,75 +1,82 @@
-//! What waits for a master of a cluster that stands still holds up nothing of the others: neither their
-//! renewals, nor what is undone there.
+//! A stalled master of a cluster. Commands that wait for it delay neither renewals nor rollbacks on
+//! other masters.
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use futures::future::join_all;
 use leasehold_proto::v1::{ErrorReason, hold_response::Message as Response};
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    cluster::ClusterOptions,
-    cluster_site::{ClusterSite, SHARDS, TTL, locks_in, quick, shard},
-    scale::{count, figures},
-    status::reason,
-    stream_client::StreamClient,
+    cluster::{
+        deployment::ClusterOptions,
+        fixture::{
+            ClusterFixture, SHARDS, TTL, fast_failover_options, initial_slots_of, lock_names_in,
+        },
+    },
+    scale::{print_figures, scaled_count},
+    status::error_reason,
     until::until,
 };
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// On each stream.
+/// Number of leases per stream.
 const LEASES: usize = 750;
-/// A busy machine has them granted in time.
+/// Number of concurrent acquires that a busy machine completes in time.
 const AT_ONCE: usize = 25;
-/// In each of the other shards.
+/// Number of leases in each of the other shards.
 const KEPT: usize = 3;
 const BEAT: Duration = Duration::from_millis(500);
 const CALM: Duration = Duration::from_secs(2);
-/// Longer than a node lives that does not answer.
+/// Duration of the pause, which exceeds the lifetime of a node that does not respond.
 const STOPPED: Duration = Duration::from_secs(5);
 const PROMPT: Duration = Duration::from_secs(1);
-/// The shard whose master stands still, and slots of it: each is settled when it is used first.
+/// Shard whose master is paused, and some of its slots. The era of each slot is agreed on at its
+/// first use.
 const HIT: usize = 0;
 const FEW_SLOTS: RangeInclusive<u16> = 0..=99;
-/// That have no answer.
+/// Number of calls without a response.
 const CALLS: usize = 100;
 const WAIT: Duration = Duration::from_secs(60);
-/// After which a call that was given up is undone.
+/// Time after which a cancelled call is rolled back.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_of_a_master_that_stands_still_hold_up_no_renewal_of_others() {
-    let site = site().await;
-    let broker = site.brokers[0].addr();
-    let streams = count(4, 2);
-    let names = locks_in(&FEW_SLOTS, "many", streams * LEASES);
+async fn leases_of_a_stalled_master_do_not_delay_renewals_of_others() {
+    let fixture = fixture().await;
+    let broker = fixture.brokers[0].addr();
+    let streams = scaled_count(4, 2);
+    let names = lock_names_in(&FEW_SLOTS, "many", streams * LEASES);
     let crowd = join_all(names.chunks(LEASES).map(async |names| {
-        let mut stream = StreamClient::open_patient(broker).await;
-        stream.beat(BEAT);
+        let mut stream = StreamClient::open_without_keepalive(broker).await;
+        stream.start_heartbeats(BEAT);
         hold(&mut stream, names).await;
         stream
     }));
     let crowd = crowd.await;
     let names: Vec<_> = (0..SHARDS)
         .filter(|other| *other != HIT)
-        .flat_map(|other| locks_in(&shard(other), "few", KEPT))
+        .flat_map(|other| lock_names_in(&initial_slots_of(other), "few", KEPT))
         .collect();
-    let mut few = StreamClient::open_patient(broker).await;
+    let mut few = StreamClient::open_without_keepalive(broker).await;
     hold(&mut few, &names).await;
 
-    let over = CancellationToken::new();
-    let listening = join_all(crowd.into_iter().map(|stream| listen(stream, &over)));
+    let stop = CancellationToken::new();
+    let listening = join_all(crowd.into_iter().map(|stream| listen(stream, &stop)));
     let measured = async {
         let calm = slowest_renewal(&mut few, names.len(), CALM).await;
-        site.cluster.server(HIT).process().pause().await;
+        fixture.cluster.server(HIT).process().pause().await;
         let stopped = slowest_renewal(&mut few, names.len(), STOPPED).await;
-        site.cluster.server(HIT).process().resume();
-        over.cancel();
+        fixture.cluster.server(HIT).process().resume();
+        stop.cancel();
         (calm, stopped)
     };
     let (_, (calm, stopped)) = tokio::join!(listening, measured);
-    figures(&format!(
+    print_figures(&format!(
         "cluster_stalled: {} leases of a master that stands still; those of others are renewed within {} ms, before \
          within {} ms",
         streams * LEASES,
@@ -80,21 +87,21 @@ async fn leases_of_a_master_that_stands_still_hold_up_no_renewal_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_a_master_that_stands_still_hold_up_no_undo_of_others() {
-    let site = site().await;
-    let client = Client::new("caller", &site.addrs(), 0);
-    let elsewhere = locks_in(&shard(HIT + 1), "elsewhere", 1).remove(0);
+async fn calls_of_a_stalled_master_do_not_delay_rollbacks_of_others() {
+    let fixture = fixture().await;
+    let client = Client::new("caller", &fixture.addrs(), 0);
+    let elsewhere = lock_names_in(&initial_slots_of(HIT + 1), "elsewhere", 1).remove(0);
     let call = AcquireCall::new(&elsewhere, TTL, Duration::ZERO);
     client.acquire_at(0, &call).await.expect("it is free");
-    let waiter = client.open_at(0, &AcquireCall::new(&elsewhere, TTL, WAIT));
-    client.queued_at(0, &elsewhere, 1).await;
+    let waiter = client.start_acquire_at(0, &AcquireCall::new(&elsewhere, TTL, WAIT));
+    client.wait_for_queue_length_at(0, &elsewhere, 1).await;
 
-    site.cluster.server(HIT).process().pause().await;
-    let names = locks_in(&FEW_SLOTS, "in vain", CALLS);
+    fixture.cluster.server(HIT).process().pause().await;
+    let names = lock_names_in(&FEW_SLOTS, "in vain", CALLS);
     let in_vain = join_all(names.iter().map(async |name| {
         let call = AcquireCall::new(name, TTL, Duration::ZERO);
         let refused = client.acquire_at(0, &call).await.expect_err("no answer");
-        reason(&refused)
+        error_reason(&refused)
     }));
     let unavailable = Some(ErrorReason::StoreUnavailable);
     assert_eq!(in_vain.await, vec![unavailable; CALLS]);
@@ -107,8 +114,8 @@ async fn calls_of_a_master_that_stands_still_hold_up_no_undo_of_others() {
     })
     .await;
     let took = boottime() - given_up;
-    site.cluster.server(HIT).process().resume();
-    figures(&format!(
+    fixture.cluster.server(HIT).process().resume();
+    print_figures(&format!(
         "cluster_stalled: {CALLS} calls to undo at a master that stands still; a waiter of another one left the line \
          after {} ms",
         took.as_millis()
@@ -116,16 +123,16 @@ async fn calls_of_a_master_that_stands_still_hold_up_no_undo_of_others() {
     assert!(took <= GRACE + PROMPT, "{took:?}");
 }
 
-/// One broker, on masters without replicas.
-async fn site() -> ClusterSite {
+/// Starts one broker on masters without replicas.
+async fn fixture() -> ClusterFixture {
     let alone = ClusterOptions {
         replicas: 0,
-        ..quick()
+        ..fast_failover_options()
     };
-    ClusterSite::start(alone, 1).await
+    ClusterFixture::start(alone, 1).await
 }
 
-/// Takes all of these locks, which are free.
+/// Acquires all of these free locks.
 async fn hold(stream: &mut StreamClient, names: &[String]) {
     let granted = |told| {
         assert!(!matches!(told, Response::Refused(_)), "{told:?}");
@@ -137,28 +144,29 @@ async fn hold(stream: &mut StreamClient, names: &[String]) {
             stream.acquire(&call, 1).await;
         }
         for _ in names {
-            stream.heard(granted).await;
+            stream.wait_for(granted).await;
         }
     }
 }
 
-/// Takes what a stream is told, whatever that is.
-async fn listen(mut stream: StreamClient, over: &CancellationToken) {
+/// Receives and discards messages of a stream until `over`.
+async fn listen(mut stream: StreamClient, stop: &CancellationToken) {
     tokio::select! {
-        () = over.cancelled() => {}
-        () = async { while stream.hear().await.is_some() {} } => panic!("the stream broke"),
+        () = stop.cancelled() => {}
+        () = async { while stream.next_lease_message().await.is_some() {} } => panic!("the stream broke"),
     }
 }
 
-/// The longest that it took to renew all leases of a stream, for a while.
+/// Renews all leases of a stream repeatedly for a while, and returns the longest duration of a
+/// renewal.
 async fn slowest_renewal(stream: &mut StreamClient, leases: usize, within: Duration) -> Duration {
-    let (begun, mut slowest) = (boottime(), Duration::ZERO);
-    while boottime() - begun < within {
+    let (started_at, mut slowest) = (boottime(), Duration::ZERO);
+    while boottime() - started_at < within {
         let sent = boottime();
         let sequence = stream.heartbeat().await;
         let mut renewed = 0;
         while renewed < leases {
-            renewed += stream.acknowledged(sequence).await;
+            renewed += stream.wait_for_ack(sequence).await;
         }
         slowest = slowest.max(boottime() - sent);
         sleep(BEAT / 2).await;

@@ -1,4 +1,4 @@
-//! The store on a Redis Cluster: eras for each slot, slots on their way, and masters that are lost.
+//! The store on a Redis Cluster: eras of slots, migrating slots, and lost masters.
 
 use std::{slice::from_ref, time::Duration};
 
@@ -8,29 +8,33 @@ use leasehold_server::{
         Acquired, Event, Renewed, Store as _, StoreError,
         redis::{
             init::{check_store, init_store},
-            place::Place,
+            location::StoreLocation,
         },
     },
 };
 use leasehold_tests::{
-    clock::{boottime, boottime_of},
-    cluster::{ClusterDeployment, ClusterOptions, SLOTS, tag_in},
-    cluster_store::{
-        ClusterStore, PREFIX, PROMPT, QUARANTINE, TTL_MS, config, lock_in, slot_of_lock,
+    clock::{boottime, boottime_from_store},
+    cluster::{
+        deployment::{ClusterDeployment, ClusterOptions, SLOTS, hash_tag_for},
+        store::{
+            CALL_TIME_MAX, ClusterStore, PREFIX, QUARANTINE, TTL_MS, config, lock_in, slot_of_lock,
+        },
     },
-    port::free_port,
-    redis_server::{Data, RedisServer},
-    scale::figures,
-    shared_redis::address,
+    process::ports::free_port,
+    redis::{
+        server::{RedisServer, RestartData},
+        shared_server::config_address,
+    },
+    scale::print_figures,
+    store_fixture::{lease_of, new_attempt, new_call, with_ttl},
     until::until,
-    world::{again, lease, new_call, with_ttl},
 };
 use tokio::time::sleep;
 
 const BEAT: Duration = Duration::from_millis(200);
 const WAIT_MS: u64 = 60_000;
 
-/// A lock of each of the first three masters.
+/// Returns a lock of each of the first three masters.
 fn locks(what: &str) -> [LockKey; 3] {
     let third = |index: u16| move |slot: u16| slot / (SLOTS / 3 + 1) == index;
     [0, 1, 2].map(|index| lock_in(third(index), what))
@@ -41,7 +45,8 @@ async fn prepared(cluster: &ClusterDeployment) -> ClusterStore {
     ClusterStore::start(config(cluster)).await
 }
 
-/// Runs until `over` is, and counts calls; each must be granted promptly.
+/// Acquires and releases locks until `over` completes, and counts the calls. Asserts that each
+/// acquire is granted promptly.
 async fn undisturbed<T>(
     store: &ClusterStore,
     locks: &[LockKey],
@@ -51,11 +56,11 @@ async fn undisturbed<T>(
     let (mut calls, mut slowest) = (0, Duration::ZERO);
     loop {
         for lock in locks {
-            let began = boottime();
-            let lease = store.granted(lock).await;
-            store.renewed(&lease).await;
-            store.released(&lease).await;
-            slowest = slowest.max(boottime() - began);
+            let started_at = boottime();
+            let lease = store.expect_granted(lock).await;
+            store.expect_renewed(&lease).await;
+            store.expect_released(&lease).await;
+            slowest = slowest.max(boottime() - started_at);
             calls += 3;
         }
         tokio::select! {
@@ -65,15 +70,17 @@ async fn undisturbed<T>(
     }
 }
 
-/// Returns when the store granted the lock again.
+/// Waits until the store grants the lock again, and returns the time of the grant.
 async fn granted_again(store: &ClusterStore, lock: &LockKey) -> Duration {
     until("grants go on", async || {
-        let (call, reply) = store.ask(lock).await;
+        let (call, reply) = store.try_acquire(lock).await;
         let Ok(Acquired::Granted(grant)) = reply else {
             return None;
         };
-        store.released(&lease(&call, grant.fencing_token)).await;
-        Some(boottime_of(grant.fencing_token.get()))
+        store
+            .expect_released(&lease_of(&call, grant.fencing_token))
+            .await;
+        Some(boottime_from_store(grant.fencing_token.get()))
     })
     .await
 }
@@ -97,21 +104,24 @@ async fn a_prepared_cluster_keeps_locks_on_all_masters() {
     let warnings = check_store(config(&cluster)).await.expect("it is fit");
     assert_eq!(warnings, [""; 0]);
 
-    // One seed is enough, and it need not be the first.
+    // One responding seed is sufficient, in any position.
     let mut seeds = config(&cluster);
     let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
-    seeds.place = Place::Cluster(vec![address(nobody), address(cluster.addr(4))]);
+    seeds.location = StoreLocation::Cluster(vec![
+        config_address(nobody),
+        config_address(cluster.addr(4)),
+    ]);
     let stores = [
         ClusterStore::start(config(&cluster)).await,
         ClusterStore::start(seeds).await,
     ];
     for lock in locks("lock") {
-        let lease = stores[0].granted(&lock).await;
-        let (_, other) = stores[1].ask(&lock).await;
+        let lease = stores[0].expect_granted(&lock).await;
+        let (_, other) = stores[1].try_acquire(&lock).await;
         assert!(matches!(other, Ok(Acquired::Held(_))), "{other:?}");
-        stores[1].renewed(&lease).await;
-        stores[1].released(&lease).await;
-        stores[1].granted(&lock).await;
+        stores[1].expect_renewed(&lease).await;
+        stores[1].expect_released(&lease).await;
+        stores[1].expect_granted(&lock).await;
     }
 }
 
@@ -124,12 +134,12 @@ async fn a_store_that_is_no_cluster_is_refused() {
     })
     .await;
     let mut alone = config(&cluster);
-    alone.place = Place::Cluster(vec![address(single.addr())]);
+    alone.location = StoreLocation::Cluster(vec![config_address(single.addr())]);
     let mut as_one = config(&cluster);
-    as_one.place = Place::Server(address(cluster.addr(0)));
+    as_one.location = StoreLocation::Server(config_address(cluster.addr(0)));
     let mut nobody = config(&cluster);
     let addr = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
-    nobody.place = Place::Cluster(vec![address(addr)]);
+    nobody.location = StoreLocation::Cluster(vec![config_address(addr)]);
     for (config, says) in [
         (alone, "does not run in cluster mode"),
         (as_one, "Use redis-cluster://"),
@@ -155,23 +165,23 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
     let mut cluster = ClusterDeployment::start(ClusterOptions::default()).await;
     let store = prepared(&cluster).await;
     let [lost, others @ ..] = locks("lock");
-    let lease = store.granted(&lost).await;
+    let lease = store.expect_granted(&lost).await;
     cluster.connect(0).await.must(&["WAIT", "1", "10000"]).await;
     let killed = boottime();
     cluster.kill(0).await;
     let successor = async {
         let mut refused = Vec::new();
         let renewed = loop {
-            let began = boottime();
+            let started_at = boottime();
             let renewed = store.renew(&lease).await;
-            assert!(boottime() - began <= PROMPT + BEAT);
+            assert!(boottime() - started_at <= CALL_TIME_MAX + BEAT);
             match renewed {
                 Ok(renewed) => break (renewed, boottime() - killed),
                 Err(error) => refused.push(error),
             }
         };
         assert!(store.is_recovering(&lost).await, "Q has begun");
-        let next = cluster.promoted(slot_of_lock(&lost), 0).await;
+        let next = cluster.wait_for_promotion(slot_of_lock(&lost), 0).await;
         assert_eq!(next, 3);
         let promoted = boottime() - killed;
         let again = granted_again(&store, &lost).await - killed;
@@ -179,26 +189,31 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
     };
     let (done, calls, slowest) = undisturbed(&store, &others, successor).await;
     let ((renewed, renewed_after), refused, promoted, again) = done;
-    // It expired before its slot had a master again, and nobody else has had it since.
+    // The lease expired before its slot had a master again, and no other caller has acquired the
+    // lock since.
     assert!(
         matches!(renewed, Renewed::Extended(_) | Renewed::Expired),
         "{renewed:?}"
     );
-    // The successor renews once the former master is known to be out.
+    // The successor renews once the former master is known to serve nothing.
     let refusals = |error: &StoreError| {
         matches!(
             error,
-            StoreError::NotNow(_) | StoreError::Unavailable(_) | StoreError::Recovering { .. }
+            StoreError::NotExecuted(_) | StoreError::Unavailable(_) | StoreError::Recovering { .. }
         )
     };
     assert!(!refused.is_empty() && refused.iter().all(refusals));
-    // The era may be older than this test's knowledge of the promotion, but not older than the death.
+    // The era may be older than the test's detection of the promotion, but not older than the
+    // death.
     assert!(again >= QUARANTINE, "{again:?}");
-    assert!(again <= promoted + QUARANTINE + 5 * PROMPT, "{again:?}");
-    assert!(slowest <= PROMPT, "{slowest:?}");
-    cluster.restart(0, Data::Lost).await;
-    cluster.ready().await;
-    figures(&format!(
+    assert!(
+        again <= promoted + QUARANTINE + 5 * CALL_TIME_MAX,
+        "{again:?}"
+    );
+    assert!(slowest <= CALL_TIME_MAX, "{slowest:?}");
+    cluster.restart(0, RestartData::Deleted).await;
+    cluster.wait_until_ready().await;
+    print_figures(&format!(
         "cluster_store kill -9: {} calls refused, renewed again after {renewed_after:?} ({renewed:?}), grants after \
          {again:?} (Q={QUARANTINE:?}); elsewhere {calls} calls, the slowest three of one lock took {slowest:?}",
         refused.len()
@@ -206,7 +221,7 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_and_lines_go_on_while_their_slot_moves() {
+async fn leases_and_queues_survive_the_migration_of_their_slot() {
     let cluster = ClusterDeployment::start(ClusterOptions::default()).await;
     let mut store = prepared(&cluster).await;
     let [held, others @ ..] = locks("lock");
@@ -214,11 +229,11 @@ async fn leases_and_lines_go_on_while_their_slot_moves() {
     let beside = lock_in(|other| other == slot, "beside");
     let kept = lock_in(|other| other == slot, "kept");
     let leases = [
-        store.granted(&held).await,
-        store.granted(&kept).await,
-        store.granted(&beside).await,
+        store.expect_granted(&held).await,
+        store.expect_granted(&kept).await,
+        store.expect_granted(&beside).await,
     ];
-    let waiting = leasehold_server::lock::Acquire {
+    let waiting = leasehold_server::lock::AcquireCommand {
         wait_ms: WAIT_MS,
         ..with_ttl(new_call(&held), TTL_MS)
     };
@@ -226,42 +241,45 @@ async fn leases_and_lines_go_on_while_their_slot_moves() {
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
     let key_of = |lock: &LockKey| format!("{PREFIX}{}", lock.encoded());
 
-    // The lock first, then its era, then the rest; the slot last.
-    let mut migration = cluster.begin_migration(slot, 1).await;
-    for part in [&key_of(&held), &format!("{PREFIX}era{}", tag_in(slot))] {
+    // The record of the lock is moved first, then its era, then the rest, and finally the slot.
+    let mut migration = cluster.start_migration(slot, 1).await;
+    for part in [
+        &key_of(&held),
+        &format!("{PREFIX}era{}", hash_tag_for(slot)),
+    ] {
         migration.move_keys(from_ref(part)).await;
         for lease in &leases {
-            store.renewed(lease).await;
+            store.expect_renewed(lease).await;
         }
     }
     let fresh = lock_in(|other| other == slot, "fresh");
     assert!(store.is_recovering(&fresh).await, "no era, no grants");
     assert!(store.store.get(&held).await.expect("an answer").is_some());
-    store.released(&leases[2]).await;
+    store.expect_released(&leases[2]).await;
     assert!(store.is_recovering(&beside).await);
     let touched = store.store.touch(&held).await.expect("a touch");
     assert!(!touched.rejoin, "it is in line");
-    let queued = store.store.acquire(&again(&waiting)).await;
+    let queued = store.store.acquire(&new_attempt(&waiting)).await;
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
     let finish = async {
-        migration.move_all().await;
-        let given = boottime();
+        migration.move_remaining_keys().await;
+        let migrated_at = boottime();
         migration.finish().await;
-        given
+        migrated_at
     };
-    let (given, calls, slowest) = undisturbed(&store, &others, finish).await;
-    store.renewed(&leases[0]).await;
-    store.released(&leases[0]).await;
+    let (migrated_at, calls, slowest) = undisturbed(&store, &others, finish).await;
+    store.expect_renewed(&leases[0]).await;
+    store.expect_released(&leases[0]).await;
     assert!(store.is_recovering(&fresh).await, "Q after a migration");
-    store.renewed(&leases[1]).await;
+    store.expect_renewed(&leases[1]).await;
 
     let handed = until("the waiter is handed the lock", async || {
-        store.renewed(&leases[1]).await;
+        store.expect_renewed(&leases[1]).await;
         store.store.touch(&held).await.expect("a touch");
-        while let Some(event) = store.told() {
+        while let Some(event) = store.try_event() {
             if let Event::HandOff(lock, hand_off, _) = event {
                 assert_eq!((&lock, hand_off.request), (&held, waiting.request));
-                return Some(boottime() - given);
+                return Some(boottime() - migrated_at);
             }
         }
         None
@@ -269,8 +287,8 @@ async fn leases_and_lines_go_on_while_their_slot_moves() {
     .await;
     assert!(handed >= QUARANTINE, "{handed:?}");
     granted_again(&store, &fresh).await;
-    assert!(slowest <= PROMPT, "{slowest:?}");
-    figures(&format!(
+    assert!(slowest <= CALL_TIME_MAX, "{slowest:?}");
+    print_figures(&format!(
         "cluster_store migration: two leases renewed throughout, the waiter was handed its lock {handed:?} after \
          (Q={QUARANTINE:?}); elsewhere {calls} calls, slowest {slowest:?}"
     ));
@@ -282,7 +300,7 @@ async fn a_flushed_master_waits_in_all_its_slots_at_once() {
     let store = prepared(&cluster).await;
     let [used, others @ ..] = locks("lock");
     let unused = lock_in(|slot| slot < SLOTS / 4, "unused");
-    store.granted(&used).await;
+    store.expect_granted(&used).await;
     let flushed = boottime();
     cluster.connect(0).await.must(&["FLUSHALL"]).await;
     assert!(store.is_recovering(&used).await, "its era is gone");
@@ -295,16 +313,16 @@ async fn a_flushed_master_waits_in_all_its_slots_at_once() {
     };
     let ((first, later), calls, slowest) = undisturbed(&store, &others, again).await;
     assert!(first >= QUARANTINE, "{first:?}");
-    assert!(later <= 2 * PROMPT, "it had waited, too: {later:?}");
-    assert!(slowest <= PROMPT, "{slowest:?}");
-    figures(&format!(
-        "cluster_store FLUSHALL: grants after {first:?} (Q={QUARANTINE:?}), in a slot that nobody had used {later:?} \
+    assert!(later <= 2 * CALL_TIME_MAX, "it had waited, too: {later:?}");
+    assert!(slowest <= CALL_TIME_MAX, "{slowest:?}");
+    print_figures(&format!(
+        "cluster_store FLUSHALL: grants after {first:?} (Q={QUARANTINE:?}), in a slot that no caller had used {later:?} \
          later; elsewhere {calls} calls, slowest {slowest:?}"
     ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_are_told_once_and_go_on_when_another_node_is_gone() {
+async fn messages_are_processed_once_and_survive_the_loss_of_another_node() {
     let mut cluster = ClusterDeployment::start(ClusterOptions {
         replicas: 0,
         ..ClusterOptions::default()
@@ -322,36 +340,37 @@ async fn messages_are_told_once_and_go_on_when_another_node_is_gone() {
     for lock in others {
         hand_over(&mut stores, &lock).await;
     }
-    cluster.restart(0, Data::Kept).await;
+    cluster.restart(0, RestartData::Kept).await;
     for store in &mut stores {
-        while store.event().await != Event::Resync {}
+        while store.next_event().await != Event::Resync {}
     }
     granted_again(&stores[0], &lost).await;
     hand_over(&mut stores, &lost).await;
 }
 
-/// A lock goes from the first broker to a waiter of the second, who is told once.
+/// Hands a lock from the first broker to a waiter of the second broker, and asserts that the
+/// hand-off is reported once.
 async fn hand_over(stores: &mut [ClusterStore; 2], lock: &LockKey) {
-    let lease = stores[0].granted(lock).await;
-    let waiting = leasehold_server::lock::Acquire {
+    let lease = stores[0].expect_granted(lock).await;
+    let waiting = leasehold_server::lock::AcquireCommand {
         wait_ms: WAIT_MS,
         ..with_ttl(new_call(lock), TTL_MS)
     };
     let queued = stores[1].store.acquire(&waiting).await;
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
-    stores[0].released(&lease).await;
-    let mut told = 0;
+    stores[0].expect_released(&lease).await;
+    let mut grants = 0;
     let deadline = boottime() + BEAT;
-    while told == 0 || boottime() < deadline {
-        match stores[1].told() {
+    while grants == 0 || boottime() < deadline {
+        match stores[1].try_event() {
             Some(Event::HandOff(of, hand_off, _)) => {
                 assert_eq!((&of, hand_off.request), (lock, waiting.request));
-                told += 1;
+                grants += 1;
             }
             Some(_) => {}
             None => sleep(Duration::from_millis(5)).await,
         }
-        assert!(boottime() < deadline + 10 * PROMPT, "it is told");
+        assert!(boottime() < deadline + 10 * CALL_TIME_MAX, "notified");
     }
-    assert_eq!(told, 1, "told once");
+    assert_eq!(grants, 1, "notified once");
 }

@@ -1,13 +1,15 @@
-//! A Redis Cluster as tests start it: fail-overs and a slot on its way, seen by their effects.
+//! The Redis Cluster of the tests: failovers and a migrating slot, checked by their effects.
 
 use std::{slice::from_ref, time::Duration};
 
 use leasehold_tests::{
     clock::boottime,
-    cluster::{ClusterDeployment, ClusterOptions, SLOTS, slot_of, tag_in},
-    redis_connection::{RedisConnection, Reply},
-    redis_server::Data,
-    scale::figures,
+    cluster::deployment::{ClusterDeployment, ClusterOptions, SLOTS, hash_tag_for, slot_of},
+    redis::{
+        connection::{RedisConnection, Reply},
+        server::RestartData,
+    },
+    scale::print_figures,
     until::until,
 };
 use tokio::time::{sleep, timeout};
@@ -20,9 +22,9 @@ const STEP_S: i64 = 90;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_by_its_replica() {
-    let began = boottime();
+    let started_at = boottime();
     let mut all = ClusterDeployment::start(ClusterOptions::default()).await;
-    let started = boottime() - began;
+    let started = boottime() - started_at;
     assert_eq!(all.masters().await, [0, 1, 2]);
     assert!(all.url().starts_with("redis-cluster://127.0.0.1:"));
     assert_eq!((all.count(), all.url().split(',').count()), (6, 3));
@@ -41,7 +43,7 @@ async fn a_killed_master_is_replaced_by_its_replica() {
     let killed = boottime();
     all.kill(0).await;
     let promoted = async {
-        let next = all.promoted(0, 0).await;
+        let next = all.wait_for_promotion(0, 0).await;
         (next, boottime() - killed)
     };
     let ((next, after), undisturbed) = tokio::join!(promoted, async {
@@ -52,22 +54,22 @@ async fn a_killed_master_is_replaced_by_its_replica() {
     let identity = all.server(next).identity().await;
     assert_eq!(identity.replid2, before.replid);
     assert_ne!(identity.replid, before.replid);
-    let moved = there.refused(&["GET", &key]).await;
+    let moved = there.expect_error(&["GET", &key]).await;
     assert_eq!(moved, format!("MOVED 0 {}", all.addr(next)));
     let mut raw = all.connect(next).await;
     assert_eq!(raw.must(&["GET", &key]).await.text(), "x");
 
-    let began = boottime();
-    all.restart(0, Data::Lost).await;
-    all.ready().await;
-    let again = boottime() - began;
-    let asked = boottime();
-    all.fail_over(0).await;
-    assert_eq!(all.promoted(0, next).await, 0);
-    let planned = boottime() - asked;
+    let started_at = boottime();
+    all.restart(0, RestartData::Deleted).await;
+    all.wait_until_ready().await;
+    let again = boottime() - started_at;
+    let asked_at = boottime();
+    all.start_failover(0).await;
+    assert_eq!(all.wait_for_promotion(0, next).await, 0);
+    let planned = boottime() - asked_at;
     let mut raw = all.connect(0).await;
     assert_eq!(raw.must(&["GET", &key]).await.text(), "x");
-    figures(&format!(
+    print_figures(&format!(
         "topologies cluster kill -9: started_in={started:?} promoted_after={after:?}, another shard wrote \
          after {undisturbed:?}; restarted_as_replica_in={again:?}; CLUSTER FAILOVER took {planned:?}"
     ));
@@ -82,14 +84,14 @@ async fn a_shard_without_a_replica_stays_down_until_it_is_back() {
     let killed = boottime();
     all.kill(3).await;
     all.kill(0).await;
-    all.failed(0).await;
+    all.wait_until_failed(0).await;
     let failed = boottime() - killed;
     raw.must(&["SET", &other, "x"]).await;
-    let moved = raw.refused(&["GET", &key]).await;
+    let moved = raw.expect_error(&["GET", &key]).await;
     assert_eq!(moved, format!("MOVED 0 {}", all.addr(0)), "to a dead one");
-    assert_eq!(all.state(2).await, "ok");
+    assert_eq!(all.cluster_state(2).await, "ok");
 
-    // With two of three gone nobody can decide on anything.
+    // Without two of three masters, no majority exists.
     all.kill(1).await;
     let killed = boottime();
     let down = until("the last master gives up", async || {
@@ -104,19 +106,19 @@ async fn a_shard_without_a_replica_stays_down_until_it_is_back() {
         down.starts_with("CLUSTERDOWN The cluster is down"),
         "{down}"
     );
-    let began = boottime();
-    all.restart(0, Data::Kept).await;
-    assert_eq!(all.promoted(SLOTS / 2, 1).await, 4);
+    let started_at = boottime();
+    all.restart(0, RestartData::Kept).await;
+    assert_eq!(all.wait_for_promotion(SLOTS / 2, 1).await, 4);
     until("it serves again", async || {
         let mut raw = all.connect(0).await;
         let found = raw.command(&["GET", &key]).await.ok()?;
         (found == Reply::Text("x".to_owned())).then_some(())
     })
     .await;
-    figures(&format!(
+    print_figures(&format!(
         "topologies cluster without a replica: failed_after={failed:?}, {moved}; a second master lost: \
          {alone:?} later {down}; the first started again: serves_after={:?}",
-        boottime() - began
+        boottime() - started_at
     ));
 }
 
@@ -136,47 +138,53 @@ async fn a_migrated_slot_keeps_its_keys() {
     let moved = |node| format!("MOVED {slot} {}", all.addr(node));
     let ask = format!("ASK {slot} {}", all.addr(to));
 
-    let mut migration = all.begin_migration(slot, to).await;
-    assert_eq!((migration.from(), migration.to()), (from, to));
+    let mut migration = all.start_migration(slot, to).await;
+    assert_eq!(
+        (migration.source_master(), migration.target_master()),
+        (from, to)
+    );
     assert_eq!(field(&mut source, &first).await, first);
-    assert_eq!(source.refused(&["HGET", &none, "field"]).await, ask);
-    assert_eq!(target.refused(&["HGET", &none, "field"]).await, moved(from));
-    let keys = migration.keys_left().await;
+    assert_eq!(source.expect_error(&["HGET", &none, "field"]).await, ask);
+    assert_eq!(
+        target.expect_error(&["HGET", &none, "field"]).await,
+        moved(from)
+    );
+    let keys = migration.remaining_keys().await;
     assert_eq!(keys.len(), KEYS);
     migration.move_keys(from_ref(&first)).await;
-    assert_eq!(source.refused(&["HGET", &first, "field"]).await, ask);
+    assert_eq!(source.expect_error(&["HGET", &first, "field"]).await, ask);
     target.must(&["ASKING"]).await;
     assert_eq!(field(&mut target, &first).await, first);
-    let try_again = source.refused(&["EXISTS", &first, &last]).await;
+    let try_again = source.expect_error(&["EXISTS", &first, &last]).await;
     let script = ["EVAL", "return 1", "2", &last, &none];
-    let script = source.refused(&script).await;
+    let script = source.expect_error(&script).await;
     target.must(&["ASKING"]).await;
-    let asked = target.refused(&["EXISTS", &first, &last]).await;
-    for text in [&try_again, &script, &asked] {
+    let asked_at = target.expect_error(&["EXISTS", &first, &last]).await;
+    for text in [&try_again, &script, &asked_at] {
         assert!(text.starts_with("TRYAGAIN"), "{text}");
     }
-    // A key that is there is served, and one script on it.
+    // An existing key is served, and so is a script with only this key.
     let one = ["EVAL", "return redis.call('HLEN', KEYS[1])", "1", &last];
     assert_eq!(source.must(&one).await.integer(), 1);
 
-    let began = boottime();
-    migration.move_all().await;
+    let started_at = boottime();
+    migration.move_remaining_keys().await;
     migration.finish().await;
-    let finished = boottime() - began;
+    let finished = boottime() - started_at;
     assert_eq!(all.master_of(slot).await, to);
-    let gone = source.refused(&["HGET", &first, "field"]).await;
+    let gone = source.expect_error(&["HGET", &first, "field"]).await;
     assert_eq!(gone, moved(to));
     for key in (0..KEYS).map(key_of) {
         assert_eq!(field(&mut target, &key).await, key);
-        let left = target.must(&["PTTL", &key]).await.integer();
-        assert!((1..=TTL_MS).contains(&left), "{left}");
+        let ttl_left = target.must(&["PTTL", &key]).await.integer();
+        assert!((1..=TTL_MS).contains(&ttl_left), "{ttl_left}");
     }
     target
         .must(&["CLUSTER", "DELSLOTS", &slot.to_string()])
         .await;
-    let unserved = target.refused(&["HGET", &first, "field"]).await;
+    let unserved = target.expect_error(&["HGET", &first, "field"]).await;
     assert!(unserved.starts_with("CLUSTERDOWN"), "{unserved}");
-    figures(&format!(
+    print_figures(&format!(
         "topologies cluster migration: {ask} | {} | {try_again} | after DELSLOTS: {unserved}; the rest moved \
          and everybody told in {finished:?}",
         moved(from)
@@ -186,20 +194,20 @@ async fn a_migrated_slot_keeps_its_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_isolated_master_of_a_cluster_stops_serving() {
     let options = ClusterOptions {
-        gated: true,
-        clocks: true,
+        has_partition_proxies: true,
+        has_private_clocks: true,
         ..ClusterOptions::default()
     };
     let node_timeout = options.node_timeout;
     let all = ClusterDeployment::start(options).await;
-    let tag = tag_in(0);
+    let tag = hash_tag_for(0);
     let mut client = all.connect(0).await;
     client.must(&["SET", &format!("{tag}kept"), "x"]).await;
     client.must(&["WAIT", "1", "10000"]).await;
     let parted = boottime();
     all.isolate(0);
     let successor = async {
-        let next = all.promoted(0, 0).await;
+        let next = all.wait_for_promotion(0, 0).await;
         let mut raw = all.connect(next).await;
         raw.must(&["SET", &format!("{tag}new"), "x"]).await;
         (next, boottime() - parted)
@@ -213,8 +221,8 @@ async fn an_isolated_master_of_a_cluster_stops_serving() {
 
     let healed = boottime();
     all.heal();
-    all.ready().await;
-    figures(&format!(
+    all.wait_until_ready().await;
+    print_figures(&format!(
         "topologies cluster partition: the isolated master took {taken} writes, the last after {last:?}, \
          then: {refusal}; successor writes_after={first:?}; healed, all in order after {:?}",
         boottime() - healed
@@ -229,17 +237,19 @@ async fn an_isolated_master_of_a_cluster_stops_serving() {
         assert_eq!(raw.must(&["GET", &key]).await.text(), "x");
     }
     assert_eq!(
-        client.refused(&["GET", &tag]).await,
+        client.expect_error(&["GET", &tag]).await,
         format!("MOVED 0 {}", all.addr(next))
     );
 
-    // Clients alone are parted from it: nobody takes its place.
+    // Isolation from clients only causes no failover.
     all.isolate_from_clients(next);
     let unheard = timeout(2 * node_timeout, raw.command(&["PING"])).await;
     assert!(unheard.is_err(), "{unheard:?}");
     assert_eq!(all.master_of(0).await, next);
     all.heal();
-    raw.message().await.expect("what was sent arrives late");
+    raw.next_message()
+        .await
+        .expect("what was sent arrives late");
     all.server(next).clock().step(STEP_S * 1_000);
     until("one clock is ahead", async || {
         let other = seconds(&all, 1).await;
@@ -249,7 +259,7 @@ async fn an_isolated_master_of_a_cluster_stops_serving() {
     .await;
 }
 
-/// What a node's clock shows.
+/// Returns the seconds of a node's clock.
 async fn seconds(all: &ClusterDeployment, index: usize) -> i64 {
     let time = all.server(index).connect().await.must(&["TIME"]).await;
     let seconds = time.array()[0].text().parse();
@@ -257,7 +267,7 @@ async fn seconds(all: &ClusterDeployment, index: usize) -> i64 {
 }
 
 fn key_at(slot: u16) -> String {
-    format!("{}key", tag_in(slot))
+    format!("{}key", hash_tag_for(slot))
 }
 
 fn key_of(number: usize) -> String {
@@ -268,8 +278,8 @@ async fn field(raw: &mut RedisConnection, key: &str) -> String {
     raw.must(&["HGET", key, "field"]).await.text().to_owned()
 }
 
-/// Writes one key after the other until one is refused: how many were taken, when the last, and how
-/// the next was refused.
+/// Writes keys until a write is rejected. Returns the number of accepted writes, the time of the
+/// last one, and the error.
 async fn write_on(client: &mut RedisConnection, tag: &str) -> (usize, Duration, String) {
     let mut taken = 0;
     let mut last = boottime();

@@ -1,4 +1,4 @@
-//! How long one command keeps Redis from everybody else, with as many holders and waiters as a lock can have.
+//! Time for which one command blocks Redis, with as many holders and waiters as a lock can have.
 
 use std::{
     cell::Cell,
@@ -8,34 +8,36 @@ use std::{
 };
 
 use futures::stream::{StreamExt as _, iter};
-use leasehold_server::lock::{Acquire, Mode, WAITERS_MAX, expiry_ms};
+use leasehold_server::lock::{AcquireCommand, Mode, WAITERS_MAX, expiry_ms};
 use leasehold_tests::{
-    redis_connection::RedisConnection,
-    scale::figures,
-    shared_redis::shared_redis,
-    world::{Start, TTL_MS, World, with_mode},
+    redis::{connection::RedisConnection, shared_server::shared_redis},
+    scale::print_figures,
+    store_fixture::{InitialState, StoreFixture, TTL_MS, with_mode},
 };
 
-/// As many as a lock can have.
+/// Maximum number of holders of a lock.
 const HOLDERS: u32 = 1_000;
 const AT_ONCE: usize = 64;
-/// The number of calls that the reference script [`CALLS`] makes. A command may block Redis for at most the time of that script.
+/// Number of calls that the reference script [`CALLS`] makes. A command may block Redis for at most
+/// the time of that script.
 const CALLS_MAX: &str = "10000";
 /// A script of known cost, which is measured on the same Redis as the commands.
 const CALLS: &str = "for call = 1, tonumber(ARGV[1]) do redis.call('SET', KEYS[1], call) end";
-/// What else runs on the machine may stop Redis in the middle of a script, but hardly each time.
+/// Number of rounds, one of which must pass. Other processes may interrupt Redis during a script,
+/// but rarely in every round.
 const ROUNDS: usize = 3;
-/// From how many microseconds on Redis logs a command, and how many it keeps: all of a behaviour.
+/// Settings of the slow log: a threshold in microseconds, and a length that holds all commands of a
+/// behaviour.
 const SLOW_LOG: [(&str, &str); 2] = [
     ("slowlog-log-slower-than", "100"),
     ("slowlog-max-len", "20000"),
 ];
-/// How long that Redis may take to take a setting back.
+/// Time limit for restoring a setting of Redis.
 const RESTORED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The slow commands of the shared Redis, which logs more of them until this is dropped.
+/// The slow log of the shared Redis, which records more commands until the `SlowLog` is dropped.
 struct SlowLog {
-    /// Its settings as they were.
+    /// Previous values of the settings.
     before: Vec<(&'static str, String)>,
 }
 
@@ -51,7 +53,7 @@ impl SlowLog {
         log
     }
 
-    /// Without a runtime, which may be about to end.
+    /// Restores the settings without the async runtime, which may be shutting down.
     fn restore(&self) -> std::io::Result<()> {
         const DONE: &[u8] = b"+OK\r\n";
         let mut raw = TcpStream::connect(shared_redis())?;
@@ -71,17 +73,17 @@ impl Drop for SlowLog {
     }
 }
 
-fn taking(call: Acquire, permits: u32, limit: u32) -> Acquire {
+fn taking(call: AcquireCommand, permits: u32, limit: u32) -> AcquireCommand {
     with_mode(call, Mode::Semaphore { permits, limit })
 }
 
-async fn fill(world: &World) {
-    let calls = (0..HOLDERS).map(|_| taking(world.call(), 1, HOLDERS));
-    let granted = iter(calls).map(async |call| drop(world.granted(0, &call).await));
+async fn fill(store_fixture: &StoreFixture) {
+    let calls = (0..HOLDERS).map(|_| taking(store_fixture.call(), 1, HOLDERS));
+    let granted = iter(calls).map(async |call| drop(store_fixture.expect_granted(0, &call).await));
     granted.buffer_unordered(AT_ONCE).count().await;
 }
 
-/// The longest command since the log was reset.
+/// Returns the duration of the longest command since the slow log was reset.
 async fn longest(raw: &mut RedisConnection) -> Duration {
     let log = raw.must(&["SLOWLOG", "GET", "-1"]).await;
     let took = log.array().iter().map(|entry| {
@@ -101,19 +103,20 @@ async fn longest_allowed(raw: &mut RedisConnection) -> Duration {
     took
 }
 
-/// Asserts that in at least one round the longest command of a behaviour takes less time than the reference script.
-async fn measured(what: &str, behaviour: impl AsyncFn(&World)) {
+/// Asserts that in at least one round the longest command of a behaviour takes less time than the
+/// reference script.
+async fn measured(what: &str, behaviour: impl AsyncFn(&StoreFixture)) {
     let least = Cell::new(f64::INFINITY);
     for _ in 0..ROUNDS {
-        World::redis(Start::Trusted, async |world| {
+        StoreFixture::redis(InitialState::Trusted, async |store_fixture| {
             let mut raw = RedisConnection::open(shared_redis())
                 .await
                 .expect("it runs");
             let _log = SlowLog::begin(&mut raw).await;
             let allowed = longest_allowed(&mut raw).await;
-            behaviour(world).await;
+            behaviour(store_fixture).await;
             let took = longest(&mut raw).await;
-            figures(&format!(
+            print_figures(&format!(
                 "blocking: {what} longest={took:?} allowed={allowed:?}"
             ));
             least.set(least.get().min(took.as_secs_f64() / allowed.as_secs_f64()));
@@ -130,22 +133,27 @@ async fn measured(what: &str, behaviour: impl AsyncFn(&World)) {
 /// Runs alone: it measures how long Redis is blocked by a touch of a lock with 1,000 holders.
 #[tokio::test]
 async fn a_touch_does_not_block_redis() {
-    measured("touch of 1,000 holders", async |world| {
-        fill(world).await;
-        assert_eq!(world.touch(0).await.held.len(), 1_000);
+    measured("touch of 1,000 holders", async |store_fixture| {
+        fill(store_fixture).await;
+        assert_eq!(store_fixture.touch(0).await.held.len(), 1_000);
     })
     .await;
 }
 
-/// Runs alone: it measures how long Redis is blocked when 1,000 leases of a lock end at the same time.
+/// Runs alone: it measures how long Redis is blocked when 1,000 leases of a lock end at the same
+/// time.
 #[tokio::test]
 async fn expiries_do_not_block_redis() {
-    measured("1,000 expiries", async |world| {
-        fill(world).await;
-        world.advance_ms(expiry_ms(TTL_MS)).await;
+    measured("1,000 expiries", async |store_fixture| {
+        fill(store_fixture).await;
+        store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
         let mut touches = 0;
-        while world.get().await.is_some_and(|lock| lock.holder_count > 0) {
-            world.touch(0).await;
+        while store_fixture
+            .get()
+            .await
+            .is_some_and(|lock| lock.holder_count > 0)
+        {
+            store_fixture.touch(0).await;
             touches += 1;
             assert!(touches < 100, "they end");
         }
@@ -153,18 +161,21 @@ async fn expiries_do_not_block_redis() {
     .await;
 }
 
-/// Runs alone: it measures how long Redis is blocked by a limit that 10,000 waiters do not fit in, and by refusing them.
+/// Runs alone: it measures how long Redis is blocked by a limit that 10,000 waiters do not fit in,
+/// and by refusing them.
 #[tokio::test]
 async fn lowering_a_limit_does_not_block_redis() {
-    measured("a limit below 10,000 waiters", async |world| {
-        world.granted(0, &taking(world.call(), 10, 10)).await;
-        let waiters = (0..WAITERS_MAX).map(|_| taking(world.waiting(), 5, 10));
+    measured("a limit below 10,000 waiters", async |store_fixture| {
+        store_fixture
+            .expect_granted(0, &taking(store_fixture.call(), 10, 10))
+            .await;
+        let waiters = (0..WAITERS_MAX).map(|_| taking(store_fixture.waiting_call(), 5, 10));
         let queued = iter(waiters).map(async |call| {
-            world.queued(1, &call).await;
+            store_fixture.expect_queued(1, &call).await;
         });
         queued.buffer_unordered(AT_ONCE).count().await;
-        assert_eq!(world.set_limit(0, 3).await, 10);
-        world.touch(1).await;
+        assert_eq!(store_fixture.set_limit(0, 3).await, 10);
+        store_fixture.touch(1).await;
     })
     .await;
 }

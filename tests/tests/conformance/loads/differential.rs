@@ -1,27 +1,28 @@
-//! The scripts do what the specification says, in every random sequence, and a script that is wrong
-//! in one line is found out.
+//! Comparison of the Lua scripts with the specification in random command sequences. A script with
+//! one wrong line (a mutant) must be detected.
 
 use std::{net::SocketAddr, thread};
 
 use leasehold_tests::{
     differential::{
         compare,
-        machine::Machine,
         mutants::{MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL},
-        tally::Tally,
+        outcome_counts::OutcomeCounts,
+        script_runner::ScriptRunner,
     },
-    scale::{count, figures},
-    shared_redis::own_nodes,
+    redis::shared_server::own_nodes,
+    scale::{print_figures, scaled_count},
 };
 
 const SEQUENCES: usize = 100_000;
-/// Each has a server of its own, which works on one core.
+/// Number of threads. Each thread has its own Redis server, which uses one core.
 const THREADS: usize = 2;
-/// Sequences within which a mutant must be found.
+/// Number of sequences within which a mutant must be found.
 const MUTANT_SEQUENCES: u64 = 5_000;
-/// Seeds that find what few others find: they are tried first, which saves half of the time.
+/// Seeds that find mutants which few other seeds find. They are tried first, which saves half of
+/// the time.
 const RARE: [u64; 6] = [3_769, 2_273, 1_705, 791, 641, 577];
-/// At full scale each of these occurs at least so often.
+/// Minimum number of occurrences of each outcome in `MUST_OCCUR` at full scale.
 const OCCUR: usize = 500;
 const MUST_OCCUR: [&str; 46] = [
     "ended: expired",
@@ -74,38 +75,38 @@ const MUST_OCCUR: [&str; 46] = [
 
 #[test]
 fn the_scripts_answer_like_the_specification() {
-    let sequences = count(SEQUENCES, 1_000) as u64;
+    let sequences = scaled_count(SEQUENCES, 1_000) as u64;
     let first: u64 = rand::random::<u32>().into();
-    figures(&format!(
+    print_figures(&format!(
         "differential: seeds {first} to {}",
         first + sequences - 1
     ));
     let run = |thread| {
-        let mut machine = Machine::new(own_nodes()[thread], str::to_owned);
-        let mut tally = Tally::default();
+        let mut machine = ScriptRunner::new(own_nodes()[thread], str::to_owned);
+        let mut counts = OutcomeCounts::default();
         for seed in (first + thread as u64..first + sequences).step_by(THREADS) {
-            if let Some(difference) = compare(seed, &mut machine, &mut tally) {
+            if let Some(difference) = compare(seed, &mut machine, &mut counts) {
                 panic!("{difference}");
             }
         }
-        tally
+        counts
     };
-    let mut tally = Tally::default();
+    let mut counts = OutcomeCounts::default();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| scope.spawn(move || run(thread)))
             .collect();
         for thread in threads {
-            tally.add(&thread.join().expect("no difference"));
+            counts.add(&thread.join().expect("no difference"));
         }
     });
-    figures(&format!(
-        "differential: {sequences} sequences, 0 differences\n{tally}"
+    print_figures(&format!(
+        "differential: {sequences} sequences, 0 differences\n{counts}"
     ));
     let least = OCCUR as u64 * sequences / SEQUENCES as u64;
     for outcome in MUST_OCCUR {
         assert!(
-            tally.of(outcome) >= least,
+            counts.count_of(outcome) >= least,
             "{outcome} occurred fewer than {least} times"
         );
     }
@@ -134,7 +135,7 @@ fn every_mutant_is_found() {
     let survivors: Vec<_> = missed.map(|(name, _)| name).collect();
     assert!(survivors.is_empty(), "not found: {survivors:?}");
     let most = found.iter().filter_map(|(_, found)| *found).max();
-    figures(&format!(
+    print_figures(&format!(
         "differential: {} mutants, each found within {} sequences",
         found.len(),
         most.unwrap_or_default()
@@ -143,7 +144,7 @@ fn every_mutant_is_found() {
 
 fn found_after(addr: SocketAddr, mutant: &Mutant) -> Option<u64> {
     let is_edited = std::cell::Cell::new(false);
-    let mut machine = Machine::new(addr, |text| {
+    let mut machine = ScriptRunner::new(addr, |text| {
         is_edited.set(is_edited.get() || text.contains(mutant.right));
         text.replace(mutant.right, mutant.wrong)
     });
@@ -152,8 +153,8 @@ fn found_after(addr: SocketAddr, mutant: &Mutant) -> Option<u64> {
         "the scripts no longer hold the text of: {}",
         mutant.name
     );
-    let mut tally = Tally::default();
+    let mut counts = OutcomeCounts::default();
     let seeds = RARE.into_iter().chain(0..MUTANT_SEQUENCES).zip(1..);
-    let mut found = seeds.filter(|(seed, _)| compare(*seed, &mut machine, &mut tally).is_some());
+    let mut found = seeds.filter(|(seed, _)| compare(*seed, &mut machine, &mut counts).is_some());
     found.next().map(|(_, tried)| tried)
 }

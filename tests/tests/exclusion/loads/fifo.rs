@@ -1,14 +1,15 @@
-//! Strict FIFO over several brokers, with waiters that give up and waiters that repeat their call.
+//! Strict FIFO order over several brokers, with waiters that cancel and waiters that repeat their
+//! call.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use std::time::Duration;
 
 use futures::future::{join_all, select_ok};
-use leasehold_tests::client::{AcquireCall, Client, Open};
+use leasehold_tests::broker::deployment::Deployment;
+use leasehold_tests::client::unary::{AcquireCall, AcquireHandle, Client};
 use leasehold_tests::clock::boottime;
-use leasehold_tests::deployment::Deployment;
-use leasehold_tests::scale::figures;
+use leasehold_tests::scale::print_figures;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
@@ -23,13 +24,13 @@ struct Waiter {
     index: usize,
     client: Client,
     call: AcquireCall,
-    open: Vec<Open>,
+    open: Vec<AcquireHandle>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grants_in_queue_order_over_two_brokers() {
     let deployment = Deployment::start(2).await;
-    // Even endpoints are the first broker, odd ones the second.
+    // Even endpoints belong to the first broker, odd endpoints to the second.
     let endpoints = deployment.addrs().repeat(CONNECTIONS);
     let client = Client::new("holder", &endpoints, 0);
     let held = client
@@ -38,8 +39,8 @@ async fn grants_in_queue_order_over_two_brokers() {
         .unwrap();
     let mut waiters = line_up(&client).await;
     let repeats = repeat_some(&client, &mut waiters).await;
-    // A broker undoes a dropped call only a moment later: once these are out of the queue, the
-    // undo of the first calls dropped before is over, too.
+    // A broker rolls back a dropped call after a short delay. Once the cancelled calls have left
+    // the queue, the rollbacks of the calls that were dropped earlier are complete, too.
     let (cancelled, waiters): (Vec<_>, Vec<_>) = waiters
         .into_iter()
         .partition(|waiter| waiter.index % 10 == 3);
@@ -52,7 +53,7 @@ async fn grants_in_queue_order_over_two_brokers() {
     client.release(&held).await.unwrap();
     let tokens = join_all(waiters.into_iter().map(granted)).await;
     let inversions = tokens.windows(2).filter(|pair| pair[0] >= pair[1]).count();
-    figures(&format!(
+    print_figures(&format!(
         "fifo: waiters={WAITERS} brokers=2 cancelled={} repeated={repeats} granted={} \
          inversions={inversions}",
         cancelled.len(),
@@ -68,9 +69,9 @@ async fn grants_in_queue_order_over_two_brokers() {
 async fn line_up(client: &Client) -> Vec<Waiter> {
     let mut waiters = Vec::new();
     for index in 0..WAITERS {
-        let client = client.named(&owner(index), index);
+        let client = client.with_name(&owner(index), index);
         let call = AcquireCall::new(LOCK, TTL, WAIT);
-        let open = vec![client.open_at(index, &call)];
+        let open = vec![client.start_acquire_at(index, &call)];
         waiters.push(Waiter {
             index,
             client,
@@ -82,14 +83,16 @@ async fn line_up(client: &Client) -> Vec<Waiter> {
     waiters
 }
 
-/// A tenth calls again, on the other broker, while its first call is open; half of those then give
-/// up the first call.
+/// Repeats the calls of a tenth of the waiters at the other broker while their first calls are
+/// open. Half of these waiters then drop the first call.
 async fn repeat_some(client: &Client, waiters: &mut [Waiter]) -> usize {
     let mut repeats = 0;
     for waiter in waiters.iter_mut().filter(|waiter| waiter.index % 10 == 7) {
-        waiter
-            .open
-            .push(waiter.client.open_at(waiter.index + 1, &waiter.call));
+        waiter.open.push(
+            waiter
+                .client
+                .start_acquire_at(waiter.index + 1, &waiter.call),
+        );
         settle(client, waiter.index + 1).await;
         if repeats % 2 == 0 {
             drop(waiter.open.remove(0));
@@ -100,8 +103,8 @@ async fn repeat_some(client: &Client, waiters: &mut [Waiter]) -> usize {
     repeats
 }
 
-/// What was sent on this endpoint before has reached the store: calls made one after the other on
-/// the same connection take the same way.
+/// Waits until the store has received everything that was sent on this endpoint before. Consecutive
+/// calls on the same connection take the same path.
 async fn settle(client: &Client, at: usize) {
     for _ in 0..3 {
         let call = AcquireCall::new("fifo/settle", TTL, Duration::ZERO);

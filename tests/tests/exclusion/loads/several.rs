@@ -1,5 +1,5 @@
-//! AcquireAll by many callers on a real Redis, in calm and under kills: nobody waits in a circle, and
-//! nothing is left of a call that is over.
+//! AcquireAll by many callers on a real Redis, without faults and with killed brokers: calls do not
+//! deadlock, and a call that has ended leaves no lock held.
 
 #![expect(
     clippy::disallowed_methods,
@@ -17,14 +17,16 @@ use std::{
 
 use futures::future::join_all;
 use leasehold_tests::{
-    client::{AcquireCall, Client, Held},
+    broker::deployment::Deployment,
+    client::unary::{AcquireCall, Client, HeldLease},
     clock::boottime,
-    deployment::Deployment,
-    faults::kill_and_restart,
-    load::{Kind, lock_name, run_without_locks},
-    scale::{count, figures},
-    status::reason,
-    witness::{Share, Visit, Witness},
+    load::{
+        callers::{LockKind, lock_name, run_without_locks},
+        faults::kill_and_restart,
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+    },
+    scale::{print_figures, scaled_count},
+    status::error_reason,
 };
 use rand::{Rng as _, seq::SliceRandom as _};
 use tokio::{
@@ -38,14 +40,14 @@ const KILLS: usize = 10;
 const BROKERS: usize = 3;
 const LOCKS: usize = 8;
 const TTL: Duration = Duration::from_secs(1);
-/// Far longer than any wait that is no circle.
+/// TTL far longer than any wait without a deadlock.
 const CALM_TTL: Duration = Duration::from_secs(20);
-/// The store's expiry for that ttl: 1.2 times and 250 ms more.
+/// Expiry in the store for this TTL: 1.2 times the TTL plus 250 ms.
 const EXPIRY: Duration = Duration::from_millis(1_450);
-/// What a look takes, and what passes between the end of a call at its caller and at its broker.
+/// Duration of an observation, and delay between the end of a call at its caller and at its broker.
 const SLACK: Duration = Duration::from_millis(300);
 const WORK: Duration = Duration::from_millis(1);
-/// What the dead broker's calls held stands in the way for half of it.
+/// Downtime of a killed broker. Locks that its calls held block other calls for half of this time.
 const DOWN: Duration = Duration::from_secs(3);
 const CALM: Duration = Duration::from_millis(1_500);
 const ABANDONED_ONE_IN: u32 = 10;
@@ -53,26 +55,26 @@ const ABANDONED_WITHIN_MS: u64 = 20;
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 
-/// What all callers and the observer know.
+/// State that all callers and the observer share.
 struct Run {
     client: Client,
     ttl: Duration,
-    /// Some callers are gone before their answer, with a broker and within this part of its absence:
-    /// their locks are free again when it is over.
+    /// True while some callers abandon their calls. Callers do so only in the first part of a
+    /// broker's downtime, so that their locks are free when the downtime ends.
     abandons: AtomicBool,
-    /// Callers stop by themselves after so many calls.
+    /// Number of calls after which the callers stop.
     most: usize,
-    witness: Witness,
+    oracle: Oracle,
     calls: AtomicUsize,
-    /// When each call ended that should hold nothing since, by the name of its owner.
+    /// End time of each call, by owner. The call should hold nothing after that time.
     over: Mutex<HashMap<String, Duration>>,
-    /// When each grant was made, and of how many locks.
+    /// Time of each grant, and its number of locks.
     grants: Mutex<Vec<(Duration, usize)>>,
-    /// When each call was answered.
+    /// Time of each response.
     answered: Mutex<Vec<Duration>>,
     outcomes: Mutex<HashMap<String, usize>>,
     longest: Mutex<Duration>,
-    /// The next caller that is granted its locks dies with them.
+    /// True if the next caller that is granted its locks leaves without a release.
     one_dies: AtomicBool,
     stop: AtomicBool,
 }
@@ -84,7 +86,7 @@ impl Run {
             ttl,
             abandons: AtomicBool::default(),
             most,
-            witness: Witness::new(LOCKS),
+            oracle: Oracle::new(LOCKS),
             calls: AtomicUsize::default(),
             over: Mutex::default(),
             grants: Mutex::default(),
@@ -115,11 +117,11 @@ impl Run {
                 return;
             }
             let owner = format!("call-{number}");
-            let client = self.client.named(&owner, number);
+            let client = self.client.with_name(&owner, number);
             let locks = some_locks();
             let names: Vec<_> = locks.iter().map(|lock| lock_name(*lock)).collect();
             let call = AcquireCall::new("", self.ttl, self.ttl);
-            let begun = boottime();
+            let started_at = boottime();
             let is_abandoned = self.abandons.load(Ordering::Relaxed)
                 && rand::thread_rng().gen_ratio(1, ABANDONED_ONE_IN);
             if is_abandoned {
@@ -131,31 +133,31 @@ impl Run {
                 continue;
             }
             let held = client.acquire_all(&names, &call).await;
-            self.was_answered(begun);
+            self.was_answered(started_at);
             match held {
                 Ok(held) => self.visit(&client, &locks, &owner, &held).await,
                 Err(status) => {
                     self.is_over(&owner);
-                    self.count(&format!("{:?}", reason(&status)));
+                    self.count(&format!("{:?}", error_reason(&status)));
                 }
             }
         }
     }
 
-    async fn visit(&self, client: &Client, locks: &[usize], owner: &str, held: &Held) {
+    async fn visit(&self, client: &Client, locks: &[usize], owner: &str, held: &HeldLease) {
         lock(&self.grants).push((boottime(), locks.len()));
         self.count("granted");
-        if held.trusted() {
+        if held.is_trusted() {
             let entered = boottime();
             sleep(WORK).await;
             let ended = boottime().min(held.trusted_until());
             for (&lock, grant) in locks.iter().zip(&held.lease.grants) {
-                self.witness.record(Visit {
+                self.oracle.record(LockUse {
                     lock,
                     share: Share::ALL,
                     token: grant.fencing_token,
-                    entered,
-                    ended,
+                    started_at: entered,
+                    ended_at: ended,
                 });
             }
         }
@@ -167,10 +169,10 @@ impl Run {
         self.is_over(owner);
     }
 
-    fn was_answered(&self, begun: Duration) {
+    fn was_answered(&self, started_at: Duration) {
         let answered = boottime();
         lock(&self.answered).push(answered);
-        let time = answered - begun;
+        let time = answered - started_at;
         let mut longest = lock(&self.longest);
         *longest = time.max(*longest);
     }
@@ -179,10 +181,11 @@ impl Run {
         *lock(&self.outcomes).entry(outcome.to_owned()).or_default() += 1;
     }
 
-    /// Looks at all locks again and again: the longest that somebody held one after its call was over.
+    /// Reads all locks repeatedly. Returns the longest time for which a lock was held after the end
+    /// of its call.
     async fn observe(&self) -> Duration {
         let mut longest = Duration::ZERO;
-        let client = self.client.named("observer", 0);
+        let client = self.client.with_name("observer", 0);
         while !self.stop.load(Ordering::Relaxed) {
             longest = longest.max(self.look(&client).await.0);
             sleep(Duration::from_millis(10)).await;
@@ -216,7 +219,7 @@ impl Run {
     }
 }
 
-/// Two to six of them, in any order.
+/// Returns two to six locks in random order.
 fn some_locks() -> Vec<usize> {
     let mut rng = rand::thread_rng();
     let mut locks: Vec<_> = (0..LOCKS).collect();
@@ -229,19 +232,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each call wants its locks in an order of its own; taken in that order, some would wait for each
-/// other until their time was over.
+/// Requests locks in a different order in each call. If the locks were acquired in these orders,
+/// some calls would wait for each other until their timeout.
 #[tokio::test(flavor = "multi_thread")]
-async fn t26_nobody_waits_in_a_circle() {
+async fn t26_no_calls_deadlock() {
     let deployment = Deployment::start(BROKERS).await;
-    let calls = count(CALLS, 100);
+    let calls = scaled_count(CALLS, 100);
     let run = Run::new(&deployment, CALM_TTL, calls);
     for caller in join_all(run.callers()).await {
         caller.expect("a caller does not panic");
     }
     let granted = lock(&run.outcomes).get("granted").copied();
-    let (longest, verdict) = (*lock(&run.longest), run.witness.verdict());
-    figures(&format!(
+    let (longest, verdict) = (*lock(&run.longest), run.oracle.verdict());
+    print_figures(&format!(
         "several in calm: callers={CALLERS} calls={calls} granted={granted:?} \
          longest_call_ms={} overlaps={}",
         longest.as_millis(),
@@ -258,7 +261,7 @@ async fn no_deadlock_and_no_partial_hold_under_kills() {
     let callers = run.callers();
     let observer = Arc::clone(&run);
     let observer = tokio::spawn(async move { observer.observe().await });
-    let begun = boottime();
+    let started_at = boottime();
     let mut faults = Vec::new();
     let errors = || run.client.counters.transport_errors.load(Ordering::Relaxed);
     for kill in 0.. {
@@ -274,25 +277,25 @@ async fn no_deadlock_and_no_partial_hold_under_kills() {
         assert!(errors() > before, "calls at a killed broker fail");
         faults.push((from, boottime()));
         let calls = run.calls.load(Ordering::Relaxed);
-        if faults.len() >= count(KILLS, 2) && calls >= count(CALLS, 100) {
+        if faults.len() >= scaled_count(KILLS, 2) && calls >= scaled_count(CALLS, 100) {
             break;
         }
     }
     let ended = boottime();
     run.stop.store(true, Ordering::Relaxed);
     let stopped = timeout(STOP_LIMIT, join_all(callers)).await;
-    for caller in stopped.expect("nobody waits for ever") {
+    for caller in stopped.expect("no caller waits for ever") {
         caller.expect("a caller does not panic");
     }
     let left = timeout(STOP_LIMIT, observer).await.expect("all is free");
     let left = left.expect("the observer does not panic");
-    report(&run, &faults, (begun, ended), left);
+    report(&run, &faults, (started_at, ended), left);
 }
 
 fn report(
     run: &Run,
     faults: &[(Duration, Duration)],
-    (begun, ended): (Duration, Duration),
+    (started_at, ended): (Duration, Duration),
     left: Duration,
 ) {
     let in_fault = |at: Duration| faults.iter().any(|(from, to)| (*from..*to).contains(&at));
@@ -305,19 +308,20 @@ fn report(
         answered.partition(|at| in_fault(*at));
     let fault_time: Duration = faults.iter().map(|(from, to)| *to - *from).sum();
     let calm_locks: usize = calm.iter().map(|(_, locks)| locks).sum();
-    let calm_ms = usize::try_from((ended - begun - fault_time).as_millis()).expect("a short run");
+    let calm_ms =
+        usize::try_from((ended - started_at - fault_time).as_millis()).expect("a short run");
     let per_second = calm_locks * 1_000 / calm_ms;
-    let verdict = run.witness.verdict();
+    let verdict = run.oracle.verdict();
     let longest = *lock(&run.longest);
     let mut outcomes: Vec<_> = lock(&run.outcomes).clone().into_iter().collect();
     outcomes.sort();
-    figures(&format!(
+    print_figures(&format!(
         "several: callers={CALLERS} brokers={BROKERS} locks={LOCKS} calls={} kills={} seconds={} \
          outcomes={outcomes:?} granted_in_faults={} answered_in_faults={} answered_in_calm={} calm_grants_per_s={per_second} \
          longest_call_ms={} held_after_the_call_ms={} overlaps={} regressions={}",
         run.calls.load(Ordering::Relaxed),
         faults.len(),
-        (ended - begun).as_secs(),
+        (ended - started_at).as_secs(),
         in_faults.len(),
         answered_in_faults.len(),
         answered_in_calm.len(),
@@ -330,8 +334,8 @@ fn report(
     assert!(left <= EXPIRY + SLACK, "held for {left:?} after the call");
     assert!(per_second >= 100, "too little happened: {per_second}/s");
     assert!(!in_faults.is_empty(), "nothing was granted during faults");
-    // What a dead broker's caller held stands in the way for half of a fault: the calls that wait for it are
-    // answered, but not granted.
+    // Locks of a killed broker's caller block other calls for half of a fault. The calls that wait
+    // for these locks receive a response, but no grant.
     assert!(
         answered_in_faults.len() * 4 >= answered_in_calm.len(),
         "less than a fifth of the calls was answered during faults"
@@ -339,13 +343,13 @@ fn report(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_referee_sees_overlaps_without_locks() {
-    let witness = Arc::new(Witness::new(LOCKS));
-    run_without_locks(CALLERS, &witness, |_| Kind::Exclusive, BLIND_CHECK).await;
-    let verdict = witness.verdict();
-    figures(&format!(
+async fn the_oracle_detects_overlaps_without_locks() {
+    let oracle = Arc::new(Oracle::new(LOCKS));
+    run_without_locks(CALLERS, &oracle, |_| LockKind::Exclusive, BLIND_CHECK).await;
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "several without locks: visits={} overlaps={}",
-        verdict.visits, verdict.overlaps
+        verdict.uses, verdict.overlaps
     ));
     assert!(verdict.overlaps > 0, "the referee must not be blind");
 }

@@ -1,18 +1,20 @@
-//! A program stands still, and loses its lock: the program itself, the dashboard, the log, the trace and the page each
-//! say why, as docs/operating.md shows.
+//! A paused program loses its lock. The program itself, the dashboard, the log, the trace and the
+//! operator console each report the reason, as docs/operating.md shows.
 
 use std::time::Duration;
 
 use leasehold_tests::{
-    cli::{Cli, Ran},
-    client::Client,
-    collector::{Collector, Seen},
-    deployment::Deployment,
-    page::Looker,
-    prometheus::Prometheus,
-    promised::text,
-    redis_server::RedisServer,
-    scale::figures,
+    broker::deployment::Deployment,
+    client::unary::Client,
+    console::client::ConsoleUser,
+    process::leasehold_command::{Cli, CommandOutput},
+    redis::server::RedisServer,
+    scale::print_figures,
+    telemetry::{
+        collector::{Collector, ReceivedSpan},
+        documented_metrics::read_repository_file,
+        prometheus::Prometheus,
+    },
     until::until,
 };
 use rustix::process::Signal;
@@ -20,12 +22,12 @@ use serde_json::Value;
 
 const LOCK: &str = "invoices";
 const ACQUIRE: &str = "leasehold.v1.LockService/Hold Acquire";
-const PANEL: &str = "Losses by reason";
+const PANEL: &str = "Lost leases by reason";
 const LINE: &str = "a lease has lost its lock";
 const WHY: &str = "no renewal reached the store in time";
 const TTL: Duration = Duration::from_secs(3);
 
-/// A broker of which everything is seen.
+/// A fixture of one broker with logs, traces and metrics.
 struct Site {
     collector: Collector,
     deployment: Deployment,
@@ -44,14 +46,14 @@ impl Site {
         let broker = &deployment.brokers[0];
         Self {
             prometheus: Prometheus::start(&[broker.admin()]).await,
-            cli: Cli::at(broker.addr()),
+            cli: Cli::for_broker(broker.addr()),
             client: Client::new("observer", &deployment.addrs(), 0),
             collector,
             deployment,
         }
     }
 
-    /// What somebody's `leasehold run` is called with.
+    /// Returns the arguments of `leasehold run` for this owner.
     fn args(owner: &str) -> Vec<String> {
         let ttl = format!("{}s", TTL.as_secs());
         [
@@ -69,8 +71,9 @@ impl Site {
         .to_vec()
     }
 
-    /// Stands still until somebody else has the lock; what it says then.
-    async fn loses(&self) -> Ran {
+    /// Pauses a holder until another caller has acquired the lock. Returns the result of the
+    /// holder.
+    async fn loses(&self) -> CommandOutput {
         let run = |owner: &str, command: &[&str]| {
             let mut args = Self::args(owner);
             args.extend(command.iter().map(|word| (*word).to_owned()));
@@ -84,23 +87,29 @@ impl Site {
         })
         .await;
         let next = run("worker-2", &["true"]);
-        self.client.queued_at(0, LOCK, 1).await;
-        // A loss is a step of a series that was seen before it.
+        self.client.wait_for_queue_length_at(0, LOCK, 1).await;
+        // The panel counts increases of a series, so Prometheus must have a sample from before the
+        // loss.
         until("the dashboard has what it needs", async || {
             let series = self.dashboard().await;
             (!series.is_empty()).then_some(())
         })
         .await;
         loser.signal(Signal::STOP);
-        assert_eq!(next.ended().await.code, Some(0), "worker-2 had its turn");
+        assert_eq!(
+            next.wait_for_exit().await.code,
+            Some(0),
+            "worker-2 had its turn"
+        );
         loser.signal(Signal::CONT);
-        loser.ended().await
+        loser.wait_for_exit().await
     }
 
-    /// What the panel of losses shows.
+    /// Returns the series of the panel of lost leases.
     async fn dashboard(&self) -> Vec<(Value, f64)> {
         let dashboard: Value =
-            serde_json::from_str(&text("deploy/grafana/leasehold.json")).expect("JSON");
+            serde_json::from_str(&read_repository_file("deploy/grafana/leasehold.json"))
+                .expect("JSON");
         let panels = dashboard["panels"].as_array().expect("panels");
         let panel = panels.iter().find(|panel| panel["title"] == PANEL);
         let query = panel.expect("a panel of losses")["targets"][0]["expr"].as_str();
@@ -111,18 +120,18 @@ impl Site {
             .await
     }
 
-    /// The first span of that name and lock for which it is so.
-    async fn span(&self, name: &str, is_it: impl Fn(&Seen) -> bool) -> Seen {
-        let is_it = |span: &Seen| span.name == name && is_it(span);
+    /// Waits for a span with this name that satisfies the condition.
+    async fn span(&self, name: &str, is_it: impl Fn(&ReceivedSpan) -> bool) -> ReceivedSpan {
+        let is_it = |span: &ReceivedSpan| span.name == name && is_it(span);
         self.collector.span(name, is_it).await
     }
 }
 
 #[tokio::test]
-async fn each_place_says_why_a_lock_was_lost() {
-    let site = Site::start().await;
-    let loser = site.loses().await;
-    figures(&format!(
+async fn each_report_names_the_reason_of_a_lost_lock() {
+    let fixture = Site::start().await;
+    let loser = fixture.loses().await;
+    print_figures(&format!(
         "lost_lock: the program: exit {:?}: {}",
         loser.code,
         loser.stderr.trim()
@@ -130,22 +139,22 @@ async fn each_place_says_why_a_lock_was_lost() {
     assert_eq!(loser.code, Some(123), "{}", loser.stderr);
 
     let losses = until("the dashboard shows it", async || {
-        let mut losses = site.dashboard().await;
+        let mut losses = fixture.dashboard().await;
         losses.retain(|(_, count)| *count > 0.0);
         (!losses.is_empty()).then_some(losses)
     })
     .await;
-    figures(&format!("lost_lock: the dashboard: {losses:?}"));
+    print_figures(&format!("lost_lock: the dashboard: {losses:?}"));
     assert_eq!(losses.len(), 1, "{losses:?}");
     assert_eq!(losses[0].0["reason"], "expired");
 
-    let broker = &site.deployment.brokers[0];
+    let broker = &fixture.deployment.brokers[0];
     let log = broker.log();
     let line = log
         .lines()
         .find(|line| line.contains(LINE))
         .expect("a line of the log");
-    figures(&format!("lost_lock: the log: {line}"));
+    print_figures(&format!("lost_lock: the log: {line}"));
     let line: Value = serde_json::from_str(line).expect("JSON");
     let fields = &line["fields"];
     for (key, value) in [
@@ -160,15 +169,15 @@ async fn each_place_says_why_a_lock_was_lost() {
     assert!(held > Some(TTL), "{held:?}");
 
     let lease_id = fields["lease_id"].as_str().expect("a lease");
-    let of_lease = |span: &Seen| span.tells("leasehold.lease_id") == lease_id;
-    let taken = site.span(ACQUIRE, of_lease).await;
+    let of_lease = |span: &ReceivedSpan| span.attribute("leasehold.lease_id") == lease_id;
+    let taken = fixture.span(ACQUIRE, of_lease).await;
     assert_eq!(line["trace_id"], taken.trace, "the log leads to the trace");
-    let lost = site.span("lease.lost", of_lease).await;
-    let waited = site
+    let lost = fixture.span("lease.lost", of_lease).await;
+    let waited = fixture
         .span("queue.wait", |span| span.links.contains(&taken.ids()))
         .await;
     for span in [&taken, &lost, &waited] {
-        figures(&format!(
+        print_figures(&format!(
             "lost_lock: the trace: {} {} of {} {:?} links to {:?} after {:?}",
             span.name,
             span.id,
@@ -178,23 +187,23 @@ async fn each_place_says_why_a_lock_was_lost() {
             span.duration()
         ));
     }
-    assert_eq!(lost.tells("leasehold.reason"), "expired");
-    assert_eq!((lost.is_error, lost.why.as_str()), (true, WHY));
+    assert_eq!(lost.attribute("leasehold.reason"), "expired");
+    assert_eq!((lost.is_error, lost.status_message.as_str()), (true, WHY));
     assert_eq!(lost.links, [taken.ids()]);
-    assert_eq!(waited.tells("leasehold.outcome"), "granted");
+    assert_eq!(waited.attribute("leasehold.outcome"), "granted");
 
-    let page = Looker::new(broker.admin())
+    let page = ConsoleUser::new(broker.admin())
         .get(&format!("/lock?name={LOCK}"))
         .await;
-    let (_, ends) = page.body.split_once("Last ends").expect("a part of it");
+    let (_, ends) = page.body.split_once("Lease history").expect("a part of it");
     let mut rows = ends.split("<tr").map(shown);
     let row = rows.find(|row| row.contains("worker-1"));
     let row = row.expect("the end of worker-1's lease");
-    figures(&format!("lost_lock: the page: {row}"));
+    print_figures(&format!("lost_lock: the page: {row}"));
     assert!(row.contains("expired") && row.contains(WHY), "{row}");
 }
 
-/// The cells of a row, as a browser shows them.
+/// Returns the texts of a row's cells, as a browser displays them.
 fn shown(row: &str) -> String {
     let texts = row.split('<').filter_map(|part| part.split_once('>'));
     let texts = texts.map(|(_, text)| text.trim());

@@ -1,20 +1,22 @@
-//! So many leases need a broker at the same moment that the store is busy for long: none is refused, and
-//! no client waits behind those of all others.
+//! More leases that need a broker at the same moment than the store can process at once. No lease
+//! is rejected, and no client waits behind the leases of all other clients.
 
 use std::{net::SocketAddr, time::Duration};
 
 use leasehold_proto::v1::{Lease, hold_response::Message as Response};
 use leasehold_tests::{
-    client::AcquireCall, clock::boottime, deployment::Deployment, scale::figures,
-    stream_client::StreamClient,
+    broker::deployment::Deployment,
+    client::{stream::StreamClient, unary::AcquireCall},
+    clock::boottime,
+    scale::print_figures,
 };
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-/// With so many the store has more to do than it does within the 800 ms that each command has.
+/// Number of streams whose leases keep the store busy for longer than a command's 800 ms limit.
 const STREAMS: usize = 90;
-/// Those beside a stream with one lease.
+/// Number of streams that saturate the store beside a stream with one lease.
 const OTHERS: usize = 30;
-/// As many as a stream takes.
+/// Maximum number of leases of a stream.
 const EACH: usize = 1_000;
 const TTL: Duration = Duration::from_secs(60);
 const GIVE_UP: Duration = Duration::from_secs(240);
@@ -37,7 +39,7 @@ async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
     }
     let all = timeout(GIVE_UP, crowd.join_all()).await;
     let all: usize = all.expect("all are answered").into_iter().sum();
-    figures(&format!(
+    print_figures(&format!(
         "hold_crowd: leases={all} all_attached_and_renewed_after={}ms",
         (boottime() - begun).as_millis()
     ));
@@ -52,7 +54,7 @@ async fn a_client_is_not_served_after_all_leases_of_other_streams() {
     let mut alone = StreamClient::open(broker).await;
     let call = AcquireCall::new("alone", TTL, Duration::ZERO);
     let call_id = alone.acquire(&call, 1).await;
-    alone.granted(call_id).await;
+    alone.expect_granted(call_id).await;
 
     let mut others = Vec::new();
     for index in 0..OTHERS {
@@ -64,36 +66,36 @@ async fn a_client_is_not_served_after_all_leases_of_other_streams() {
     for (stream, _) in others {
         crowd.spawn(beaten(stream, renewed.clone()));
     }
-    // By then the broker has read the heartbeats of all others.
+    // At this point the broker has read the heartbeats of all other streams.
     let all = OTHERS * EACH;
     let mut seen = renewed.subscribe();
     let begun = seen.wait_for(|renewed| *renewed >= all / 4).await;
     let begun = *begun.expect("all go on");
     let beat = alone.heartbeat().await;
-    alone.acknowledged(beat).await;
+    alone.wait_for_ack(beat).await;
     let answered = *renewed.borrow();
     let call = AcquireCall::new("alone too", TTL, Duration::ZERO);
     let call_id = alone.acquire(&call, 1).await;
-    alone.granted(call_id).await;
+    alone.expect_granted(call_id).await;
     let granted = *renewed.borrow();
 
     crowd.join_all().await;
     assert_eq!(*renewed.borrow(), all);
     let (before_ack, before_grant) = (answered - begun, granted - answered);
-    figures(&format!(
+    print_figures(&format!(
         "hold_crowd: renewed_before_ack={before_ack} renewed_before_grant={before_grant} of={all}"
     ));
     assert!(before_ack < all / 4, "{before_ack} of {all} came first");
     assert!(before_grant < all / 4, "{before_grant} of {all} came first");
 }
 
-/// Sends a heartbeat and counts the leases that it renews.
+/// Sends a heartbeat and counts the leases that the heartbeat renews.
 async fn beaten(mut stream: StreamClient, renewed: watch::Sender<usize>) {
     let beat = stream.heartbeat().await;
-    let mut left = EACH;
-    while left > 0 {
-        let acked = stream.acknowledged(beat).await;
-        left -= acked;
+    let mut remaining = EACH;
+    while remaining > 0 {
+        let acked = stream.wait_for_ack(beat).await;
+        remaining -= acked;
         renewed.send_modify(|renewed| *renewed += acked);
     }
 }
@@ -106,7 +108,7 @@ async fn taken(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {
     }
     let mut leases = Vec::new();
     while leases.len() < EACH {
-        let Response::Granted(granted) = stream.told().await else {
+        let Response::Granted(granted) = stream.next_event().await else {
             panic!("not granted");
         };
         leases.push(granted.lease.expect("a lease"));
@@ -114,14 +116,14 @@ async fn taken(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {
     (stream, leases)
 }
 
-/// Attaches leases and renews them; how many.
+/// Attaches leases and renews them. Returns the number of renewed leases.
 async fn attached(broker: SocketAddr, leases: Vec<Lease>) -> usize {
     let mut stream = StreamClient::open(broker).await;
     for lease in &leases {
         stream.attach(lease, 2).await;
     }
     for _ in &leases {
-        match stream.hear().await {
+        match stream.next_lease_message().await {
             Some(Response::Attached(_)) => {}
             other => panic!("{other:?} instead of an attachment"),
         }
@@ -129,7 +131,7 @@ async fn attached(broker: SocketAddr, leases: Vec<Lease>) -> usize {
     let beat = stream.heartbeat().await;
     let mut renewed = 0;
     while renewed < leases.len() {
-        match stream.hear().await {
+        match stream.next_lease_message().await {
             Some(Response::Ack(ack)) if ack.sequence == beat => renewed += ack.leases.len(),
             other => panic!("{other:?} instead of an acknowledgement"),
         }

@@ -1,5 +1,5 @@
-//! A broker that is killed while it carries many lease streams: no lease is lost, clients are back
-//! within seconds, and lines keep their order.
+//! Kill of a broker with many lease streams. No lease is lost, clients reconnect within seconds,
+//! and queues keep their order.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -7,11 +7,13 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::deployment::Deployment,
+    client::{
+        session::{LeaseEnd, SessionClient, SessionLease},
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    holder::{End, Holder, Kept},
-    scale::{count, figures},
+    scale::{print_figures, scaled_count},
 };
 use tokio::{
     net::TcpStream,
@@ -20,7 +22,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 const TTL: Duration = Duration::from_secs(10);
-/// The store's expiry for that ttl.
+/// Expiry in the store for this TTL.
 const EXPIRY: Duration = Duration::from_millis(12_250);
 const CLIENTS: usize = 20;
 const BACK_WITHIN: Duration = Duration::from_secs(3);
@@ -29,15 +31,15 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 const LINES: usize = 4;
 const IN_LINE: usize = 50;
 const WAITING_CLIENTS: usize = 10;
-/// How long the holders work on after the crash.
+/// Time for which the holders continue to work after the crash.
 const WORK: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_lease_is_lost_with_its_broker() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
-    let each = count(2_000, 200) / CLIENTS;
-    let client = |index| Holder::start(&format!("client-{index}"), &addrs, index);
+    let each = scaled_count(2_000, 200) / CLIENTS;
+    let client = |index| SessionClient::start(&format!("client-{index}"), &addrs, index);
     let holders: Vec<_> = (0..CLIENTS).map(client).collect();
     let takes = holders
         .iter()
@@ -54,14 +56,14 @@ async fn no_lease_is_lost_with_its_broker() {
     let back = timeout(GIVE_UP, join_all(back)).await;
     let mut back = back.expect("every lease is attached again, or over");
     back.sort();
-    // By now the store has dropped what was not renewed since the crash.
+    // By this time the store has expired all leases that were not renewed after the crash.
     sleep((killed_at + EXPIRY + Duration::from_secs(1)).saturating_sub(boottime())).await;
     let observer = Client::new("observer", &addrs[1..], 0);
     let checks = kept.iter().flatten().map(|kept| is_same(&observer, kept));
     let same = join_all(checks).await;
     let lost = same.iter().filter(|is_same| !**is_same).count();
     let at = |part: usize| back[(back.len() - 1) * part / 100].as_millis();
-    figures(&format!(
+    print_figures(&format!(
         "hold_crash: leases={} moved={} lost_or_changed={lost} reattach_p50={}ms p99={}ms max={}ms",
         same.len(),
         back.len(),
@@ -87,14 +89,14 @@ async fn no_lease_is_lost_with_its_broker() {
 async fn lines_keep_their_order_when_a_broker_dies() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
-    let owner = Holder::start("holder", &addrs, 1);
+    let owner = SessionClient::start("holder", &addrs, 1);
     let held = join_all((0..LINES).map(|line| {
         let call = AcquireCall::new(&line_name(line), TTL, Duration::ZERO);
         let owner = &owner;
         async move { owner.acquire(&call).await.expect("it is free") }
     }))
     .await;
-    let client = |index| Holder::start(&format!("waiter-{index}"), &addrs, index);
+    let client = |index| SessionClient::start(&format!("waiter-{index}"), &addrs, index);
     let waiters: Vec<_> = (0..WAITING_CLIENTS).map(client).map(Arc::new).collect();
     let observer = Client::new("observer", &addrs[1..], 0);
     let mut lines: Vec<Vec<_>> = (0..LINES).map(|_| Vec::new()).collect();
@@ -108,20 +110,27 @@ async fn lines_keep_their_order_when_a_broker_dies() {
                 (kept.token(), end)
             });
             in_line.push(AbortOnDropHandle::new(turn));
-            observer.queued_at(0, &line_name(line), place + 1).await;
+            observer
+                .wait_for_queue_length_at(0, &line_name(line), place + 1)
+                .await;
         }
     }
     let killed_at = kill(&mut deployment).await;
-    let returned = waiters.iter().step_by(2).map(|waiter| waiter.opened(2));
+    let returned = waiters
+        .iter()
+        .step_by(2)
+        .map(|waiter| waiter.wait_for_opened_streams(2));
     let returned = timeout(GIVE_UP, join_all(returned)).await;
     returned.expect("every client of the dead broker is back");
     let back = boottime() - killed_at;
     sleep((killed_at + WORK).saturating_sub(boottime())).await;
     for line in 0..LINES {
-        observer.queued_at(0, &line_name(line), IN_LINE).await;
+        observer
+            .wait_for_queue_length_at(0, &line_name(line), IN_LINE)
+            .await;
     }
     for kept in &held {
-        assert_eq!(owner.release(kept).await, End::Released);
+        assert_eq!(owner.release(kept).await, LeaseEnd::Released);
     }
     let mut inversions = 0;
     for (held, line) in held.iter().zip(lines) {
@@ -129,11 +138,15 @@ async fn lines_keep_their_order_when_a_broker_dies() {
         let turns = turns.expect("everybody in line gets a turn");
         let turns = turns.into_iter().map(|turn| turn.expect("no panic"));
         let (tokens, ends): (Vec<_>, Vec<_>) = turns.unzip();
-        assert_eq!(ends, [End::Released; IN_LINE], "each gave its lock back");
+        assert_eq!(
+            ends,
+            [LeaseEnd::Released; IN_LINE],
+            "each gave its lock back"
+        );
         assert!(held.token() < tokens[0]);
         inversions += tokens.windows(2).filter(|two| two[0] >= two[1]).count();
     }
-    figures(&format!(
+    print_figures(&format!(
         "hold_crash: lines={LINES} in_line={IN_LINE} clients_back={}ms inversions={inversions} \
          all_served={}ms after the release",
         back.as_millis(),
@@ -146,7 +159,7 @@ fn line_name(line: usize) -> String {
     format!("line-{line}")
 }
 
-/// SIGKILL of the first broker; the moment before.
+/// Kills the first broker with SIGKILL. Returns the time immediately before the signal.
 async fn kill(deployment: &mut Deployment) -> Duration {
     let broker = &mut deployment.brokers[0];
     let killed_at = boottime();
@@ -156,7 +169,7 @@ async fn kill(deployment: &mut Deployment) -> Duration {
     killed_at
 }
 
-async fn take(holder: &Holder, client: usize, leases: usize) -> Vec<Kept> {
+async fn take(holder: &SessionClient, client: usize, leases: usize) -> Vec<SessionLease> {
     let takes = (0..leases).map(|index| async move {
         let call = AcquireCall::new(&format!("lock-{client}-{index}"), TTL, Duration::ZERO);
         holder.acquire(&call).await.expect("it is free")
@@ -164,28 +177,30 @@ async fn take(holder: &Holder, client: usize, leases: usize) -> Vec<Kept> {
     join_all(takes).await
 }
 
-async fn acknowledged(kept: &Kept) {
-    kept.until(|known| known.acknowledged_at.is_some()).await;
+async fn acknowledged(kept: &SessionLease) {
+    kept.wait_until(|known| known.acknowledged_at.is_some())
+        .await;
 }
 
-/// How long after the crash the lease was on a stream again; at most the time until it was over.
-async fn back(kept: &Kept, killed_at: Duration) -> Duration {
+/// Returns the time from the crash until the lease was attached again, or until it ended if that
+/// happened first.
+async fn back(kept: &SessionLease, killed_at: Duration) -> Duration {
     let is_settled = |at: Option<Duration>| at.is_some_and(|at| at > killed_at);
     let known = kept
-        .until(|known| is_settled(known.attached_at) || known.ended.is_some())
+        .wait_until(|known| is_settled(known.attached_at) || known.end.is_some())
         .await;
-    let ended_at = known.ended.map(|(at, _)| at);
+    let ended_at = known.end.map(|(at, _)| at);
     known.attached_at.or(ended_at).unwrap_or_default() - killed_at
 }
 
-/// Whether the lease is trusted still, and held with the same token.
-async fn is_same(observer: &Client, kept: &Kept) -> bool {
+/// Returns true if the lease is valid and the store holds it with the same token.
+async fn is_same(observer: &Client, kept: &SessionLease) -> bool {
     let target = kept.lease.grants[0].target.as_ref();
     let name = &target.expect("a grant names its lock").name;
     let lock = observer.get_lock(name).await.expect("GetLock works");
     let holder = lock.and_then(|lock| lock.holders.into_iter().next());
-    kept.trusted()
-        && kept.known().ended.is_none()
+    kept.is_trusted()
+        && kept.state().end.is_none()
         && holder.is_some_and(|holder| {
             holder.lease_id == kept.lease.lease_id && holder.fencing_token == kept.token()
         })

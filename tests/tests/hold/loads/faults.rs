@@ -1,5 +1,5 @@
-//! Many clients of lease streams, several brokers, one Redis and every fault in turn: nobody ever
-//! trusts a lock together with somebody else.
+//! Many clients of lease streams, several brokers, one Redis and every fault in turn: no two
+//! clients ever rely on a lock at the same time.
 
 use std::{
     net::SocketAddr,
@@ -12,17 +12,20 @@ use std::{
 
 use futures::future::join_all;
 use leasehold_tests::{
-    broker_process::BrokerProcess,
-    client::AcquireCall,
+    broker::{deployment::Deployment, process::BrokerProcess},
+    client::{
+        session::{SessionClient, SessionLease},
+        unary::AcquireCall,
+    },
     clock::boottime,
-    deployment::Deployment,
-    fault_report::{every_key_ends, locks_are_free, report},
-    faults::{Clients, Faults},
-    holder::{Holder, Kept},
-    load::{CallRecord, Kind, lock_name, run_without_locks},
-    proxy::{Proxy, Way},
-    scale::{duration, figures},
-    witness::{Share, Visit, Witness},
+    load::{
+        callers::{CallRecord, LockKind, lock_name, run_without_locks},
+        fault_report::{assert_every_key_expires, assert_locks_become_free, report_run},
+        faults::{FaultInjector, LoadClients},
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+    },
+    net::http2_proxy::{Direction, Http2Proxy},
+    scale::{print_figures, scaled_duration},
 };
 use rand::{Rng, random};
 use tokio::time::{sleep, timeout};
@@ -32,7 +35,7 @@ const CLIENTS: usize = 48;
 const BROKERS: usize = 3;
 const LOCKS: usize = 10;
 const FULL: Duration = Duration::from_secs(120);
-/// Less than all faults in turn take.
+/// Duration below that of one rotation of all faults.
 const ROTATION: Duration = Duration::from_secs(10);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 const STOP_LIMIT: Duration = Duration::from_secs(45);
@@ -42,43 +45,43 @@ const WORK: Duration = Duration::from_millis(1);
 const OVERSTAY: Duration = Duration::from_secs(3);
 const OVERSTAY_ONE_IN: u32 = 400;
 
-/// Clients at work, each with a stream of its own.
+/// Active clients, each with a separate stream.
 #[derive(Debug)]
-struct Crowd(Vec<Holder>);
+struct Crowd(Vec<SessionClient>);
 
-/// The same visits, seen in two ways.
+/// Oracles that record each visit with two different ends.
 struct Seen {
-    /// As they were trusted.
-    careful: Witness,
-    /// As long as the work lasted, whatever became of the lease.
-    careless: Witness,
+    /// Visits that end with the validity of the lease at the latest.
+    careful: Oracle,
+    /// Visits that last as long as the work, even after the lease has ended.
+    careless: Oracle,
 }
 
 impl Crowd {
     fn start(endpoints: &[SocketAddr]) -> Self {
-        let client = |index| Holder::start(&format!("client-{index}"), endpoints, index);
+        let client = |index| SessionClient::start(&format!("client-{index}"), endpoints, index);
         Self((0..CLIENTS).map(client).collect())
     }
 
-    fn count(&self, counted: impl Fn(&Holder) -> usize) -> usize {
+    fn count(&self, counted: impl Fn(&SessionClient) -> usize) -> usize {
         self.0.iter().map(counted).sum()
     }
 }
 
-impl Clients for Crowd {
+impl LoadClients for Crowd {
     fn transport_errors(&self) -> usize {
-        self.count(Holder::breaks)
+        self.count(SessionClient::broken_streams)
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_overlaps_on_streams_under_faults() {
     let mut deployment = Deployment::start(BROKERS).await;
-    let proxies = Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
-    let endpoints: Vec<_> = proxies.iter().map(Proxy::addr).collect();
+    let proxies = Http2Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
+    let endpoints: Vec<_> = proxies.iter().map(Http2Proxy::addr).collect();
     let seen = Seen {
-        careful: Witness::new(LOCKS),
-        careless: Witness::new(LOCKS),
+        careful: Oracle::new(LOCKS),
+        careless: Oracle::new(LOCKS),
     };
     let crowd = Crowd::start(&endpoints);
     let stop = CancellationToken::new();
@@ -86,21 +89,21 @@ async fn nobody_overlaps_on_streams_under_faults() {
         .0
         .iter()
         .map(|holder| take_locks(holder, &seen, &stop));
-    let begun = boottime();
+    let started_at = boottime();
     let faults = async {
         let mut windows = Vec::new();
         for (victim, way) in (0..BROKERS)
-            .zip([Way::Both, Way::ToBroker, Way::ToClient])
+            .zip([Direction::Both, Direction::ToBroker, Direction::ToClient])
             .cycle()
         {
-            let mut faults = Faults {
+            let mut faults = FaultInjector {
                 deployment: &mut deployment,
                 proxies: &proxies,
                 load: &crowd,
             };
-            windows.extend(faults.rotate(victim).await);
-            windows.push(faults.swallow(way).await);
-            if boottime() >= begun + duration(FULL, ROTATION) {
+            windows.extend(faults.inject_each(victim).await);
+            windows.push(faults.drop_frames(way).await);
+            if boottime() >= started_at + scaled_duration(FULL, ROTATION) {
                 break;
             }
         }
@@ -120,24 +123,24 @@ async fn nobody_overlaps_on_streams_under_faults() {
     };
     let ((windows, ended), calls) = tokio::join!(faults, clients);
     let setting = format!("hold_faults: clients={CLIENTS} brokers={BROKERS} locks={LOCKS}");
-    report(
+    report_run(
         &setting,
         &seen.careful.verdict(),
         &windows,
         &calls,
-        (begun, ended),
+        (started_at, ended),
     );
     let careless = seen.careless.verdict().overlaps;
-    figures(&format!(
+    print_figures(&format!(
         "hold_faults: streams={} breaks={} acknowledged_too_late={} \
          overlaps_had_nobody_minded_the_time={careless}",
         crowd.count(|holder| *holder.counters.opened.borrow()),
         crowd.transport_errors(),
-        crowd.count(|holder| holder.counters.too_late.load(Ordering::Relaxed)),
+        crowd.count(|holder| holder.counters.late_acks.load(Ordering::Relaxed)),
     ));
     assert!(careless > 0, "stalled holders must be able to overlap");
-    locks_are_free(&deployment, LOCKS).await;
-    every_key_ends(&deployment).await;
+    assert_locks_become_free(&deployment, LOCKS).await;
+    assert_every_key_expires(&deployment).await;
     for holder in crowd.0 {
         let closed = timeout(STOP_LIMIT, holder.close()).await;
         closed.expect("its stream ends");
@@ -145,50 +148,55 @@ async fn nobody_overlaps_on_streams_under_faults() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_referee_sees_overlaps_without_locks() {
-    let witness = Arc::new(Witness::new(LOCKS));
-    run_without_locks(CLIENTS, &witness, |_| Kind::Exclusive, BLIND_CHECK).await;
-    let verdict = witness.verdict();
-    figures(&format!(
+async fn the_oracle_detects_overlaps_without_locks() {
+    let oracle = Arc::new(Oracle::new(LOCKS));
+    run_without_locks(CLIENTS, &oracle, |_| LockKind::Exclusive, BLIND_CHECK).await;
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "hold_faults without locks: visits={} overlaps={}",
-        verdict.visits, verdict.overlaps
+        verdict.uses, verdict.overlaps
     ));
     assert!(verdict.overlaps > 0, "the referee must not be blind");
 }
 
-async fn take_locks(holder: &Holder, seen: &Seen, stop: &CancellationToken) -> Vec<CallRecord> {
+async fn take_locks(
+    holder: &SessionClient,
+    seen: &Seen,
+    stop: &CancellationToken,
+) -> Vec<CallRecord> {
     let mut calls = Vec::new();
     while !stop.is_cancelled() {
         let lock = rand::thread_rng().gen_range(0..LOCKS);
         let ttl = TTL.mul_f64(1.0 + random::<f64>());
-        let begun = boottime();
-        let kept = holder
+        let started_at = boottime();
+        let session_lease = holder
             .acquire(&AcquireCall::new(&lock_name(lock), ttl, WAIT))
             .await;
         calls.push(CallRecord {
-            begun,
-            ended: boottime(),
-            granted: kept.is_ok(),
+            started_at,
+            ended_at: boottime(),
+            is_granted: session_lease.is_ok(),
         });
-        if let Ok(kept) = kept {
-            visit(holder, seen, lock, &kept).await;
-            // What a release says is other tests' business: here a lost one costs an expiry.
-            holder.release(&kept).await;
+        if let Ok(session_lease) = session_lease {
+            visit(holder, seen, lock, &session_lease).await;
+            // Other tests check the result of a release. A lost release costs an expiry here.
+            holder.release(&session_lease).await;
         }
     }
     calls
 }
 
-async fn visit(holder: &Holder, seen: &Seen, lock: usize, kept: &Kept) {
+async fn visit(holder: &SessionClient, seen: &Seen, lock: usize, session_lease: &SessionLease) {
     static VISITS: AtomicU64 = AtomicU64::new(1);
-    if !kept.trusted() {
+    if !session_lease.is_trusted() {
         return;
     }
     let entered = boottime();
     let writer = VISITS.fetch_add(1, Ordering::Relaxed);
-    seen.careful.write(lock, kept.token(), writer);
+    seen.careful.write(lock, session_lease.token(), writer);
     if rand::thread_rng().gen_ratio(1, OVERSTAY_ONE_IN) {
-        // Most of them are stalled as a whole: without heartbeats trust runs out meanwhile.
+        // Most of these clients are paused as a whole. They send no heartbeats, so their leases
+        // expire.
         if rand::thread_rng().gen_ratio(3, 4) {
             holder.stall(OVERSTAY);
         }
@@ -196,16 +204,19 @@ async fn visit(holder: &Holder, seen: &Seen, lock: usize, kept: &Kept) {
     } else {
         sleep(WORK).await;
     }
-    seen.careful.write(lock, kept.token(), writer);
-    let left = boottime();
-    let visit = Visit {
+    seen.careful.write(lock, session_lease.token(), writer);
+    let left_at = boottime();
+    let visit = LockUse {
         lock,
         share: Share::ALL,
-        token: kept.token(),
-        entered,
-        ended: left,
+        token: session_lease.token(),
+        started_at: entered,
+        ended_at: left_at,
     };
     seen.careless.record(visit);
-    let ended = left.min(kept.known().trusted_until());
-    seen.careful.record(Visit { ended, ..visit });
+    let ended = left_at.min(session_lease.state().trusted_until());
+    seen.careful.record(LockUse {
+        ended_at: ended,
+        ..visit
+    });
 }

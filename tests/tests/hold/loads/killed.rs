@@ -1,18 +1,21 @@
-//! A process that holds locks on a lease stream is killed: the next in line gets each of them when
-//! the store's time for it is over, and neither sooner nor much later.
+//! Kill of a process that holds locks on a lease stream. The next waiter of each lock is granted it
+//! when the lease has expired in the store, neither sooner nor much later.
 
 use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::deployment::Deployment,
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    process::TestProcess,
-    scale::{count, figures},
-    stream_client::StreamClient,
-    temp_dir::TempDir,
-    time_left::{Looks, TimeLeft, expiry, look, spread, watch},
+    load::store_expiry::{
+        ExpiryReads, HolderExpiry, format_spread, read_expiry, store_expiry, watch_expiry,
+    },
+    process::{child::TestProcess, temp_dir::TempDir},
+    scale::{print_figures, scaled_count},
 };
 use rand::Rng;
 use tokio::{process::Command, time::sleep};
@@ -21,60 +24,65 @@ use tokio_util::sync::CancellationToken;
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
 const BEAT: Duration = Duration::from_millis(500);
-/// How late a grant may be.
+/// Maximum delay of a grant.
 const SOON: Duration = Duration::from_millis(200);
-/// Processes at the same time.
+/// Number of processes at the same time.
 const ROUND: usize = 10;
 
-/// One holder killed, and what became of its lock.
+/// A killed holder, and the later state of its lock.
 #[derive(Debug)]
 struct Kill {
-    /// Before the signal.
+    /// Time before the signal.
     at: Duration,
-    /// What the record said before that.
-    holder: TimeLeft,
-    /// After that.
-    looks: Looks,
-    /// When the next in line was told.
+    /// Expiry of the lock that was read before the signal.
+    holder: HolderExpiry,
+    /// Expiries that were read after the signal.
+    looks: ExpiryReads,
+    /// Time at which the next waiter received the grant.
     granted: Duration,
     token: i64,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_holder_is_followed_when_its_time_is_over() {
+async fn the_next_waiter_is_granted_a_killed_holders_lock_at_its_expiry() {
     let kills = kill_all("killed", None).await;
-    let early = kills.iter().filter(|k| k.granted < k.looks.end().earliest);
+    let early = kills
+        .iter()
+        .filter(|k| k.granted < k.looks.last_expiry().earliest);
     let early = early.count();
-    let late = |kill: &Kill| kill.looks.late(kill.granted);
+    let late = |kill: &Kill| kill.looks.delay_of(kill.granted);
     let after_kill = kills.iter().map(|k| k.granted - k.at).max();
-    let renewed_late = kills.iter().filter(|k| k.looks.ends.len() > 1).count();
-    figures(&format!(
+    let renewed_late = kills.iter().filter(|k| k.looks.expiries.len() > 1).count();
+    print_figures(&format!(
         "hold_kill: kills={} ttl=2000ms E=2650ms early={early} after_E: {} latest_after_kill={}ms \
          renewed_after_kill={renewed_late}",
         kills.len(),
-        spread(kills.iter().map(late).collect()),
+        format_spread(kills.iter().map(late).collect()),
         after_kill.unwrap_or_default().as_millis()
     ));
     assert_eq!(early, 0, "granted before its time was over: {kills:#?}");
     for kill in &kills {
-        let remaining = kill.looks.ends[0].remaining;
-        assert!(remaining <= expiry(TTL), "{kill:#?}");
-        // It had a heartbeat in each third of the ttl; one may have been slow.
-        assert!(remaining + TTL * 2 / 3 >= expiry(TTL), "{kill:#?}");
-        assert!(!kill.looks.are_too_many(), "granted late: {kill:#?}");
-        let end = kill.looks.end().earliest;
-        assert!(end <= kill.at + expiry(TTL) + SOON, "{kill:#?}");
+        let remaining = kill.looks.expiries[0].remaining;
+        assert!(remaining <= store_expiry(TTL), "{kill:#?}");
+        // The process sends a heartbeat in each third of the TTL. One heartbeat may have been slow.
+        assert!(remaining + TTL * 2 / 3 >= store_expiry(TTL), "{kill:#?}");
+        assert!(
+            !kill.looks.has_too_many_reads_after_end(),
+            "granted late: {kill:#?}"
+        );
+        let end = kill.looks.last_expiry().earliest;
+        assert!(end <= kill.at + store_expiry(TTL) + SOON, "{kill:#?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_holder_without_disconnect_grace_is_followed_at_once() {
+async fn the_next_waiter_is_granted_a_killed_holders_lock_at_once_without_disconnect_grace() {
     let kills = kill_all("at-once", Some(Duration::ZERO)).await;
     let after = |kill: &Kill| kill.granted - kill.at;
-    figures(&format!(
+    print_figures(&format!(
         "hold_kill: disconnect_grace=0 kills={} ttl=2000ms granted_after_kill: {}",
         kills.len(),
-        spread(kills.iter().map(after).collect())
+        format_spread(kills.iter().map(after).collect())
     ));
     for kill in &kills {
         assert!(after(kill) <= SOON, "granted late: {kill:#?}");
@@ -83,7 +91,7 @@ async fn a_killed_holder_without_disconnect_grace_is_followed_at_once() {
 
 async fn kill_all(name: &str, disconnect_grace: Option<Duration>) -> Vec<Kill> {
     let deployment = Deployment::start(2).await;
-    let total = count(200, 20);
+    let total = scaled_count(200, 20);
     let mut kills: Vec<Kill> = Vec::new();
     while kills.len() < total {
         let from = kills.len();
@@ -95,15 +103,15 @@ async fn kill_all(name: &str, disconnect_grace: Option<Duration>) -> Vec<Kill> {
         kills.extend(join_all(round).await);
     }
     for kill in &kills {
-        let ends = kill.looks.ends.iter();
+        let ends = kill.looks.expiries.iter();
         let others = ends.filter(|seen| seen.lease_id != kill.holder.lease_id);
-        assert_eq!(others.count(), 0, "somebody held it in between: {kill:#?}");
+        assert_eq!(others.count(), 0, "a caller held it in between: {kill:#?}");
         assert!(kill.token > kill.holder.token, "{kill:#?}");
     }
     kills
 }
 
-/// A process that holds the lock at the first broker.
+/// Starts a process that holds the lock at the first broker.
 async fn hold(
     deployment: &Deployment,
     lock: &str,
@@ -120,7 +128,7 @@ async fn hold(
     (process, dir)
 }
 
-/// Kills the holder at a random moment, with a waiter in line at either broker.
+/// Kills the holder at a random moment. A waiter is queued at one of the two brokers.
 async fn kill(
     deployment: &Deployment,
     lock: &str,
@@ -130,23 +138,25 @@ async fn kill(
     let addrs = deployment.addrs();
     let client = Client::new("observer", &addrs, 0);
     let mut waiter = StreamClient::open(addrs[index % 2]).await;
-    waiter.beat(BEAT);
+    waiter.start_heartbeats(BEAT);
     let call = waiter.acquire(&AcquireCall::new(lock, TTL, WAIT), 1).await;
-    client.queued_at(1, lock, 1).await;
+    client.wait_for_queue_length_at(1, lock, 1).await;
     let phase = TTL.mul_f64(rand::thread_rng().gen_range(0.0..1.0));
     sleep(phase).await;
-    let holder = look(&client, 1, lock).await.expect("it is held");
+    let holder = read_expiry(&client, 1, lock).await.expect("it is held");
     let at = boottime();
     process.kill().await;
     let stop = CancellationToken::new();
     let turn = async {
-        let granted = waiter.turn(call).await.expect("the stream lives");
+        let granted = waiter.wait_for_grant(call).await.expect("the stream lives");
         let at = boottime();
         stop.cancel();
         (granted.lease.expect("a lease"), at)
     };
-    let ((lease, granted), mut looks) = tokio::join!(turn, watch(&client, 1, lock, &stop));
-    looks.ends.retain(|seen| seen.lease_id != lease.lease_id);
+    let ((lease, granted), mut looks) = tokio::join!(turn, watch_expiry(&client, 1, lock, &stop));
+    looks
+        .expiries
+        .retain(|seen| seen.lease_id != lease.lease_id);
     let token = lease.grants[0].fencing_token;
     Kill {
         at,

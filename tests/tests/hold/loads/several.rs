@@ -1,5 +1,6 @@
-//! A lease of two locks on a stream: when one is lost its holder is told, the other is renewed no
-//! more and free at its own end; and nobody changes a part of the lease from elsewhere.
+//! A lease of two locks on a stream. If the lease loses one lock, its holder is notified, and the
+//! other lock is no longer renewed and expires. Requests outside of the stream change no part of
+//! the lease.
 
 use std::time::Duration;
 
@@ -8,24 +9,25 @@ use leasehold_proto::v1::{
     ErrorReason, Lease, LeaseEndReason, LeaseExtended, hold_response::Message as Response,
 };
 use leasehold_tests::{
-    broker_process::KEY_PREFIX,
-    client::{AcquireCall, Client, Held},
+    broker::{deployment::Deployment, process::KEY_PREFIX},
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client, HeldLease},
+    },
     clock::boottime,
-    deployment::Deployment,
-    scale::{count, figures},
-    status::reason,
-    stream_client::StreamClient,
-    time_left::{Looks, expiry, look, spread, watch},
+    load::store_expiry::{ExpiryReads, format_spread, read_expiry, store_expiry, watch_expiry},
+    scale::{print_figures, scaled_count},
+    status::error_reason,
 };
 use tokio_util::sync::CancellationToken;
 
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
 const BEAT: Duration = Duration::from_millis(200);
-/// How late a grant or a message may be.
+/// Maximum delay of a grant or of a message.
 const SOON: Duration = Duration::from_millis(200);
 
-/// A lease of two locks, of which the second has a waiter, and is about to lose the first.
+/// A lease of two locks that is about to lose the first lock. The second lock has a waiter.
 struct Pair<'a> {
     deployment: &'a Deployment,
     client: Client,
@@ -35,13 +37,13 @@ struct Pair<'a> {
     call: i64,
 }
 
-/// What became of the second lock.
+/// Times of the second lock after the loss of the first.
 #[derive(Debug)]
 struct Loss {
-    /// From the loss until the holder was told.
+    /// Time from the loss until the holder was notified.
     told_after: Duration,
-    /// Every end of the second lock that was seen since then.
-    looks: Looks,
+    /// Expiries of the second lock that were read after the loss.
+    looks: ExpiryReads,
     granted: Duration,
 }
 
@@ -54,16 +56,20 @@ impl<'a> Pair<'a> {
         let addrs = deployment.addrs();
         let client = Client::new("observer", &addrs, 0);
         let mut holder = StreamClient::open(addrs[0]).await;
-        holder.beat(BEAT);
+        holder.start_heartbeats(BEAT);
         let [lost, other] = names(index);
         let both = AcquireCall::new("", TTL, Duration::ZERO);
         let call = holder.acquire_all(&[&lost, &other], &both).await;
-        let lease = holder.turn(call).await.expect("the stream lives").lease;
+        let lease = holder
+            .wait_for_grant(call)
+            .await
+            .expect("the stream lives")
+            .lease;
         let mut waiter = StreamClient::open(addrs[index % 2]).await;
-        waiter.beat(BEAT);
+        waiter.start_heartbeats(BEAT);
         let wait = AcquireCall::new(&other, TTL, WAIT);
         let call = waiter.acquire(&wait, 1).await;
-        client.queued_at(1, &other, 1).await;
+        client.wait_for_queue_length_at(1, &other, 1).await;
         Self {
             deployment,
             client,
@@ -74,7 +80,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Makes the store forget the first lock, or its holder, and waits until the holder is told.
+    /// Deletes the record of the first lock, or the holder in it, and waits until the client of the
+    /// lease is notified. Returns the time that the notification took.
     async fn lose(&mut self, index: usize, forget: &[&str]) -> Duration {
         let mut redis = self.deployment.redis.connect().await;
         let record = format!("{KEY_PREFIX}{{default:{}}}", names(index)[0]);
@@ -82,12 +89,12 @@ impl<'a> Pair<'a> {
         assert_eq!(redis.must(&words).await.integer(), 1);
         let lost_at = boottime();
         loop {
-            match self.holder.hear().await {
+            match self.holder.next_lease_message().await {
                 Some(Response::Ack(ack)) => {
                     let names_it =
                         |extended: &LeaseExtended| extended.lease_id == self.lease.lease_id;
                     let is_extended = ack.leases.iter().any(names_it);
-                    let is_older = self.holder.beat_sent(ack.sequence) < lost_at;
+                    let is_older = self.holder.heartbeat_sent_at(ack.sequence) < lost_at;
                     assert!(is_older || !is_extended, "extended after a loss: {ack:?}");
                 }
                 Some(Response::Ended(ended)) => {
@@ -100,23 +107,24 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Waits for the waiter's turn at the second lock, while the former holder beats on.
+    /// Waits until the waiter is granted the second lock, while the former holder continues to send
+    /// heartbeats.
     async fn follow(mut self, index: usize, told_after: Duration) -> Loss {
         let stop = CancellationToken::new();
         let turn = async {
             let granted = tokio::select! {
-                granted = self.waiter.turn(self.call) => granted.expect("the stream lives"),
-                told = self.holder.hear() => panic!("{told:?} after the end of the lease"),
+                granted = self.waiter.wait_for_grant(self.call) => granted.expect("the stream lives"),
+                told = self.holder.next_lease_message() => panic!("{told:?} after the end of the lease"),
             };
             let at = boottime();
             stop.cancel();
             (granted.lease.expect("a lease"), at)
         };
         let other = &names(index)[1];
-        let watched = watch(&self.client, 1, other, &stop);
+        let watched = watch_expiry(&self.client, 1, other, &stop);
         let ((next, granted), mut looks) = tokio::join!(turn, watched);
         assert!(next.grants[0].fencing_token > self.lease.grants[1].fencing_token);
-        looks.ends.retain(|seen| seen.lease_id != next.lease_id);
+        looks.expiries.retain(|seen| seen.lease_id != next.lease_id);
         Loss {
             told_after,
             looks,
@@ -126,68 +134,74 @@ impl<'a> Pair<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_lease_that_lost_a_record_runs_out() {
+async fn the_other_locks_of_a_lease_that_lost_a_record_expire() {
     run_out("record_deleted", &["DEL"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_lease_that_lost_a_holder_runs_out() {
+async fn the_other_locks_of_a_lease_that_lost_a_holder_expire() {
     run_out("holder_deleted", &["HDEL", "h:1"]).await;
 }
 
 async fn run_out(name: &str, forget: &[&str]) {
     let deployment = Deployment::start(2).await;
-    let losses = (0..count(20, 5)).map(async |index| {
+    let losses = (0..scaled_count(20, 5)).map(async |index| {
         let mut pair = Pair::take(&deployment, index).await;
         let told_after = pair.lose(index, forget).await;
         pair.follow(index, told_after).await
     });
     let losses = join_all(losses).await;
-    let late = |loss: &Loss| loss.looks.late(loss.granted);
+    let late = |loss: &Loss| loss.looks.delay_of(loss.granted);
     let early = losses
         .iter()
-        .filter(|loss| loss.granted < loss.looks.end().earliest);
+        .filter(|loss| loss.granted < loss.looks.last_expiry().earliest);
     let early = early.count();
-    figures(&format!(
+    print_figures(&format!(
         "hold_several: {name} leases={} ttl=2000ms E=2650ms told: {} early={early} after_E: {}",
         losses.len(),
-        spread(losses.iter().map(|loss| loss.told_after).collect()),
-        spread(losses.iter().map(late).collect())
+        format_spread(losses.iter().map(|loss| loss.told_after).collect()),
+        format_spread(losses.iter().map(late).collect())
     ));
     assert_eq!(early, 0, "granted before its time was over: {losses:#?}");
     for loss in &losses {
-        assert!(loss.told_after <= BEAT + SOON, "told late: {loss:#?}");
+        assert!(loss.told_after <= BEAT + SOON, "notified late: {loss:#?}");
         assert_eq!(
-            loss.looks.ends.len(),
+            loss.looks.expiries.len(),
             1,
             "renewed after the loss: {loss:#?}"
         );
-        assert!(loss.looks.ends[0].remaining <= expiry(TTL), "{loss:#?}");
-        assert!(!loss.looks.are_too_many(), "granted late: {loss:#?}");
+        assert!(
+            loss.looks.expiries[0].remaining <= store_expiry(TTL),
+            "{loss:#?}"
+        );
+        assert!(
+            !loss.looks.has_too_many_reads_after_end(),
+            "granted late: {loss:#?}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn releasing_a_lease_that_lost_one_lock_releases_its_other_locks() {
     let deployment = Deployment::start(2).await;
-    let after = (0..count(20, 5)).map(async |index| {
+    let after = (0..scaled_count(20, 5)).map(async |index| {
         let mut pair = Pair::take(&deployment, index).await;
         let told_after = pair.lose(index, &["DEL"]).await;
-        let held = Held {
+        let held = HeldLease {
             lease: pair.lease.clone(),
-            sent: boottime(),
+            sent_at: boottime(),
         };
         let released = pair.client.release_at(1, &held).await;
-        // The lock that was lost counts as given back beside one that was there.
+        // The lock that was lost counts as released, because the other lock was still held.
         let released = released.expect("one of its locks is there");
         assert!(!released.already_released);
-        pair.follow(index, told_after).await.granted - held.sent
+        pair.follow(index, told_after).await.granted - held.sent_at
     });
     let after = join_all(after).await;
-    figures(&format!(
+    print_figures(&format!(
         "hold_several: released leases={} other_lock_granted: {}",
         after.len(),
-        spread(after.clone())
+        format_spread(after.clone())
     ));
     assert!(after.iter().all(|after| *after <= SOON), "{after:?}");
 }
@@ -199,34 +213,45 @@ async fn a_part_of_a_lease_on_a_stream_is_not_changed_at_another_broker() {
     let mut stream = StreamClient::open(addrs[0]).await;
     let both = AcquireCall::new("", 10 * TTL, Duration::ZERO);
     let call = stream.acquire_all(&["a", "b"], &both).await;
-    let lease = stream.turn(call).await.expect("the stream lives").lease;
+    let lease = stream
+        .wait_for_grant(call)
+        .await
+        .expect("the stream lives")
+        .lease;
     let lease = lease.expect("a lease");
     let client = Client::new("elsewhere", &addrs, 1);
-    let before = [look(&client, 0, "a").await, look(&client, 0, "b").await];
+    let before = [
+        read_expiry(&client, 0, "a").await,
+        read_expiry(&client, 0, "b").await,
+    ];
     for name in ["a", "b"] {
         let part = client.release_lock_at(1, &lease, name).await;
         let refused = part.expect_err("it is on a stream");
-        assert_eq!(reason(&refused), Some(ErrorReason::StaleAttach));
+        assert_eq!(error_reason(&refused), Some(ErrorReason::StaleAttach));
     }
     for name in ["c", "a"] {
         let call = AcquireCall::new(name, TTL, Duration::ZERO);
         let under = client.acquire_under_at(1, &call, &lease).await;
         let refused = under.expect_err("it is on a stream");
-        assert_eq!(reason(&refused), Some(ErrorReason::StaleAttach));
+        assert_eq!(error_reason(&refused), Some(ErrorReason::StaleAttach));
     }
-    assert_eq!(look(&client, 1, "c").await, None, "it was rolled back");
+    assert_eq!(
+        read_expiry(&client, 1, "c").await,
+        None,
+        "it was rolled back"
+    );
     for (name, before) in ["a", "b"].into_iter().zip(before) {
         let before = before.expect("it is held");
-        let after = look(&client, 1, name).await.expect("it is held");
+        let after = read_expiry(&client, 1, name).await.expect("it is held");
         assert_eq!(
             (&after.lease_id, after.token),
             (&before.lease_id, before.token)
         );
-        // It was renewed by nobody either.
+        // No other request has renewed the lock either.
         assert!(after.earliest <= before.latest && before.earliest <= after.latest);
     }
     stream.heartbeat().await;
-    let Some(Response::Ack(ack)) = stream.hear().await else {
+    let Some(Response::Ack(ack)) = stream.next_lease_message().await else {
         panic!("no acknowledgement");
     };
     assert_eq!(ack.leases.len(), 1);

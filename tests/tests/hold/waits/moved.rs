@@ -1,19 +1,25 @@
-//! A lease moves from broker to broker: the newest attachment holds it, whatever becomes of the
-//! streams that it has left, and an older attachment that arrives late changes nothing.
+//! Moves of a lease between brokers. The newest attachment counts, whatever happens to the previous
+//! streams, and an older attachment that arrives late changes nothing.
 
 use std::{collections::HashSet, mem, time::Duration};
 
 use leasehold_proto::v1::{ErrorReason, Lease, LeaseEndReason, hold_response::Message as Response};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client::{AcquireCall, Client},
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess},
+    },
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    redis_server::RedisServer,
-    scale::{count, figures},
-    stream_client::StreamClient,
-    subscriptions::{cut, listening, restore, subscribers},
-    time_left::look,
+    load::store_expiry::read_expiry,
+    redis::{
+        server::RedisServer,
+        subscriptions::{close_and_block, subscriber_ids, unblock, wait_for_subscriptions},
+    },
+    scale::{print_figures, scaled_count},
 };
 use tokio::time::{sleep, timeout};
 
@@ -21,16 +27,16 @@ const TTL: Duration = Duration::from_secs(20);
 const BEAT: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(10);
 const NO_ANSWER: Duration = Duration::from_millis(500);
-/// How long after a break a lock may still be held without a disconnect_grace.
+/// Maximum time for which a lock is held after a break with a disconnect grace of zero.
 const SOON: Duration = Duration::from_millis(200);
-/// Attachments in all, a quarter in each test.
+/// Number of attachments in all tests together. Each test makes a quarter of them.
 const MOVES: usize = 200;
 
 fn now(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-/// One lease, and the stream that it is on.
+/// A lease and its current stream.
 struct Mover {
     client: Client,
     deployment: Deployment,
@@ -47,8 +53,8 @@ impl Mover {
         let mut stream = StreamClient::open(addrs[0]).await;
         let mut request = client.acquire_request(&now("a"));
         request.disconnect_grace = disconnect_grace.map(|g| g.try_into().expect("a short time"));
-        let call = stream.acquire_as(request, 1).await;
-        let granted = stream.turn(call).await.expect("the stream lives");
+        let call = stream.send_acquire(request, 1).await;
+        let granted = stream.wait_for_grant(call).await.expect("the stream lives");
         Self {
             client,
             deployment,
@@ -58,8 +64,8 @@ impl Mover {
         }
     }
 
-    /// Opens a stream at the other broker and puts it in the place of the old one, which still has
-    /// the lease, with a renewal under way.
+    /// Opens a stream at the other broker as the current stream. Returns the previous stream, which
+    /// still has the lease and a renewal in flight.
     async fn turn_to_other(&mut self) -> StreamClient {
         self.stream.heartbeat().await;
         let other = usize::try_from(self.number % 2).expect("0 or 1");
@@ -70,15 +76,16 @@ impl Mover {
     async fn attach(&mut self) {
         self.number += 1;
         let call = self.stream.attach(&self.lease, self.number).await;
-        let told = self.stream.hear().await;
-        let Some(Response::Attached(attached)) = told else {
-            panic!("{told:?} instead of an attachment");
+        let message = self.stream.next_lease_message().await;
+        let Some(Response::Attached(attached)) = message else {
+            panic!("{message:?} instead of an attachment");
         };
         assert_eq!(attached.call_id, call);
         assert_eq!(attached.lease_id, self.lease.lease_id);
     }
 
-    /// The lease is extended on the newest stream, and the other broker shows the same grant.
+    /// Asserts that the newest stream extends the lease, and that the other broker returns the same
+    /// grant.
     async fn lives(&mut self) {
         let sequence = self.stream.heartbeat().await;
         let extended = acknowledged(&mut self.stream, sequence, 1).await;
@@ -88,13 +95,13 @@ impl Mover {
     }
 }
 
-/// Waits until heartbeats from this one on were acknowledged for so many leases.
+/// Waits until heartbeats from `sequence` on were acknowledged for this number of leases.
 async fn acknowledged(stream: &mut StreamClient, sequence: i64, leases: usize) -> HashSet<String> {
     let mut extended = HashSet::new();
     while extended.len() < leases {
-        let told = stream.hear().await;
-        let Some(Response::Ack(ack)) = told else {
-            panic!("{told:?} instead of an acknowledgement");
+        let message = stream.next_lease_message().await;
+        let Some(Response::Ack(ack)) = message else {
+            panic!("{message:?} instead of an acknowledgement");
         };
         if ack.sequence >= sequence {
             let whole = ack
@@ -110,30 +117,31 @@ async fn acknowledged(stream: &mut StreamClient, sequence: i64, leases: usize) -
 async fn is_held(client: &Client, at: usize, lease: &Lease) {
     let grant = &lease.grants[0];
     let name = &grant.target.as_ref().expect("a target").name;
-    let seen = look(client, at, name).await.expect("it is held");
+    let seen = read_expiry(client, at, name).await.expect("it is held");
     assert_eq!(
         (&seen.lease_id, seen.token),
         (&lease.lease_id, grant.fencing_token)
     );
 }
 
-/// The next message that is no acknowledgement.
-async fn told(stream: &mut StreamClient) -> Option<Response> {
+/// Returns the next message that is not an acknowledgement.
+async fn message(stream: &mut StreamClient) -> Option<Response> {
     loop {
-        match stream.hear().await {
+        match stream.next_lease_message().await {
             Some(Response::Ack(_)) => {}
-            told => return told,
+            message => return message,
         }
     }
 }
 
-/// Hears that so many leases have moved away, and of nothing else.
+/// Waits until this number of leases has moved away. Fails on any other message except
+/// acknowledgements.
 async fn moved_away(stream: &mut StreamClient, leases: usize) -> HashSet<String> {
     let mut moved = HashSet::new();
     while moved.len() < leases {
-        let told = told(stream).await;
-        let Some(Response::Ended(ended)) = told else {
-            panic!("{told:?} instead of a move");
+        let message = message(stream).await;
+        let Some(Response::Ended(ended)) = message else {
+            panic!("{message:?} instead of a move");
         };
         assert_eq!(ended.reason(), LeaseEndReason::Moved);
         moved.insert(ended.lease_id);
@@ -144,76 +152,76 @@ async fn moved_away(stream: &mut StreamClient, leases: usize) -> HashSet<String>
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_moves_when_its_stream_breaks() {
     let mut mover = Mover::start(None).await;
-    let moves = count(MOVES / 4, 5);
+    let moves = scaled_count(MOVES / 4, 5);
     for _ in 0..moves {
         let old = mover.turn_to_other().await;
         drop(old);
         mover.attach().await;
         mover.lives().await;
     }
-    figures(&format!("hold_moved: reset moves={moves} of {moves}"));
+    print_figures(&format!("hold_moved: reset moves={moves} of {moves}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_a_stream_that_a_lease_has_left_frees_nothing() {
     let mut mover = Mover::start(None).await;
-    let moves = count(MOVES / 4, 5);
+    let moves = scaled_count(MOVES / 4, 5);
     for index in 0..moves {
         let mut old = mover.turn_to_other().await;
         mover.attach().await;
-        // Every other time its broker may not know of the move yet.
+        // In every other round the broker of the old stream may not have received the move yet.
         if index % 2 == 0 {
             let moved = moved_away(&mut old, 1).await;
             assert!(moved.contains(&mover.lease.lease_id));
         }
-        for told in old.close_and_hear().await {
+        for message in old.close_and_drain().await {
             let is_move =
-                matches!(&told, Response::Ended(e) if e.reason() == LeaseEndReason::Moved);
-            let is_ack = matches!(told, Response::Ack(_));
-            assert!(is_ack || is_move, "{told:?}");
+                matches!(&message, Response::Ended(e) if e.reason() == LeaseEndReason::Moved);
+            let is_ack = matches!(message, Response::Ack(_));
+            assert!(is_ack || is_move, "{message:?}");
         }
         mover.lives().await;
     }
-    figures(&format!("hold_moved: closed moves={moves} of {moves}"));
+    print_figures(&format!("hold_moved: closed moves={moves} of {moves}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_break_of_a_stream_that_a_lease_has_left_frees_nothing() {
     let mut mover = Mover::start(Some(Duration::ZERO)).await;
-    let moves = count(MOVES / 4, 5);
+    let moves = scaled_count(MOVES / 4, 5);
     for _ in 0..moves {
         let old = mover.turn_to_other().await;
         mover.attach().await;
         drop(old);
         mover.lives().await;
     }
-    // The last break is worked off by now.
+    // The broker has processed the last break by this time.
     sleep(BEAT).await;
     mover.lives().await;
-    // And the same break of the stream that has the lease frees it at once.
+    // In contrast, a break of the lease's current stream frees the lock at once.
     drop(mover.turn_to_other().await);
     let broke_at = boottime();
-    while look(&mover.client, 0, "a").await.is_some() {
+    while read_expiry(&mover.client, 0, "a").await.is_some() {
         assert!(boottime() < broke_at + SOON, "disconnect_grace is zero");
     }
     let moves_and_break = format!("moves={moves} of {moves}, then a break freed it");
-    figures(&format!("hold_moved: disconnect_grace=0 {moves_and_break}"));
+    print_figures(&format!("hold_moved: disconnect_grace=0 {moves_and_break}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_attachment_that_a_stopped_broker_reads_late_changes_nothing() {
     let deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
-    let total = count(MOVES / 4, 5);
-    let mut old = StreamClient::open_patient(addrs[0]).await;
-    old.beat(BEAT);
+    let total = scaled_count(MOVES / 4, 5);
+    let mut old = StreamClient::open_without_keepalive(addrs[0]).await;
+    old.start_heartbeats(BEAT);
     let mut leases = Vec::new();
     for index in 0..total {
         let call = old.acquire(&now(&format!("lock-{index}")), 1).await;
-        let granted = old.turn(call).await.expect("the stream lives");
+        let granted = old.wait_for_grant(call).await.expect("the stream lives");
         leases.push(granted.lease.expect("a lease"));
     }
-    let mut late = StreamClient::open_patient(addrs[0]).await;
+    let mut late = StreamClient::open_without_keepalive(addrs[0]).await;
     let mut new = StreamClient::open(addrs[1]).await;
     deployment.brokers[0].process().pause().await;
     let stopped = boottime();
@@ -224,85 +232,92 @@ async fn an_older_attachment_that_a_stopped_broker_reads_late_changes_nothing() 
         new.attach(lease, 3).await;
     }
     for _ in &leases {
-        let told = new.hear().await;
-        assert!(matches!(told, Some(Response::Attached(_))), "{told:?}");
+        let message = new.next_lease_message().await;
+        assert!(
+            matches!(message, Some(Response::Attached(_))),
+            "{message:?}"
+        );
     }
-    new.beat(BEAT);
-    let silence = timeout(NO_ANSWER, late.hear()).await;
+    new.start_heartbeats(BEAT);
+    let silence = timeout(NO_ANSWER, late.next_lease_message()).await;
     assert!(silence.is_err(), "a stopped broker answers: {silence:?}");
     sleep((stopped + STOPPED).saturating_sub(boottime())).await;
     deployment.brokers[0].process().resume();
     for _ in &leases {
-        let told = late.hear().await;
-        let Some(Response::Refused(refused)) = told else {
-            panic!("{told:?} instead of a refusal");
+        let message = late.next_lease_message().await;
+        let Some(Response::Refused(refused)) = message else {
+            panic!("{message:?} instead of a refusal");
         };
         assert_eq!(refused.reason(), ErrorReason::StaleAttach, "{refused:?}");
     }
     assert_eq!(moved_away(&mut old, total).await.len(), total);
     live_on(&deployment, &mut new, &leases).await;
     for stream in [old, late] {
-        let told = stream.close_and_hear().await;
-        assert!(told.is_empty(), "nothing is left on it: {told:?}");
+        let message = stream.close_and_drain().await;
+        assert!(message.is_empty(), "nothing is left on it: {message:?}");
     }
     live_on(&deployment, &mut new, &leases).await;
-    figures(&format!(
+    print_figures(&format!(
         "hold_moved: stopped=10s moves={total} of {total} late_attachments_refused={total}"
     ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn breaks_free_nothing_at_a_broker_that_has_not_heard_of_the_moves() {
+async fn broken_streams_release_nothing_at_a_broker_that_has_not_received_the_moves() {
     let redis = RedisServer::start().await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     let mut deployment = Deployment::start_on(redis, &options, 1).await;
     let mut raw = deployment.redis.connect().await;
-    listening(&mut raw, 1).await;
-    let of_first = subscribers(&mut raw).await;
+    wait_for_subscriptions(&mut raw, 1).await;
+    let of_first = subscriber_ids(&mut raw).await;
     deployment
         .brokers
         .push(BrokerProcess::start(&options).await);
-    listening(&mut raw, 2).await;
+    wait_for_subscriptions(&mut raw, 2).await;
     let addrs = deployment.addrs();
-    let total = count(MOVES / 4, 5);
+    let total = scaled_count(MOVES / 4, 5);
     let mut old = StreamClient::open(addrs[0]).await;
     let mut leases = Vec::new();
     for index in 0..total {
-        let call = now(&format!("lock-{index}")).with_grace(0);
+        let call = now(&format!("lock-{index}")).with_disconnect_grace(0);
         let call = old.acquire(&call, 1).await;
-        leases.push(old.granted(call).await);
+        leases.push(old.expect_granted(call).await);
     }
-    cut(&mut raw, &of_first).await;
+    close_and_block(&mut raw, &of_first).await;
     let mut new = StreamClient::open(addrs[1]).await;
     for lease in &leases {
         new.attach(lease, 2).await;
     }
     for _ in &leases {
-        let told = new.hear().await;
-        assert!(matches!(told, Some(Response::Attached(_))), "{told:?}");
+        let message = new.next_lease_message().await;
+        assert!(
+            matches!(message, Some(Response::Attached(_))),
+            "{message:?}"
+        );
     }
-    new.beat(BEAT);
+    new.start_heartbeats(BEAT);
     drop(old);
-    restore(&mut raw).await;
-    // What the first broker could not do before it does now.
+    unblock(&mut raw).await;
+    // The first broker is connected again and now processes what it could not process before.
     let first = Client::new("observer", &addrs[..1], 0);
     first.get_lock("lock-0").await.expect("it answers again");
     sleep(BEAT).await;
     live_on(&deployment, &mut new, &leases).await;
-    figures(&format!("hold_moved: unheard moves={total} freed=0"));
+    print_figures(&format!("hold_moved: unheard moves={total} freed=0"));
 }
 
-/// Every lease is extended by a heartbeat that is yet to come, and shown by both brokers.
+/// Asserts that a heartbeat sent from now on extends every lease, and that both brokers return it
+/// as held.
 async fn live_on(deployment: &Deployment, stream: &mut StreamClient, leases: &[Lease]) {
-    let asked = boottime();
+    let asked_at = boottime();
     let client = Client::new("observer", &deployment.addrs(), 0);
     let mut extended = HashSet::new();
     while extended.len() < leases.len() {
-        let told = stream.hear().await;
-        let Some(Response::Ack(ack)) = told else {
-            panic!("{told:?} instead of an acknowledgement");
+        let message = stream.next_lease_message().await;
+        let Some(Response::Ack(ack)) = message else {
+            panic!("{message:?} instead of an acknowledgement");
         };
-        if stream.beat_sent(ack.sequence) > asked {
+        if stream.heartbeat_sent_at(ack.sequence) > asked_at {
             extended.extend(ack.leases.into_iter().map(|lease| lease.lease_id));
         }
     }

@@ -1,5 +1,6 @@
-//! A store that stops, comes back empty, or forgets its scripts, under lease streams: what it still
-//! has lives on, what it has not is never acknowledged, and everything goes on by itself.
+//! A store that stops, restarts empty, or loses its scripts, under lease streams. Leases that the
+//! store has kept stay valid, lost leases are never acknowledged, and service resumes without
+//! intervention.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -7,14 +8,14 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold_tests::{
-    broker_process::BrokerOptions,
-    client::{AcquireCall, Client},
+    broker::{deployment::Deployment, process::BrokerOptions},
+    client::{
+        session::{LeaseEnd, SessionClient, SessionLease},
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    holder::{End, Holder, Kept},
-    redis_connection::RedisConnection,
-    redis_server::RedisServer,
-    scale::{duration, figures},
+    redis::{connection::RedisConnection, server::RedisServer},
+    scale::{print_figures, scaled_duration},
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -25,7 +26,7 @@ const IN_LINE: usize = 20;
 const LINE: &str = "line";
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_secs(2);
-/// The ttl while scripts are flushed: a renewal may need several tries on a busy machine.
+/// TTL while scripts are flushed. A renewal may need several attempts on a busy machine.
 const FLUSHED: Duration = Duration::from_secs(5);
 const GIVE_UP: Duration = Duration::from_secs(60);
 const NO_ANSWER: Duration = Duration::from_millis(200);
@@ -37,31 +38,33 @@ const SMALL_QUARANTINE: &[(&str, &str)] = &[
     ("LIMITS__LOCK_DELAY_MAX", "0s"),
     ("STORE__FORMER_MASTER_MAX", "0s"),
 ];
-/// E(2 s) and 1 s.
+/// E(2 s) + 1 s.
 const QUARANTINE: Duration = Duration::from_millis(3_650);
 
-/// Streams at both brokers with leases, and a line behind one of them.
+/// Streams at both brokers with leases, and a queue behind one of these leases.
 struct Scene {
-    /// End first.
+    /// Waiters, which are dropped first.
     line: Vec<AbortOnDropHandle<Turn>>,
-    holders: Vec<Holder>,
-    kept: Vec<Kept>,
-    owner: Kept,
+    holders: Vec<SessionClient>,
+    session_lease: Vec<SessionLease>,
+    owner: SessionLease,
     observer: Client,
     deployment: Deployment,
 }
 
-/// One in line: its token, and when it was granted.
+/// Token and time of the grant of one waiter.
 type Turn = (i64, Duration);
 
-/// How it stands with the leases after the store came back.
+/// State of the leases after the store came back.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Held by the store, acknowledged, and trusted without a break.
+    /// Number of leases that the store holds, that were acknowledged, and that stayed valid
+    /// throughout.
     alive: usize,
-    /// Not held by the store, told to be over, and not acknowledged.
+    /// Number of leases that the store has lost, whose clients were notified, and that were not
+    /// acknowledged.
     over: usize,
-    /// Until the last of them was acknowledged or told.
+    /// Time until the last lease was acknowledged or reported as ended.
     settled_after: Duration,
 }
 
@@ -73,32 +76,32 @@ async fn leases_survive_a_store_that_stops_for_a_moment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_survive_a_store_that_stops_for_half_their_time() {
-    // In the worst case a sixth of the ttl is left when the store answers again.
+    // In the worst case a sixth of the TTL is left when the store responds again.
     let outcome = stop(2 * TTL, TTL).await;
     assert_eq!((outcome.alive, outcome.over), (LEASES, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_that_ran_out_in_a_stopped_store_are_told_to_be_over() {
-    let ttl = duration(TTL, SHORT);
+async fn leases_that_expired_in_a_stopped_store_are_reported_as_expired() {
+    let ttl = scaled_duration(TTL, SHORT);
     let outcome = stop(ttl, 3 * ttl).await;
     assert_eq!((outcome.alive, outcome.over), (0, LEASES));
 }
 
 async fn stop(ttl: Duration, time: Duration) -> Outcome {
-    let scene = Scene::set(ttl, &[]).await;
-    let redis = scene.deployment.redis.process();
-    let mut raw = scene.deployment.redis.connect().await;
+    let fixture = Scene::set(ttl, &[]).await;
+    let redis = fixture.deployment.redis.process();
+    let mut raw = fixture.deployment.redis.connect().await;
     redis.pause().await;
     let stopped_at = boottime();
     let ping = timeout(NO_ANSWER, raw.command(&["PING"])).await;
     assert!(ping.is_err(), "a stopped Redis answers nothing");
     sleep((stopped_at + time).saturating_sub(boottime())).await;
     redis.resume();
-    let outcome = scene.outcome(boottime()).await;
-    let (inversions, _) = scene.serve_line(outcome.over > 0).await;
+    let outcome = fixture.outcome(boottime()).await;
+    let (inversions, _) = fixture.serve_line(outcome.over > 0).await;
     let served_after = (boottime() - stopped_at - time).as_millis();
-    figures(&format!(
+    print_figures(&format!(
         "hold_store_down: ttl={ttl:?} stopped={time:?} alive={} over={} settled_after={}ms \
          in_line={IN_LINE} served_after={served_after}ms inversions={inversions}",
         outcome.alive,
@@ -112,15 +115,15 @@ async fn stop(ttl: Duration, time: Duration) -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_and_lines_that_a_restarted_store_has_kept_live_on() {
     let redis = RedisServer::start_with(&["--appendonly", "yes"]).await;
-    let mut scene = Scene::set_on(redis, SHORT, SMALL_QUARANTINE).await;
-    scene.deployment.redis.kill().await;
+    let mut fixture = Scene::set_on(redis, SHORT, SMALL_QUARANTINE).await;
+    fixture.deployment.redis.kill().await;
     let killed_at = boottime();
-    scene.deployment.redis.restart().await;
-    let outcome = scene.outcome(boottime()).await;
+    fixture.deployment.redis.restart().await;
+    let outcome = fixture.outcome(boottime()).await;
     assert_eq!((outcome.alive, outcome.over), (LEASES, 0));
-    let (inversions, first) = scene.serve_line(false).await;
+    let (inversions, first) = fixture.serve_line(false).await;
     let resumed_after = first - killed_at;
-    figures(&format!(
+    print_figures(&format!(
         "hold_store_down: restarted with its data alive={} over=0 settled_after={}ms Q={}ms \
          first_grant_after={}ms in_line={IN_LINE} inversions={inversions}",
         outcome.alive,
@@ -133,18 +136,18 @@ async fn leases_and_lines_that_a_restarted_store_has_kept_live_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_that_a_restarted_store_has_forgotten_are_told_to_be_over() {
-    let mut scene = Scene::set(SHORT, SMALL_QUARANTINE).await;
-    scene.deployment.redis.kill().await;
+async fn leases_that_a_restarted_store_has_lost_are_reported_as_lost() {
+    let mut fixture = Scene::set(SHORT, SMALL_QUARANTINE).await;
+    fixture.deployment.redis.kill().await;
     let killed_at = boottime();
-    scene.deployment.redis.restart().await;
-    let outcome = scene.outcome(boottime()).await;
+    fixture.deployment.redis.restart().await;
+    let outcome = fixture.outcome(boottime()).await;
     assert_eq!((outcome.alive, outcome.over), (0, LEASES));
-    let trusted_until = scene.owner.known().valid_until;
-    let (inversions, first) = scene.serve_line(true).await;
+    let trusted_until = fixture.owner.state().valid_until;
+    let (inversions, first) = fixture.serve_line(true).await;
     assert!(first > trusted_until, "granted while another trusted it");
     let resumed_after = first - killed_at;
-    figures(&format!(
+    print_figures(&format!(
         "hold_store_down: restarted empty alive=0 over={} settled_after={}ms Q={}ms \
          first_grant_after={}ms in_line={IN_LINE} inversions={inversions}",
         outcome.over,
@@ -161,10 +164,10 @@ async fn leases_that_a_restarted_store_has_forgotten_are_told_to_be_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_live_on_while_scripts_are_flushed() {
-    let scene = Scene::set(FLUSHED, &[]).await;
-    let mut raw = scene.deployment.redis.connect().await;
-    let begun = boottime();
-    let until = begun + duration(5 * FLUSHED, 2 * FLUSHED);
+    let fixture = Scene::set(FLUSHED, &[]).await;
+    let mut raw = fixture.deployment.redis.connect().await;
+    let started_at = boottime();
+    let until = started_at + scaled_duration(5 * FLUSHED, 2 * FLUSHED);
     let (mut flushes, mut reloads) = (0, 0);
     while boottime() < until {
         raw.must(&["SCRIPT", "FLUSH"]).await;
@@ -173,7 +176,7 @@ async fn leases_live_on_while_scripts_are_flushed() {
         reloads += usize::from(cached_scripts(&mut raw).await > 0);
     }
     assert!(flushes > 20 && reloads > 0, "{flushes} {reloads}");
-    let outcome = scene.outcome(boottime()).await;
+    let outcome = fixture.outcome(boottime()).await;
     let flushing = tokio::spawn(async move {
         loop {
             raw.must(&["SCRIPT", "FLUSH"]).await;
@@ -181,9 +184,9 @@ async fn leases_live_on_while_scripts_are_flushed() {
         }
     });
     let flushing = AbortOnDropHandle::new(flushing);
-    let (inversions, _) = scene.serve_line(false).await;
+    let (inversions, _) = fixture.serve_line(false).await;
     drop(flushing);
-    figures(&format!(
+    print_figures(&format!(
         "hold_store_down: scripts flushed {flushes} times, loaded again within 100 ms {reloads} \
          times, alive={} over={} in_line={IN_LINE} inversions={inversions}",
         outcome.alive, outcome.over
@@ -204,23 +207,27 @@ impl Scene {
     }
 
     async fn set_on(redis: RedisServer, ttl: Duration, settings: &[(&str, &str)]) -> Self {
-        let mut options = BrokerOptions::on(redis.url());
+        let mut options = BrokerOptions::for_store(redis.url());
         let setting = |(key, value): &(&str, &str)| (format!("LEASEHOLD__{key}"), (*value).into());
         options.env = settings.iter().map(setting).collect();
         let deployment = Deployment::start_on(redis, &options, BROKERS).await;
         let addrs = deployment.addrs();
-        let holders = addrs.iter().map(|addr| Holder::patient("holder", *addr));
+        let holders = addrs
+            .iter()
+            .map(|addr| SessionClient::without_silence_timeout("holder", *addr));
         let holders: Vec<_> = holders.collect();
         let takes = (0..LEASES).map(|index| {
             let call = AcquireCall::new(&lock_name(index), ttl, Duration::ZERO);
             let holder = &holders[index % BROKERS];
             async move { holder.acquire(&call).await.expect("it is free") }
         });
-        let kept = join_all(takes).await;
+        let session_lease = join_all(takes).await;
         let call = AcquireCall::new(LINE, ttl, Duration::ZERO);
         let owner = holders[0].acquire(&call).await.expect("it is free");
         let observer = Client::new("observer", &addrs, 0);
-        let waiters = addrs.iter().map(|addr| Holder::patient("waiter", *addr));
+        let waiters = addrs
+            .iter()
+            .map(|addr| SessionClient::without_silence_timeout("waiter", *addr));
         let waiters: Vec<_> = waiters.map(Arc::new).collect();
         let mut line = Vec::new();
         for place in 0..IN_LINE {
@@ -229,53 +236,58 @@ impl Scene {
             line.push(AbortOnDropHandle::new(tokio::spawn(take_turn(
                 waiter, call,
             ))));
-            observer.queued_at(0, LINE, place + 1).await;
+            observer.wait_for_queue_length_at(0, LINE, place + 1).await;
         }
-        let renewed = kept.iter().chain([&owner]).map(|kept| async {
-            let known = kept.until(|known| known.acknowledged_at.is_some()).await;
-            assert_eq!(known.ended, None);
-        });
+        let renewed = session_lease
+            .iter()
+            .chain([&owner])
+            .map(|session_lease| async {
+                let known = session_lease
+                    .wait_until(|known| known.acknowledged_at.is_some())
+                    .await;
+                assert_eq!(known.end, None);
+            });
         let renewed = timeout(GIVE_UP, join_all(renewed)).await;
         renewed.expect("every lease is renewed");
         Self {
             line,
             holders,
-            kept,
+            session_lease,
             owner,
             observer,
             deployment,
         }
     }
 
-    /// Waits until every lease was acknowledged or told to be over after the store came back, and
-    /// compares that with what the store has.
+    /// Waits until every lease was acknowledged or reported as ended after the store came back, and
+    /// compares the result with the state of the store.
     async fn outcome(&self, back_at: Duration) -> Outcome {
-        let settled = self.kept.iter().map(|kept| {
-            kept.until(|known| {
+        let settled = self.session_lease.iter().map(|session_lease| {
+            session_lease.wait_until(|known| {
                 let acknowledged = known.acknowledged_at.is_some_and(|at| at > back_at);
-                acknowledged || known.ended.is_some()
+                acknowledged || known.end.is_some()
             })
         });
         let settled = timeout(GIVE_UP, join_all(settled)).await;
-        settled.expect("every lease is acknowledged or told to be over");
+        settled.expect("every lease is acknowledged or reported as ended");
         let settled_after = boottime().saturating_sub(back_at);
         let mut outcome = Outcome {
             settled_after,
             ..Outcome::default()
         };
-        for (index, kept) in self.kept.iter().enumerate() {
-            let is_held = self.is_held(&lock_name(index), kept).await;
-            let known = kept.known();
+        for (index, session_lease) in self.session_lease.iter().enumerate() {
+            let is_held = self.is_held(&lock_name(index), session_lease).await;
+            let known = session_lease.state();
             let acknowledged = known.acknowledged_at.is_some_and(|at| at > back_at);
-            match known.ended {
+            match known.end {
                 None => {
                     assert!(is_held, "acknowledged, and not held: {known:?}");
-                    assert!(kept.trusted(), "{known:?}");
+                    assert!(session_lease.is_trusted(), "{known:?}");
                     outcome.alive += 1;
                 }
                 Some((_, end)) => {
                     assert!(!is_held && !acknowledged, "over, and held: {known:?}");
-                    assert!(matches!(end, End::Told(_)), "{end:?}");
+                    assert!(matches!(end, LeaseEnd::Reported(_)), "{end:?}");
                     outcome.over += 1;
                 }
             }
@@ -283,10 +295,10 @@ impl Scene {
         outcome
     }
 
-    async fn is_held(&self, lock: &str, kept: &Kept) -> bool {
+    async fn is_held(&self, lock: &str, session_lease: &SessionLease) -> bool {
         let give_up = boottime() + GIVE_UP;
         let state = loop {
-            // A store that has just come back is looked at again.
+            // The read is repeated, because the store has just come back.
             match self.observer.get_lock(lock).await {
                 Ok(state) => break state,
                 Err(status) => assert!(boottime() < give_up, "GetLock works again: {status}"),
@@ -295,17 +307,18 @@ impl Scene {
         let holders = state.map_or_else(Vec::new, |state| state.holders);
         holders
             .iter()
-            .any(|holder| holder.lease_id == kept.lease.lease_id)
+            .any(|holder| holder.lease_id == session_lease.lease.lease_id)
     }
 
-    /// Everybody in line gets a turn; how many out of order, and when the first did.
+    /// Waits until every waiter has been granted the lock. Returns the number of grants out of
+    /// order, and the time of the first grant.
     async fn serve_line(self, owner_is_over: bool) -> (usize, Duration) {
         if owner_is_over {
-            let over = self.owner.until(|known| known.ended.is_some());
-            timeout(GIVE_UP, over).await.expect("it is told");
+            let over = self.owner.wait_until(|known| known.end.is_some());
+            timeout(GIVE_UP, over).await.expect("notified");
         } else {
             let end = self.holders[0].release(&self.owner).await;
-            assert_eq!(end, End::Released);
+            assert_eq!(end, LeaseEnd::Released);
         }
         let turns = timeout(GIVE_UP, join_all(self.line)).await;
         let turns = turns.expect("everybody in line gets a turn");
@@ -321,9 +334,9 @@ fn lock_name(index: usize) -> String {
     format!("lock-{index}")
 }
 
-async fn take_turn(waiter: Arc<Holder>, call: AcquireCall) -> Turn {
-    let kept = waiter.acquire(&call).await.expect("its turn");
+async fn take_turn(waiter: Arc<SessionClient>, call: AcquireCall) -> Turn {
+    let session_lease = waiter.acquire(&call).await.expect("its turn");
     let granted = boottime();
-    assert_eq!(waiter.release(&kept).await, End::Released);
-    (kept.token(), granted)
+    assert_eq!(waiter.release(&session_lease).await, LeaseEnd::Released);
+    (session_lease.token(), granted)
 }

@@ -1,6 +1,6 @@
-//! A network that loses everything while its connections stay open: the holder behind it stops
-//! trusting by itself, and the next in line gets the lock at the store's expiry, neither sooner
-//! nor much later.
+//! A network that drops all data while its connections stay open. The holder behind it stops
+//! relying on its lease in time, and the next waiter is granted the lock at the expiry in the
+//! store, neither sooner nor much later.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use leasehold_proto::v1::{LeaseEndReason, hold_response::Message as Response};
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::deployment::Deployment,
+    client::{
+        session::{LeaseEnd, SessionClient, SessionLease, safety_margin},
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    holder::{End, Holder, Kept, margin},
-    proxy::{Mode, PING, Proxy, Way},
-    scale::{count, figures},
-    stream_client::StreamClient,
-    witness::{Share, Visit, Witness},
+    load::mutual_exclusion_oracle::{LockUse, Oracle, Share},
+    net::http2_proxy::{Direction, Http2Proxy, PING, ProxyMode},
+    scale::{print_figures, scaled_count},
 };
 use tokio::{
     sync::oneshot::error::TryRecvError,
@@ -24,113 +26,116 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 const TTL: Duration = Duration::from_secs(1);
-/// The store's expiry for that ttl.
+/// Expiry in the store for this TTL.
 const EXPIRY: Duration = Duration::from_millis(1_450);
 const LATE: Duration = Duration::from_millis(200);
-/// The store counts whole milliseconds.
+/// Rounding of the store's times, which are whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
-/// What was under way when the network failed has arrived by then.
+/// Time within which data that was in flight at the failure has arrived.
 const ON_THE_WAY: Duration = Duration::from_millis(300);
-/// A holder that is renewed but not heard keeps the lock for longer than any lease runs on.
+/// Time that exceeds any remaining validity. A holder whose heartbeats arrive keeps the lock for
+/// longer, although it receives no responses.
 const UNHEARD: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
 const GIVE_UP: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_passes_either_way() {
-    swallow(Way::Both).await;
+async fn a_holder_stops_in_time_without_traffic_in_both_directions() {
+    swallow(Direction::Both).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_passes_to_the_broker() {
-    swallow(Way::ToBroker).await;
+async fn a_holder_stops_in_time_without_traffic_to_the_broker() {
+    swallow(Direction::ToBroker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_passes_to_the_client() {
-    swallow(Way::ToClient).await;
+async fn a_holder_stops_in_time_without_traffic_to_the_client() {
+    swallow(Direction::ToClient).await;
 }
 
-/// A holder behind a proxy and a waiter beside it.
+/// A holder behind a proxy, and a waiter with a direct connection.
 struct Scene {
-    /// Ends first.
-    holder: Holder,
-    waiter: Holder,
+    /// Holder, which is dropped first.
+    holder: SessionClient,
+    waiter: SessionClient,
     observer: Client,
-    proxy: Proxy,
-    witness: Witness,
+    proxy: Http2Proxy,
+    oracle: Oracle,
     _deployment: Deployment,
 }
 
-/// How much later than the store's expiry the next one was granted, and when the holder had stopped.
+/// Delay of the next grant after the expiry in the store, and time from the end of the former
+/// holder's validity until that grant.
 struct Round {
     after_expiry: Duration,
     distrusted_before: Duration,
 }
 
-async fn swallow(way: Way) {
+async fn swallow(way: Direction) {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
-    let proxy = Proxy::start(addr).await;
-    let scene = Scene {
-        holder: Holder::patient("holder", proxy.addr()),
-        waiter: Holder::start("waiter", &[addr], 0),
+    let proxy = Http2Proxy::start(addr).await;
+    let fixture = Scene {
+        holder: SessionClient::without_silence_timeout("holder", proxy.addr()),
+        waiter: SessionClient::start("waiter", &[addr], 0),
         observer: Client::new("observer", &[addr], 0),
         proxy,
-        witness: Witness::new(1),
+        oracle: Oracle::new(1),
         _deployment: deployment,
     };
-    let rounds = count(20, 2);
+    let rounds = scaled_count(20, 2);
     let (mut latest, mut least_gap) = (Duration::ZERO, Duration::MAX);
     for round in 0..rounds {
-        let round = scene.round(way, &format!("lock-{round}")).await;
+        let round = fixture.round(way, &format!("lock-{round}")).await;
         latest = latest.max(round.after_expiry);
         least_gap = least_gap.min(round.distrusted_before);
     }
-    let verdict = scene.witness.verdict();
-    figures(&format!(
+    let verdict = fixture.oracle.verdict();
+    print_figures(&format!(
         "hold_swallowed {way:?}: rounds={rounds} early=0 latest_after_E={}ms \
          distrusted_before_the_next_grant>={}ms visits={} overlaps={} regressions={}",
         latest.as_millis(),
         least_gap.as_millis(),
-        verdict.visits,
+        verdict.uses,
         verdict.overlaps,
         verdict.regressions
     ));
-    assert_eq!(verdict.visits, 2 * rounds);
+    assert_eq!(verdict.uses, 2 * rounds);
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
 }
 
 impl Scene {
-    async fn round(&self, way: Way, lock: &str) -> Round {
-        let kept = self.hold(lock).await;
+    async fn round(&self, way: Direction, lock: &str) -> Round {
+        let session_lease = self.hold(lock).await;
         let entered = boottime();
         let in_line = AcquireCall::new(lock, TTL, WAIT);
-        let mut turn = self.waiter.open(&in_line);
-        self.observer.queued_at(0, lock, 1).await;
-        // At any phase of the heartbeats.
+        let mut turn = self.waiter.start_acquire(&in_line);
+        self.observer.wait_for_queue_length_at(0, lock, 1).await;
+        // The data is dropped at a random phase of the heartbeats.
         sleep((TTL / 3).mul_f64(rand::random())).await;
 
-        let lost = self.proxy.lost();
-        self.proxy.set_mode(Mode::Swallow(way));
+        let lost = self.proxy.dropped_frames();
+        self.proxy.set_mode(ProxyMode::DropFrames(way));
         let swallowed_at = boottime();
-        self.proxy.wait_for_lost(lost + 1).await;
+        self.proxy.wait_for_dropped_frames(lost + 1).await;
         sleep((swallowed_at + ON_THE_WAY).saturating_sub(boottime())).await;
-        let mut expiry = self.expiry(lock, &kept).await;
-        let distrusted = kept.distrusted().await;
+        let mut expiry = self.expiry(lock, &session_lease).await;
+        let distrusted = session_lease.wait_until_untrusted().await;
         assert!(
-            distrusted <= swallowed_at + ON_THE_WAY + TTL - margin(TTL),
+            distrusted <= swallowed_at + ON_THE_WAY + TTL - safety_margin(TTL),
             "nothing that it heard since could make it trust for longer"
         );
-        if way == Way::ToClient {
-            // It is renewed without knowing, and the lock stays held.
+        if way == Direction::ToClient {
+            // The lease is renewed although the holder receives no acknowledgements, so the lock
+            // stays held.
             sleep(UNHEARD).await;
             assert_eq!(turn.try_recv().map(drop), Err(TryRecvError::Empty));
-            let later = self.expiry(lock, &kept).await;
+            let later = self.expiry(lock, &session_lease).await;
             assert!(later.0 > expiry.1 + TTL / 2, "heartbeats arrive");
-            self.proxy.cut().await;
+            self.proxy.close_connections().await;
             sleep(ON_THE_WAY).await;
-            expiry = self.expiry(lock, &kept).await;
+            expiry = self.expiry(lock, &session_lease).await;
         }
         let next = timeout(GIVE_UP, turn).await.expect("granted in time");
         let granted = boottime();
@@ -142,95 +147,102 @@ impl Scene {
             "granted {:?} after the expiry",
             granted - latest
         );
-        self.record(&kept, entered, distrusted);
-        self.proxy.set_mode(Mode::Forward);
-        self.proxy.cut().await;
-        let known = kept.until(|known| known.ended.is_some()).await;
+        self.record(&session_lease, entered, distrusted);
+        self.proxy.set_mode(ProxyMode::Forward);
+        self.proxy.close_connections().await;
+        let known = session_lease.wait_until(|known| known.end.is_some()).await;
         assert_eq!(
-            known.ended.map(|(_, end)| end),
-            Some(End::Lapsed),
+            known.end.map(|(_, end)| end),
+            Some(LeaseEnd::ValidityEnded),
             "it is not attached again"
         );
-        assert!(next.trusted(), "the next one holds it");
-        assert_eq!(self.waiter.release(&next).await, End::Released);
-        self.record(&next, granted, boottime().min(next.known().trusted_until()));
+        assert!(next.is_trusted(), "the next one holds it");
+        assert_eq!(self.waiter.release(&next).await, LeaseEnd::Released);
+        self.record(&next, granted, boottime().min(next.state().trusted_until()));
         Round {
             after_expiry: granted.saturating_sub(soonest),
             distrusted_before: granted - distrusted,
         }
     }
 
-    /// Takes the lock and hears of a renewal.
-    async fn hold(&self, lock: &str) -> Kept {
+    /// Acquires the lock and waits for the first acknowledged renewal.
+    async fn hold(&self, lock: &str) -> SessionLease {
         let call = AcquireCall::new(lock, TTL, Duration::ZERO);
-        let kept = self.holder.acquire(&call).await.expect("it is free");
-        let renewed = kept.until(|known| known.acknowledged_at.is_some());
+        let session_lease = self.holder.acquire(&call).await.expect("it is free");
+        let renewed = session_lease.wait_until(|known| known.acknowledged_at.is_some());
         timeout(GIVE_UP, renewed).await.expect("it is renewed");
-        kept
+        session_lease
     }
 
-    /// When the store frees the lock unless it is renewed: not before and not after.
-    async fn expiry(&self, lock: &str, kept: &Kept) -> (Duration, Duration) {
-        let asked = boottime();
+    /// Returns the earliest and the latest time at which the store frees the lock without a
+    /// renewal.
+    async fn expiry(&self, lock: &str, session_lease: &SessionLease) -> (Duration, Duration) {
+        let asked_at = boottime();
         let state = self.observer.get_lock_at(0, lock).await;
         let answered = boottime();
         let holder = state.expect("it is held").holders.remove(0);
-        assert_eq!(holder.fencing_token, kept.token(), "nobody else holds it");
-        let left = holder.remaining.expect("it says how long");
-        let left = Duration::try_from(left).expect("not negative");
-        assert!(left <= EXPIRY, "the store's expiry is {left:?} away");
-        (asked + left, answered + left + ROUNDING)
+        assert_eq!(
+            holder.fencing_token,
+            session_lease.token(),
+            "no other caller holds it"
+        );
+        let remaining = holder.remaining.expect("it says how long");
+        let remaining = Duration::try_from(remaining).expect("not negative");
+        assert!(
+            remaining <= EXPIRY,
+            "the store's expiry is {remaining:?} away"
+        );
+        (asked_at + remaining, answered + remaining + ROUNDING)
     }
 
-    fn record(&self, kept: &Kept, entered: Duration, ended: Duration) {
-        self.witness.record(Visit {
+    fn record(&self, session_lease: &SessionLease, entered: Duration, ended: Duration) {
+        self.oracle.record(LockUse {
             lock: 0,
             share: Share::ALL,
-            token: kept.token(),
-            entered,
-            ended,
+            token: session_lease.token(),
+            started_at: entered,
+            ended_at: ended,
         });
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pings_renew_nothing() {
+async fn http2_pings_renew_no_lease() {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
-    let proxy = Proxy::start(addr).await;
+    let proxy = Http2Proxy::start(addr).await;
     let observer = Client::new("observer", &[addr], 0);
-    let waiter = Holder::start("waiter", &[addr], 0);
+    let waiter = SessionClient::start("waiter", &[addr], 0);
     let ttl = 2 * TTL;
-    // E(2 s).
     let expiry = Duration::from_millis(2_650);
     let mut stream = StreamClient::open(proxy.addr()).await;
     let sent = boottime();
     let call = AcquireCall::new("a", ttl, Duration::ZERO);
     let call = stream.acquire(&call, 1).await;
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     let granted = boottime();
-    let pings = proxy.from_broker(PING);
+    let pings = proxy.frames_from_broker(PING);
     let turn = tokio::spawn(async move {
         let in_line = AcquireCall::new("a", ttl, WAIT);
         let next = waiter.acquire(&in_line).await.expect("its turn");
         (boottime(), next.token(), waiter)
     });
     let turn = AbortOnDropHandle::new(turn);
-    observer.queued_at(0, "a", 1).await;
+    observer.wait_for_queue_length_at(0, "a", 1).await;
     let next = timeout(GIVE_UP, turn).await.expect("granted in time");
     let (at, token, _waiter) = next.expect("no panic");
-    let pings = proxy.from_broker(PING) - pings;
+    let pings = proxy.frames_from_broker(PING) - pings;
     assert!(token > lease.grants[0].fencing_token);
     assert!(at + ROUNDING >= sent + expiry, "granted before its expiry");
     assert!(at <= granted + expiry + LATE, "granted {:?}", at - granted);
-    // The connection and the stream have been there all the time.
+    // The connection and the stream were open throughout.
     assert!(pings >= 3, "pings were answered: {pings}");
     stream.heartbeat().await;
-    let Response::Ended(ended) = stream.told().await else {
-        panic!("not told");
+    let Response::Ended(ended) = stream.next_event().await else {
+        panic!("not notified");
     };
     assert_eq!(ended.reason(), LeaseEndReason::Expired);
-    figures(&format!(
+    print_figures(&format!(
         "hold_swallowed pings: answered={pings} granted_on_after_E={}ms",
         (at - sent - expiry).as_millis()
     ));

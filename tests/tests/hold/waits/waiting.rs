@@ -1,4 +1,4 @@
-//! Waits on a lease stream, and what silence and breaks do to them and to leases.
+//! Waits on a lease stream, and the effect of missing heartbeats and breaks on waits and leases.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use leasehold_proto::v1::{ErrorReason, LeaseEndReason, hold_response::Message as Response};
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::{deployment::Deployment, in_process::InProcessBroker},
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    in_process::InProcess,
-    stream_client::StreamClient,
 };
 use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a grant may come later than the moment at which the lock is free.
+/// Maximum delay of a grant after the lock has become free.
 const SLACK: Duration = Duration::from_millis(200);
 
 fn now(lock: &str) -> AcquireCall {
@@ -40,7 +41,7 @@ async fn a_waiter_is_told_its_place_and_who_holds_the_lock() {
     for at in [0, 1, 0, 1] {
         let mut stream = StreamClient::open(addrs[at]).await;
         let call = stream.acquire(&in_line("a"), 1).await;
-        let queued = stream.queued(call).await;
+        let queued = stream.next_queue_position(call).await;
         let length = i32::try_from(streams.len() + 1).expect("four");
         assert_eq!((queued.position, queued.queue_length), (length, length));
         let [shown] = queued.holders.as_slice() else {
@@ -55,21 +56,21 @@ async fn a_waiter_is_told_its_place_and_who_holds_the_lock() {
     }
     let (second, call) = &mut streams[1];
     second.cancel(*call).await;
-    let refused = second.refused(*call).await;
+    let refused = second.expect_refused(*call).await;
     assert_eq!(refused.reason(), ErrorReason::Cancelled);
     streams.remove(1);
     for (stream, _) in &mut streams {
         stream.heartbeat().await;
     }
     for (index, (stream, call)) in (1..).zip(&mut streams).skip(1) {
-        let queued = stream.queued(*call).await;
+        let queued = stream.next_queue_position(*call).await;
         assert_eq!((queued.position, queued.queue_length), (index, 3));
     }
     holder.release_at(0, &held).await.expect("the holder");
     let (mut first, call) = streams.remove(0);
-    first.granted(call).await;
+    first.expect_granted(call).await;
     for (index, (stream, call)) in (1..).zip(&mut streams) {
-        let queued = stream.queued(*call).await;
+        let queued = stream.next_queue_position(*call).await;
         assert_eq!((queued.position, queued.queue_length), (index, 2));
     }
 }
@@ -79,44 +80,44 @@ async fn a_grant_counts_from_the_newest_heartbeat_before_its_command() {
     let deployment = Deployment::start(1).await;
     let mut stream = StreamClient::open(deployment.addrs()[0]).await;
     let sequence = stream.heartbeat().await;
-    stream.is_read().await;
+    stream.wait_until_read().await;
     let redis = deployment.redis.process();
     redis.pause().await;
     let call = stream.acquire(&now("a"), 1).await;
-    stream.is_read().await;
+    stream.wait_until_read().await;
     for _ in 0..3 {
         stream.heartbeat().await;
     }
-    stream.is_read().await;
+    stream.wait_until_read().await;
     redis.resume();
-    let Response::Granted(granted) = stream.told().await else {
+    let Response::Granted(granted) = stream.next_event().await else {
         panic!("no grant");
     };
     assert_eq!((granted.call_id, granted.as_of_sequence), (call, sequence));
 }
 
-/// The lock is released while its waiter's heartbeats go on; the heartbeat from which the waiter's grant
-/// counts, of those before the release and those after it.
+/// Releases the lock while the heartbeats of its waiter continue. Returns the heartbeat from which
+/// the waiter's grant counts, and the heartbeats before and after the release.
 async fn handed_off_after(silence: Duration) -> (i64, [i64; 2]) {
     let deployment = Deployment::start(1).await;
     let mut holder = StreamClient::open(deployment.addrs()[0]).await;
     let long = AcquireCall::new("a", 30 * TTL, Duration::ZERO);
     let call = holder.acquire(&long, 1).await;
-    let held = holder.granted(call).await;
+    let held = holder.expect_granted(call).await;
     let mut waiter = StreamClient::open(deployment.addrs()[0]).await;
     let call = waiter.acquire(&in_line("a"), 1).await;
-    waiter.queued(call).await;
+    waiter.next_queue_position(call).await;
     let before = waiter.heartbeat().await;
-    waiter.is_read().await;
+    waiter.wait_until_read().await;
     sleep(silence).await;
     let redis = deployment.redis.process();
     redis.pause().await;
     holder.release(&held.lease_id).await;
-    holder.is_read().await;
+    holder.wait_until_read().await;
     let after = waiter.heartbeat().await;
-    waiter.is_read().await;
+    waiter.wait_until_read().await;
     redis.resume();
-    let as_of = waiter.heard(|message| match message {
+    let as_of = waiter.wait_for(|message| match message {
         Response::Granted(granted) => Some(granted.as_of_sequence),
         _ => None,
     });
@@ -137,16 +138,16 @@ async fn a_hand_off_is_claimed_when_half_of_its_validity_would_be_over() {
 
 #[tokio::test]
 async fn a_hand_off_counts_from_the_newest_heartbeat_also_at_the_releasing_broker() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("holder", &[broker.api], 0);
     let held = client.acquire(&now("a")).await.expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
     let call = stream.acquire(&in_line("a"), 1).await;
-    client.queued_at(0, "a", 1).await;
+    client.wait_for_queue_length_at(0, "a", 1).await;
     let sequence = stream.heartbeat().await;
-    stream.is_read().await;
+    stream.wait_until_read().await;
     client.release(&held).await.expect("the holder");
-    let Response::Granted(granted) = stream.told().await else {
+    let Response::Granted(granted) = stream.next_event().await else {
         panic!("no grant");
     };
     assert_eq!((granted.call_id, granted.as_of_sequence), (call, sequence));
@@ -156,21 +157,21 @@ async fn a_hand_off_counts_from_the_newest_heartbeat_also_at_the_releasing_broke
 
 #[tokio::test]
 async fn a_wait_for_several_locks_keeps_those_that_it_has() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("holder", &[broker.api], 0);
     let long = AcquireCall::new("b", 30 * TTL, Duration::ZERO);
     let held = client.acquire_at(0, &long).await.expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
     let call = stream.acquire_all(&["a", "b"], &in_line("")).await;
-    client.queued_at(0, "b", 1).await;
+    client.wait_for_queue_length_at(0, "b", 1).await;
     let before = client.get_lock_at(0, "a").await.expect("it is held");
-    // Longer than the store would keep the first lock by itself.
+    // The loop lasts longer than the store holds the first lock without heartbeats.
     for _ in 0..8 {
         sleep(TTL / 4).await;
         stream.heartbeat().await;
     }
     client.release_at(0, &held).await.expect("the holder");
-    let lease = stream.granted(call).await;
+    let lease = stream.expect_granted(call).await;
     let tokens: Vec<_> = lease
         .grants
         .iter()
@@ -184,19 +185,19 @@ async fn a_wait_for_several_locks_keeps_those_that_it_has() {
 
 #[tokio::test]
 async fn a_waiter_that_is_silent_for_six_seconds_is_not_granted() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let client = Client::new("holder", &[broker.api], 0);
     let long = AcquireCall::new("a", 30 * TTL, Duration::ZERO);
     client.acquire(&long).await.expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
-    let asked = boottime();
+    let asked_at = boottime();
     let call = stream.acquire(&in_line("a"), 1).await;
-    let refused = stream.refused(call).await;
+    let refused = stream.expect_refused(call).await;
     assert_eq!(refused.reason(), ErrorReason::Cancelled);
-    let silent = boottime() - asked;
+    let silent = boottime() - asked_at;
     let six = Duration::from_secs(6);
     assert!((six..six + 2 * SLACK).contains(&silent), "{silent:?}");
-    client.queued_at(0, "a", 0).await;
+    client.wait_for_queue_length_at(0, "a", 0).await;
     drop(stream);
     broker.stop().await;
 }
@@ -209,25 +210,27 @@ async fn a_disconnect_grace_frees_soon_after_a_break_also_on_another_broker() {
     for moves in [false, true] {
         let lock = format!("moves-{moves}");
         let mut stream = StreamClient::open(addrs[0]).await;
-        let call = stream.acquire(&now(&lock).with_grace(0), 1).await;
-        let lease = stream.granted(call).await;
+        let call = stream
+            .acquire(&now(&lock).with_disconnect_grace(0), 1)
+            .await;
+        let lease = stream.expect_granted(call).await;
         if moves {
             let mut new = StreamClient::open(addrs[1]).await;
             new.attach(&lease, 2).await;
-            let Response::Attached(_) = new.told().await else {
+            let Response::Attached(_) = new.next_event().await else {
                 panic!("not attached");
             };
             drop(stream);
             stream = new;
             let sequence = stream.heartbeat().await;
             assert_eq!(
-                stream.acknowledged(sequence).await,
+                stream.wait_for_ack(sequence).await,
                 1,
                 "the old stream's end"
             );
         }
-        let next = client.open_at(1, &in_line(&lock));
-        client.queued_at(1, &lock, 1).await;
+        let next = client.start_acquire_at(1, &in_line(&lock));
+        client.wait_for_queue_length_at(1, &lock, 1).await;
         let broken = boottime();
         drop(stream);
         next.await.expect("no panic").expect("its turn");
@@ -237,22 +240,24 @@ async fn a_disconnect_grace_frees_soon_after_a_break_also_on_another_broker() {
 }
 
 #[tokio::test]
-async fn a_silent_holder_with_a_disconnect_grace_is_followed_after_its_validity() {
-    let broker = InProcess::start().await;
+async fn a_silent_holder_with_a_disconnect_grace_loses_its_lock_after_its_validity() {
+    let broker = InProcessBroker::start().await;
     let client = Client::new("next", &[broker.api], 0);
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&now("a").with_grace(100), 1).await;
-    stream.granted(call).await;
+    let call = stream
+        .acquire(&now("a").with_disconnect_grace(100), 1)
+        .await;
+    stream.expect_granted(call).await;
     sleep(TTL / 4).await;
     let sequence = stream.heartbeat().await;
     let heard = boottime();
-    stream.acknowledged(sequence).await;
+    stream.wait_for_ack(sequence).await;
     client.acquire(&in_line("a")).await.expect("its turn");
     let after = boottime() - heard;
     let free = TTL + Duration::from_millis(100);
     assert!((free..free + SLACK).contains(&after), "{after:?}");
-    let Response::Ended(ended) = stream.told().await else {
-        panic!("not told");
+    let Response::Ended(ended) = stream.next_event().await else {
+        panic!("not notified");
     };
     assert_eq!(ended.reason(), LeaseEndReason::Expired);
     drop(stream);
@@ -261,14 +266,14 @@ async fn a_silent_holder_with_a_disconnect_grace_is_followed_after_its_validity(
 
 #[tokio::test]
 async fn a_holder_is_asked_to_finish_when_max_hold_cuts_its_validity() {
-    let broker = InProcess::start().await;
+    let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
     let granted = boottime();
-    let call = stream.acquire(&now("a").held_at_most(2 * TTL), 1).await;
-    let lease = stream.granted(call).await;
+    let call = stream.acquire(&now("a").with_max_hold(2 * TTL), 1).await;
+    let lease = stream.expect_granted(call).await;
     let requested = loop {
         stream.heartbeat().await;
-        match stream.next().await {
+        match stream.next_message().await {
             Response::ReleaseRequested(requested) => break requested,
             Response::Ack(_) => sleep(TTL / 8).await,
             other => panic!("{other:?}"),
@@ -280,8 +285,8 @@ async fn a_holder_is_asked_to_finish_when_max_hold_cuts_its_validity() {
     assert!(end <= 2 * TTL + SLACK && end >= 2 * TTL - SLACK, "{end:?}");
     sleep(grace).await;
     stream.heartbeat().await;
-    let Response::Ended(ended) = stream.told().await else {
-        panic!("not told");
+    let Response::Ended(ended) = stream.next_event().await else {
+        panic!("not notified");
     };
     assert_eq!(ended.reason(), LeaseEndReason::MaxHold);
     drop(stream);

@@ -1,45 +1,49 @@
-//! The chart is upgraded from one set of values to another and back, as Kubernetes would do it, with
-//! the rendered pods as processes on a real Redis, under programs that hold leases, wait in lines and
-//! call. Nothing is lost, nobody overlaps, and lines keep their order.
+//! Upgrade of the chart from one set of values to another and back, as Kubernetes does it. The
+//! rendered pods run as processes on a real Redis, under programs that hold leases, wait in queues
+//! and send calls. No lease is lost, no two clients hold a lock together, and queues keep their
+//! order.
 
 use std::{collections::VecDeque, net::Ipv4Addr, time::Duration};
 
 use leasehold_tests::{
-    balancer::Balancer,
-    bustle::{Bustle, PROGRAMS},
+    broker::pods::{Pod, RenderedChart, pod_address},
     clock::boottime,
-    faults::Window,
-    pods::{Pod, Rendered, address},
-    redis_server::RedisServer,
-    scale::{count, figures},
-    time_left::spread,
+    load::{
+        background_load::{BackgroundLoad, CLIENTS_PER_ROLE},
+        faults::FaultWindow,
+        store_expiry::format_spread,
+    },
+    net::balancer::Balancer,
+    redis::server::RedisServer,
+    scale::{print_figures, scaled_count},
 };
 use serde_json::json;
 use tokio::time::sleep;
 
 const REPLICAS: usize = 3;
 const ROUNDS: usize = 10;
-/// About as long as a round takes.
+/// Approximate duration of a round.
 const ROUND: Duration = Duration::from_secs(33);
 const CALM: Duration = Duration::from_secs(2);
 
-/// One place more than there are replicas, for the pod that comes before one leaves.
+/// Returns one address more than there are replicas, for the pod that starts before another pod
+/// stops.
 fn places() -> VecDeque<Ipv4Addr> {
-    (1..=4).map(address).collect()
+    (1..=4).map(pod_address).collect()
 }
 
-fn render(case: &str, redis: &RedisServer) -> Rendered {
+fn render(case: &str, redis: &RedisServer) -> RenderedChart {
     let set = [
         format!("store.url={}", redis.url()),
         format!("replicaCount={REPLICAS}"),
-        // All clients of a test come from one address.
+        // All clients of a test connect from one address.
         "config.server.max_connections_per_address=20000".to_owned(),
     ];
-    Rendered::from_values(case, &set)
+    RenderedChart::from_values(case, &set)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upgrading_costs_nobody_anything() {
+async fn upgrades_of_the_chart_lose_no_lease_and_no_order() {
     let redis = RedisServer::start().await;
     let values = [render("default", &redis), render("upgrade", &redis)];
     let strategy = json!({
@@ -58,17 +62,20 @@ async fn upgrading_costs_nobody_anything() {
     values[0].run_job("-check-config").await;
     values[0].run_job("-init-store").await;
 
-    let all: Vec<_> = places().into_iter().map(Pod::place).collect();
-    let balancers = [Balancer::before(&all).await, Balancer::before(&all).await];
+    let all: Vec<_> = places().into_iter().map(Pod::addresses).collect();
+    let balancers = [
+        Balancer::for_addresses(&all).await,
+        Balancer::for_addresses(&all).await,
+    ];
     let [streams, calls] = &balancers;
     let mut free = places();
     let mut pods = VecDeque::new();
     while pods.len() < REPLICAS {
         pods.push_back(added(&values[0], &mut free, &balancers).await);
     }
-    let rounds = count(ROUNDS, 1);
+    let rounds = scaled_count(ROUNDS, 1);
     let time = ROUND * u32::try_from(rounds).expect("few");
-    let bustle = Bustle::start([streams, calls], time).await;
+    let bustle = BackgroundLoad::start([streams, calls], time).await;
 
     let (mut windows, mut ends) = (Vec::new(), Vec::new());
     for round in 0..rounds {
@@ -76,45 +83,48 @@ async fn upgrading_costs_nobody_anything() {
         rendered.run_job("-check-config").await;
         for _ in 0..REPLICAS {
             sleep(CALM).await;
-            let from = boottime();
+            let started_at = boottime();
             pods.push_back(added(rendered, &mut free, &balancers).await);
             let oldest = pods.pop_front().expect("there are some");
             let (ip, at) = (oldest.ip(), place_of(oldest.ip()));
-            let on_it = streams.open(at);
-            assert!(on_it > 0, "nobody is on {ip}");
+            let on_it = streams.open_connections(at);
+            assert!(on_it > 0, "no stream is on {ip}");
             for balancer in &balancers {
-                balancer.leaving(at);
+                balancer.stop_new_connections(at);
             }
             let took = oldest.stop().await;
-            streams.left(at).await;
+            streams.wait_for_no_connections(at).await;
             free.push_back(ip);
             ends.push(took);
-            windows.push(Window {
+            windows.push(FaultWindow {
                 effect: format!("{ip} replaced: {on_it} streams moved, ended in {took:?}"),
-                store_works: true,
-                from,
-                to: boottime(),
+                is_store_available: true,
+                started_at,
+                ended_at: boottime(),
             });
-            let elsewhere: usize = (0..all.len()).map(|at| streams.open(at)).sum();
-            assert!(elsewhere >= 2 * PROGRAMS, "{elsewhere} streams are left");
+            let elsewhere: usize = (0..all.len()).map(|at| streams.open_connections(at)).sum();
+            assert!(
+                elsewhere >= 2 * CLIENTS_PER_ROLE,
+                "{elsewhere} streams are left"
+            );
         }
     }
     sleep(CALM).await;
-    figures(&format!(
+    print_figures(&format!(
         "chart_upgrade: rounds={rounds} pods_replaced={} ends: {}",
         windows.len(),
-        spread(ends)
+        format_spread(ends)
     ));
-    let addrs: Vec<_> = pods.iter().map(|pod| Pod::place(pod.ip()).0).collect();
-    bustle.end("chart_upgrade", &windows, &addrs).await;
+    let addrs: Vec<_> = pods.iter().map(|pod| Pod::addresses(pod.ip()).0).collect();
+    bustle.finish("chart_upgrade", &windows, &addrs).await;
     for pod in pods {
         pod.stop().await;
     }
 }
 
-/// A pod at the next free place, which the balancers know from now on.
+/// Starts a pod at the next free address and registers it with the balancers.
 async fn added(
-    rendered: &Rendered,
+    rendered: &RenderedChart,
     free: &mut VecDeque<Ipv4Addr>,
     balancers: &[Balancer; 2],
 ) -> Pod {
@@ -123,8 +133,8 @@ async fn added(
         .expect("no more than one beside the others");
     let pod = Pod::start(rendered, ip).await;
     for balancer in balancers {
-        balancer.replaced(place_of(ip), Pod::place(ip).1);
-        balancer.ready(place_of(ip)).await;
+        balancer.replace_broker(place_of(ip), Pod::addresses(ip).1);
+        balancer.wait_until_ready(place_of(ip)).await;
     }
     pod
 }

@@ -1,6 +1,6 @@
-//! A rolling restart behind one address: three brokers are replaced one after the other, round after
-//! round, under programs that hold leases, wait in lines and call. Nothing is lost, nobody overlaps,
-//! and lines keep their order.
+//! Rolling restart behind one address. Three brokers are replaced one after the other in several
+//! rounds, under programs that hold leases, wait in queues and send calls. No lease is lost, no two
+//! clients hold a lock together, and queues keep their order.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,38 +9,43 @@ use std::{
 };
 
 use leasehold_tests::{
-    balancer::Balancer,
-    binary::{built, leasehold_server},
-    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
-    bustle::{Bustle, PROGRAMS},
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    },
     clock::boottime,
-    deployment::Deployment,
-    faults::Window,
-    redis_server::RedisServer,
-    scale::{count, figures},
-    time_left::spread,
+    load::{
+        background_load::{BackgroundLoad, CLIENTS_PER_ROLE},
+        faults::FaultWindow,
+        store_expiry::format_spread,
+    },
+    net::balancer::Balancer,
+    process::binaries::{built_binary, leasehold_server},
+    redis::server::RedisServer,
+    scale::{print_figures, scaled_count},
 };
 use tokio::time::sleep;
 
-/// After that long a broker cuts who has not moved.
+/// Time after which a broker closes the connections of clients that have not moved.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const BROKERS: usize = 3;
 const ROUNDS: usize = 20;
-/// About as long as a round takes.
+/// Approximate duration of a round.
 const ROUND: Duration = Duration::from_secs(18);
 const CALM: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replacing_every_broker_in_turn_costs_nobody_anything() {
+async fn rolling_restarts_lose_no_lease_and_no_order() {
     survive([(); BROKERS].map(|()| leasehold_server())).await;
 }
 
-/// The later version adds to records, to the era, and to what brokers tell each other (scripts/ahead.sh).
+/// Runs one broker of a later version, which adds fields to records, to the era and to the messages
+/// between brokers (scripts/ahead.sh).
 #[tokio::test(flavor = "multi_thread")]
-async fn so_it_is_with_one_broker_a_version_ahead() {
-    let (ours, ahead) = (leasehold_server(), built("leasehold-server-ahead"));
-    assert_ne!(version(&ours), version(&ahead));
-    let deployment = survive([ours.clone(), ahead, ours]).await;
+async fn rolling_restarts_work_with_one_broker_of_the_next_version() {
+    let (current, newer) = (leasehold_server(), built_binary("leasehold-server-ahead"));
+    assert_ne!(version(&current), version(&newer));
+    let deployment = survive([current.clone(), newer, current]).await;
     let mut raw = deployment.redis.connect().await;
     let mut added = 0;
     for (key, _) in raw.keys_with_pttl(KEY_PREFIX).await {
@@ -53,59 +58,68 @@ async fn so_it_is_with_one_broker_a_version_ahead() {
 }
 
 fn version(binary: &Path) -> Vec<u8> {
-    let said = Command::new(binary).arg("--version").output();
-    said.expect("it runs").stdout
+    let output = Command::new(binary).arg("--version").output();
+    output.expect("it runs").stdout
 }
 
-/// With one broker of each of these binaries.
+/// Runs one broker of each of these binaries.
 async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
     let mut deployment = start(binaries).await;
     let streams = Balancer::start(&deployment.brokers).await;
     let calls = Balancer::start(&deployment.brokers).await;
-    let rounds = count(ROUNDS, 1);
+    let rounds = scaled_count(ROUNDS, 1);
     let time = ROUND * u32::try_from(rounds).expect("few");
-    let bustle = Bustle::start([&streams, &calls], time).await;
+    let bustle = BackgroundLoad::start([&streams, &calls], time).await;
 
     let (mut windows, mut drains, mut moved) = (Vec::new(), Vec::new(), 0);
     for at in (0..BROKERS).cycle().take(rounds * BROKERS) {
         sleep(CALM).await;
-        let (from, on_it) = (boottime(), streams.open(at));
+        let (from, on_it) = (boottime(), streams.open_connections(at));
         let drained = replace(&mut deployment.brokers[at], at, [&streams, &calls]).await;
         moved += on_it;
         drains.push(drained);
-        windows.push(Window {
+        windows.push(FaultWindow {
             effect: format!("broker {at} replaced: {on_it} streams moved, drained in {drained:?}"),
-            store_works: true,
-            from,
-            to: boottime(),
+            is_store_available: true,
+            started_at: from,
+            ended_at: boottime(),
         });
     }
     sleep(CALM).await;
-    figures(&format!(
+    print_figures(&format!(
         "rolling: rounds={rounds} replaced={} streams_moved={moved} drains: {}",
         windows.len(),
-        spread(drains)
+        format_spread(drains)
     ));
-    bustle.end("rolling", &windows, &deployment.addrs()).await;
+    bustle
+        .finish("rolling", &windows, &deployment.addrs())
+        .await;
     deployment
 }
 
-/// Stops a broker in good order and puts a new process in its place; how long the drain took.
+/// Stops a broker with SIGTERM and starts a new process at its address. Returns the duration of the
+/// drain.
 async fn replace(broker: &mut BrokerProcess, at: usize, balancers: [&Balancer; 2]) -> Duration {
     let [streams, _] = balancers;
-    assert!(streams.open(at) > 0, "nobody is on broker {at}");
+    assert!(
+        streams.open_connections(at) > 0,
+        "no stream is on broker {at}"
+    );
     let from = boottime();
     broker.terminate();
-    assert_eq!(broker.ended().await, Some(0), "in good order");
+    assert_eq!(broker.wait_for_exit().await, Some(0), "in good order");
     let drained = boottime() - from;
     assert!(drained < DRAIN_TIMEOUT, "all have moved: {drained:?}");
-    streams.left(at).await;
-    let elsewhere: usize = (0..BROKERS).map(|at| streams.open(at)).sum();
-    assert!(elsewhere >= 2 * PROGRAMS, "{elsewhere} streams are left");
+    streams.wait_for_no_connections(at).await;
+    let elsewhere: usize = (0..BROKERS).map(|at| streams.open_connections(at)).sum();
+    assert!(
+        elsewhere >= 2 * CLIENTS_PER_ROLE,
+        "{elsewhere} streams are left"
+    );
     broker.restart().await;
     for balancer in balancers {
-        balancer.replaced(at, broker.admin());
-        balancer.ready(at).await;
+        balancer.replace_broker(at, broker.admin());
+        balancer.wait_until_ready(at).await;
     }
     drained
 }
@@ -114,7 +128,7 @@ async fn start(binaries: [PathBuf; BROKERS]) -> Deployment {
     let redis = RedisServer::start().await;
     let options = binaries.map(|binary| BrokerOptions {
         binary: Some(binary),
-        ..BrokerOptions::on(redis.url())
+        ..BrokerOptions::for_store(redis.url())
     });
     options[0].init_store().await;
     let mut brokers = Vec::new();

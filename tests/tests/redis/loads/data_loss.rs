@@ -1,5 +1,5 @@
-//! A store that loses its data while locks are held: nobody gets a lock that an old holder may
-//! still trust, and grants resume in bounded time.
+//! A store that loses its data while locks are held. No lock is granted while a former holder may
+//! rely on it, and grants resume within a bounded time.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold_tests::broker_process::BrokerOptions;
-use leasehold_tests::client::{AcquireCall, Client, Held};
+use leasehold_tests::broker::deployment::Deployment;
+use leasehold_tests::broker::process::BrokerOptions;
+use leasehold_tests::client::unary::{AcquireCall, Client, HeldLease};
 use leasehold_tests::clock::boottime;
-use leasehold_tests::deployment::Deployment;
-use leasehold_tests::redis_server::RedisServer;
-use leasehold_tests::scale::figures;
-use leasehold_tests::status::unknown_outcome;
-use leasehold_tests::witness::{Share, Visit, Witness};
+use leasehold_tests::load::mutual_exclusion_oracle::{LockUse, Oracle, Share};
+use leasehold_tests::redis::server::RedisServer;
+use leasehold_tests::scale::print_figures;
+use leasehold_tests::status::has_unknown_outcome;
 use rand::Rng;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ const LOCKS: usize = 500;
 const BROKERS: usize = 2;
 const CONNECTIONS: usize = 4;
 const TTL: Duration = Duration::from_secs(6);
-/// E(ttl_max) + lock_delay_max + former_master_max + 1 s, with 1 s for each of the two bounds.
+/// E(ttl_max) + lock_delay_max + former_master_max + 1 s. Each of the two limits is 1 s.
 const QUARANTINE: Duration = Duration::from_millis(7450 + 1000 + 1000 + 1000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(1);
@@ -46,10 +46,10 @@ enum Loss {
     OldSnapshot,
 }
 
-/// What holders and rivals did.
+/// Results of holders and rivals.
 #[derive(Debug)]
 struct Seen {
-    witness: Witness,
+    witness: Oracle,
     renewals: AtomicUsize,
     told: AtomicUsize,
     ran_out: AtomicUsize,
@@ -79,12 +79,12 @@ async fn survive(loss: Loss) {
     let held = take_all(&client, &deployment).await;
     let seen = Arc::new(Seen::new());
     let holders = held.into_iter().enumerate().map(|(lock, held)| {
-        let client = client.named(&format!("holder-{lock}"), lock);
+        let client = client.with_name(&format!("holder-{lock}"), lock);
         AbortOnDropHandle::new(tokio::spawn(hold(client, lock, held, Arc::clone(&seen))))
     });
     let holders: Vec<_> = holders.collect();
     let rivals = (0..LOCKS).map(|lock| {
-        let client = client.named(&format!("rival-{lock}"), lock);
+        let client = client.with_name(&format!("rival-{lock}"), lock);
         AbortOnDropHandle::new(tokio::spawn(take_over(client, lock, Arc::clone(&seen))))
     });
     let rivals: Vec<_> = rivals.collect();
@@ -114,7 +114,7 @@ fn judge(loss: Loss, seen: &Seen, in_time: &[Duration], (lost_at, lost): (Durati
     let verdict = seen.witness.verdict();
     let first = in_time.iter().min().map(|at| (*at - lost_at).as_millis());
     let last = in_time.iter().max().map(|at| (*at - lost_at).as_millis());
-    figures(&format!(
+    print_figures(&format!(
         "data_loss {loss:?}: held={LOCKS} lost={lost} (told={} ran_out={}) Q={} ms \
          first_grant_after={first:?} ms last={last:?} ms regranted={} overlaps={} regressions={}",
         seen.told.load(Ordering::Relaxed),
@@ -136,7 +136,7 @@ fn judge(loss: Loss, seen: &Seen, in_time: &[Duration], (lost_at, lost): (Durati
         in_time.len()
     );
     assert_eq!(
-        verdict.visits,
+        verdict.uses,
         2 * LOCKS,
         "every lock went from its holder to its rival"
     );
@@ -145,7 +145,7 @@ fn judge(loss: Loss, seen: &Seen, in_time: &[Duration], (lost_at, lost): (Durati
 impl Seen {
     fn new() -> Self {
         Self {
-            witness: Witness::new(LOCKS),
+            witness: Oracle::new(LOCKS),
             renewals: AtomicUsize::new(0),
             told: AtomicUsize::new(0),
             ran_out: AtomicUsize::new(0),
@@ -154,7 +154,8 @@ impl Seen {
         }
     }
 
-    /// Holders keep renewing: as many renewals as locks, and a bit more time for rivals to try.
+    /// Waits for as many renewals as there are locks, and then for a second in which rivals may
+    /// try.
     async fn all_renewed(&self) {
         let give_up = boottime() + 30 * SETTLED;
         while self.renewals.load(Ordering::Relaxed) < LOCKS {
@@ -171,7 +172,7 @@ impl Seen {
 
 async fn deployment() -> Deployment {
     let redis = RedisServer::start().await;
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     let bounds = [
         ("LIMITS__TTL_MAX", "6s"),
         ("LIMITS__LOCK_DELAY_MAX", "1s"),
@@ -183,9 +184,10 @@ async fn deployment() -> Deployment {
     Deployment::start_on(redis, &options, BROKERS).await
 }
 
-/// Takes every lock. Between the first and the second half a snapshot is saved, and after it every
-/// fourth lock gets another lease: the snapshot then knows some leases, not others, and ended ones.
-async fn take_all(client: &Client, deployment: &Deployment) -> Vec<Held> {
+/// Acquires every lock. A snapshot is saved between the first and the second half. After that,
+/// every fourth lock is acquired with a new lease, so that the snapshot contains some current
+/// leases, lacks others, and contains ended leases.
+async fn take_all(client: &Client, deployment: &Deployment) -> Vec<HeldLease> {
     let mut held = take(client, 0..LOCKS / 2).await;
     deployment.redis.connect().await.must(&["SAVE"]).await;
     for (lock, held) in held
@@ -204,7 +206,7 @@ async fn take_all(client: &Client, deployment: &Deployment) -> Vec<Held> {
     held
 }
 
-async fn take(client: &Client, locks: std::ops::Range<usize>) -> Vec<Held> {
+async fn take(client: &Client, locks: std::ops::Range<usize>) -> Vec<HeldLease> {
     let calls: Vec<_> = locks.map(|lock| call(lock, Duration::ZERO)).collect();
     let held = join_all(calls.iter().map(|call| client.acquire(call))).await;
     held.into_iter().map(Result::unwrap).collect()
@@ -217,27 +219,29 @@ async fn lose(deployment: &mut Deployment, loss: Loss) -> Duration {
         return boottime();
     }
     if matches!(loss, Loss::EmptyRestart) {
-        std::fs::remove_file(redis.snapshot()).unwrap();
+        std::fs::remove_file(redis.snapshot_path()).unwrap();
     }
     let lost_at = boottime();
     redis.restart().await;
     lost_at
 }
 
-/// Keeps a lock until the end of the test, until it is told that the lease is over, or until its
-/// validity has run out.
-async fn hold(client: Client, lock: usize, mut held: Held, seen: Arc<Seen>) {
-    let entered = held.sent;
+/// Renews a lock until the end of the test, until a renewal is rejected, or until the validity has
+/// expired.
+async fn hold(client: Client, lock: usize, mut held: HeldLease, seen: Arc<Seen>) {
+    let entered = held.sent_at;
     let token = held.token();
     let mut at = lock;
     let ended = loop {
-        // At a third of the ttl, but not all at the same moment; after a failure soon again.
-        let next = held.sent + spread(held.ttl() / 3);
+        // Renewals are due after about a third of the TTL, at different times for each holder. A
+        // failed renewal is repeated soon.
+        let next = held.sent_at + spread(held.ttl() / 3);
         tokio::select! {
             () = sleep(next.saturating_sub(boottime()).max(spread(AGAIN))) => {}
             () = seen.stop.cancelled() => {
                 let ended = boottime().min(held.valid_until());
-                // What became of the lease is the rivals' business now.
+                // The result of the release does not matter, because the rivals show that the lock
+                // is free.
                 let _ = client.release(&held).await;
                 break ended;
             }
@@ -247,7 +251,7 @@ async fn hold(client: Client, lock: usize, mut held: Held, seen: Arc<Seen>) {
                 seen.renewals.fetch_add(1, Ordering::Relaxed);
                 held = renewed;
             }
-            Ok(Err(status)) if !unknown_outcome(&status) => {
+            Ok(Err(status)) if !has_unknown_outcome(&status) => {
                 seen.told.fetch_add(1, Ordering::Relaxed);
                 break boottime().min(held.valid_until());
             }
@@ -258,16 +262,17 @@ async fn hold(client: Client, lock: usize, mut held: Held, seen: Arc<Seen>) {
             break held.valid_until();
         }
     };
-    seen.witness.record(Visit {
+    seen.witness.record(LockUse {
         lock,
         share: Share::ALL,
         token,
-        entered,
-        ended,
+        started_at: entered,
+        ended_at: ended,
     });
 }
 
-/// Tries until it has the lock: every other rival in line, the others at once and again.
+/// Requests the lock until it is granted. Every other rival waits in the queue, and the other
+/// rivals repeat calls that do not wait.
 async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
     let wait = if lock.is_multiple_of(2) {
         RIVAL_WAIT
@@ -286,17 +291,17 @@ async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
     };
     let entered = boottime();
     seen.rival_grants.lock().unwrap().push(entered);
-    let visit = Visit {
+    let visit = LockUse {
         lock,
         share: Share::ALL,
         token: held.token(),
-        entered,
-        ended: held.valid_until(),
+        started_at: entered,
+        ended_at: held.valid_until(),
     };
     seen.witness.record(visit);
 }
 
-/// A time give or take a half.
+/// Returns a random time between half and one and a half times `time`.
 fn spread(time: Duration) -> Duration {
     time.mul_f64(rand::thread_rng().gen_range(0.5..1.5))
 }

@@ -1,15 +1,14 @@
-//! `store.wait_replicas`: nobody is told of a grant that only the master has.
+//! `store.wait_replicas`: no grant is reported before a replica has it.
 
 use std::time::Duration;
 
 use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
-    broker_process::BrokerOptions,
-    client::{AcquireCall, Client},
+    broker::{deployment::Deployment, process::BrokerOptions},
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    deployment::Deployment,
-    redis_server::RedisServer,
-    status::reason,
+    redis::server::RedisServer,
+    status::error_reason,
     until::until,
 };
 use tokio::time::timeout;
@@ -17,11 +16,12 @@ use tonic::Code;
 
 const TTL: Duration = Duration::from_secs(30);
 const NOW: Duration = Duration::ZERO;
-/// An attempt that got no answer is undone after its caller's time to come again.
+/// Upper bound of the time until an unconfirmed attempt is rolled back, which includes the time for
+/// a repeat.
 const UNDONE_WITHIN: Duration = Duration::from_secs(10);
 const UNTOLD: Duration = Duration::from_secs(2);
 
-/// One broker on a master with one replica, and a client of it.
+/// Starts one broker on a master with one replica, and a client of the broker.
 async fn replicated() -> (Deployment, RedisServer, Client) {
     let master = RedisServer::start().await;
     let port = master.addr().port().to_string();
@@ -33,7 +33,7 @@ async fn replicated() -> (Deployment, RedisServer, Client) {
         (count == 1).then_some(())
     })
     .await;
-    let mut options = BrokerOptions::on(master.url());
+    let mut options = BrokerOptions::for_store(master.url());
     let setting = ("LEASEHOLD__STORE__WAIT_REPLICAS", "1");
     options.env = vec![(setting.0.to_owned(), setting.1.to_owned())];
     let deployment = Deployment::start_on(master, &options, 1).await;
@@ -42,9 +42,9 @@ async fn replicated() -> (Deployment, RedisServer, Client) {
 }
 
 #[tokio::test]
-async fn a_grant_that_no_replica_has_is_not_told_and_undone() {
+async fn a_grant_without_a_replica_is_not_reported_and_rolled_back() {
     let (deployment, replica, client) = replicated().await;
-    let call = AcquireCall::new("told", TTL, NOW);
+    let call = AcquireCall::new("notified", TTL, NOW);
     client.acquire_at(0, &call).await.expect("in both servers");
 
     replica.process().pause().await;
@@ -52,11 +52,14 @@ async fn a_grant_that_no_replica_has_is_not_told_and_undone() {
     let count = raw.must(&["WAIT", "1", "100"]).await.integer();
     assert_eq!(count, 1, "without a write of its own WAIT proves nothing");
     let call = AcquireCall::new("untold", TTL, NOW);
-    let begun = boottime();
+    let started_at = boottime();
     let refused = client.acquire_at(0, &call).await;
     let refused = refused.expect_err("the replica does not have it");
-    assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
-    assert!(boottime() - begun < Duration::from_secs(2), "{refused:?}");
+    assert_eq!(error_reason(&refused), Some(ErrorReason::StoreUnavailable));
+    assert!(
+        boottime() - started_at < Duration::from_secs(2),
+        "{refused:?}"
+    );
 
     let undone = until("the grant is taken back", async || {
         let held = client.get_lock_at(0, "untold").await;
@@ -64,26 +67,26 @@ async fn a_grant_that_no_replica_has_is_not_told_and_undone() {
             .then_some(())
     });
     let undone = timeout(UNDONE_WITHIN, undone).await;
-    undone.expect("nobody knows of it");
+    undone.expect("no caller knows of it");
     replica.process().resume();
     let call = AcquireCall::new("untold", TTL, NOW);
     client.acquire(&call).await.expect("in both servers again");
 }
 
 #[tokio::test]
-async fn a_hand_off_that_no_replica_has_is_not_told_before_one_has_it() {
+async fn a_hand_off_is_not_reported_before_a_replica_has_it() {
     let (_deployment, replica, client) = replicated().await;
     let call = AcquireCall::new("a-lock", TTL, NOW);
     let held = client.acquire_at(0, &call).await.expect("in both servers");
-    let mut waiting = client.open_at(0, &AcquireCall::new("a-lock", TTL, TTL));
-    client.queued_at(0, "a-lock", 1).await;
+    let mut waiting = client.start_acquire_at(0, &AcquireCall::new("a-lock", TTL, TTL));
+    client.wait_for_queue_length_at(0, "a-lock", 1).await;
     replica.process().pause().await;
     client.release_at(0, &held).await.expect("it is ours");
-    let told = timeout(UNTOLD, &mut waiting).await;
-    assert!(told.is_err(), "{told:?}");
+    let timed_out = timeout(UNTOLD, &mut waiting).await;
+    assert!(timed_out.is_err(), "{timed_out:?}");
     replica.process().resume();
     let granted = timeout(UNDONE_WITHIN, waiting).await;
-    let granted = granted.expect("told in time").expect("no panic");
+    let granted = granted.expect("notified in time").expect("no panic");
     assert!(granted.expect("granted").token() > held.token());
 }
 
@@ -97,13 +100,13 @@ async fn without_memory_leases_go_on_if_a_replica_has_them() {
     let other = AcquireCall::new("other", TTL, NOW);
     let refused = client.acquire_at(0, &other).await;
     let refused = refused.expect_err("there is no memory");
-    assert_eq!(reason(&refused), Some(ErrorReason::StoreFull));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::StoreFull));
     client.renew_at(0, &held).await.expect("in both servers");
 
     replica.process().pause().await;
     let refused = client.renew_at(0, &held).await;
     let refused = refused.expect_err("the replica does not have it");
-    assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
+    assert_eq!(error_reason(&refused), Some(ErrorReason::StoreUnavailable));
     replica.process().resume();
     until("the replica has it", async || {
         client.renew_at(0, &held).await.ok()

@@ -1,5 +1,5 @@
-//! An address that moves from a master to its replica, as that of a managed Redis does, while the former master
-//! lives on and is used by a broker that reaches it still.
+//! An address that moves from a master to its replica, as that of a managed Redis does. The former
+//! master keeps running, and a broker that still reaches it continues to use it.
 #![expect(
     clippy::disallowed_methods,
     reason = "a call that waits and a forwarder are tasks of the test"
@@ -11,13 +11,15 @@ use std::{
 };
 
 use leasehold_tests::{
-    broker_process::BrokerProcess,
-    client::{AcquireCall, Client, Held},
+    broker::process::BrokerProcess,
+    client::unary::{AcquireCall, Client, HeldLease},
     clock::boottime,
-    cluster_work::granted_at,
-    former_master::{options, renew_until_refused},
-    redis_server::RedisServer,
-    scale::figures,
+    cluster::workload::granted_at,
+    redis::{
+        former_master::{broker_options, renew_until_rejected},
+        server::RedisServer,
+    },
+    scale::print_figures,
     until::until,
 };
 use tokio::{
@@ -29,7 +31,7 @@ use tokio_util::task::AbortOnDropHandle;
 const WAIT: Duration = Duration::from_secs(60);
 const LOCK: &str = "orders/17";
 
-/// A port that leads to one server, and then to another one.
+/// A port that forwards connections to one server, and later to another server.
 struct MovingAddress {
     addr: SocketAddr,
     upstream: watch::Sender<SocketAddr>,
@@ -54,7 +56,7 @@ impl MovingAddress {
         }
     }
 
-    /// Cuts what leads to the server before.
+    /// Forwards new connections to this server and cuts the connections to the previous server.
     fn move_to(&self, upstream: SocketAddr) {
         self.upstream.send_replace(upstream);
     }
@@ -71,23 +73,24 @@ async fn pass(mut client: TcpStream, mut leads_to: watch::Receiver<SocketAddr>) 
     }
 }
 
-/// Without a pause two holders trust the lock: the one that the new master renews, and the one to which the former
-/// master gave the lock when it had seen no renewal.
+/// Moves the address under two brokers. Without a pause of renewals two holders would rely on the
+/// lock: the holder whose lease the new master renews, and the waiter to which the former master
+/// grants the lock without that renewal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
     const TTL: Duration = Duration::from_secs(6);
-    /// More than E(6 s): the former master grants the lock before.
+    /// Time that exceeds E(6 s), so that the former master grants the lock earlier.
     const FORMER_MAX: Duration = Duration::from_secs(15);
     let (former, promoted) = (RedisServer::start().await, RedisServer::start().await);
     let mut raw = promoted.connect().await;
     let port = former.addr().port().to_string();
     raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
     let address = MovingAddress::start(former.addr()).await;
-    let moves = options(format!("redis://{}", address.addr), TTL, FORMER_MAX);
+    let moves = broker_options(format!("redis://{}", address.addr), TTL, FORMER_MAX);
     moves.init_store().await;
     let follows = BrokerProcess::start(&moves).await;
-    let stays = BrokerProcess::start(&options(former.url(), TTL, FORMER_MAX)).await;
-    let client = Client::new("both", &[follows.addr(), stays.addr()], 0);
+    let unmoved_broker = BrokerProcess::start(&broker_options(former.url(), TTL, FORMER_MAX)).await;
+    let client = Client::new("both", &[follows.addr(), unmoved_broker.addr()], 0);
 
     until("a replica", async || {
         let info = raw.must(&["INFO", "replication"]).await;
@@ -97,8 +100,8 @@ async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
 
     let call = AcquireCall::new(LOCK, TTL, Duration::ZERO);
     let mut held = client.acquire_at(0, &call).await.expect("a free lock");
-    let next = client.open_at(1, &AcquireCall::new(LOCK, TTL, WAIT));
-    client.queued_at(0, LOCK, 1).await;
+    let next = client.start_acquire_at(1, &AcquireCall::new(LOCK, TTL, WAIT));
+    client.wait_for_queue_length_at(0, LOCK, 1).await;
     held = renewed(&client, held).await;
     let offset = former.connect().await.must(&["INFO", "replication"]).await;
     let offset = replicated(offset.text());
@@ -115,14 +118,14 @@ async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
         let next = next.await.expect("the call ends by itself");
         granted_at(&next.expect("the former master grants it"))
     };
-    let (renewals, granted) = tokio::join!(renew_until_refused(&client, held), next);
-    figures(&format!(
+    let (renewals, granted) = tokio::join!(renew_until_rejected(&client, held), next);
+    print_figures(&format!(
         "moved_address: trusted until {:?} after the move, refused={}; the former master granted after {:?}",
         renewals.trusted_until.saturating_sub(moved),
-        renewals.refused,
+        renewals.rejected,
         granted.saturating_sub(moved)
     ));
-    assert!(renewals.refused > 0, "the new master was asked");
+    assert!(renewals.rejected > 0, "the new master was asked");
     assert!(
         renewals.trusted_until <= granted,
         "two holders trust the lock for {:?}",
@@ -130,10 +133,11 @@ async fn a_lease_is_not_renewed_while_the_former_master_may_end_it() {
     );
 }
 
-/// It cannot be asked at its address, and nobody was told that it is gone.
+/// Promotes a replica. The broker cannot query the former master at its address, and receives no
+/// notice that the former master is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_renewed_again_after_former_master_max() {
-    /// It outlasts the time below.
+    /// TTL that exceeds `FORMER_MAX`.
     const TTL: Duration = Duration::from_secs(10);
     const FORMER_MAX: Duration = Duration::from_secs(6);
     let (former, promoted) = (RedisServer::start().await, RedisServer::start().await);
@@ -141,7 +145,7 @@ async fn leases_are_renewed_again_after_former_master_max() {
     let port = former.addr().port().to_string();
     raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
     let address = MovingAddress::start(former.addr()).await;
-    let options = options(format!("redis://{}", address.addr), TTL, FORMER_MAX);
+    let options = broker_options(format!("redis://{}", address.addr), TTL, FORMER_MAX);
     options.init_store().await;
     let broker = BrokerProcess::start(&options).await;
     let client = Client::new("one", &[broker.addr()], 0);
@@ -162,12 +166,12 @@ async fn leases_are_renewed_again_after_former_master_max() {
     .await;
     let held = until("a renewal", async || client.renew_at(0, &held).await.ok()).await;
     let paused = boottime() - promoted_at;
-    figures(&format!("moved_address: renewed after {paused:?}"));
+    print_figures(&format!("moved_address: renewed after {paused:?}"));
     assert_eq!(held.token().to_string(), token);
     assert!(paused >= FORMER_MAX, "{paused:?}");
 }
 
-/// How much of the replication stream a server has.
+/// Returns the replication offset of a server.
 fn replicated(info: &str) -> u64 {
     let offset = |name| {
         info.lines()
@@ -178,6 +182,6 @@ fn replicated(info: &str) -> u64 {
     offset.expect("an offset")
 }
 
-async fn renewed(client: &Client, held: Held) -> Held {
+async fn renewed(client: &Client, held: HeldLease) -> HeldLease {
     client.renew_at(0, &held).await.expect("it is held")
 }

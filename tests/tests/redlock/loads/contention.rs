@@ -1,4 +1,5 @@
-//! Callers of several brokers on one lock of five nodes, while nodes fail: never two at once.
+//! Mutual exclusion between callers of several brokers on one lock of a RedLock store, while nodes
+//! fail.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -8,17 +9,19 @@ use std::{
 use futures::future::join_all;
 use leasehold_server::{
     broker::Broker,
-    lock::{LeaseRef, Release, Via},
+    lock::{ExpectedAttachment, LeaseRef, ReleaseScope},
     store::Acquired,
 };
 use leasehold_tests::{
     clock::boottime,
-    redis_server::Data,
-    redlock::RedlockDeployment,
-    redlock_broker::{PROMPT, TTL_MAX_MS, TTL_MS, waiting},
-    scale::{count, duration, figures},
-    witness::{Share, Visit, Witness},
-    world::{lease, lock_named, new_call, with_ttl},
+    load::mutual_exclusion_oracle::{LockUse, Oracle, Share},
+    redis::server::RestartData,
+    redlock::{
+        broker::{NO_QUORUM_ERROR_WITHIN, TTL_MAX_MS, TTL_MS, waiting_call},
+        deployment::RedlockDeployment,
+    },
+    scale::{print_figures, scaled_count, scaled_duration},
+    store_fixture::{lease_of, lock_key, new_call, with_ttl},
 };
 use rand::Rng as _;
 use tokio::time::{Instant, sleep};
@@ -38,13 +41,16 @@ struct Seen {
     longest: Duration,
 }
 
-/// Takes the lock again and again, and sometimes vanishes with it.
-async fn take(broker: &Broker, witness: &Witness, grants: &AtomicUsize, until: Instant) -> Seen {
-    let lock = lock_named("default", "contended");
+/// Acquires the lock repeatedly. Sometimes keeps the lock until its validity ends, without a
+/// release.
+async fn take(broker: &Broker, oracle: &Oracle, grants: &AtomicUsize, until: Instant) -> Seen {
+    let lock = lock_key("default", "contended");
     let mut seen = Seen::default();
     while Instant::now() < until {
         let (sent, start) = (boottime(), Instant::now());
-        let acquired = broker.acquire(&"caller".into(), waiting(&lock, WAIT)).await;
+        let acquired = broker
+            .acquire(&"caller".into(), waiting_call(&lock, WAIT))
+            .await;
         let Ok(lease) = acquired else {
             seen.failed += 1;
             continue;
@@ -61,7 +67,11 @@ async fn take(broker: &Broker, witness: &Witness, grants: &AtomicUsize, until: I
         if sent.abs_diff(boottime()) > TTL / 2 {
             let sent = boottime();
             let renewed = broker
-                .renew(std::slice::from_ref(&reference), None, Via::Unary)
+                .renew(
+                    std::slice::from_ref(&reference),
+                    None,
+                    ExpectedAttachment::None,
+                )
                 .await;
             if renewed.is_err() {
                 continue;
@@ -78,35 +88,39 @@ async fn take(broker: &Broker, witness: &Witness, grants: &AtomicUsize, until: I
         }
         let ended = boottime().min(trusted_until);
         if entered < ended {
-            witness.record(Visit {
+            oracle.record(LockUse {
                 lock: 0,
                 share: Share::ALL,
                 token: grant.fencing_token.get().cast_signed(),
-                entered,
-                ended,
+                started_at: entered,
+                ended_at: ended,
             });
         }
         if vanishes {
             seen.vanished += 1;
         } else {
-            // A release that a quorum did not hear costs an expiry.
-            let _ = broker.release(&[reference], Release::All, Via::Unary).await;
+            // A release that no quorum receives costs an expiry.
+            let _ = broker
+                .release(&[reference], ReleaseScope::All, ExpectedAttachment::None)
+                .await;
         }
     }
     seen
 }
 
-/// Stops up to two nodes, or restarts one without its data, again and again.
+/// Repeatedly pauses two nodes, or restarts one node without its data. Returns the numbers of
+/// pauses and of restarts.
 async fn break_nodes(nodes: &mut RedlockDeployment, until: Instant) -> (usize, usize) {
     let (mut stopped, mut emptied) = (0, 0);
     while Instant::now() < until {
         let node = rand::thread_rng().gen_range(0..5);
         let pause = Duration::from_millis(rand::thread_rng().gen_range(20..900));
         if emptied * 6 < stopped {
-            nodes.restart(node, Data::Lost).await;
+            nodes.restart(node, RestartData::Deleted).await;
             emptied += 1;
-            // One at a time: a quorum of the others keeps what it forgot until it may vote again.
-            sleep(leasehold_tests::redlock_broker::Q + Duration::from_millis(500)).await;
+            // One node at a time, because a quorum of the others keeps the lost data until the node
+            // may vote again.
+            sleep(leasehold_tests::redlock::broker::QUARANTINE + Duration::from_millis(500)).await;
         } else {
             nodes.pause([node, (node + 1) % 5]).await;
             sleep(pause).await;
@@ -122,14 +136,14 @@ async fn contend(faults: bool, least: usize) -> Seen {
     let mut nodes = RedlockDeployment::start(5).await;
     let mut brokers = Vec::new();
     for _ in 0..BROKERS {
-        brokers.push(nodes.broker().await);
+        brokers.push(nodes.start_broker().await);
     }
-    let (witness, grants) = (Witness::new(1), AtomicUsize::new(0));
-    let time = duration(Duration::from_secs(60), Duration::from_secs(7));
+    let (oracle, grants) = (Oracle::new(1), AtomicUsize::new(0));
+    let time = scaled_duration(Duration::from_secs(60), Duration::from_secs(7));
     let until = Instant::now() + time;
     let callers = (0..CALLERS).map(|caller| {
         let broker = &brokers[caller % BROKERS].broker;
-        take(broker, &witness, &grants, until)
+        take(broker, &oracle, &grants, until)
     });
     let breaking = async {
         match faults {
@@ -145,8 +159,8 @@ async fn contend(faults: bool, least: usize) -> Seen {
         seen.vanished += one.vanished;
         seen.longest = seen.longest.max(one.longest);
     }
-    let verdict = witness.verdict();
-    figures(&format!(
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "redlock: {CALLERS} callers on {BROKERS} brokers for {time:?}, two nodes stopped {stopped} \
          times, one emptied {emptied} times: {seen:?}, {verdict:?}"
     ));
@@ -161,16 +175,16 @@ async fn contend(faults: bool, least: usize) -> Seen {
 
 #[tokio::test]
 async fn callers_of_three_brokers_never_hold_one_lock_at_once() {
-    let seen = contend(false, count(1_000, 100)).await;
+    let seen = contend(false, scaled_count(1_000, 100)).await;
     assert_eq!(
         seen.failed, 0,
-        "nobody is refused while all nodes are there"
+        "no caller is refused while all nodes are there"
     );
 }
 
 #[tokio::test]
 async fn callers_never_hold_one_lock_at_once_while_nodes_stop_and_forget() {
-    contend(true, count(200, 20)).await;
+    contend(true, scaled_count(200, 20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,10 +192,10 @@ async fn of_all_who_try_for_a_free_lock_at_once_one_gets_it() {
     let nodes = RedlockDeployment::start(5).await;
     let mut brokers = Vec::new();
     for _ in 0..BROKERS {
-        brokers.push(nodes.broker().await);
+        brokers.push(nodes.start_broker().await);
     }
-    let lock = lock_named("default", "tried");
-    let rounds = count(300, 100);
+    let lock = lock_key("default", "tried");
+    let rounds = scaled_count(300, 100);
     let (mut longest, mut undecided) = (Duration::ZERO, 0);
     for round in 0..rounds {
         let tries = (0..CALLERS).map(|caller| {
@@ -191,14 +205,16 @@ async fn of_all_who_try_for_a_free_lock_at_once_one_gets_it() {
             )
         });
         let tries: Vec<_> = tries.collect();
-        let answers = tries.iter().map(|(broker, call)| broker.timed(call));
+        let answers = tries
+            .iter()
+            .map(|(broker, call)| broker.acquire_timed(call));
         let answers = join_all(answers).await;
         let mut winners = Vec::new();
         for ((broker, call), (answer, took)) in tries.iter().zip(answers) {
             longest = longest.max(took);
             match answer {
                 Ok(Acquired::Granted(grant)) => {
-                    winners.push((broker, lease(call, grant.fencing_token)))
+                    winners.push((broker, lease_of(call, grant.fencing_token)))
                 }
                 Ok(Acquired::Held(_)) => {}
                 other => panic!("{other:?}"),
@@ -211,12 +227,12 @@ async fn of_all_who_try_for_a_free_lock_at_once_one_gets_it() {
             winners.len()
         );
         for (broker, lease) in winners {
-            broker.release(&lease).await;
+            broker.expect_released(&lease).await;
         }
     }
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {CALLERS} callers of {BROKERS} brokers tried at once {rounds} times, {undecided} times in vain; longest {longest:?}"
     ));
     assert_eq!(undecided, 0);
-    assert!(longest < PROMPT, "{longest:?}");
+    assert!(longest < NO_QUORUM_ERROR_WITHIN, "{longest:?}");
 }

@@ -1,22 +1,24 @@
-//! Brokers on five independent servers, of which some are lost, empty, backed up or slow.
+//! Brokers on a RedLock store of five servers, of which some are lost, empty, backed up or slow.
 
 use std::{net::SocketAddr, time::Duration};
 
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
-use leasehold_server::lock::{LockKey, NOT_AFTER_MS};
+use leasehold_server::lock::{COMMAND_DEADLINE_MS, LockKey};
 use leasehold_tests::{
-    broker_process::BrokerProcess,
-    client::{AcquireCall, Client},
+    broker::process::BrokerProcess,
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    redis_copies::{back_up, replica_of},
-    redis_server::{Data, RedisServer},
-    redlock::{QUARANTINE, RedlockDeployment, TTL_MAX},
-    scale::{count, figures},
-    status::reason,
-    time_left::expiry,
+    load::store_expiry::store_expiry,
+    redis::{
+        replica_and_backup::{start_replica_of, take_backup},
+        server::{RedisServer, RestartData},
+    },
+    redlock::deployment::{QUARANTINE, RedlockDeployment, TTL_MAX},
+    scale::{print_figures, scaled_count},
+    status::error_reason,
+    store_fixture::lock_key,
     until::until,
-    world::lock_named,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,12 +26,13 @@ use tokio_util::sync::CancellationToken;
 const BROKERS: usize = 2;
 const CLIENTS: usize = 12;
 const TTL: Duration = Duration::from_secs(2);
-/// A caller is answered within this time, whatever the servers do.
+/// Time within which a caller receives a reply, whatever the servers do.
 const PROMPT: Duration = Duration::from_secs(1);
-/// What a call may take besides: the broker's process and the client's share two cores.
+/// Tolerance for the duration of a call, because the broker's process and the clients share two
+/// cores.
 const SLACK: Duration = Duration::from_millis(150);
-/// A command that was sent before is not executed any more.
-const TOO_LATE: Duration = Duration::from_millis(NOT_AFTER_MS + 250);
+/// Time after which a node rejects a command that was sent before, with a margin of 250 ms.
+const TOO_LATE: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 250);
 const LIMIT: Duration = Duration::from_secs(30);
 const BACK: Duration = Duration::from_secs(5);
 
@@ -42,18 +45,19 @@ fn addrs(brokers: &[BrokerProcess]) -> Vec<SocketAddr> {
 }
 
 fn key(lock: &str) -> LockKey {
-    lock_named("default", lock)
+    lock_key("default", lock)
 }
 
-/// Acquires and releases locks of its own; how long each call took. Every one must be done.
+/// Acquires and releases `times` locks of this client. Returns the duration of each acquire, and
+/// asserts that every call succeeds.
 async fn pairs(client: &Client, at: usize, times: usize) -> Vec<Duration> {
     let mut took = Vec::new();
     for number in 0..times {
-        let begun = boottime();
+        let started_at = boottime();
         let held = client
             .acquire_at(at, &now(&format!("own/{at}/{number}")))
             .await;
-        took.push(boottime() - begun);
+        took.push(boottime() - started_at);
         let held = held.expect("a quorum is there");
         client
             .release_at(at, &held)
@@ -63,20 +67,21 @@ async fn pairs(client: &Client, at: usize, times: usize) -> Vec<Duration> {
     took
 }
 
-/// All clients at once; their calls' p50, p99 and longest.
+/// Runs all clients concurrently. Prints p50, p99 and maximum of the duration of their acquires,
+/// and returns the maximum.
 async fn load(endpoints: &[SocketAddr], what: &str) -> Duration {
-    let times = count(2_000, 200) / CLIENTS;
+    let times = scaled_count(2_000, 200) / CLIENTS;
     let clients: Vec<_> = (0..CLIENTS)
         .map(|index| Client::new(&format!("client-{index}"), endpoints, 0))
         .collect();
-    let begun = boottime();
+    let started_at = boottime();
     let clients = clients.iter().enumerate();
     let all = join_all(clients.map(|(at, client)| pairs(client, at, times))).await;
-    let ran = boottime() - begun;
+    let ran = boottime() - started_at;
     let mut all = all.concat();
     all.sort_unstable();
     let part = |hundredths: usize| all[(all.len() - 1) * hundredths / 100];
-    figures(&format!(
+    print_figures(&format!(
         "redlock {what}: {} grants by {CLIENTS} clients in {ran:?}, p50={:?} p99={:?} longest={:?}",
         all.len(),
         part(50),
@@ -86,7 +91,7 @@ async fn load(endpoints: &[SocketAddr], what: &str) -> Duration {
     part(100)
 }
 
-/// Until a call that does not wait is granted; when.
+/// Waits until a call that does not wait is granted, and returns the time of the grant.
 async fn granted_again(client: &Client) -> Duration {
     until("grants again", async || {
         let call = now(&format!("again/{:?}", boottime()));
@@ -98,29 +103,29 @@ async fn granted_again(client: &Client) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_five_may_be_lost_and_the_third_ends_grants_at_once() {
     let mut servers = RedlockDeployment::start(5).await;
-    let brokers = servers.brokers(BROKERS).await;
+    let brokers = servers.start_brokers(BROKERS).await;
     let endpoints = addrs(&brokers);
     load(&endpoints, "with all five").await;
-    servers.lose(1).await;
-    servers.lose(4).await;
+    servers.kill(1).await;
+    servers.kill(4).await;
     let longest = load(&endpoints, "with three of five").await;
     assert!(
         longest < TTL / 4,
-        "nobody waits for what is lost: {longest:?}"
+        "no caller waits for what is lost: {longest:?}"
     );
 
-    servers.lose(2).await;
+    servers.kill(2).await;
     let clients: Vec<_> = (0..CLIENTS)
         .map(|index| Client::new(&format!("client-{index}"), &endpoints, 0))
         .collect();
     let refused = clients.iter().enumerate().map(async |(at, client)| {
         let mut longest = Duration::ZERO;
-        for number in 0..count(50, 5) {
-            let begun = boottime();
+        for number in 0..scaled_count(50, 5) {
+            let started_at = boottime();
             let call = now(&format!("none/{at}/{number}"));
             let refused = client.acquire_at(at, &call).await.expect_err("no quorum");
-            longest = longest.max(boottime() - begun);
-            assert_eq!(reason(&refused), Some(ErrorReason::StoreUnavailable));
+            longest = longest.max(boottime() - started_at);
+            assert_eq!(error_reason(&refused), Some(ErrorReason::StoreUnavailable));
         }
         longest
     });
@@ -128,15 +133,15 @@ async fn two_of_five_may_be_lost_and_the_third_ends_grants_at_once() {
     for number in 0..5 {
         let lock = key(&format!("none/0/{number}"));
         for left in [0, 3] {
-            let held = servers.held_at(left, &lock).await;
-            // What one of two was granted is taken back, or was never granted.
+            let held = servers.holder_at(left, &lock).await;
+            // A grant at one of the two servers was rolled back, or did not happen.
             assert_eq!(held, None, "{lock} at {left}");
         }
     }
     let back = boottime();
-    servers.restart(2, Data::Kept).await;
+    servers.restart(2, RestartData::Kept).await;
     let resumed = granted_again(&clients[0]).await - back;
-    figures(&format!(
+    print_figures(&format!(
         "redlock with two of five: longest answer {longest:?}; grants {resumed:?} after the third came \
          back with its data, Q={QUARANTINE:?}"
     ));
@@ -150,10 +155,10 @@ async fn two_of_five_may_be_lost_and_the_third_ends_grants_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_came_back_empty_votes_when_nothing_it_forgot_can_live() {
     let mut servers = RedlockDeployment::start(5).await;
-    let brokers = servers.brokers(1).await;
+    let brokers = servers.start_brokers(1).await;
     let client = Client::new("client", &addrs(&brokers), 0);
-    let came = boottime();
-    servers.restart(3, Data::Lost).await;
+    let restored_at = boottime();
+    servers.restart(3, RestartData::Deleted).await;
     let mut without = 0;
     let first = loop {
         let lock = format!("lock/{without}");
@@ -161,16 +166,20 @@ async fn a_server_that_came_back_empty_votes_when_nothing_it_forgot_can_live() {
             .acquire_at(0, &now(&lock))
             .await
             .expect("four are there");
-        // Every server has answered, or will not: its copy of the command is sent at once.
+        // The command was sent to all servers at the same time. By now each server has executed it
+        // or will not.
         sleep(Duration::from_millis(10)).await;
-        if servers.held_at(3, &key(&lock)).await.is_some() {
-            break boottime() - came;
+        if servers.holder_at(3, &key(&lock)).await.is_some() {
+            break boottime() - restored_at;
         }
-        assert!(boottime() - came < QUARANTINE + BACK, "it votes again");
+        assert!(
+            boottime() - restored_at < QUARANTINE + BACK,
+            "it votes again"
+        );
         client.release_at(0, &held).await.expect("it is held");
         without += 1;
     };
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {without} grants without a server that came back empty, its first vote after \
          {first:?}, Q={QUARANTINE:?}"
     ));
@@ -180,9 +189,9 @@ async fn a_server_that_came_back_empty_votes_when_nothing_it_forgot_can_live() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backups_and_a_first_replica_stop_no_grant() {
     let servers = RedlockDeployment::start(5).await;
-    let brokers = servers.brokers(1).await;
+    let brokers = servers.start_brokers(1).await;
     let client = Client::new("client", &addrs(&brokers), 0);
-    // With two stopped, every grant needs the servers that are changed.
+    // While two servers are paused, every grant needs the server that is changed.
     servers.pause([3, 4]).await;
     let server = &servers.servers()[0];
     let before = server.identity().await;
@@ -191,17 +200,17 @@ async fn backups_and_a_first_replica_stop_no_grant() {
     server.connect().await.must(&no_delay).await;
     let done = CancellationToken::new();
     let changes = async {
-        back_up(server).await;
-        let replica = replica_of(server).await;
+        take_backup(server).await;
+        let replica = start_replica_of(server).await;
         done.cancel();
         replica
     };
     let grants = async {
         let (mut longest, mut granted) = ((Duration::ZERO, 0), 0);
-        while !done.is_cancelled() || granted < count(400, 40) {
-            let begun = boottime();
+        while !done.is_cancelled() || granted < scaled_count(400, 40) {
+            let started_at = boottime();
             let held = client.acquire_at(0, &now(&format!("lock/{granted}"))).await;
-            longest = longest.max((boottime() - begun, granted));
+            longest = longest.max((boottime() - started_at, granted));
             let held = held.expect("grants go on");
             client.release_at(0, &held).await.expect("it is held");
             granted += 1;
@@ -210,7 +219,7 @@ async fn backups_and_a_first_replica_stop_no_grant() {
     };
     let (_replica, (longest, granted)) = tokio::join!(changes, grants);
     let after = server.identity().await;
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {granted} grants through a backup and a first replica, the longest (and its number) {longest:?}"
     ));
     assert_ne!(
@@ -228,18 +237,18 @@ async fn era_of(server: &RedisServer) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
     let mut servers = RedlockDeployment::start(5).await;
-    let brokers = servers.brokers(BROKERS).await;
+    let brokers = servers.start_brokers(BROKERS).await;
     let endpoints = addrs(&brokers);
     let [holder, next] = ["holder", "next"].map(|name| Client::new(name, &endpoints, 0));
-    for round in 0..count(10, 1) {
+    for round in 0..scaled_count(10, 1) {
         let lock = format!("lost/{round}");
-        // Only servers 0, 1 and 2 have it.
+        // Only servers 0, 1 and 2 grant the lock.
         servers.pause([3, 4]).await;
         let call = AcquireCall::new(&lock, TTL, Duration::ZERO);
         let mut held = holder.acquire(&call).await.expect("a quorum is there");
-        // What the others were asked comes too late for them.
+        // Servers 3 and 4 receive the command too late to execute it.
         sleep(TOO_LATE).await;
-        servers.lose(2).await;
+        servers.kill(2).await;
         servers.resume([3, 4]);
         let waits = AcquireCall::new(&lock, TTL, Duration::from_secs(30));
         let granted = async { (next.acquire(&waits).await, boottime()) };
@@ -247,11 +256,11 @@ async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
             loop {
                 sleep(TTL / 10).await;
                 match holder.renew_at(0, &held).await {
-                    // A renewal counts from its sending.
+                    // The validity begins when the renewal is sent.
                     Ok(renewed) => held = renewed,
                     Err(refused) => {
-                        let over = reason(&refused);
-                        if !held.trusted() {
+                        let over = error_reason(&refused);
+                        if !held.is_trusted() {
                             return (held.valid_until(), over);
                         }
                     }
@@ -263,17 +272,17 @@ async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
         let granted = granted.expect("a quorum is there, and the lease runs out");
         let (valid_until, over) = told;
         let apart = granted_at.saturating_sub(valid_until);
-        figures(&format!(
+        print_figures(&format!(
             "redlock: a lease whose third server was lost was refused with {over:?} and valid until \
              {apart:?} before the next grant was told"
         ));
         assert!(over.is_some());
         assert!(granted.token() > held.token());
         assert!(granted_at >= valid_until, "valid beside the next grant");
-        assert!(apart < expiry(TTL_MAX) + BACK, "{apart:?}");
+        assert!(apart < store_expiry(TTL_MAX) + BACK, "{apart:?}");
         next.release(&granted).await.expect("it is held");
-        servers.restart(2, Data::Kept).await;
-        // The next round needs its vote.
+        servers.restart(2, RestartData::Kept).await;
+        // The next round needs the vote of server 2.
         sleep(QUARANTINE).await;
     }
 }

@@ -1,54 +1,58 @@
-//! Locks on five independent Redis servers: what is left when some of them are lost, slow or empty.
+//! RedLock stores of five servers of which some are lost, slow or empty.
 
 use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold_proto::v1::ErrorReason;
 use leasehold_server::{
-    lock::{Acquire, LockKey, Mode, Via},
+    lock::{AcquireCommand, ExpectedAttachment, LockKey, Mode},
     store::{
         Acquired, Checked, Renewed, Store as _, StoreError,
         redis::{connection::NodeError, scripts::Scripts},
     },
 };
 use leasehold_tests::{
-    redis_server::Data,
-    redlock::RedlockDeployment,
-    redlock_broker::{PROMPT, Q, RedlockBroker, TTL_MS, call, waiting},
-    scale::{count, figures},
-    status::reason,
-    time_left::expiry,
-    world::{lock_named, new_call, with_mode, with_ttl},
+    load::store_expiry::store_expiry,
+    redis::server::RestartData,
+    redlock::{
+        broker::{
+            NO_QUORUM_ERROR_WITHIN, QUARANTINE, RedlockBroker, TTL_MS, immediate_call, waiting_call,
+        },
+        deployment::RedlockDeployment,
+    },
+    scale::{print_figures, scaled_count},
+    status::error_reason,
+    store_fixture::{lock_key, new_call, with_mode, with_ttl},
 };
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-/// The store's expiry of the shortest lease.
+/// The store's expiry of a lease with the shortest TTL.
 const E: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
-/// The part of its validity in which a quorum must answer.
+/// Part of the validity of a lease within which a quorum must answer.
 const QUARTER: Duration = Duration::from_millis(TTL_MS / 4);
-/// Sooner than any time-out: nobody was waited for.
+/// Maximum duration of a call that waits for no timeout.
 const AT_ONCE: Duration = Duration::from_millis(200);
 const BACK: Duration = Duration::from_secs(5);
-/// Who try at the same time for a lock that is held.
+/// Number of concurrent acquires of a held lock.
 const STRANGERS: usize = 8;
 
 fn lock(name: &str) -> LockKey {
-    lock_named("default", name)
+    lock_key("default", name)
 }
 
 fn is_unavailable(result: &Result<Acquired, StoreError>) -> bool {
     matches!(result, Err(StoreError::Unavailable(_)))
 }
 
-/// Repeats a call with fresh ids until it is granted; how long that took.
+/// Repeats a call with new ids until it is granted, and returns the time that this took.
 async fn granted_again(broker: &RedlockBroker, within: Duration) -> Duration {
     let start = Instant::now();
     while start.elapsed() < within {
-        let again = call(&lock("again"));
-        if let (Ok(Acquired::Granted(grant)), _) = broker.timed(&again).await {
-            let lease = leasehold_tests::world::lease(&again, grant.fencing_token);
-            broker.release(&lease).await;
+        let again = immediate_call(&lock("again"));
+        if let (Ok(Acquired::Granted(grant)), _) = broker.acquire_timed(&again).await {
+            let lease = leasehold_tests::store_fixture::lease_of(&again, grant.fencing_token);
+            broker.expect_released(&lease).await;
             return start.elapsed();
         }
         sleep(Duration::from_millis(20)).await;
@@ -56,16 +60,20 @@ async fn granted_again(broker: &RedlockBroker, within: Duration) -> Duration {
     panic!("no grant within {within:?}");
 }
 
-/// Acquires, renews, looks and releases `times` times; the longest that a call took.
+/// Acquires, renews, checks, inspects and releases `times` locks. Returns the longest duration of
+/// an acquire, or of the calls from a renewal to the release.
 async fn pairs(broker: &RedlockBroker, times: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for number in 0..times {
-        let call = call(&lock(&format!("pair {number}")));
+        let call = immediate_call(&lock(&format!("pair {number}")));
         let start = Instant::now();
-        let lease = broker.granted(&call).await;
+        let lease = broker.expect_granted(&call).await;
         longest = longest.max(start.elapsed());
         let start = Instant::now();
-        let renewed = broker.store.renew(&lease, None, Via::Unary).await;
+        let renewed = broker
+            .store
+            .renew(&lease, None, ExpectedAttachment::None)
+            .await;
         assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
         let live = broker.store.check(&lease.lock, lease.fencing_token).await;
         assert!(matches!(live, Ok(Checked::Live { .. })), "{live:?}");
@@ -76,7 +84,7 @@ async fn pairs(broker: &RedlockBroker, times: usize) -> Duration {
             .expect("a quorum answers");
         let state = state.expect("the lock is known");
         assert_eq!(state.holders[0].lease_id, lease.lease_id);
-        broker.release(&lease).await;
+        broker.expect_released(&lease).await;
         longest = longest.max(start.elapsed());
         let state = broker
             .store
@@ -91,17 +99,17 @@ async fn pairs(broker: &RedlockBroker, times: usize) -> Duration {
 #[tokio::test]
 async fn two_of_five_nodes_may_be_lost_or_stopped_and_cost_nothing() {
     let mut nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
-    let times = count(300, 30);
+    let broker = nodes.start_broker().await;
+    let times = scaled_count(300, 30);
     let all = pairs(&broker, times).await;
     nodes.pause([1, 3]).await;
     let stopped = pairs(&broker, times).await;
     nodes.resume([1, 3]);
-    nodes.lose(0).await;
-    nodes.lose(4).await;
+    nodes.kill(0).await;
+    nodes.kill(4).await;
     granted_again(&broker, BACK).await;
     let killed = pairs(&broker, times).await;
-    figures(&format!(
+    print_figures(&format!(
         "redlock: longest call of {times} rounds: all five {all:?}, two stopped {stopped:?}, two \
          killed {killed:?}"
     ));
@@ -111,20 +119,25 @@ async fn two_of_five_nodes_may_be_lost_or_stopped_and_cost_nothing() {
 #[tokio::test]
 async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() {
     let mut nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
-    let held = broker.granted(&with_ttl(call(&lock("held")), 2_000)).await;
+    let broker = nodes.start_broker().await;
+    let held = broker
+        .expect_granted(&with_ttl(immediate_call(&lock("held")), 2_000))
+        .await;
     nodes.pause([0, 2, 4]).await;
     let (mut longest, mut calls) = (Duration::ZERO, Vec::new());
-    for number in 0..count(60, 6) {
+    for number in 0..scaled_count(60, 6) {
         let ttl_ms = if number % 2 == 0 { 1_000 } else { 60_000 };
-        let call = with_ttl(call(&lock(&format!("stopped {number}"))), ttl_ms);
-        let (refused, took) = broker.timed(&call).await;
+        let call = with_ttl(immediate_call(&lock(&format!("stopped {number}"))), ttl_ms);
+        let (refused, took) = broker.acquire_timed(&call).await;
         assert!(is_unavailable(&refused), "{refused:?}");
         longest = longest.max(took);
         calls.push(call);
     }
     let start = Instant::now();
-    let renewed = broker.store.renew(&held, None, Via::Unary).await;
+    let renewed = broker
+        .store
+        .renew(&held, None, ExpectedAttachment::None)
+        .await;
     assert!(
         matches!(renewed, Err(StoreError::Unavailable(_))),
         "{renewed:?}"
@@ -132,50 +145,56 @@ async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() 
     longest = longest.max(start.elapsed());
     nodes.resume([0, 2, 4]);
     let back = granted_again(&broker, BACK).await;
-    // What stopped nodes had in their sockets was refused or taken back.
+    // Commands in the sockets of the paused nodes were rejected or rolled back.
     sleep(E).await;
     for call in &calls {
-        assert_eq!(nodes.holders(&call.lock).await, 0, "{}", call.lock);
+        assert_eq!(nodes.holder_count(&call.lock).await, 0, "{}", call.lock);
     }
     for node in [0, 2, 4] {
-        nodes.lose(node).await;
+        nodes.kill(node).await;
     }
-    for number in 0..count(60, 6) {
-        let call = call(&lock(&format!("killed {number}")));
-        let (refused, took) = broker.timed(&call).await;
+    for number in 0..scaled_count(60, 6) {
+        let call = immediate_call(&lock(&format!("killed {number}")));
+        let (refused, took) = broker.acquire_timed(&call).await;
         assert!(is_unavailable(&refused), "{refused:?}");
         longest = longest.max(took);
     }
     let restarted = Instant::now();
-    nodes.restart(2, Data::Lost).await;
-    let after_restart = granted_again(&broker, Q + BACK).await;
-    figures(&format!(
+    nodes.restart(2, RestartData::Deleted).await;
+    let after_restart = granted_again(&broker, QUARANTINE + BACK).await;
+    print_figures(&format!(
         "redlock: without a quorum the longest call took {longest:?}; granted {back:?} after three \
          stopped nodes went on, {after_restart:?} after one of three lost nodes came back empty"
     ));
-    assert!(longest < PROMPT, "{longest:?}");
-    assert!(restarted.elapsed() >= Q);
+    assert!(longest < NO_QUORUM_ERROR_WITHIN, "{longest:?}");
+    assert!(restarted.elapsed() >= QUARANTINE);
 }
 
 #[tokio::test]
 async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() {
     let mut nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
+    let broker = nodes.start_broker().await;
     // The lock is held at nodes 0, 1 and 2 only.
     nodes.pause([3, 4]).await;
-    let asked = Instant::now();
+    let asked_at = Instant::now();
     let ttl = Duration::from_secs(2);
-    let held = broker.granted(&with_ttl(call(&lock("held")), 2_000)).await;
+    let held = broker
+        .expect_granted(&with_ttl(immediate_call(&lock("held")), 2_000))
+        .await;
     let restarted = Instant::now();
-    nodes.restart(0, Data::Lost).await;
+    nodes.restart(0, RestartData::Deleted).await;
     nodes.resume([3, 4]);
     let mut tried = 0;
-    while asked.elapsed() < ttl {
-        let strangers: Vec<_> = (0..STRANGERS).map(|_| call(&held.lock)).collect();
-        let answers = join_all(strangers.iter().map(|stranger| broker.timed(stranger)));
+    while asked_at.elapsed() < ttl {
+        let strangers: Vec<_> = (0..STRANGERS).map(|_| immediate_call(&held.lock)).collect();
+        let answers = join_all(
+            strangers
+                .iter()
+                .map(|stranger| broker.acquire_timed(stranger)),
+        );
         for (answer, _) in answers.await {
-            // A try that began within the ttl may end when the lease is over.
-            let is_over = asked.elapsed() >= expiry(ttl);
+            // An attempt that began within the TTL may end after the lease has expired.
+            let is_over = asked_at.elapsed() >= store_expiry(ttl);
             let is_granted = matches!(answer, Ok(Acquired::Granted(_)));
             assert!(is_over || !is_granted, "{answer:?}");
             tried += 1;
@@ -183,11 +202,11 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
     }
     let (mut others, mut refused) = (0, 0);
     let first = loop {
-        let other = call(&lock(&format!("other {}", others + refused)));
-        let (answer, _) = broker.timed(&other).await;
-        // The fifth server's copy of the command is under way.
+        let other = immediate_call(&lock(&format!("other {}", others + refused)));
+        let (answer, _) = broker.acquire_timed(&other).await;
+        // The command for node 0, which the quorum does not need, may still be in transit.
         sleep(Duration::from_millis(20)).await;
-        if nodes.held_at(0, &other.lock).await.is_some() {
+        if nodes.holder_at(0, &other.lock).await.is_some() {
             break restarted.elapsed();
         }
         match answer {
@@ -196,43 +215,43 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
             Err(StoreError::Recovering { .. } | StoreError::Unavailable(_)) => refused += 1,
             answer => panic!("{answer:?} instead of a grant"),
         }
-        assert!(restarted.elapsed() < Q + BACK, "it votes again");
+        assert!(restarted.elapsed() < QUARANTINE + BACK, "it votes again");
     };
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {tried} calls refused beside a lease whose third node came back empty; {others} \
          granted without it, and its first vote came after {first:?}",
     ));
     assert!(tried > 0 && others > 0);
-    assert!(first >= Q, "{first:?}");
+    assert!(first >= QUARANTINE, "{first:?}");
 }
 
 #[tokio::test]
 async fn a_quorum_that_is_slower_than_a_quarter_of_the_validity_is_undone() {
     let nodes = RedlockDeployment::start(5).await;
-    let [broker, other] = [nodes.broker().await, nodes.broker().await];
-    let rounds = count(20, 3);
+    let [broker, other] = [nodes.start_broker().await, nodes.start_broker().await];
+    let rounds = scaled_count(20, 3);
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
-        let call = call(&lock(&format!("slow {round}")));
+        let call = immediate_call(&lock(&format!("slow {round}")));
         nodes.pause([0, 1, 2]).await;
-        let (refused, took) = broker.timed(&call).await;
+        let (refused, took) = broker.acquire_timed(&call).await;
         assert!(is_unavailable(&refused), "{refused:?}");
         assert!(took >= QUARTER && took < QUARTER + AT_ONCE, "{took:?}");
         nodes.resume([0, 1, 2]);
-        // What the slow nodes were asked is younger than what they may still execute.
+        // The slow nodes still execute the commands, which are younger than `COMMAND_DEADLINE_MS`.
         let start = Instant::now();
-        while nodes.holders(&call.lock).await > 0 {
+        while nodes.holder_count(&call.lock).await > 0 {
             assert!(start.elapsed() < E, "held after E");
         }
         longest = longest.max(start.elapsed());
-        let next = Acquire {
+        let next = AcquireCommand {
             lock: call.lock.clone(),
-            ..leasehold_tests::redlock_broker::call(&call.lock)
+            ..leasehold_tests::redlock::broker::immediate_call(&call.lock)
         };
-        let lease = other.granted(&next).await;
-        other.release(&lease).await;
+        let lease = other.expect_granted(&next).await;
+        other.expect_released(&lease).await;
     }
-    figures(&format!(
+    print_figures(&format!(
         "redlock: {rounds} quorums that were too slow, all undone within {longest:?} after the slow \
          nodes went on"
     ));
@@ -241,23 +260,29 @@ async fn a_quorum_that_is_slower_than_a_quarter_of_the_validity_is_undone() {
 #[tokio::test]
 async fn a_lease_that_was_released_while_nodes_were_away_is_no_lease_when_they_are_back() {
     let nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
-    let first = broker.granted(&call(&lock("away"))).await;
+    let broker = nodes.start_broker().await;
+    let first = broker.expect_granted(&immediate_call(&lock("away"))).await;
     nodes.pause([3, 4]).await;
-    broker.release(&first).await;
-    let second = broker.granted(&call(&first.lock)).await;
+    broker.expect_released(&first).await;
+    let second = broker.expect_granted(&immediate_call(&first.lock)).await;
     nodes.resume([3, 4]);
-    let renewed = broker.store.renew(&first, None, Via::Unary).await;
+    let renewed = broker
+        .store
+        .renew(&first, None, ExpectedAttachment::None)
+        .await;
     assert_eq!(renewed, Ok(Renewed::Released));
-    let renewed = broker.store.renew(&second, None, Via::Unary).await;
+    let renewed = broker
+        .store
+        .renew(&second, None, ExpectedAttachment::None)
+        .await;
     assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
     assert!(second.fencing_token > first.fencing_token);
 }
 
 #[tokio::test]
-async fn what_needs_counting_is_refused_with_a_sentence() {
+async fn shared_locks_and_semaphores_are_rejected_with_one_sentence() {
     let nodes = RedlockDeployment::start(5).await;
-    let broker = nodes.broker().await;
+    let broker = nodes.start_broker().await;
     let semaphore = Mode::Semaphore {
         permits: 1,
         limit: 5,
@@ -269,14 +294,14 @@ async fn what_needs_counting_is_refused_with_a_sentence() {
             panic!("{refused:?}");
         };
         assert!(why.contains("exclusive"), "{why}");
-        assert_eq!(nodes.holders(&call.lock).await, 0);
+        assert_eq!(nodes.holder_count(&call.lock).await, 0);
     }
-    let mut counted = waiting(&lock("counted"), Duration::ZERO);
+    let mut counted = waiting_call(&lock("counted"), Duration::ZERO);
     counted.targets[0].mode = Mode::Shared;
     let refused = broker.broker.acquire(&"caller".into(), counted).await;
     let status = Status::from(refused.expect_err("it is refused"));
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert_eq!(reason(&status), Some(ErrorReason::UnsupportedByStore));
+    assert_eq!(error_reason(&status), Some(ErrorReason::UnsupportedByStore));
     assert!(
         status.message().contains("exclusive"),
         "{}",
@@ -318,11 +343,11 @@ async fn a_start_says_what_is_wrong_with_the_nodes() {
     );
 
     for node in [0, 1] {
-        nodes.lose(node).await;
+        nodes.kill(node).await;
     }
-    let broker = nodes.broker().await;
+    let broker = nodes.start_broker().await;
     granted_again(&broker, BACK).await;
-    nodes.lose(2).await;
+    nodes.kill(2).await;
     let error = start(nodes.configs()).await;
     assert!(matches!(error, NodeError::Unreachable(_)), "{error}");
     let error = error.to_string();

@@ -1,5 +1,5 @@
-//! Calls and guards of the Rust client that are dropped at random moments, also beside any runtime:
-//! nothing panics, nobody gets what another one asked for, and no lock stays taken.
+//! Calls and guards of the Rust client that are dropped at random moments, also outside of a
+//! runtime. Nothing panics, no call receives the result of another call, and no lock stays held.
 
 #![expect(clippy::disallowed_methods, reason = "callers are tasks of the test")]
 
@@ -8,17 +8,23 @@ use std::{sync::Arc, thread, time::Duration};
 use futures::{executor::block_on, future::join_all};
 use leasehold::{Client, Error, Guard, LostReason};
 use leasehold_tests::{
-    client::Client as Observer,
+    broker::deployment::Deployment,
+    client::unary::Client as Observer,
     clock::boottime,
-    deployment::Deployment,
-    proxy::{Mode, Proxy, Way},
-    scale::{count, figures},
-    sdk_cut::{count_panics, panics},
-    sdk_dropper::{CONTENDED, HELD, LOCKS, Scene, TTL, Tally, held_name, work},
-    sdk_site::connect,
-    sdk_stay::lock_name,
-    time_left::expiry,
-    witness::{Share, Visit, Witness},
+    load::{
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+        store_expiry::store_expiry,
+    },
+    net::http2_proxy::{Direction, Http2Proxy, ProxyMode},
+    scale::{print_figures, scaled_count},
+    sdk::{
+        cancellation_load::{
+            CONTENDED, CancellationLoad, HELD, LOCKS, OutcomeCounts, TTL, held_lock_name, work,
+        },
+        cancellation_point::{count_panics, panic_count},
+        hold_log::lock_name,
+        proxied_client::connect,
+    },
 };
 use rand::Rng;
 use tokio::{
@@ -29,25 +35,25 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 const TASKS: usize = 24;
-/// For the way of an answer.
+/// Time for an answer to arrive.
 const SOON: Duration = Duration::from_millis(300);
-/// A shutdown takes at most 2 s.
+/// Maximum duration of a shutdown: the bound of 2 s, with a margin.
 const SHUT_DOWN_WITHIN: Duration = Duration::from_millis(2_500);
-/// How long the wait of a broken stream keeps its place.
+/// Time for which a request keeps its queue position after its stream broke.
 const PLACE_KEPT: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_stays_of_calls_that_are_dropped_anywhere() {
+async fn dropped_calls_leave_no_holder_and_no_waiter() {
     count_panics();
     let deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let holder = connect("holder", &addrs).await;
-    let held = (0..HELD).map(|lock| holder.lock(held_name(lock)).ttl(TTL).acquire());
+    let held = (0..HELD).map(|lock| holder.lock(held_lock_name(lock)).ttl(TTL).acquire());
     let held = join_all(held).await;
     assert!(held.iter().all(Result::is_ok), "{held:?}");
-    let scene = Arc::new(Scene::start(&addrs).await);
-    let (target, begun) = (count(10_000, 1_000), boottime());
-    let connections = drop_calls(&scene, target).await;
+    let fixture = Arc::new(CancellationLoad::start(&addrs).await);
+    let (target, started_at) = (scaled_count(10_000, 1_000), boottime());
+    let connections = drop_calls(&fixture, target).await;
     let last_cancel = boottime();
 
     let observer = Observer::new("observer", &addrs, 0);
@@ -55,47 +61,55 @@ async fn nothing_stays_of_calls_that_are_dropped_anywhere() {
     let left_the_line = nobody_waits(&observer, last_cancel).await;
     drop(held);
     no_trace(&observer).await;
-    let verdict = scene.register.witness.verdict();
-    let tally = &scene.tally;
+    let verdict = fixture.hold_log.oracle.verdict();
+    let counts = &fixture.outcomes;
     let [cut, ready, busy, unavailable, lost] = [
-        &tally.cut,
-        &tally.ready,
-        &tally.busy,
-        &tally.unavailable,
-        &tally.lost,
+        &counts.cancelled,
+        &counts.completed,
+        &counts.contended,
+        &counts.unavailable,
+        &counts.lost,
     ]
-    .map(Tally::get);
-    figures(&format!(
+    .map(OutcomeCounts::value_of);
+    print_figures(&format!(
         "sdk_cancelled: cut={cut} ready={ready} busy={busy} unavailable={unavailable} lost={lost} \
          leases={} lost_while_used={} connections_cut={connections} seconds={} visits={} overlaps={} \
          regressions={} panics={} locks={LOCKS} freed_after={}ms E={}ms left_the_line_after={}ms",
-        scene.register.leases(),
-        scene.register.lost(),
-        (last_cancel - begun).as_secs(),
-        verdict.visits,
+        fixture.hold_log.lease_count(),
+        fixture.hold_log.lost_count(),
+        (last_cancel - started_at).as_secs(),
+        verdict.uses,
         verdict.overlaps,
         verdict.regressions,
-        panics(),
+        panic_count(),
         freed.as_millis(),
-        expiry(TTL).as_millis(),
+        store_expiry(TTL).as_millis(),
         left_the_line.as_millis()
     ));
     assert!(cut >= target && connections > 0);
-    assert_eq!((lost, scene.register.lost()), (0, 0), "leases were lost");
-    assert!(verdict.visits * 10 >= cut, "hardly anything was taken");
-    assert_eq!((verdict.overlaps, verdict.regressions, panics()), (0, 0, 0));
+    assert_eq!(
+        (lost, fixture.hold_log.lost_count()),
+        (0, 0),
+        "leases were lost"
+    );
+    assert!(verdict.uses * 10 >= cut, "hardly anything was taken");
+    assert_eq!(
+        (verdict.overlaps, verdict.regressions, panic_count()),
+        (0, 0, 0)
+    );
 }
 
-/// Calls that are dropped, until they are so many; how many connections were cut meanwhile.
-async fn drop_calls(scene: &Arc<Scene>, target: usize) -> usize {
+/// Makes calls until `target` futures were dropped before they completed. Returns the number of
+/// connections that were cut meanwhile.
+async fn drop_calls(fixture: &Arc<CancellationLoad>, target: usize) -> usize {
     let stop = CancellationToken::new();
-    let cutter = tokio::spawn(Arc::clone(scene).cut_connections(stop.clone()));
+    let cutter = tokio::spawn(Arc::clone(fixture).cut_connections(stop.clone()));
     let cutter = AbortOnDropHandle::new(cutter);
     let tasks = (0..TASKS).map(|_| {
-        let scene = Arc::clone(scene);
+        let fixture = Arc::clone(fixture);
         let work = async move {
-            while Tally::get(&scene.tally.cut) < target {
-                scene.step().await;
+            while OutcomeCounts::value_of(&fixture.outcomes.cancelled) < target {
+                fixture.make_random_call().await;
             }
         };
         AbortOnDropHandle::new(tokio::spawn(work))
@@ -108,13 +122,13 @@ async fn drop_calls(scene: &Arc<Scene>, target: usize) -> usize {
     cutter.await.expect("no panic")
 }
 
-/// Takes every lock; how long after that moment the last one was free.
+/// Acquires every lock, and returns the time from `since` until the last lock was acquired.
 async fn taken_again(next: &Client, since: Duration) -> Duration {
-    let until = since + expiry(TTL) + SOON;
+    let until = since + store_expiry(TTL) + SOON;
     let takes = (0..LOCKS).map(async |lock| {
-        let left = until.saturating_sub(boottime());
-        let guard = next.lock(lock_name(lock)).wait(left).acquire().await;
-        let guard = guard.expect("nobody holds it for longer than the store's expiry");
+        let remaining = until.saturating_sub(boottime());
+        let guard = next.lock(lock_name(lock)).wait(remaining).acquire().await;
+        let guard = guard.expect("it is held no longer than the store's expiry");
         let at = boottime();
         guard.release().await.expect("it was held");
         at
@@ -123,12 +137,12 @@ async fn taken_again(next: &Client, since: Duration) -> Duration {
     freed_at.expect("many locks") - since
 }
 
-/// Waits until nobody waits for the locks that are held; how long after that moment.
+/// Waits until the queues of the held locks are empty, and returns the time since `since`.
 async fn nobody_waits(observer: &Observer, since: Duration) -> Duration {
     for lock in 0..HELD {
         loop {
             let state = observer
-                .get_lock(&held_name(lock))
+                .get_lock(&held_lock_name(lock))
                 .await
                 .expect("GetLock works");
             let state = state.expect("it is held");
@@ -143,9 +157,11 @@ async fn nobody_waits(observer: &Observer, since: Duration) -> Duration {
     boottime() - since
 }
 
-/// Nobody holds a lock or waits for one.
+/// Asserts that no lock has a holder or a waiter.
 async fn no_trace(observer: &Observer) {
-    let names = (0..LOCKS).map(lock_name).chain((0..HELD).map(held_name));
+    let names = (0..LOCKS)
+        .map(lock_name)
+        .chain((0..HELD).map(held_lock_name));
     for name in names {
         let give_up = boottime() + SOON;
         while let Some(state) = observer.get_lock(&name).await.expect("GetLock works") {
@@ -156,25 +172,25 @@ async fn no_trace(observer: &Observer) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_visits_without_locks_overlap() {
-    let witness = Witness::new(LOCKS);
+    let oracle = Oracle::new(LOCKS);
     let visits = (0..TASKS).map(|_| async {
-        for _ in 0..count(10_000, 1_000) / TASKS {
-            let (lock, entered) = (rand::thread_rng().gen_range(0..CONTENDED), boottime());
+        for _ in 0..scaled_count(10_000, 1_000) / TASKS {
+            let (lock, started_at) = (rand::thread_rng().gen_range(0..CONTENDED), boottime());
             work().await;
-            witness.record(Visit {
+            oracle.record(LockUse {
                 lock,
                 share: Share::ALL,
                 token: 0,
-                entered,
-                ended: boottime(),
+                started_at,
+                ended_at: boottime(),
             });
         }
     });
     join_all(visits).await;
-    let verdict = witness.verdict();
-    figures(&format!(
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "sdk_cancelled: without locks visits={} overlaps={}",
-        verdict.visits, verdict.overlaps
+        verdict.uses, verdict.overlaps
     ));
     assert!(verdict.overlaps > 0, "the referee would not notice");
 }
@@ -192,7 +208,7 @@ async fn a_client_works_on_another_executor() {
         let token = first.fencing_token();
         let waiting = client.lock("a").ttl(TTL).on_queue({
             let mut first = Some(first);
-            // The holder leaves as soon as somebody is in line.
+            // The holder releases as soon as the next call is queued.
             move |place| drop(first.take().inspect(|_| assert_eq!(place.position, 1)))
         });
         let next = block_on(waiting.acquire()).expect("its turn");
@@ -218,7 +234,7 @@ async fn a_client_works_on_another_executor() {
     elsewhere.join().expect("no panic");
 }
 
-/// One program in the shutdown test: takes locks until the client is shut down.
+/// Acquires locks until the client is shut down, as a program in the shutdown test.
 async fn take_until_closed(client: Client, name: String) -> Vec<Guard> {
     let mut guards = Vec::new();
     for lock in 0.. {
@@ -238,7 +254,7 @@ async fn take_until_closed(client: Client, name: String) -> Vec<Guard> {
 async fn a_shutdown_ends_every_call_and_guard() {
     let deployment = Deployment::start(1).await;
     let next = connect("next", &deployment.addrs()).await;
-    let (rounds, mut ended, mut slowest) = (count(200, 40), 0, Duration::ZERO);
+    let (rounds, mut ended, mut slowest) = (scaled_count(200, 40), 0, Duration::ZERO);
     for round in 0..rounds {
         let client = connect("one", &deployment.addrs()).await;
         let tasks = (0..4).map(|task| {
@@ -248,26 +264,26 @@ async fn a_shutdown_ends_every_call_and_guard() {
         let tasks: Vec<_> = tasks.collect();
         let pause = Duration::from_micros(rand::thread_rng().gen_range(0..5_000));
         sleep(pause).await;
-        let begun = boottime();
+        let started_at = boottime();
         client.shutdown().await;
         let guards = timeout(SHUT_DOWN_WITHIN, join_all(tasks)).await;
         let guards = guards.expect("every call ends").into_iter();
         for guard in guards.flat_map(|guards| guards.expect("no panic")) {
             let why = timeout(SOON, guard.lost()).await;
-            assert_eq!(why, Ok(LostReason::Closed), "told in time");
-            slowest = slowest.max(boottime() - begun);
+            assert_eq!(why, Ok(LostReason::Closed), "notified in time");
+            slowest = slowest.max(boottime() - started_at);
             let locks = guard.locks();
             let (_, name) = locks[0].split_once('/').expect("a namespace and a name");
-            let taken = next.lock(name).wait(SOON).acquire().await;
-            taken
-                .expect("it was given back")
+            let result = next.lock(name).wait(SOON).acquire().await;
+            result
+                .expect("it was released")
                 .release()
                 .await
                 .expect("held");
             ended += 1;
         }
     }
-    figures(&format!(
+    print_figures(&format!(
         "sdk_cancelled: shutdowns={rounds} guards_ended={ended} told_and_free_within={}ms",
         slowest.as_millis()
     ));
@@ -279,7 +295,7 @@ async fn a_call_under_a_lease_that_was_cut_unanswered_costs_the_lease_nothing() 
     const TTL: Duration = Duration::from_secs(2);
     let deployment = Deployment::start(1).await;
     let addrs = deployment.addrs();
-    let proxy = Proxy::start(addrs[0]).await;
+    let proxy = Http2Proxy::start(addrs[0]).await;
     let client = connect("one", &[proxy.addr()]).await;
     let next = connect("next", &addrs).await;
     let guard = client
@@ -288,7 +304,7 @@ async fn a_call_under_a_lease_that_was_cut_unanswered_costs_the_lease_nothing() 
         .acquire()
         .await
         .expect("it is free");
-    proxy.set_mode(Mode::Swallow(Way::ToClient));
+    proxy.set_mode(ProxyMode::DropFrames(Direction::ToClient));
     let observer = Observer::new("observer", &addrs, 0);
     let is_added = async {
         while observer
@@ -303,17 +319,21 @@ async fn a_call_under_a_lease_that_was_cut_unanswered_costs_the_lease_nothing() 
         () = is_added => {}
     }
     let cut_at = boottime();
-    proxy.set_mode(Mode::Forward);
-    assert!(proxy.cut().await > 0, "it was connected");
-    let free = next.lock("b").wait(expiry(TTL) + SOON).acquire().await;
+    proxy.set_mode(ProxyMode::Forward);
+    assert!(proxy.close_connections().await > 0, "it was connected");
+    let free = next
+        .lock("b")
+        .wait(store_expiry(TTL) + SOON)
+        .acquire()
+        .await;
     let freed = boottime() - cut_at;
-    free.expect("nobody has it").release().await.expect("held");
-    sleep((cut_at + 2 * expiry(TTL)).saturating_sub(boottime())).await;
+    free.expect("it is not held").release().await.expect("held");
+    sleep((cut_at + 2 * store_expiry(TTL)).saturating_sub(boottime())).await;
     assert_eq!(guard.lost_reason(), None, "it was renewed");
-    figures(&format!(
+    print_figures(&format!(
         "sdk_cancelled: under, cut unanswered: freed_after={}ms E={}ms",
         freed.as_millis(),
-        expiry(TTL).as_millis()
+        store_expiry(TTL).as_millis()
     ));
     guard.release().await.expect("it was held");
 }

@@ -1,20 +1,22 @@
-//! Two brokers stopped and killed in turn under programs that use the Rust client: no guard is lost
-//! while one broker lives, and lines keep their order.
+//! Two brokers that are stopped and killed in turn under programs with the Rust client. No guard is
+//! lost while one broker is alive, and queues keep their order.
 
 use std::{net::SocketAddr, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Client, Guard, LostReason};
 use leasehold_tests::{
-    client,
+    broker::deployment::Deployment,
+    client::unary,
     clock::boottime,
-    deployment::Deployment,
-    scale::{duration, figures},
-    sdk_callers::{self, Call},
-    sdk_guards::{Guards, guarded},
-    sdk_line::{self, Line, Served, Waiter, serve_all},
-    sdk_site::{Site, connect, hold},
-    time_left::{expiry, look, spread},
+    load::store_expiry::{format_spread, read_expiry, store_expiry},
+    scale::{print_figures, scaled_duration},
+    sdk::{
+        callers::{self, Call},
+        held_guards::{HeldGuards, lock_name},
+        proxied_client::{ProxiedClient, acquire_all, connect},
+        queue::{self, HeldQueue, QueueGrants, Waiter, serve_queues},
+    },
 };
 use tokio::{
     net::TcpStream,
@@ -23,7 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 const TTL: Duration = Duration::from_secs(10);
-/// How much earlier than its validity ends a client gives a lock up.
+/// Safety margin by which the validity of a lease is shorter than the TTL.
 const MARGIN: Duration = Duration::from_secs(1);
 const SITES: usize = 10;
 const GUARDS_EACH: usize = 50;
@@ -31,32 +33,33 @@ const LINES: usize = 10;
 const IN_LINE: usize = 20;
 const CALM: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(1);
-/// Half of the time after which a broker that is stopped cuts off who has not moved.
+/// Maximum duration of a graceful stop. It is half of the time after which a draining broker
+/// disconnects clients that have not moved.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The programs of the run.
+/// Clients of the run, with their guards and waiters.
 struct Fleet {
-    holding: Vec<Site>,
-    guards: Guards,
-    waiting: Vec<Site>,
+    holding: Vec<ProxiedClient>,
+    guards: HeldGuards,
+    waiting: Vec<ProxiedClient>,
     waiters: Vec<Waiter>,
 }
 
-/// How a broker goes.
+/// A graceful stop or a kill of a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Stopped,
     Killed,
 }
 
-/// A time in which a broker was away and its clients moved.
+/// Period in which a broker was down and its clients moved to the other broker.
 #[derive(Debug)]
 struct Window {
     from: Duration,
     to: Duration,
-    /// Clients that were on the broker.
+    /// Number of clients that were connected to the broker.
     moved: usize,
 }
 
@@ -67,18 +70,18 @@ impl Window {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn guards_and_lines_outlive_brokers_that_go_in_turn() {
+async fn guards_and_queues_survive_brokers_that_stop_in_turn() {
     let mut deployment = Deployment::start(2).await;
     let (fleet, lines) = Fleet::start(&deployment).await;
     let stop = CancellationToken::new();
-    let callers = sdk_callers::start(&deployment.addrs(), &stop).await;
-    let least = fleet.guards.watch_remaining(&stop);
-    let (begun, time) = (
+    let callers = callers::start_callers(&deployment.addrs(), &stop).await;
+    let least = fleet.guards.track_min_remaining(&stop);
+    let (started_at, time) = (
         boottime(),
-        duration(Duration::from_secs(300), Duration::from_secs(20)),
+        scaled_duration(Duration::from_secs(300), Duration::from_secs(20)),
     );
     let pace = time.mul_f64(0.95) / u32::try_from(IN_LINE + 1).expect("few");
-    let served = serve_all(lines, pace);
+    let served = serve_queues(lines, pace);
 
     let mut windows = Vec::new();
     let turns = [
@@ -88,25 +91,28 @@ async fn guards_and_lines_outlive_brokers_that_go_in_turn() {
         (1, Fault::Stopped),
     ];
     let mut turns = turns.into_iter().cycle();
-    while boottime() < begun + time {
+    while boottime() < started_at + time {
         sleep(CALM).await;
         let (broker, fault) = turns.next().expect("a cycle");
         windows.push(fleet.suffer(&mut deployment, broker, fault).await);
     }
     let ended = boottime();
     let served = join_all(served).await.into_iter();
-    let served: Vec<Served> = served.map(|line| line.expect("no panic")).collect();
+    let served: Vec<QueueGrants> = served.map(|line| line.expect("no panic")).collect();
     stop.cancel();
     let calls = join_all(callers).await.into_iter();
     let calls: Vec<Call> = calls.flat_map(|calls| calls.expect("no panic")).collect();
     let least = least.await.expect("no panic");
-    let wrong = fleet.guards.lost_or_changed(&deployment.addrs()).await;
+    let wrong = fleet
+        .guards
+        .count_lost_and_changed(&deployment.addrs())
+        .await;
 
     report_faults(&fleet, &windows, least, wrong);
-    sdk_line::report("sdk_rolling", &served, IN_LINE, |at| {
+    queue::report_queues("sdk_rolling", &served, IN_LINE, |at| {
         windows.iter().any(|window| window.contains(at))
     });
-    report_calls(&calls, &windows, (begun, ended));
+    report_calls(&calls, &windows, (started_at, ended));
 }
 
 fn report_faults(
@@ -115,45 +121,45 @@ fn report_faults(
     least: Duration,
     (lost, changed): (usize, usize),
 ) {
-    let sites = || fleet.holding.iter().chain(&fleet.waiting);
-    let moves: usize = sites().map(Site::moves).sum();
+    let fixtures = || fleet.holding.iter().chain(&fleet.waiting);
+    let moves: usize = fixtures().map(ProxiedClient::reconnects).sum();
     let gone: usize = windows.iter().map(|window| window.moved).sum();
     let settled = windows
         .iter()
         .map(|window| window.to - window.from)
         .collect();
-    let guards = fleet.guards.all().count();
-    figures(&format!(
+    let guards = fleet.guards.iter().count();
+    print_figures(&format!(
         "sdk_rolling: faults={} clients={} clients_hit={gone} moves={moves} guards={guards} \
          lost={lost} changed={changed} least_remaining={}ms of {}ms settled_after: {}",
         windows.len(),
-        sites().count(),
+        fixtures().count(),
         least.as_millis(),
         (TTL - MARGIN).as_millis(),
-        spread(settled)
+        format_spread(settled)
     ));
     assert_eq!((guards, lost, changed), (SITES * GUARDS_EACH, 0, 0));
     assert!(windows.len() >= 4, "each broker stopped and killed");
     assert!(moves >= gone, "who was on a broker that went has moved");
 }
 
-fn report_calls(calls: &[Call], windows: &[Window], (begun, ended): (Duration, Duration)) {
-    let is_in_fault = |call: &&Call| windows.iter().any(|window| window.contains(call.ended));
+fn report_calls(calls: &[Call], windows: &[Window], (started_at, ended): (Duration, Duration)) {
+    let is_in_fault = |call: &&Call| windows.iter().any(|window| window.contains(call.ended_at));
     let in_run = calls
         .iter()
-        .filter(|call| (begun..ended).contains(&call.ended));
+        .filter(|call| (started_at..ended).contains(&call.ended_at));
     let in_run: Vec<_> = in_run.collect();
     let granted = in_run.iter().copied().filter(|call| call.is_granted);
     let in_faults = granted.clone().filter(is_in_fault).count();
     let granted = granted.count();
     let faulty: Duration = windows.iter().map(|window| window.to - window.from).sum();
-    let calm = (ended - begun).saturating_sub(faulty).as_secs().max(1);
+    let calm = (ended - started_at).saturating_sub(faulty).as_secs().max(1);
     let per_second = (granted - in_faults) / usize::try_from(calm).expect("seconds");
     let unavailable = in_run.len() - granted;
-    figures(&format!(
+    print_figures(&format!(
         "sdk_rolling: seconds={} calls={} calm_grants_per_s={per_second} granted_in_faults={in_faults} \
          unavailable={unavailable}",
-        (ended - begun).as_secs(),
+        (ended - started_at).as_secs(),
         in_run.len()
     ));
     assert!(per_second >= 100, "too little happened: {per_second}/s");
@@ -161,16 +167,16 @@ fn report_calls(calls: &[Call], windows: &[Window], (begun, ended): (Duration, D
 }
 
 impl Fleet {
-    /// Guards, and lines that are complete.
-    async fn start(deployment: &Deployment) -> (Self, Vec<Line>) {
+    /// Starts clients with guards, and clients with complete queues.
+    async fn start(deployment: &Deployment) -> (Self, Vec<HeldQueue>) {
         let addrs = deployment.addrs();
         let (holding, waiting) = (
-            sites("holding", &addrs).await,
-            sites("waiting", &addrs).await,
+            fixtures("holding", &addrs).await,
+            fixtures("waiting", &addrs).await,
         );
         let (holders, waits) = (clients(&holding), clients(&waiting));
-        let guards = Guards::take(&holders, GUARDS_EACH, TTL).await;
-        let (lines, waiters) = sdk_line::start_all(&holders, &waits, (LINES, IN_LINE), TTL).await;
+        let guards = HeldGuards::acquire(&holders, GUARDS_EACH, TTL).await;
+        let (lines, waiters) = queue::start_queues(&holders, &waits, (LINES, IN_LINE), TTL).await;
         let fleet = Self {
             holding,
             guards,
@@ -180,19 +186,22 @@ impl Fleet {
         (fleet, lines)
     }
 
-    /// A broker goes and comes back; until all who were on it are settled on the other one.
+    /// Stops or kills a broker, and restarts it. Waits until all of its clients have moved to the
+    /// other broker.
     async fn suffer(&self, deployment: &mut Deployment, at: usize, fault: Fault) -> Window {
-        let sites = || self.holding.iter().chain(&self.waiting);
-        let hit: Vec<_> = sites().map(|site| site.is_on(at)).collect();
+        let fixtures = || self.holding.iter().chain(&self.waiting);
+        let hit: Vec<_> = fixtures()
+            .map(|fixture| fixture.is_connected_to(at))
+            .collect();
         let moved = hit.iter().filter(|is_on| **is_on).count();
-        assert!(moved > 0, "nobody is on the broker that goes");
-        let told: Vec<_> = self.waiters.iter().map(Waiter::told).collect();
+        assert!(moved > 0, "no stream is on the broker that goes");
+        let grants: Vec<_> = self.waiters.iter().map(Waiter::position_updates).collect();
         let broker = &mut deployment.brokers[at];
         let from = boottime();
         match fault {
             Fault::Stopped => {
                 broker.terminate();
-                assert_eq!(broker.ended().await, Some(0), "in good order");
+                assert_eq!(broker.wait_for_exit().await, Some(0), "in good order");
                 let took = boottime() - from;
                 assert!(
                     took < ASKED_WITHIN,
@@ -206,22 +215,25 @@ impl Fleet {
         sleep(DOWN).await;
         broker.restart().await;
         let settling = async {
-            let is_moved =
-                |(site, was_on): (&Site, &bool)| !was_on || site.is_on(1 - at) && !site.is_on(at);
-            let is_heard = |guard: &Guard| boottime() + guard.remaining() > from + TTL - MARGIN;
-            let is_told = |(waiter, told): (&Waiter, &Option<usize>)| {
-                !hit[SITES + waiter.site] || waiter.told().is_none() || waiter.told() > *told
+            let is_moved = |(fixture, was_on): (&ProxiedClient, &bool)| {
+                !was_on || fixture.is_connected_to(1 - at) && !fixture.is_connected_to(at)
             };
-            while !(sites().zip(&hit).all(is_moved)
-                && self.guards.all().all(is_heard)
-                && self.waiters.iter().zip(&told).all(is_told))
+            let is_heard = |guard: &Guard| boottime() + guard.remaining() > from + TTL - MARGIN;
+            let is_told = |(waiter, grants): (&Waiter, &Option<usize>)| {
+                !hit[SITES + waiter.client_index]
+                    || waiter.position_updates().is_none()
+                    || waiter.position_updates() > *grants
+            };
+            while !(fixtures().zip(&hit).all(is_moved)
+                && self.guards.iter().all(is_heard)
+                && self.waiters.iter().zip(&grants).all(is_told))
             {
                 sleep(LOOK_EVERY).await;
             }
         };
         let settled = timeout(SETTLED_WITHIN, settling).await;
         let to = boottime();
-        figures(&format!(
+        print_figures(&format!(
             "fault {fault:?} broker {at}: refused, clients_hit={moved} settled={}ms",
             (to - from).as_millis()
         ));
@@ -230,24 +242,24 @@ impl Fleet {
     }
 }
 
-fn clients(sites: &[Site]) -> Vec<&Client> {
-    sites.iter().map(|site| &site.client).collect()
+fn clients(fixtures: &[ProxiedClient]) -> Vec<&Client> {
+    fixtures.iter().map(|fixture| &fixture.client).collect()
 }
 
-async fn sites(name: &str, brokers: &[SocketAddr]) -> Vec<Site> {
-    let sites = (0..SITES).map(|index| async move {
-        Site::start(&format!("{name}-{index}"), brokers, index % 2).await
+async fn fixtures(name: &str, brokers: &[SocketAddr]) -> Vec<ProxiedClient> {
+    let fixtures = (0..SITES).map(|index| async move {
+        ProxiedClient::start(&format!("{name}-{index}"), brokers, index % 2).await
     });
-    join_all(sites).await
+    join_all(fixtures).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn guards_are_lost_with_the_only_broker_that_their_client_knows() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
-    let locks = |site| {
+    let locks = |fixture| {
         (0..GUARDS_EACH)
-            .map(|lock| guarded(site, lock))
+            .map(|lock| lock_name(fixture, lock))
             .collect::<Vec<_>>()
     };
     let (alone, both) = (
@@ -255,17 +267,17 @@ async fn guards_are_lost_with_the_only_broker_that_their_client_knows() {
         connect("both", &addrs).await,
     );
     let (lost, kept) = (
-        hold(&alone, &locks(0), TTL).await,
-        hold(&both, &locks(1), TTL).await,
+        acquire_all(&alone, &locks(0), TTL).await,
+        acquire_all(&both, &locks(1), TTL).await,
     );
-    let observer = client::Client::new("observer", &addrs[1..], 0);
+    let observer = unary::Client::new("observer", &addrs[1..], 0);
     let killed_at = boottime();
     deployment.brokers[0].kill().await;
     let ends = lost
         .iter()
         .map(async |guard| (guard.lost().await, boottime()));
     let ends = timeout(TTL, join_all(ends)).await.expect("lost in time");
-    let held = look(&observer, 0, &guarded(0, 0))
+    let held = read_expiry(&observer, 0, &lock_name(0, 0))
         .await
         .expect("the store waits for longer");
     assert!(
@@ -274,17 +286,17 @@ async fn guards_are_lost_with_the_only_broker_that_their_client_knows() {
     );
     let after: Vec<_> = ends.iter().map(|(_, at)| *at - killed_at).collect();
     let still = kept.iter().filter(|guard| guard.is_valid()).count();
-    figures(&format!(
+    print_figures(&format!(
         "sdk_rolling: only endpoint killed: guards={} lost={} lost_after_kill: {} before_E={}ms; \
          beside them with two endpoints: guards={} valid={still}",
         lost.len(),
         ends.len(),
-        spread(after.clone()),
+        format_spread(after.clone()),
         held.remaining.as_millis(),
         kept.len()
     ));
     assert_eq!(held.lease_id, lost[0].lease_id());
-    assert!(held.remaining < expiry(TTL));
+    assert!(held.remaining < store_expiry(TTL));
     assert!(after.iter().all(|after| *after < TTL), "{after:?}");
     assert_eq!(still, GUARDS_EACH, "a broker lives for them");
 }

@@ -1,5 +1,5 @@
-//! A network that swallows packets while its connections stay open: a guard of the Rust client
-//! reports its loss by its own clock, before somebody else has the lock.
+//! A network that drops packets while connections stay open. A guard of the Rust client reports its
+//! loss by its own clock, before another client has the lock.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -9,76 +9,82 @@ use futures::future::join_all;
 use leasehold::{Client as Sdk, Error, Guard, LostReason, ReleaseError};
 use leasehold_proto::v1::hold_response::Message as Response;
 use leasehold_tests::{
-    client::{AcquireCall, Client},
+    broker::deployment::Deployment,
+    client::{
+        stream::StreamClient,
+        unary::{AcquireCall, Client},
+    },
     clock::boottime,
-    deployment::Deployment,
-    proxy::{DATA, Mode, Proxy, Way},
-    scale::{count, figures},
-    stream_client::StreamClient,
-    time_left::{Looks, spread, watch},
-    trust_log::TrustLog,
-    witness::{Share, Visit, Witness},
+    load::{
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+        store_expiry::{ExpiryReads, format_spread, watch_expiry},
+    },
+    net::http2_proxy::{DATA, Direction, Http2Proxy, ProxyMode},
+    scale::{print_figures, scaled_count},
+    sdk::validity_log::ValidityLog,
 };
 use rand::Rng;
 use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 const TTL: Duration = Duration::from_secs(2);
-/// The client trusts that much less.
+/// Safety margin by which the validity of a lease is shorter than the TTL.
 const MARGIN: Duration = Duration::from_millis(500);
-/// How late a loss may be reported: no timer runs through a suspend, so the time is looked at.
+/// Maximum delay of a loss report. The client polls its clock, because no timer runs during a
+/// suspend.
 const LOOKED_AT: Duration = Duration::from_millis(100);
-/// What was under way when the network failed has arrived by then.
+/// Time within which messages in transit arrive after the network has failed.
 const ON_THE_WAY: Duration = Duration::from_millis(300);
 const WAIT: Duration = Duration::from_secs(60);
 const GIVE_UP: Duration = Duration::from_secs(20);
-const WAYS: [Way; 3] = [Way::Both, Way::ToBroker, Way::ToClient];
-/// Clients at the same time.
+const WAYS: [Direction; 3] = [Direction::Both, Direction::ToBroker, Direction::ToClient];
+/// Number of concurrent clients.
 const ROUND: usize = 10;
 
-/// For acknowledgements that come later than the store's expiry is longer than the validity, but
-/// before the client gives the connection up, after 4 s without a message.
+/// TTL for late acknowledgements. Their delay exceeds the time from the end of the validity to the
+/// store's expiry. It is less than the 4 s without a message after which the client closes the
+/// connection.
 const LONG_TTL: Duration = Duration::from_millis(4_500);
 const DELAY: Duration = Duration::from_millis(2_100);
 
 type Turn = AbortOnDropHandle<(Result<Guard, Error>, Duration)>;
 
-/// One broker, and clients that nothing is wrong with.
+/// A broker, and clients whose network does not fail.
 struct Scene {
     other: Sdk,
     observer: Client,
-    witness: Witness,
+    oracle: Oracle,
     deployment: Deployment,
 }
 
-/// A lock that was lost to the network.
+/// A lock that was lost because of the network.
 #[derive(Debug)]
 struct Loss {
-    way: Way,
-    /// From then on packets were swallowed.
+    way: Direction,
+    /// Time from which packets were dropped.
     swallowed: Duration,
-    /// When the guard reported it, or until when it would have been trusted.
+    /// Time at which the guard reported the loss.
     lost: Duration,
     next: Next,
 }
 
-/// Who got it then.
+/// Grant of the lost lock to the next waiter.
 #[derive(Debug)]
 struct Next {
     granted: Duration,
-    /// At the lease before, until then.
-    looks: Looks,
+    /// Reads of the previous lease until the grant.
+    looks: ExpiryReads,
     guard: Guard,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
-    let total = count(100, 10);
-    let scene = Scene::start(total).await;
+    let total = scaled_count(100, 10);
+    let fixture = Scene::start(total).await;
     let mut losses = Vec::new();
     while losses.len() < total {
         let from = losses.len();
-        let round = (from..total.min(from + ROUND)).map(|index| scene.lose(index));
+        let round = (from..total.min(from + ROUND)).map(|index| fixture.lose(index));
         losses.extend(join_all(round).await);
     }
     for way in WAYS {
@@ -88,7 +94,7 @@ async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
         let distances: Option<Vec<_>> = distances.collect();
         let distances = distances.expect("granted before the loss was reported");
         let trusted = losses.iter().map(|l| l.lost.saturating_sub(l.swallowed));
-        figures(&format!(
+        print_figures(&format!(
             "sdk_swallowed {way:?}: rounds={} reported_before_the_next_grant={} least={}ms \
              trusted_on: {} granted_after_E: {}",
             losses.len(),
@@ -98,12 +104,12 @@ async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
                 .min()
                 .unwrap_or(&Duration::ZERO)
                 .as_millis(),
-            spread(trusted.collect()),
-            spread(losses.iter().map(|loss| loss.next.late()).collect())
+            format_spread(trusted.collect()),
+            format_spread(losses.iter().map(|loss| loss.next.late()).collect())
         ));
     }
-    let verdict = scene.witness.verdict();
-    assert_eq!(verdict.visits, 2 * total);
+    let verdict = fixture.oracle.verdict();
+    assert_eq!(verdict.uses, 2 * total);
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     for loss in &losses {
         let limit = loss.swallowed + ON_THE_WAY + TTL - MARGIN + LOOKED_AT;
@@ -113,33 +119,33 @@ async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_brokers_word_comes_too_late() {
-    let total = count(20, 6);
-    let scene = Scene::start(total).await;
-    let rounds = (0..total).map(|index| scene.wait_for_word(index));
-    let told = join_all(rounds).await;
-    let told = told.into_iter().filter(|is_told| *is_told).count();
-    let verdict = scene.witness.verdict();
-    figures(&format!(
-        "sdk_swallowed, a client without a clock: rounds={total} told_before_the_next_grant={told} \
+async fn messages_of_the_broker_arrive_too_late() {
+    let total = scaled_count(20, 6);
+    let fixture = Scene::start(total).await;
+    let rounds = (0..total).map(|index| fixture.wait_for_word(index));
+    let told_count = join_all(rounds).await;
+    let told_count = told_count.into_iter().filter(|is_told| *is_told).count();
+    let verdict = fixture.oracle.verdict();
+    print_figures(&format!(
+        "sdk_swallowed, a client without a clock: rounds={total} told_before_the_next_grant={told_count} \
          overlaps={}",
         verdict.overlaps
     ));
-    assert_eq!((told, verdict.overlaps), (0, total));
+    assert_eq!((told_count, verdict.overlaps), (0, total));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn validity_counts_from_the_sending_of_a_heartbeat() {
-    let total = count(20, 6);
-    let scene = Scene::start(total).await;
-    let by_receipt = Witness::new(total);
-    let rounds = (0..total).map(|index| scene.delay(index, &by_receipt));
+    let total = scaled_count(20, 6);
+    let fixture = Scene::start(total).await;
+    let by_receipt = Oracle::new(total);
+    let rounds = (0..total).map(|index| fixture.delay(index, &by_receipt));
     let losses = join_all(rounds).await;
     let distances = losses.iter().map(|l| l.next.granted.checked_sub(l.lost));
     let distances: Option<Vec<_>> = distances.collect();
     let distances = distances.expect("granted before the loss was reported");
-    let (verdict, by_receipt) = (scene.witness.verdict(), by_receipt.verdict());
-    figures(&format!(
+    let (verdict, by_receipt) = (fixture.oracle.verdict(), by_receipt.verdict());
+    print_figures(&format!(
         "sdk_swallowed, acknowledged {}ms late: rounds={total} ttl=4500ms least={}ms overlaps={}; \
          counted from the receipt: overlaps={}",
         DELAY.as_millis(),
@@ -164,16 +170,16 @@ impl Scene {
         Self {
             other: other.expect("a broker that runs"),
             observer: Client::new("observer", &[addr], 0),
-            witness: Witness::new(locks),
+            oracle: Oracle::new(locks),
             deployment,
         }
     }
 
-    async fn proxy(&self) -> Proxy {
-        Proxy::start(self.deployment.addrs()[0]).await
+    async fn proxy(&self) -> Http2Proxy {
+        Http2Proxy::start(self.deployment.addrs()[0]).await
     }
 
-    /// Loses a lock at a random moment.
+    /// Acquires a lock, and drops packets from a random moment on until the lock is lost.
     async fn lose(&self, index: usize) -> Loss {
         let (lock, way) = (format!("lock-{index}"), WAYS[index % WAYS.len()]);
         let proxy = self.proxy().await;
@@ -186,20 +192,20 @@ impl Scene {
         sleep(TTL.mul_f64(rand::thread_rng().gen_range(0.0..1.0))).await;
 
         assert!(guard.is_valid(), "lost before anything happened");
-        proxy.set_mode(Mode::Swallow(way));
+        proxy.set_mode(ProxyMode::DropFrames(way));
         let swallowed = boottime();
         let next = self.granted(&lock, turn).await;
         assert!(loss.is_finished(), "not reported by now");
         let (why, lost, is_valid) = loss.await.expect("no panic");
         assert_eq!((why, is_valid), (LostReason::Expired, false));
-        assert!(proxy.lost() > 0, "nothing was swallowed");
-        assert!(proxy.opened() > 1, "no other way was tried");
-        self.witness
+        assert!(proxy.dropped_frames() > 0, "nothing was swallowed");
+        assert!(proxy.opened_connections() > 1, "no other way was tried");
+        self.oracle
             .record(visit(index, guard.fencing_token(), entered, lost));
 
-        // The network is back, and so is the client, but not its lock.
-        proxy.set_mode(Mode::Forward);
-        proxy.cut().await;
+        // The network works again, and the client reconnects, but the lock stays lost.
+        proxy.set_mode(ProxyMode::Forward);
+        proxy.close_connections().await;
         let another = holder.lock(format!("{lock}-another")).acquire().await;
         another
             .expect("the client goes on")
@@ -210,7 +216,7 @@ impl Scene {
         let released = guard.release().await.expect_err("it was lost");
         assert!(matches!(released, ReleaseError::Lost(LostReason::Expired)));
         assert!(next.guard.is_valid(), "the next one holds it");
-        self.witness.record(visit(
+        self.oracle.record(visit(
             index,
             next.guard.fencing_token(),
             next.granted,
@@ -224,64 +230,75 @@ impl Scene {
         }
     }
 
-    /// The same for a client that counts nothing, and trusts until the broker tells it; whether it
-    /// was told before somebody else had its lock.
+    /// Repeats the loss of [`Self::lose`] for a client that measures no validity, and relies on the
+    /// broker's messages. Returns true if the client received the end of its lease before another
+    /// client had the lock.
     async fn wait_for_word(&self, index: usize) -> bool {
         let (lock, way) = (format!("word-{index}"), WAYS[index % 2]);
         let proxy = self.proxy().await;
-        let mut stream = StreamClient::open_patient(proxy.addr()).await;
-        stream.beat(TTL / 3);
+        let mut stream = StreamClient::open_without_keepalive(proxy.addr()).await;
+        stream.start_heartbeats(TTL / 3);
         let call = AcquireCall::new(&lock, TTL, Duration::ZERO);
         let call = stream.acquire(&call, 1).await;
-        let lease = stream.turn(call).await.expect("the stream lives").lease;
+        let lease = stream
+            .wait_for_grant(call)
+            .await
+            .expect("the stream lives")
+            .lease;
         let entered = boottime();
         let turn = self.wait_in_line(&lock, TTL).await;
-        let word = async move { while let Some(Response::Ack(_)) = stream.hear().await {} };
+        let word =
+            async move { while let Some(Response::Ack(_)) = stream.next_lease_message().await {} };
         let word = AbortOnDropHandle::new(tokio::spawn(word));
         sleep(TTL.mul_f64(rand::thread_rng().gen_range(0.0..1.0))).await;
         assert!(!word.is_finished(), "over before anything happened");
-        proxy.set_mode(Mode::Swallow(way));
+        proxy.set_mode(ProxyMode::DropFrames(way));
         let next = self.granted(&lock, turn).await;
         let is_told = word.is_finished();
-        assert!(proxy.lost() > 0, "nothing was swallowed");
+        assert!(proxy.dropped_frames() > 0, "nothing was swallowed");
         let token = lease.expect("a lease").grants[0].fencing_token;
-        let left = boottime();
-        self.witness.record(visit(index, token, entered, left));
-        self.witness
-            .record(visit(index, next.guard.fencing_token(), next.granted, left));
+        let left_at = boottime();
+        self.oracle.record(visit(index, token, entered, left_at));
+        self.oracle.record(visit(
+            index,
+            next.guard.fencing_token(),
+            next.granted,
+            left_at,
+        ));
         is_told
     }
 
-    /// Loses a lock while its last acknowledgement is on the way, for so long that its validity
-    /// would outlive the store's expiry if it began with the receipt.
-    async fn delay(&self, index: usize, by_receipt: &Witness) -> Loss {
+    /// Loses a lock while its last acknowledgement is delayed. If the validity began with the
+    /// receipt of the acknowledgement, it would end after the store's expiry.
+    async fn delay(&self, index: usize, by_receipt: &Oracle) -> Loss {
         let lock = format!("late-{index}");
         let proxy = self.proxy().await;
         let (_holder, guard) = hold(&proxy, &lock, LONG_TTL).await;
         let entered = boottime();
         let turn = self.wait_in_line(&lock, LONG_TTL).await;
-        let log = AbortOnDropHandle::new(tokio::spawn(TrustLog::follow(guard.held())));
-        // Past the heartbeat that follows a grant.
+        let log =
+            AbortOnDropHandle::new(tokio::spawn(ValidityLog::record_until_lost(guard.held())));
+        // After the heartbeat that follows a grant.
         sleep((LONG_TTL / 3).mul_f64(rand::thread_rng().gen_range(0.2..1.0))).await;
 
-        let messages = proxy.from_broker(DATA);
-        proxy.set_mode(Mode::Delay(DELAY));
-        while proxy.from_broker(DATA) == messages {
+        let messages = proxy.frames_from_broker(DATA);
+        proxy.set_mode(ProxyMode::Delay(DELAY));
+        while proxy.frames_from_broker(DATA) == messages {
             sleep(Duration::from_millis(5)).await;
         }
-        proxy.set_mode(Mode::Swallow(Way::Both));
+        proxy.set_mode(ProxyMode::DropFrames(Direction::Both));
         let swallowed = boottime();
         let next = self.granted(&lock, turn).await;
         assert!(log.is_finished(), "not reported by now");
         let log = log.await.expect("no panic");
-        assert_eq!(log.why, LostReason::Expired);
-        let last = log.last();
+        assert_eq!(log.lost_reason, LostReason::Expired);
+        let last = log.last_confirmation();
         let came = last.at.saturating_sub(swallowed);
         assert!(came + ON_THE_WAY >= DELAY, "it came late: {log:?}");
         let naive = last.at + LONG_TTL - MARGIN;
-        for (witness, ended) in [(&self.witness, log.lost), (by_receipt, naive)] {
-            witness.record(visit(index, guard.fencing_token(), entered, ended));
-            witness.record(visit(
+        for (oracle, ended) in [(&self.oracle, log.lost_at), (by_receipt, naive)] {
+            oracle.record(visit(index, guard.fencing_token(), entered, ended));
+            oracle.record(visit(
                 index,
                 next.guard.fencing_token(),
                 next.granted,
@@ -289,22 +306,23 @@ impl Scene {
             ));
         }
         Loss {
-            way: Way::Both,
+            way: Direction::Both,
             swallowed,
-            lost: log.lost,
+            lost: log.lost_at,
             next,
         }
     }
 
-    /// Waits in line, beside the network that fails.
+    /// Queues a client for the lock whose network does not fail.
     async fn wait_in_line(&self, lock: &str, ttl: Duration) -> Turn {
         let next = self.other.lock(lock).ttl(ttl).wait(WAIT);
         let turn = tokio::spawn(async move { (next.acquire().await, boottime()) });
-        self.observer.queued_at(0, lock, 1).await;
+        self.observer.wait_for_queue_length_at(0, lock, 1).await;
         AbortOnDropHandle::new(turn)
     }
 
-    /// Waits for the turn, and watches what the store says until then.
+    /// Waits until the queued client is granted the lock, and reads the lock in the store until
+    /// then.
     async fn granted(&self, lock: &str, turn: Turn) -> Next {
         let stop = CancellationToken::new();
         let turn = async {
@@ -312,10 +330,12 @@ impl Scene {
             stop.cancel();
             turn.expect("granted in time").expect("no panic")
         };
-        let watch = watch(&self.observer, 0, lock, &stop);
+        let watch = watch_expiry(&self.observer, 0, lock, &stop);
         let ((guard, granted), mut looks) = tokio::join!(turn, watch);
         let guard = guard.expect("its turn");
-        looks.ends.retain(|seen| seen.lease_id != guard.lease_id());
+        looks
+            .expiries
+            .retain(|seen| seen.lease_id != guard.lease_id());
         Next {
             granted,
             looks,
@@ -326,19 +346,22 @@ impl Scene {
 
 impl Next {
     fn late(&self) -> Duration {
-        self.looks.late(self.granted)
+        self.looks.delay_of(self.granted)
     }
 
-    /// It was granted at the end of the time that the store had for the holder.
+    /// Asserts that the grant came at the expiry of the previous lease in the store.
     fn judge(&self) {
-        let end = self.looks.end().earliest;
+        let end = self.looks.last_expiry().earliest;
         assert!(self.granted >= end, "too soon: {self:#?}");
-        assert!(!self.looks.are_too_many(), "granted late: {self:#?}");
+        assert!(
+            !self.looks.has_too_many_reads_after_end(),
+            "granted late: {self:#?}"
+        );
     }
 }
 
-/// A client behind the proxy that holds the lock.
-async fn hold(proxy: &Proxy, lock: &str, ttl: Duration) -> (Sdk, Guard) {
+/// Acquires the lock with a client behind the proxy.
+async fn hold(proxy: &Http2Proxy, lock: &str, ttl: Duration) -> (Sdk, Guard) {
     let client = Sdk::connect(&format!("http://{}", proxy.addr())).await;
     let client = client.expect("a broker that runs");
     let guard = client.lock(lock).ttl(ttl).try_acquire().await;
@@ -346,12 +369,12 @@ async fn hold(proxy: &Proxy, lock: &str, ttl: Duration) -> (Sdk, Guard) {
     (client, guard)
 }
 
-fn visit(lock: usize, token: i64, entered: Duration, ended: Duration) -> Visit {
-    Visit {
+fn visit(lock: usize, token: i64, entered: Duration, ended: Duration) -> LockUse {
+    LockUse {
         lock,
         share: Share::ALL,
         token,
-        entered,
-        ended,
+        started_at: entered,
+        ended_at: ended,
     }
 }

@@ -1,20 +1,20 @@
-//! What a stream of the Rust client carries beside a lease that needs a heartbeat only now and then: each lease and
-//! each wait has the heartbeats that it needs itself.
+//! Heartbeats on a stream of the Rust client whose leases and waits need different intervals. A
+//! long lease does not delay the heartbeats of short leases and waits.
 
 use std::{pin::pin, time::Duration};
 
-use leasehold_tests::{in_process::InProcess, sdk_broker::Broker};
+use leasehold_tests::{broker::in_process::InProcessBroker, sdk::broker::TestBroker};
 use tokio::time::timeout;
 
-/// Of a lease that needs a heartbeat each 20 s.
+/// TTL of a lease that needs a heartbeat every 20 s, and maximum wait.
 const LONG: Duration = Duration::from_secs(60);
-/// Then the client does not look at it any more for the call that took it.
+/// Time after an acquire until the client's next timer is the heartbeat of the acquired lease.
 const LEFT_ALONE: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_short_lease_is_kept_beside_a_long_one() {
-    let broker = Broker::Real(InProcess::start().await);
+    let broker = TestBroker::Real(InProcessBroker::start().await);
     let client = broker.client("one").await;
     let long = client.lock("long").ttl(LONG).acquire().await;
     let long = long.expect("it is free");
@@ -29,7 +29,7 @@ async fn a_short_lease_is_kept_beside_a_long_one() {
 
 #[tokio::test]
 async fn a_wait_keeps_its_place_beside_a_long_lease() {
-    let broker = Broker::Real(InProcess::start().await);
+    let broker = TestBroker::Real(InProcessBroker::start().await);
     let (client, other) = (broker.client("one").await, broker.client("other").await);
     let held = other.lock("held").acquire().await.expect("it is free");
     let long = client.lock("long").ttl(LONG).acquire().await;
@@ -40,13 +40,13 @@ async fn a_wait_keeps_its_place_beside_a_long_lease() {
     let mut second = pin!(other.lock("held").wait(LONG).acquire());
     tokio::select! {
         answer = &mut first => panic!("{answer:?}"),
-        () = broker.waits_for("held", 1) => {}
+        () = broker.wait_for_queue_length("held", 1) => {}
     }
     tokio::select! {
         answer = &mut second => panic!("{answer:?}"),
-        () = broker.waits_for("held", 2) => {}
+        () = broker.wait_for_queue_length("held", 2) => {}
     }
-    // A broker takes whoever it has not heard of for six out of the line.
+    // A broker removes a waiter from the queue after 6 s without a heartbeat.
     let eight = timeout(Duration::from_secs(8), async {
         tokio::select! {
             answer = &mut first => answer,

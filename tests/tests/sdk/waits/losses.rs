@@ -1,4 +1,4 @@
-//! Every way in which a guard of the Rust client loses its lock, and the outages in which it does not.
+//! Losses of locks with the Rust client, and outages in which no lock is lost.
 
 #![expect(
     clippy::disallowed_methods,
@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use leasehold::{Client, Error, LostReason, ReleaseError};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    client,
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess},
+    },
+    client::unary,
     clock::boottime,
-    deployment::Deployment,
-    proxy::{Mode, Proxy, Way},
-    redis_server::RedisServer,
-    time_left::expiry,
+    load::store_expiry::store_expiry,
+    net::http2_proxy::{Direction, Http2Proxy, ProxyMode},
+    redis::server::RedisServer,
 };
 use tokio::{
     sync::oneshot,
@@ -23,10 +25,10 @@ use tokio::{
 };
 
 const TTL: Duration = Duration::from_secs(2);
-/// How late a loss is told that nobody asks for, on the busiest machine.
+/// Maximum delay of the notification of a loss on the busiest machine.
 const TICKS: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(10);
-/// How much longer than it may wait a call goes on without an answer.
+/// Time for which a call without an answer continues after the end of its wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 async fn connect(brokers: &[BrokerProcess]) -> Client {
@@ -48,21 +50,21 @@ async fn a_lock_is_held_no_longer_than_max_hold() {
     let why = timeout(SOON, guard.lost()).await.expect("it ends");
     let held = boottime() - granted;
     assert!(held >= TTL && held <= TTL * 2 + TICKS, "{held:?}");
-    // The client's own clock may be first.
+    // The validity may end on the client's clock first.
     let expected = [LostReason::MaxHold, LostReason::Expired];
     assert!(expected.contains(&why), "{why:?}");
 }
 
 #[tokio::test]
-async fn a_wait_whose_end_nobody_told_is_a_wait_that_ended() {
+async fn a_wait_without_a_reply_ends_at_its_timeout() {
     let wait = Duration::from_millis(600);
     let deployment = Deployment::start(1).await;
     let holder = connect(&deployment.brokers).await;
-    let proxy = Proxy::start(deployment.addrs()[0]).await;
+    let proxy = Http2Proxy::start(deployment.addrs()[0]).await;
     let client = Client::connect(&format!("http://{}", proxy.addr())).await;
     let client = client.expect("the broker answers");
     let guard = holder.lock("a").acquire().await.expect("it is free");
-    let begun = boottime();
+    let started_at = boottime();
     let (in_line, is_in_line) = oneshot::channel();
     let mut in_line = Some(in_line);
     let waiting = client.lock("a").wait(wait).on_queue(move |_| {
@@ -72,11 +74,11 @@ async fn a_wait_whose_end_nobody_told_is_a_wait_that_ended() {
     });
     let cut = async {
         is_in_line.await.expect("it is in line");
-        proxy.set_mode(Mode::Refuse);
-        assert!(proxy.cut().await > 0, "it was connected");
-        // The end of the wait passes while nobody can be asked.
-        sleep((begun + wait).saturating_sub(boottime())).await;
-        proxy.set_mode(Mode::Forward);
+        proxy.set_mode(ProxyMode::RejectConnections);
+        assert!(proxy.close_connections().await > 0, "it was connected");
+        // The wait ends while the broker is unreachable.
+        sleep((started_at + wait).saturating_sub(boottime())).await;
+        proxy.set_mode(ProxyMode::Forward);
     };
     let (error, ()) = tokio::join!(waiting.acquire(), cut);
     let error = error.expect_err("it is held");
@@ -85,7 +87,7 @@ async fn a_wait_whose_end_nobody_told_is_a_wait_that_ended() {
 }
 
 #[tokio::test]
-async fn a_store_without_memory_is_told_of_and_keeps_guards_alive() {
+async fn a_store_without_memory_is_reported_and_keeps_guards() {
     let deployment = Deployment::start(1).await;
     let client = connect(&deployment.brokers).await;
     let guard = client.lock("a").ttl(TTL).acquire().await;
@@ -101,12 +103,12 @@ async fn a_store_without_memory_is_told_of_and_keeps_guards_alive() {
 }
 
 #[tokio::test]
-async fn a_store_that_loses_a_lock_is_told_of() {
+async fn a_lock_that_the_store_loses_is_reported() {
     let deployment = Deployment::start(1).await;
     let client = connect(&deployment.brokers).await;
     let guard = client.lock("a").acquire().await.expect("it is free");
     deployment.redis.connect().await.must(&["FLUSHALL"]).await;
-    let why = timeout(SOON, guard.lost()).await.expect("it is told");
+    let why = timeout(SOON, guard.lost()).await.expect("notified");
     assert_eq!(why, LostReason::StoreLost);
     let released = guard.release().await;
     assert!(
@@ -144,11 +146,11 @@ async fn a_drain_moves_guards_and_waits_to_another_broker() {
     let client = connect(&deployment.brokers).await;
     let guard = client.lock("a").ttl(TTL).acquire().await.expect("free");
     let waits = tokio::spawn(client.lock("a").ttl(TTL).acquire());
-    let observer = client::Client::new("observer", &deployment.addrs(), 0);
-    observer.queued_at(1, "a", 1).await;
+    let observer = unary::Client::new("observer", &deployment.addrs(), 0);
+    observer.wait_for_queue_length_at(1, "a", 1).await;
     deployment.brokers[0].terminate();
-    assert_eq!(deployment.brokers[0].ended().await, Some(0));
-    tokio::time::sleep(expiry(TTL)).await;
+    assert_eq!(deployment.brokers[0].wait_for_exit().await, Some(0));
+    tokio::time::sleep(store_expiry(TTL)).await;
     assert!(guard.is_valid() && guard.lost_reason().is_none());
     assert!(!waits.is_finished());
     let token = guard.fencing_token();
@@ -165,12 +167,12 @@ async fn a_killed_broker_costs_no_guard() {
     let inner = client.lock("a").under(&guard).acquire().await;
     let inner = inner.expect("it is ours");
     deployment.brokers[0].kill().await;
-    tokio::time::sleep(expiry(TTL)).await;
+    tokio::time::sleep(store_expiry(TTL)).await;
     assert!(guard.is_valid() && inner.is_valid());
     inner.release().await.expect("on the new stream");
     guard.release().await.expect("it was held");
     let next = client.lock("a").try_acquire().await.expect("an answer");
-    assert!(next.is_some(), "both entries are given back");
+    assert!(next.is_some(), "both entries are released");
 }
 
 #[tokio::test]
@@ -185,55 +187,56 @@ async fn a_release_without_an_answer_is_repeated_elsewhere() {
     let released = timeout(SOON, release).await.expect("at the other broker");
     released.expect("no panic").expect("it was held");
     let next = client.lock("a").try_acquire().await.expect("an answer");
-    assert!(next.is_some(), "it is given back");
+    assert!(next.is_some(), "it is released");
 }
 
-/// The store has given the part back, but the client does not know, and shows the lease as it was.
+/// The store has released the part, but the client has not received the answer, and presents the
+/// lease as it was.
 #[tokio::test]
-async fn a_part_whose_release_has_no_answer_is_released_elsewhere() {
+async fn a_partial_release_without_a_reply_is_repeated_elsewhere() {
     for is_entry in [false, true] {
         let deployment = Deployment::start(2).await;
-        let proxy = Proxy::start(deployment.addrs()[0]).await;
+        let proxy = Http2Proxy::start(deployment.addrs()[0]).await;
         let urls = format!("http://{},http://{}", proxy.addr(), deployment.addrs()[1]);
         let client = Client::connect(&urls).await.expect("a broker answers");
         let guard = client.lock("a").ttl(TTL).acquire().await.expect("free");
         let part = client.lock(if is_entry { "a" } else { "b" }).under(&guard);
         let part = part.acquire().await.expect("it is ours");
-        proxy.set_mode(Mode::Swallow(Way::ToClient));
-        let lost = proxy.lost();
+        proxy.set_mode(ProxyMode::DropFrames(Direction::ToClient));
+        let lost = proxy.dropped_frames();
         let release = tokio::spawn(part.release());
-        proxy.wait_for_lost(lost + 1).await;
-        proxy.set_mode(Mode::Refuse);
-        proxy.cut().await;
+        proxy.wait_for_dropped_frames(lost + 1).await;
+        proxy.set_mode(ProxyMode::RejectConnections);
+        proxy.close_connections().await;
         let released = timeout(SOON, release).await.expect("at the other broker");
         released.expect("no panic").expect("it was held");
-        tokio::time::sleep(expiry(TTL)).await;
+        tokio::time::sleep(store_expiry(TTL)).await;
         assert!(guard.is_valid(), "{:?}", guard.lost_reason());
         let other = client.lock("b").try_acquire().await.expect("an answer");
-        assert!(other.is_some(), "it is given back");
+        assert!(other.is_some(), "it is released");
         guard.release().await.expect("it was held");
     }
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_answers_says_so() {
+async fn a_call_without_a_reply_fails_with_that_reason() {
     let mut deployment = Deployment::start(1).await;
     let client = connect(&deployment.brokers).await;
     deployment.brokers[0].kill().await;
-    let begun = boottime();
+    let started_at = boottime();
     let error = client.lock("a").try_acquire().await;
-    let error = error.expect_err("nobody answers");
+    let error = error.expect_err("no broker answers");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     let endpoint = deployment.brokers[0].addr().to_string();
     assert!(error.to_string().contains(&endpoint), "{error}");
-    let took = boottime() - begun;
+    let took = boottime() - started_at;
     assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
 }
 
 #[tokio::test]
 async fn a_store_that_cannot_be_reached_is_waited_for() {
     let redis = RedisServer::start().await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     let mut deployment = Deployment::start_on(redis, &options, 1).await;
     let client = connect(&deployment.brokers).await;
     let guard = client.lock("a").ttl(TTL * 5).acquire().await.expect("free");
@@ -252,7 +255,10 @@ async fn a_store_that_cannot_be_reached_is_waited_for() {
 #[tokio::test]
 async fn endpoints_are_checked_and_tried_in_order() {
     let deployment = Deployment::start(1).await;
-    let nowhere = format!("http://127.0.0.1:{}", leasehold_tests::port::free_port());
+    let nowhere = format!(
+        "http://127.0.0.1:{}",
+        leasehold_tests::process::ports::free_port()
+    );
     for wrong in ["", " , ", "127.0.0.1:7070", "ftp://broker:7070", "http://"] {
         let error = Client::connect(wrong).await.expect_err("no endpoint");
         assert!(
@@ -260,7 +266,9 @@ async fn endpoints_are_checked_and_tried_in_order() {
             "{error}"
         );
     }
-    let error = Client::connect(&nowhere).await.expect_err("nobody there");
+    let error = Client::connect(&nowhere)
+        .await
+        .expect_err("no broker there");
     assert!(error.to_string().contains(&nowhere), "{error}");
     let both = format!("{nowhere},http://{}", deployment.addrs()[0]);
     let client = Client::connect(&both).await.expect("the second answers");
@@ -275,7 +283,7 @@ async fn endpoints_are_checked_and_tried_in_order() {
 }
 
 #[tokio::test]
-async fn bad_input_is_told_field_by_field() {
+async fn invalid_input_is_reported_field_by_field() {
     let deployment = Deployment::start(1).await;
     let client = connect(&deployment.brokers).await;
     for lock in [

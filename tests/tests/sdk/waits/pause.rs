@@ -1,5 +1,5 @@
 //! A process that holds a lock with the Rust client is stopped for longer than its validity, and
-//! goes on after somebody else has got the lock: its guard knows before it is asked.
+//! resumed after another client has acquired the lock. Its guard is invalid at the first check.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -8,15 +8,16 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use leasehold::{Client as Sdk, LostReason};
 use leasehold_tests::{
-    client::Client,
+    broker::deployment::Deployment,
+    client::unary::Client,
     clock::boottime,
-    deployment::Deployment,
-    process::TestProcess,
-    resource::{Line, Report, Resource},
-    scale::{count, figures},
-    temp_dir::TempDir,
-    time_left::{look, spread},
-    witness::{Share, Visit, Witness},
+    load::{
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+        store_expiry::{format_spread, read_expiry},
+    },
+    process::{child::TestProcess, temp_dir::TempDir},
+    scale::{print_figures, scaled_count},
+    sdk::resource::{Report, ReportLine, Resource},
 };
 use rand::Rng;
 use tokio::{
@@ -27,42 +28,42 @@ use tokio_util::task::AbortOnDropHandle;
 
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
-/// A renewal that was under way has reached the store by then.
+/// Time within which a renewal in transit reaches the store.
 const ON_THE_WAY: Duration = Duration::from_millis(300);
 const GIVE_UP: Duration = Duration::from_secs(20);
-/// Processes at the same time.
+/// Number of concurrent processes.
 const ROUND: usize = 10;
-/// One holder in so many works for a while between asking its guard and writing.
+/// One in `WORKING` holders works between the check of its guard and the write.
 const WORKING: usize = 4;
 const WORK: Duration = Duration::from_millis(2);
 
-/// One holder stopped, and what it did when it went on.
+/// Record of a holder that was stopped and resumed.
 #[derive(Debug)]
 struct Pause {
     index: usize,
-    /// Before it went on.
+    /// Time immediately before the holder was resumed.
     resumed: Duration,
-    /// When the next in line had its lock.
+    /// Time at which the next waiter was granted the lock.
     granted: Duration,
-    /// The end of the holder's time could not be before.
+    /// Lower bound of the expiry of the holder's lease.
     earliest: Duration,
-    /// What the holder said before it was stopped.
-    before: Vec<Line>,
-    /// What it said when it went on.
-    after: Vec<Line>,
+    /// Reports of the holder before it was stopped.
+    before: Vec<ReportLine>,
+    /// Reports of the holder after it was resumed.
+    after: Vec<ReportLine>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_holder_knows_of_its_loss_before_it_is_asked() {
-    let (pauses, witness) = pause_all("guarded", false, count(200, 20)).await;
+async fn a_stopped_holder_reports_its_loss_before_any_check() {
+    let (pauses, oracle) = pause_all("guarded", false, scaled_count(200, 20)).await;
     let mut gaps = 0;
     for pause in &pauses {
-        // One write may have been past its check already. Nothing else comes before the guard is
-        // asked, and says no.
+        // One write may have been checked before the stop. No other write precedes the first failed
+        // check.
         let unaware = pause.before_refused();
         assert!(unaware.len() <= 1, "{pause:#?}");
         for write in &unaware {
-            let is_old = write.asked() < Some(pause.resumed);
+            let is_old = write.checked_at() < Some(pause.resumed);
             assert!(is_old, "trusted when it went on: {pause:#?}");
             assert!(write.is_stale && !write.is_accepted, "{pause:#?}");
         }
@@ -71,122 +72,134 @@ async fn a_stopped_holder_knows_of_its_loss_before_it_is_asked() {
     }
     let distance = |pause: &Pause| pause.granted.checked_sub(trusted_until(&pause.before));
     let distances: Option<Vec<_>> = pauses.iter().map(distance).collect();
-    let distances = distances.expect("trusted when somebody else had it");
-    let told = pauses.iter().map(|pause| pause.told() - pause.resumed);
-    let verdict = witness.verdict();
-    figures(&format!(
+    let distances = distances.expect("trusted when another caller had it");
+    let delays = pauses.iter().map(|pause| pause.delays() - pause.resumed);
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "sdk_pause: rounds={} ttl=2000ms stopped>=3000ms first_answer_no={} trusted_again=0 \
          written_past_the_check={gaps} refused_by_the_fence={} accepted_stale={} \
          distrusted_before_the_next_grant>={}ms loss_reported_after_SIGCONT: {} overlaps={} \
          regressions={}",
         pauses.len(),
         pauses.len(),
-        verdict.caught,
+        verdict.rejected_writes,
         accepted_stale(&pauses),
         distances
             .iter()
             .min()
             .unwrap_or(&Duration::ZERO)
             .as_millis(),
-        spread(told.collect()),
+        format_spread(delays.collect()),
         verdict.overlaps,
         verdict.regressions,
     ));
     assert_eq!(accepted_stale(&pauses), 0);
-    assert_eq!((verdict.caught, verdict.fence_violations), (gaps, 0));
+    assert_eq!(
+        (verdict.rejected_writes, verdict.fence_violations),
+        (gaps, 0)
+    );
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_holder_that_does_not_ask_writes_on() {
-    let (pauses, witness) = pause_all("careless", true, count(40, 10)).await;
+async fn a_stopped_holder_that_does_not_check_keeps_writing() {
+    let (pauses, oracle) = pause_all("careless", true, scaled_count(40, 10)).await;
     let stale = |pause: &Pause| pause.after.iter().filter(|line| line.is_stale).count();
     let written: usize = pauses.iter().map(stale).sum();
-    let verdict = witness.verdict();
-    figures(&format!(
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "sdk_pause careless: rounds={} with_stale_writes={} stale_writes={written} \
          refused_by_the_fence={} accepted_stale={} overlaps={} regressions={}",
         pauses.len(),
         pauses.iter().filter(|pause| stale(pause) > 0).count(),
-        verdict.caught,
+        verdict.rejected_writes,
         accepted_stale(&pauses),
         verdict.overlaps,
         verdict.regressions
     ));
-    // What an unfenced resource takes, a fenced one does not.
+    // The fenced resource rejects the writes that the unfenced resource accepts.
     assert!(pauses.iter().all(|pause| stale(pause) > 0), "{pauses:#?}");
-    assert_eq!((verdict.caught, accepted_stale(&pauses)), (written, 0));
+    assert_eq!(
+        (verdict.rejected_writes, accepted_stale(&pauses)),
+        (written, 0)
+    );
     assert_eq!((verdict.fence_violations, verdict.regressions), (0, 0));
     assert_eq!(verdict.overlaps, pauses.len(), "the referee sees them");
 }
 
 impl Pause {
-    /// Where the guard has said no for the first time.
+    /// Returns the index of the first failed check of the guard.
     fn refused_at(&self) -> usize {
-        let is_refused = |line: &Line| matches!(line.report, Report::Refused { .. });
+        let is_refused = |line: &ReportLine| matches!(line.report, Report::Rejected { .. });
         let first = self.after.iter().position(is_refused);
         first.unwrap_or_else(|| panic!("it never noticed: {self:#?}"))
     }
 
-    /// What the holder wrote when it went on, before its guard said no.
-    fn before_refused(&self) -> Vec<&Line> {
+    /// Returns the writes after the stop and before the first failed check of the guard.
+    fn before_refused(&self) -> Vec<&ReportLine> {
         let first = self.after[..self.refused_at()].iter();
-        first.filter(|line| line.asked().is_some()).collect()
+        first.filter(|line| line.checked_at().is_some()).collect()
     }
 
-    /// From then on it writes nothing, though it goes on asking; it is told of the loss without
-    /// asking, and again when it releases.
+    /// Asserts that the holder writes nothing after the first failed check, although it continues
+    /// to check its guard. The guard must also report the loss without a check, and when it is
+    /// released.
     fn is_told(&self) {
         let rest = &self.after[self.refused_at()..];
-        let writes = rest.iter().filter(|line| line.asked().is_some()).count();
+        let writes = rest
+            .iter()
+            .filter(|line| line.checked_at().is_some())
+            .count();
         assert_eq!(writes, 0, "trusted again: {self:#?}");
-        let Report::Refused { why, .. } = &rest[0].report else {
+        let Report::Rejected { reason: why, .. } = &rest[0].report else {
             panic!("its guard says no: {self:#?}")
         };
         assert_eq!(*why, LostReason::Expired.to_string());
         let is_valid = self.after.iter().find_map(|line| match line.report {
             Report::Lost { is_valid, .. } => Some(is_valid),
-            Report::Write { .. } | Report::Refused { .. } | Report::Released(_) => None,
+            Report::Write { .. } | Report::Rejected { .. } | Report::Released(_) => None,
         });
         assert_eq!(is_valid, Some(false), "{self:#?}");
         let Some(Report::Released(how)) = rest.last().map(|line| &line.report) else {
             panic!("it ended without a release: {self:#?}")
         };
-        assert!(how.contains("over before"), "{how}");
+        assert!(how.contains("ended before"), "{how}");
     }
 
-    /// When it had reported its loss.
-    fn told(&self) -> Duration {
-        let is_lost = |line: &&Line| matches!(line.report, Report::Lost { .. });
+    /// Returns the time at which the holder had reported the loss.
+    fn delays(&self) -> Duration {
+        let is_lost = |line: &&ReportLine| matches!(line.report, Report::Lost { .. });
         let lost = self.after.iter().find(is_lost);
-        lost.expect("told").received
+        lost.expect("notified").received_at
     }
 
-    /// Shows the referee until when the holder relied on the lock.
-    fn record(&self, witness: &Witness, token: i64) {
-        let writes = self.after.iter().filter(|line| line.asked().is_some());
-        let careless = writes.filter(|line| line.asked() >= Some(self.resumed));
-        let written = careless.map(|line| line.received).max();
-        witness.record(Visit {
+    /// Records with the oracle the period in which the holder relied on the lock.
+    fn record(&self, oracle: &Oracle, token: i64) {
+        let writes = self.after.iter().filter(|line| line.checked_at().is_some());
+        let careless = writes.filter(|line| line.checked_at() >= Some(self.resumed));
+        let written = careless.map(|line| line.received_at).max();
+        oracle.record(LockUse {
             lock: self.index,
             share: Share::ALL,
             token,
-            entered: self.before.first().expect("it has written").received,
-            ended: written.unwrap_or_else(|| trusted_until(&self.before)),
+            started_at: self.before.first().expect("it has written").received_at,
+            ended_at: written.unwrap_or_else(|| trusted_until(&self.before)),
         });
     }
 }
 
-/// Until when the guard was trusted, as far as it was asked.
-fn trusted_until(lines: &[Line]) -> Duration {
+/// Returns the latest end of the validity in the reports of the holder.
+fn trusted_until(lines: &[ReportLine]) -> Duration {
     let until = lines.iter().filter_map(|line| match line.report {
-        Report::Write { until, .. } => Some(until),
-        Report::Refused { .. } | Report::Lost { .. } | Report::Released(_) => None,
+        Report::Write {
+            valid_until: until, ..
+        } => Some(until),
+        Report::Rejected { .. } | Report::Lost { .. } | Report::Released(_) => None,
     });
     until.max().expect("it has written")
 }
 
-/// Writes that the fenced resource took although a newer holder had written.
+/// Returns the number of writes that the fenced resource accepted after a write of a newer holder.
 fn accepted_stale(pauses: &[Pause]) -> usize {
     let lines = pauses.iter().flat_map(|pause| &pause.after);
     lines
@@ -194,9 +207,9 @@ fn accepted_stale(pauses: &[Pause]) -> usize {
         .count()
 }
 
-async fn pause_all(name: &str, careless: bool, total: usize) -> (Vec<Pause>, Arc<Witness>) {
+async fn pause_all(name: &str, careless: bool, total: usize) -> (Vec<Pause>, Arc<Oracle>) {
     let deployment = Deployment::start(2).await;
-    let witness = Arc::new(Witness::new(total));
+    let oracle = Arc::new(Oracle::new(total));
     let mut others = Vec::new();
     for addr in deployment.addrs() {
         let other = Sdk::connect(&format!("http://{addr}")).await;
@@ -207,22 +220,22 @@ async fn pause_all(name: &str, careless: bool, total: usize) -> (Vec<Pause>, Arc
         let from = pauses.len();
         let round = (from..total.min(from + ROUND)).map(async |index| {
             let lock = format!("{name}-{index}");
-            let resource = Resource::start(&witness, index).await;
+            let resource = Resource::start(&oracle, index).await;
             let work = if index % WORKING == 0 {
                 WORK
             } else {
                 Duration::ZERO
             };
             let writer = write(&deployment, &resource, &lock, (careless, work)).await;
-            let scene = (&deployment, &others[index % 2], resource, &*witness);
-            pause(scene, index, &lock, writer).await
+            let fixture = (&deployment, &others[index % 2], resource, &*oracle);
+            pause(fixture, index, &lock, writer).await
         });
         pauses.extend(join_all(round).await);
     }
-    (pauses, witness)
+    (pauses, oracle)
 }
 
-/// A process that holds the lock at the first broker, and writes.
+/// Starts a process that acquires the lock at the first broker, and writes.
 async fn write(
     deployment: &Deployment,
     resource: &Resource,
@@ -242,9 +255,10 @@ async fn write(
     (process, dir, careless)
 }
 
-/// Stops the writer at a random moment, until another client has got the lock and has written.
+/// Stops the writer at a random moment, and resumes it after another client has acquired the lock
+/// and has written.
 async fn pause(
-    (deployment, other, resource, witness): (&Deployment, &Sdk, Resource, &Witness),
+    (deployment, other, resource, oracle): (&Deployment, &Sdk, Resource, &Oracle),
     index: usize,
     lock: &str,
     (mut process, _dir, careless): (TestProcess, TempDir, bool),
@@ -253,15 +267,17 @@ async fn pause(
     let next = other.lock(lock).ttl(TTL).wait(WAIT);
     let turn = tokio::spawn(async move { (next.acquire().await, boottime()) });
     let turn = AbortOnDropHandle::new(turn);
-    observer.queued_at(1, lock, 1).await;
-    resource.heard(|line| line.asked().is_some()).await;
+    observer.wait_for_queue_length_at(1, lock, 1).await;
+    resource
+        .wait_for_line(|line| line.checked_at().is_some())
+        .await;
     sleep(TTL.mul_f64(rand::thread_rng().gen_range(0.0..0.5))).await;
 
     process.pause().await;
     let stopped = boottime();
     sleep(ON_THE_WAY).await;
     let before = resource.lines();
-    let holder = look(&observer, 1, lock).await.expect("it is held");
+    let holder = read_expiry(&observer, 1, lock).await.expect("it is held");
     let turn = timeout(GIVE_UP, turn).await.expect("granted in time");
     let (guard, granted) = turn.expect("no panic");
     let guard = guard.expect("its turn");
@@ -274,14 +290,14 @@ async fn pause(
     let resumed = boottime();
     process.resume();
     if careless {
-        let on_and_on = |line: &Line| line.is_stale && line.asked() >= Some(resumed);
-        resource.heard(on_and_on).await;
+        let on_and_on = |line: &ReportLine| line.is_stale && line.checked_at() >= Some(resumed);
+        resource.wait_for_line(on_and_on).await;
         process.kill().await;
     } else {
         resource
-            .heard(|l| matches!(l.report, Report::Released(_)))
+            .wait_for_line(|l| matches!(l.report, Report::Released(_)))
             .await;
-        assert_eq!(process.ended().await, Some(0));
+        assert_eq!(process.wait_for_exit().await, Some(0));
     }
     let pause = Pause {
         index,
@@ -292,13 +308,13 @@ async fn pause(
         before,
     };
     assert!(pause.granted >= pause.earliest, "too soon: {pause:#?}");
-    pause.record(witness, holder.token);
-    witness.record(Visit {
+    pause.record(oracle, holder.token);
+    oracle.record(LockUse {
         lock: index,
         share: Share::ALL,
         token: guard.fencing_token(),
-        entered: granted,
-        ended: boottime(),
+        started_at: granted,
+        ended_at: boottime(),
     });
     guard.release().await.expect("it is held");
     pause

@@ -1,5 +1,5 @@
-//! A machine sleeps for five minutes while a process on it holds a lock with the Rust client: the
-//! process sees CLOCK_BOOTTIME step ahead and no other clock, and is told at once of its loss.
+//! A simulated suspend of five minutes while a process holds a lock with the Rust client. In this
+//! process only CLOCK_BOOTTIME steps ahead, and the guard reports the loss immediately.
 
 #![expect(clippy::disallowed_methods, reason = "a waiter is a task of the test")]
 
@@ -7,16 +7,16 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::Client as Sdk;
 use leasehold_tests::{
-    ahead::Ahead,
-    client::Client,
-    clock::{boottime, boottime_of},
-    deployment::Deployment,
-    process::TestProcess,
-    resource::{Line, Report, Resource},
-    scale::{duration, figures},
-    temp_dir::TempDir,
-    time_left::{TimeLeft, expiry, look},
-    witness::Witness,
+    broker::deployment::Deployment,
+    client::unary::Client,
+    clock::{boottime, boottime_from_store},
+    load::{
+        mutual_exclusion_oracle::Oracle,
+        store_expiry::{HolderExpiry, read_expiry, store_expiry},
+    },
+    process::{boottime_shim::BoottimeShim, child::TestProcess, temp_dir::TempDir},
+    scale::{print_figures, scaled_duration},
+    sdk::resource::{Report, ReportLine, Resource},
 };
 use tokio::{
     process::Command,
@@ -26,37 +26,37 @@ use tokio_util::task::AbortOnDropHandle;
 
 const TTL: Duration = Duration::from_secs(10);
 const SLEPT: Duration = Duration::from_secs(300);
-/// The loss is to be reported within this time.
+/// Time within which the loss must be reported.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How exactly a step of 300 s must have been seen.
+/// Tolerance for the step of 300 s that the process measures.
 const ABOUT: Duration = Duration::from_secs(5);
-/// A heartbeat that is due may be slow.
+/// Tolerance for a heartbeat that is due.
 const LATE: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(60);
 const GIVE_UP: Duration = Duration::from_secs(20);
 
-/// A process with a lock of its own, and somebody who waits for that.
+/// A process that holds a lock, and a waiter for this lock.
 struct Holder {
     lock: &'static str,
     resource: Resource,
-    /// When the next in line was granted the lock, by the store's clock.
+    /// Time at which the waiter was granted the lock, by the store's clock.
     turn: AbortOnDropHandle<Duration>,
     _process: TestProcess,
     _dir: TempDir,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_suspend_ends_trust_at_once() {
+async fn a_suspend_ends_the_validity_at_once() {
     let deployment = Deployment::start(1).await;
     let observer = Client::new("observer", &deployment.addrs(), 0);
-    let ahead = Ahead::build().await;
-    let witness = Arc::new(Witness::new(3));
+    let shim = BoottimeShim::build().await;
+    let witness = Arc::new(Oracle::new(3));
     let resource = async |index| Resource::start(&witness, index).await;
-    let writes = Holder::start(&deployment, "writes", resource(0).await, Some(&ahead)).await;
-    let waits = Holder::start(&deployment, "waits", resource(1).await, Some(&ahead)).await;
+    let writes = Holder::start(&deployment, "writes", resource(0).await, Some(&shim)).await;
+    let waits = Holder::start(&deployment, "waits", resource(1).await, Some(&shim)).await;
     let awake = Holder::start(&deployment, "awake", resource(2).await, None).await;
 
-    // Longer than any of them could trust without heartbeats.
+    // Longer than any of the leases is valid without heartbeats.
     sleep(TTL + AT_ONCE).await;
     let held = [
         writes.held(&observer).await,
@@ -64,21 +64,24 @@ async fn a_suspend_ends_trust_at_once() {
         awake.held(&observer).await,
     ];
     let stepped = boottime();
-    ahead.set(SLEPT);
+    shim.set_offset(SLEPT);
     let mut losses = Vec::new();
     for (holder, before) in [&writes, &waits].into_iter().zip(&held) {
-        let is_told = |line: &Line| matches!(line.report, Report::Lost { .. });
-        let told = timeout(GIVE_UP, holder.resource.heard(is_told)).await;
-        let told = told.expect("told in time");
+        let is_told = |line: &ReportLine| matches!(line.report, Report::Lost { .. });
+        let told = timeout(GIVE_UP, holder.resource.wait_for_line(is_told)).await;
+        let told = told.expect("notified in time");
         let Report::Lost { at, is_valid } = told.report else {
             panic!("{told:?} is not the loss")
         };
-        // On the clock that everybody else has.
+        // Converted to the clock of the other processes.
         let lost = at.saturating_sub(SLEPT);
         losses.push(lost);
         let left = holder.left_of(&observer, before, lost).await;
-        let (after, ahead_by) = (told.received - stepped, at.saturating_sub(told.received));
-        figures(&format!(
+        let (after, ahead_by) = (
+            told.received_at - stepped,
+            at.saturating_sub(told.received_at),
+        );
+        print_figures(&format!(
             "sdk_suspend {}: CLOCK_BOOTTIME set {}s ahead, seen {}ms ahead; loss_reported_after={}ms \
              is_valid={is_valid} left_in_the_store={}ms granted_to_others_before=0",
             holder.lock,
@@ -87,24 +90,24 @@ async fn a_suspend_ends_trust_at_once() {
             after.as_millis(),
             left.as_millis()
         ));
-        assert!(after <= AT_ONCE, "told {after:?} after the step");
+        assert!(after <= AT_ONCE, "notified {after:?} after the step");
         assert!(ahead_by.abs_diff(SLEPT) < ABOUT, "{ahead_by:?} ahead");
         assert!(!is_valid, "it is lost, and trusted");
         let lines = holder.resource.lines();
         let trusted = lines
             .iter()
-            .filter(|line| line.asked() > Some(stepped + SLEPT / 2));
+            .filter(|line| line.checked_at() > Some(stepped + SLEPT / 2));
         assert_eq!(trusted.count(), 0, "trusted after the step");
     }
 
-    let rest = duration(TTL * 3, TTL / 3);
+    let rest = scaled_duration(TTL * 3, TTL / 3);
     sleep((stepped + rest).saturating_sub(boottime())).await;
     let now = boottime();
-    let is_new_write = |line: &Line| line.received > now && is_write(line);
-    let write = timeout(GIVE_UP, awake.resource.heard(is_new_write)).await;
+    let is_new_write = |line: &ReportLine| line.received_at > now && is_write(line);
+    let write = timeout(GIVE_UP, awake.resource.wait_for_line(is_new_write)).await;
     write.expect("it writes on");
     let left = awake.is_held_still(&observer, &held[2]).await;
-    figures(&format!(
+    print_figures(&format!(
         "sdk_suspend awake: its clock was left alone, writes {}ms after the step, \
          left_in_the_store={}ms granted_to_others=0",
         (now - stepped).as_millis(),
@@ -123,7 +126,7 @@ impl Holder {
         deployment: &Deployment,
         lock: &'static str,
         resource: Resource,
-        ahead: Option<&Ahead>,
+        shim: Option<&BoottimeShim>,
     ) -> Self {
         let endpoint = format!("http://{}", deployment.addrs()[0]);
         let mut command = Command::new(env!("CARGO_BIN_EXE_guarded_writer"));
@@ -133,8 +136,8 @@ impl Holder {
         command
             .args((lock == "waits").then_some("--idle"))
             .arg(lock);
-        if let Some(ahead) = ahead {
-            ahead.apply(&mut command);
+        if let Some(shim) = shim {
+            shim.apply(&mut command);
         }
         let dir = TempDir::new("guarded-writer");
         let log = dir.path().join("stderr.log");
@@ -148,7 +151,7 @@ impl Holder {
             granted
         });
         let observer = Client::new("observer", &deployment.addrs(), 0);
-        observer.queued_at(0, lock, 1).await;
+        observer.wait_for_queue_length_at(0, lock, 1).await;
         Self {
             lock,
             resource,
@@ -158,21 +161,25 @@ impl Holder {
         }
     }
 
-    /// What the store says while heartbeats arrive, and no loss was reported.
-    async fn held(&self, observer: &Client) -> TimeLeft {
+    /// Returns the lease in the store. Asserts that its heartbeats arrive, and that no loss was
+    /// reported.
+    async fn held(&self, observer: &Client) -> HolderExpiry {
         let lines = self.resource.lines();
         let lost = lines.iter().find(|line| !is_write(line));
         assert!(lost.is_none(), "lost without a reason: {lost:?}");
-        let held = look(observer, 0, self.lock).await.expect("it is held");
-        let renewed = held.remaining + TTL / 3 + LATE >= expiry(TTL);
+        let held = read_expiry(observer, 0, self.lock)
+            .await
+            .expect("it is held");
+        let renewed = held.remaining + TTL / 3 + LATE >= store_expiry(TTL);
         assert!(renewed, "heartbeats arrive: {held:?}");
         held
     }
 
-    /// For how much longer the store holds the lock for it; nothing once it has stopped and given the lock back,
-    /// which it does after it has found the loss. Only then somebody else may hold it.
-    async fn left_of(&self, observer: &Client, before: &TimeLeft, lost: Duration) -> Duration {
-        let Some(now) = look(observer, 0, self.lock).await else {
+    /// Returns the remaining time of the lease in the store. The time is zero if the process has
+    /// released the lock, which it does after it has detected the loss. Asserts that another holder
+    /// was granted the lock only after that.
+    async fn left_of(&self, observer: &Client, before: &HolderExpiry, lost: Duration) -> Duration {
+        let Some(now) = read_expiry(observer, 0, self.lock).await else {
             return Duration::ZERO;
         };
         if now.lease_id == before.lease_id {
@@ -182,21 +189,24 @@ impl Holder {
         Duration::ZERO
     }
 
-    /// The store holds the lock for nobody else; for how much longer.
-    async fn is_held_still(&self, observer: &Client, before: &TimeLeft) -> Duration {
-        let now = look(observer, 0, self.lock).await.expect("it is held");
+    /// Asserts that the lock still has the same holder, and returns the remaining time of the
+    /// lease.
+    async fn is_held_still(&self, observer: &Client, before: &HolderExpiry) -> Duration {
+        let now = read_expiry(observer, 0, self.lock)
+            .await
+            .expect("it is held");
         assert_eq!((&now.lease_id, now.token), (&before.lease_id, before.token));
-        assert!(!self.turn.is_finished(), "granted to somebody else");
+        assert!(!self.turn.is_finished(), "granted to another caller");
         now.remaining
     }
 }
 
-/// A fencing token is the store's time of the grant.
+/// Returns the store's time of a grant, which is its fencing token.
 fn granted_at(token: i64) -> Duration {
     let token = u64::try_from(token);
-    boottime_of(token.expect("a fencing token is positive"))
+    boottime_from_store(token.expect("a fencing token is positive"))
 }
 
-fn is_write(line: &Line) -> bool {
-    line.asked().is_some()
+fn is_write(line: &ReportLine) -> bool {
+    line.checked_at().is_some()
 }

@@ -1,26 +1,28 @@
-//! Brokers on a master that Sentinel replaces, by every kind of fail-over: nobody trusts a lock that
-//! somebody else has, tokens rise, and grants resume in bounded time.
+//! Brokers on Redis with Sentinel during every kind of failover: holders exclude each other, tokens
+//! rise, and grants resume in bounded time.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
-    client::{AcquireCall, Client},
+    broker::process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    client::unary::{AcquireCall, Client},
     clock::boottime,
-    load::{CallRecord, Kind, lock_name, run_without_locks},
-    redis_server::{Data, RedisServer},
-    scale::{count, figures},
-    sentinel::{SentinelDeployment, SentinelOptions},
+    load::{
+        callers::{CallRecord, LockKind, lock_name, run_without_locks},
+        mutual_exclusion_oracle::{LockUse, Oracle, Share},
+    },
+    redis::server::{RedisServer, RestartData},
+    scale::{print_figures, scaled_count},
+    sentinel::deployment::{SentinelDeployment, SentinelOptions},
+    store_fixture::lock_key,
     until::until,
-    witness::{Share, Visit, Witness},
-    world::lock_named,
 };
 use rand::Rng as _;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// Locks that change hands all the time, and locks that are held for seconds.
+/// Number of locks with short holds. The other locks, `HELD` in number, are held for seconds.
 const HOT: usize = 8;
 const HELD: usize = 24;
 const CLIENTS: usize = 40;
@@ -29,7 +31,7 @@ const TTL: Duration = Duration::from_secs(3);
 const WAIT: Duration = Duration::from_secs(20);
 const WORK: Duration = Duration::from_millis(1);
 const CALM: Duration = Duration::from_secs(2);
-/// E(ttl_max) + lock_delay_max + former_master_max + 1 s.
+/// The quarantine `Q`: `E(ttl_max) + lock_delay_max + former_master_max + 1 s`.
 const QUARANTINE: Duration = Duration::from_millis(3_850 + 3_000 + 1_000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
@@ -38,24 +40,24 @@ const BLIND_CHECK: Duration = Duration::from_secs(1);
 enum Fault {
     Killed,
     Stopped,
-    /// From the other servers and the Sentinels; brokers reach it still.
+    /// The master is isolated from the other servers and the Sentinels, but not from the brokers.
     Isolated,
 }
 
-/// One fail-over.
+/// A failover, with its fault and its times.
 struct Turn {
     fault: Fault,
     from: Duration,
-    /// When every Sentinel named the next master.
+    /// Time at which every Sentinel named the next master.
     switched: Duration,
-    /// When the next master granted a new call.
+    /// Time at which the next master granted a new call.
     resumed: Duration,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_fail_over_gives_a_lock_twice() {
+async fn no_failover_grants_a_lock_twice() {
     let mut redis = SentinelDeployment::start(SentinelOptions {
-        gated: true,
+        has_partition_proxies: true,
         ..SentinelOptions::default()
     })
     .await;
@@ -63,14 +65,14 @@ async fn no_fail_over_gives_a_lock_twice() {
     options.init_store().await;
     let brokers = BrokerProcess::start_many(&options, BROKERS).await;
     let endpoints: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();
-    let witness = Witness::new(HOT + HELD);
+    let oracle = Oracle::new(HOT + HELD);
     let stop = CancellationToken::new();
-    let clients = (0..CLIENTS).map(|index| take_locks(&endpoints, index, &witness, &stop));
-    let begun = boottime();
+    let clients = (0..CLIENTS).map(|index| take_locks(&endpoints, index, &oracle, &stop));
+    let started_at = boottime();
     let faults = async {
         let mut turns = Vec::new();
         let faults = [Fault::Killed, Fault::Stopped, Fault::Isolated];
-        for fault in faults.into_iter().cycle().take(count(20, 3)) {
+        for fault in faults.into_iter().cycle().take(scaled_count(20, 3)) {
             sleep(CALM).await;
             turns.push(fail_over(&mut redis, fault, &endpoints).await);
         }
@@ -79,19 +81,19 @@ async fn no_fail_over_gives_a_lock_twice() {
         turns
     };
     let (calls, turns) = tokio::join!(join_all(clients), faults);
-    judge(&witness, &turns, &calls.concat(), boottime() - begun);
+    judge(&oracle, &turns, &calls.concat(), boottime() - started_at);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_clients_without_locks_overlap() {
-    let witness = Arc::new(Witness::new(HOT));
-    run_without_locks(CLIENTS, &witness, |_| Kind::Exclusive, BLIND_CHECK).await;
-    assert!(witness.verdict().overlaps > 0);
+    let oracle = Arc::new(Oracle::new(HOT));
+    run_without_locks(CLIENTS, &oracle, |_| LockKind::Exclusive, BLIND_CHECK).await;
+    assert!(oracle.verdict().overlaps > 0);
 }
 
-/// Small bounds, so that a fail-over is soon over.
+/// Returns options with small bounds, which keep the quarantine short.
 fn options(redis: &SentinelDeployment) -> BrokerOptions {
-    let mut options = BrokerOptions::on(redis.url());
+    let mut options = BrokerOptions::for_store(redis.url());
     let settings = [
         ("LIMITS__TTL_MAX", "3s"),
         ("LIMITS__LOCK_DELAY_MAX", "0s"),
@@ -103,7 +105,7 @@ fn options(redis: &SentinelDeployment) -> BrokerOptions {
 }
 
 async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[SocketAddr]) -> Turn {
-    redis.ready().await;
+    redis.wait_until_ready().await;
     let master = redis.master().await;
     let from = boottime();
     match fault {
@@ -111,15 +113,15 @@ async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[So
         Fault::Stopped => redis.server(master).process().pause().await,
         Fault::Isolated => redis.isolate(master),
     }
-    let next = redis.failed_over(master).await;
+    let next = redis.wait_for_failover(master).await;
     let switched = boottime();
     let resumed = granted_by(redis.server(next), endpoints).await;
     match fault {
-        Fault::Killed => redis.restart(master, Data::Kept).await,
+        Fault::Killed => redis.restart(master, RestartData::Kept).await,
         Fault::Stopped => redis.server(master).process().resume(),
         Fault::Isolated => redis.heal(),
     }
-    redis.follows(master, next).await;
+    redis.wait_until_replicating(master, next).await;
     Turn {
         fault,
         from,
@@ -128,11 +130,12 @@ async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[So
     }
 }
 
-/// When a broker was granted a lock by that server: one that is cut off from the others may grant on.
+/// Waits until this server has granted a lock, and returns the time of the grant. A grant of an
+/// isolated server does not count.
 async fn granted_by(server: &RedisServer, endpoints: &[SocketAddr]) -> Duration {
     let probe = Client::new("probe", endpoints, 0);
     let name = format!("probe/{:?}", boottime());
-    let key = format!("{KEY_PREFIX}{}", lock_named("default", &name).encoded());
+    let key = format!("{KEY_PREFIX}{}", lock_key("default", &name).encoded());
     let call = AcquireCall::new(&name, TTL, Duration::ZERO);
     let mut raw = server.connect().await;
     until("grants of the next master", async || {
@@ -147,7 +150,7 @@ async fn granted_by(server: &RedisServer, endpoints: &[SocketAddr]) -> Duration 
 async fn take_locks(
     endpoints: &[SocketAddr],
     index: usize,
-    witness: &Witness,
+    oracle: &Oracle,
     stop: &CancellationToken,
 ) -> Vec<CallRecord> {
     let client = Client::new(&format!("client-{index}"), endpoints, index);
@@ -159,13 +162,13 @@ async fn take_locks(
         } else {
             HOT + rand::thread_rng().gen_range(0..HELD)
         };
-        let begun = boottime();
+        let started_at = boottime();
         let call = AcquireCall::new(&lock_name(lock), TTL, WAIT);
         let held = client.acquire(&call).await;
         calls.push(CallRecord {
-            begun,
-            ended: boottime(),
-            granted: held.is_ok(),
+            started_at,
+            ended_at: boottime(),
+            is_granted: held.is_ok(),
         });
         let Ok(held) = held else { continue };
         let entered = boottime();
@@ -176,25 +179,25 @@ async fn take_locks(
             sleep(until.saturating_sub(entered)).await;
         }
         if entered < until {
-            witness.record(Visit {
+            oracle.record(LockUse {
                 lock,
                 share: Share::ALL,
                 token: held.token(),
-                entered,
-                ended: boottime().min(until),
+                started_at: entered,
+                ended_at: boottime().min(until),
             });
         }
-        // What a release says is other tests' business: a lost one costs an expiry.
+        // Other tests check the result of a release. A lost release costs an expiry.
         let _ = client.release(&held).await;
     }
     calls
 }
 
-fn judge(witness: &Witness, turns: &[Turn], calls: &[CallRecord], ran: Duration) {
+fn judge(oracle: &Oracle, turns: &[Turn], calls: &[CallRecord], ran: Duration) {
     let mut unavailable = Duration::ZERO;
     for turn in turns {
         let after = |end: Duration| (end - turn.from).as_millis();
-        figures(&format!(
+        print_figures(&format!(
             "sentinel {:?}: switched after {} ms, grants after {} ms (Q={} ms)",
             turn.fault,
             after(turn.switched),
@@ -208,19 +211,19 @@ fn judge(witness: &Witness, turns: &[Turn], calls: &[CallRecord], ran: Duration)
     }
     let in_fault = |call: &&CallRecord| {
         let mut windows = turns.iter().map(|turn| (turn.from, turn.resumed));
-        windows.any(|(from, to)| call.begun < to && call.ended >= from)
+        windows.any(|(from, to)| call.started_at < to && call.ended_at >= from)
     };
     let open = calls.iter().filter(in_fault).count();
-    let granted = calls.iter().filter(|call| call.granted).count();
+    let granted = calls.iter().filter(|call| call.is_granted).count();
     let calm = (ran - unavailable).as_secs().max(1);
     let per_second = granted as u64 / calm;
-    let verdict = witness.verdict();
-    figures(&format!(
+    let verdict = oracle.verdict();
+    print_figures(&format!(
         "sentinel: {} fail-overs in {} s, granted={granted} calm_grants_per_s={per_second} open_in_faults={open} \
          visits={} overlaps={} regressions={}",
         turns.len(),
         ran.as_secs(),
-        verdict.visits,
+        verdict.uses,
         verdict.overlaps,
         verdict.regressions
     ));

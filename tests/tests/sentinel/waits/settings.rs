@@ -1,10 +1,11 @@
-//! A broker tells its operator of settings with which a master that is cut off goes on beside its successor.
+//! Warnings about settings with which an isolated master continues to accept writes beside its
+//! successor.
 
 use std::time::Duration;
 
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    sentinel::{SentinelDeployment, SentinelOptions},
+    broker::process::{BrokerOptions, BrokerProcess},
+    sentinel::deployment::{SentinelDeployment, SentinelOptions},
     until::until,
 };
 
@@ -14,7 +15,8 @@ async fn logged(broker: &BrokerProcess, what: &str) {
     until(what, async || broker.log().contains(what).then_some(())).await;
 }
 
-/// With one of two replicas a master that is cut off takes writes for ever.
+/// A master that is isolated together with one of two replicas accepts writes without a limit of
+/// time.
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_that_allow_two_masters_are_reported_at_start_and_after_a_change() {
     let redis = SentinelDeployment::start(SentinelOptions {
@@ -23,13 +25,13 @@ async fn settings_that_allow_two_masters_are_reported_at_start_and_after_a_chang
         ..SentinelOptions::default()
     })
     .await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     options.init_store().await;
     let broker = BrokerProcess::start(&options).await;
     logged(&broker, "has 2 replicas but needs only 1 of them").await;
     logged(
         &broker,
-        "G2 is not given unless all brokers name the same Sentinels",
+        "G2 is not guaranteed unless all brokers configure the same Sentinels",
     )
     .await;
 
@@ -37,13 +39,13 @@ async fn settings_that_allow_two_masters_are_reported_at_start_and_after_a_chang
     let mut set = async |name, value| drop(raw.must(&["CONFIG", "SET", name, value]).await);
     set("min-replicas-to-write", "2").await;
     set("min-replicas-max-lag", "30").await;
-    logged(&broker, "takes writes for up to 32 s").await;
+    logged(&broker, "accepts writes for up to 32 s").await;
     logged(&broker, "store.former_master_max is only 12000 ms").await;
     set("min-replicas-max-lag", "2").await;
     set("min-replicas-to-write", "0").await;
     logged(&broker, "has 2 replicas but needs only 0 of them").await;
-    let told = broker.log().matches("G2 is not given").count();
-    assert_eq!(told, 3, "each once");
+    let times_logged = broker.log().matches("G2 is not guaranteed").count();
+    assert_eq!(times_logged, 3, "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,11 +56,11 @@ async fn safe_settings_are_not_reported() {
         ..SentinelOptions::default()
     })
     .await;
-    let options = BrokerOptions::on(redis.url());
+    let options = BrokerOptions::for_store(redis.url());
     options.init_store().await;
-    let (done, said) = options.run("check-config", &["--connect"]).await;
-    assert!(done, "{said}");
+    let (succeeded, output) = options.run("check-config", &["--connect"]).await;
+    assert!(succeeded, "{output}");
     for what in ["G2", "min-replicas", "down-after"] {
-        assert!(!said.contains(what), "{said}");
+        assert!(!output.contains(what), "{output}");
     }
 }

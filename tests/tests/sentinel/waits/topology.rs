@@ -1,14 +1,16 @@
-//! Redis with Sentinel as tests start it: each kind of fail-over, seen by its effect.
+//! Redis with Sentinel as tests start it: the effects of each kind of failover, without brokers.
 
 use std::time::Duration;
 
 use futures::future::select_all;
 use leasehold_tests::{
     clock::boottime,
-    redis_connection::{RedisConnection, Reply},
-    redis_server::{Data, Identity},
-    scale::figures,
-    sentinel::{MASTER, SentinelDeployment, SentinelOptions},
+    redis::{
+        connection::{RedisConnection, Reply},
+        server::{Identity, RestartData},
+    },
+    scale::print_figures,
+    sentinel::deployment::{MASTER, SentinelDeployment, SentinelOptions},
     until::until,
 };
 use tokio::time::{sleep, timeout};
@@ -16,21 +18,21 @@ use tokio::time::{sleep, timeout};
 const WRITE_EVERY: Duration = Duration::from_millis(10);
 const WRITES_END: Duration = Duration::from_secs(20);
 
-/// What a client that writes to one server heard, until it was refused.
+/// Replies to a client that writes to one server until a write is rejected.
 struct Writes {
-    /// How many were taken.
+    /// Number of accepted writes.
     taken: usize,
-    /// When the last of them was answered.
+    /// Time of the reply to the last accepted write.
     last: Duration,
-    /// What became of the next.
+    /// Error of the write after the last accepted one.
     refusal: String,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_and_so_is_its_successor() {
-    let began = boottime();
+    let started_at = boottime();
     let mut all = SentinelDeployment::start(SentinelOptions::default()).await;
-    let started = boottime() - began;
+    let started = boottime() - started_at;
     assert_eq!(
         (all.sentinels().len(), all.count(), all.master().await),
         (3, 3, 0)
@@ -39,7 +41,10 @@ async fn a_killed_master_is_replaced_and_so_is_its_successor() {
     assert!(url.starts_with("redis-sentinel://127.0.0.1:"), "{url}");
     assert!(url.ends_with(&format!("/{MASTER}")), "{url}");
     let mut master = 0;
-    for (round, data) in [Data::Kept, Data::Lost].into_iter().enumerate() {
+    for (round, data) in [RestartData::Kept, RestartData::Deleted]
+        .into_iter()
+        .enumerate()
+    {
         let before = all.server(master).identity().await;
         let key = format!("kept/{round}");
         replicated_write(&all, master, &key).await;
@@ -49,23 +54,23 @@ async fn a_killed_master_is_replaced_and_so_is_its_successor() {
             named_by_one(&all, master).await;
             boottime() - killed
         };
-        let (next, one) = tokio::join!(all.failed_over(master), one);
+        let (next, one) = tokio::join!(all.wait_for_failover(master), one);
         let named = boottime() - killed;
         writable(&all, next).await;
         let writes = boottime() - killed;
         succeeds(&all.server(next).identity().await, &before);
         assert_eq!(value(&all, next, &key).await, "x");
-        let began = boottime();
+        let started_at = boottime();
         all.restart(master, data).await;
-        all.follows(master, next).await;
-        let again = boottime() - began;
+        all.wait_until_replicating(master, next).await;
+        let again = boottime() - started_at;
         assert_eq!(value(&all, master, &key).await, "x");
-        all.ready().await;
-        figures(&format!(
+        all.wait_until_ready().await;
+        print_figures(&format!(
             "topologies sentinel kill -9 ({data:?}): started_in={started:?} named_by_one_after={one:?} \
              named_by_all_after={named:?} \
              writes_after={writes:?} restarted_as_replica_in={again:?} ready_in={:?}",
-            boottime() - began
+            boottime() - started_at
         ));
         master = next;
     }
@@ -79,13 +84,13 @@ async fn a_stopped_master_comes_back_as_a_replica() {
     let mut client = all.connect(0).await;
     let stopped = boottime();
     all.server(0).process().pause().await;
-    let next = all.failed_over(0).await;
+    let next = all.wait_for_failover(0).await;
     let named = boottime() - stopped;
     writable(&all, next).await;
     let writes = boottime() - stopped;
     succeeds(&all.server(next).identity().await, &before);
 
-    // It lies in the socket when the former master wakes.
+    // The write is in the socket when the former master resumes.
     let late = async { client.command(&["SET", "late", "x"]).await };
     let (late, woken) = tokio::join!(late, async {
         all.server(0).process().resume();
@@ -93,13 +98,13 @@ async fn a_stopped_master_comes_back_as_a_replica() {
     });
     let late = late.expect("the former master answers");
     let after = client.command(&["SET", "late", "x"]).await;
-    all.follows(0, next).await;
+    all.wait_until_replicating(0, next).await;
     let follows = boottime() - woken;
     let ended = client.command(&["SET", "late", "x"]).await;
     ended.expect_err("Sentinels cut the connections of a server that they demote");
     let mut client = all.connect(0).await;
-    let refused = client.refused(&["SET", "late", "x"]).await;
-    figures(&format!(
+    let refused = client.expect_error(&["SET", "late", "x"]).await;
+    print_figures(&format!(
         "topologies sentinel SIGSTOP: named_by_all_after={named:?} writes_after={writes:?}; woken, the former \
          master answers a write with {late:?}, the next with {after:?}, {follows:?} later: {refused}"
     ));
@@ -108,13 +113,13 @@ async fn a_stopped_master_comes_back_as_a_replica() {
         assert_eq!(value(&all, server, "kept").await, "x");
         assert_eq!(value(&all, server, "late").await, "", "refused or lost");
     }
-    all.ready().await;
+    all.wait_until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
     let options = SentinelOptions {
-        gated: true,
+        has_partition_proxies: true,
         ..SentinelOptions::default()
     };
     let (lag, down_after) = (options.min_replicas_max_lag, options.down_after);
@@ -125,7 +130,7 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
     let parted = boottime();
     all.isolate(0);
     let successor = async {
-        let next = all.failed_over(0).await;
+        let next = all.wait_for_failover(0).await;
         (next, boottime() - parted)
     };
     let taking_over = async {
@@ -135,7 +140,7 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
     let writing = write_on(&mut client);
     let (writes, (next, named), first) = tokio::join!(writing, successor, taking_over);
     let last = writes.last - parted;
-    figures(&format!(
+    print_figures(&format!(
         "topologies sentinel partition: the isolated master took {} writes, the last after {last:?}, then: \
          {}; successor writes_after={first:?}, named_by_all_after={named:?}",
         writes.taken, writes.refusal
@@ -145,14 +150,14 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
         "{}",
         writes.refusal
     );
-    // The server counts whole seconds, and looks every second.
+    // The server counts whole seconds, and checks the lag every second.
     assert!(last <= lag + Duration::from_secs(3), "{last:?}");
     succeeds(&all.server(next).identity().await, &before);
 
     let healed = boottime();
     all.heal();
-    all.follows(0, next).await;
-    figures(&format!(
+    all.wait_until_replicating(0, next).await;
+    print_figures(&format!(
         "topologies sentinel partition: healed, the former master follows after {:?}",
         boottime() - healed
     ));
@@ -161,17 +166,20 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
         assert_eq!(value(&all, server, "kept").await, "x");
         assert_eq!(kept(&all, server, writes.taken).await, 0, "lost");
     }
-    all.ready().await;
+    all.wait_until_ready().await;
 
-    // Clients alone are parted from it: nobody takes its place.
+    // The master is isolated from clients only, and is not replaced.
     let mut client = all.connect(next).await;
     all.isolate_from_clients(next);
     let unheard = timeout(2 * down_after, client.command(&["PING"])).await;
     assert!(unheard.is_err(), "{unheard:?}");
-    all.ready().await;
+    all.wait_until_ready().await;
     assert_eq!(all.master().await, next);
     all.heal();
-    client.message().await.expect("what was sent arrives late");
+    client
+        .next_message()
+        .await
+        .expect("what was sent arrives late");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,20 +200,20 @@ async fn a_planned_fail_over_needs_no_second_sentinel() {
     assert!(quorum.starts_with("NOQUORUM"), "{quorum}");
 
     let mut client = all.connect(0).await;
-    let asked = boottime();
+    let asked_at = boottime();
     let successor = async {
-        all.fail_over().await;
-        let next = all.failed_over(0).await;
-        let named = boottime() - asked;
+        all.start_failover().await;
+        let next = all.wait_for_failover(0).await;
+        let named = boottime() - asked_at;
         writable(&all, next).await;
-        (next, named, boottime() - asked)
+        (next, named, boottime() - asked_at)
     };
     let (writes, (next, named, first)) = tokio::join!(write_on(&mut client), successor);
-    let last = writes.last - asked;
-    all.follows(0, next).await;
-    let follows = boottime() - asked;
+    let last = writes.last - asked_at;
+    all.wait_until_replicating(0, next).await;
+    let follows = boottime() - asked_at;
     let lost = writes.taken - kept(&all, next, writes.taken).await;
-    figures(&format!(
+    print_figures(&format!(
         "topologies sentinel planned, one Sentinel left ({quorum}): named_by_all_after={named:?} \
          writes_after={first:?}; the former master took {} writes, the last after {last:?}, {lost} of \
          them lost, then: {}; follows_after={follows:?}",
@@ -215,7 +223,7 @@ async fn a_planned_fail_over_needs_no_second_sentinel() {
     for index in [1, 2] {
         all.restart_sentinel(index).await;
     }
-    all.ready().await;
+    all.wait_until_ready().await;
     let [first, second] = [0, 1].map(|index| all.sentinels()[index].master());
     assert_eq!(
         (first.await, second.await),
@@ -223,7 +231,7 @@ async fn a_planned_fail_over_needs_no_second_sentinel() {
     );
 }
 
-/// A new line of data, which continues that of its predecessor.
+/// Asserts that the server has a new replication id, and continues the data of its predecessor.
 fn succeeds(after: &Identity, before: &Identity) {
     assert_ne!(after.run_id, before.run_id);
     assert_ne!(after.replid, before.replid);
@@ -237,8 +245,8 @@ async fn replicated_write(all: &SentinelDeployment, master: usize, key: &str) {
     assert_eq!(replicas.integer(), 2);
 }
 
-/// Returns once a server takes writes, each on a connection of its own: Sentinels cut those of a
-/// server that they promote.
+/// Waits until a server accepts writes. Each write has its own connection, because Sentinels cut
+/// the connections of a server that they promote.
 async fn writable(all: &SentinelDeployment, server: usize) {
     until("the new master takes writes", async || {
         let mut raw = all.connect(server).await;
@@ -248,20 +256,20 @@ async fn writable(all: &SentinelDeployment, server: usize) {
     .await;
 }
 
-/// Returns once the first Sentinel names another master.
+/// Waits until the first Sentinel names another master.
 async fn named_by_one(all: &SentinelDeployment, from: usize) {
     let former = all.addr(from);
     let sentinels = all.sentinels().iter();
-    select_all(sentinels.map(|sentinel| Box::pin(sentinel.master_after(former)))).await;
+    select_all(sentinels.map(|sentinel| Box::pin(sentinel.wait_for_new_master(former)))).await;
 }
 
-/// Returns once one of several servers takes a write.
+/// Waits until one of two servers accepts a write.
 async fn first_write(all: &SentinelDeployment, servers: [usize; 2]) {
     let writes = servers.map(|server| Box::pin(writable(all, server)));
     select_all(writes).await;
 }
 
-/// Writes one key after the other until one is refused, or the connection is cut.
+/// Writes one key after the other until a write is rejected, or the connection is cut.
 async fn write_on(client: &mut RedisConnection) -> Writes {
     let mut taken = 0;
     let mut last = boottime();
@@ -285,7 +293,7 @@ async fn write_on(client: &mut RedisConnection) -> Writes {
     }
 }
 
-/// How many of those keys a server has.
+/// Returns the number of accepted keys that a server has.
 async fn kept(all: &SentinelDeployment, server: usize, taken: usize) -> usize {
     let keys: Vec<_> = (0..taken).map(|number| format!("taken/{number}")).collect();
     let mut words = vec!["EXISTS"];

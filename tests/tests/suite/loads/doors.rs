@@ -1,4 +1,5 @@
-//! Every client through every door of a broker: TLS, client certificates, signed and static tokens.
+//! The common suite for encrypted and authenticated connections: TLS, client certificates, signed
+//! and static tokens.
 
 mod rust {
     leasehold_tests::play_doors! { Rust }

@@ -1,4 +1,5 @@
-//! A lock outlives the token that it was taken with by the next one, in every language, and no longer.
+//! Locks and replaced bearer tokens, in every language: a lock is kept while the token file has a
+//! valid token, and no longer.
 
 use std::panic::AssertUnwindSafe;
 
@@ -7,7 +8,7 @@ use futures::{
     stream::{self, StreamExt as _},
 };
 use leasehold_tests::suite::{
-    doors::a_lock_ends_with_the_last_of_its_tokens,
+    authentication::a_lock_ends_with_the_last_of_its_tokens,
     language::{Cast, Language},
 };
 
@@ -15,7 +16,7 @@ const AT_ONCE: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_lives_as_long_as_the_tokens_of_its_file() {
-    // They mostly wait, so some play at once.
+    // The scenarios mostly wait, so some run concurrently.
     let played = Language::ALL.map(async |one| {
         let cast = Cast { one, other: one };
         let played = AssertUnwindSafe(a_lock_ends_with_the_last_of_its_tokens(cast));

@@ -1,5 +1,5 @@
-//! Ends of leases: each is counted once by all brokers together, with its reason, and each loss is one line
-//! in the log, which names the lease and shows no secret.
+//! Metrics and logs of lease ends. All brokers together count each end once, with its reason. Each
+//! lost lease has one log line, which names the lease and contains no secret.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -10,18 +10,24 @@ use std::time::Duration;
 
 use leasehold_proto::v1::{Lease, LeaseEndReason, hold_response::Message as Told};
 use leasehold_tests::{
-    broker_process::{BrokerOptions, BrokerProcess},
-    callers::Shows,
-    client::{AcquireCall, Client, channel},
-    deployment::Deployment,
-    guarded::{EVERYTHING, Guarded},
-    operator::{WHY, force, request, unsafely},
-    redis_server::RedisServer,
-    redlock::RedlockDeployment,
-    scale::{count, figures},
-    scrape::{scrape, scrape_at},
-    stream_client::StreamClient,
-    time_left::expiry,
+    access::{
+        files_and_callers::BearerTokenInterceptor,
+        fixture::{ALLOW_ALL_POLICY, AccessControlFixture},
+    },
+    broker::{
+        deployment::Deployment,
+        process::{BrokerOptions, BrokerProcess},
+    },
+    client::{
+        operator::{REASON, force_release, force_release_request, unsafe_force_release_request},
+        stream::StreamClient,
+        unary::{AcquireCall, Client, channel},
+    },
+    load::store_expiry::store_expiry,
+    redis::server::RedisServer,
+    redlock::deployment::RedlockDeployment,
+    scale::{print_figures, scaled_count},
+    telemetry::scrape::{scrape, scrape_at},
     until::until,
 };
 use tokio::time::sleep;
@@ -44,7 +50,7 @@ struct Site(Deployment);
 impl Site {
     async fn start() -> Self {
         let redis = RedisServer::start().await;
-        let mut options = BrokerOptions::on(redis.url());
+        let mut options = BrokerOptions::for_store(redis.url());
         let debug = "info,leasehold_server::broker=debug".to_owned();
         options
             .env
@@ -60,7 +66,7 @@ impl Site {
         StreamClient::open(self.0.brokers[at].addr()).await
     }
 
-    /// The ends that all brokers have counted, by their reasons.
+    /// Returns the number of ends that all brokers have counted, by reason.
     async fn ends(&self) -> [f64; REASONS.len()] {
         let mut ends = [0.0; REASONS.len()];
         for broker in &self.0.brokers {
@@ -75,7 +81,8 @@ impl Site {
         ends
     }
 
-    /// Waits until so many ends are counted, then a while longer: there must not be more.
+    /// Waits until at least `count` ends are counted, and asserts that the next scrape has exactly
+    /// `count`.
     async fn ended(&self, reason: &str, count: usize) {
         let count = whole(count);
         let at = REASONS
@@ -89,14 +96,15 @@ impl Site {
         assert_eq!(self.ends().await[at], count, "{reason}");
     }
 
-    /// Lines of losses in all logs.
+    /// Returns the log lines of all brokers about lost leases.
     fn lines(&self) -> Vec<String> {
         let logs = self.0.brokers.iter().map(|broker| broker.log());
         let lines = logs.flat_map(|log| log.lines().map(str::to_owned).collect::<Vec<_>>());
         lines.filter(|line| line.contains(LINE)).collect()
     }
 
-    /// The one line of the loss of a lease.
+    /// Returns the log line about the loss of a lease. Asserts that there is one, with all fields
+    /// and without the lease token.
     fn line(&self, lease: &Lease, reason: &str) -> String {
         let lines = self.lines();
         let its = lines.iter().filter(|line| line.contains(&lease.lease_id));
@@ -116,7 +124,7 @@ impl Site {
     }
 }
 
-/// A count as metrics have it.
+/// Converts a count to the type of metric values.
 fn whole(count: usize) -> f64 {
     u32::try_from(count).expect("few").into()
 }
@@ -127,7 +135,7 @@ fn now(lock: &str) -> AcquireCall {
 
 async fn held(stream: &mut StreamClient, call: &AcquireCall) -> Lease {
     let asked = stream.acquire(call, 1).await;
-    let granted = stream.heard(|told| match told {
+    let granted = stream.wait_for(|told| match told {
         Told::Granted(granted) if granted.call_id == asked => granted.lease,
         _ => None,
     });
@@ -136,122 +144,129 @@ async fn held(stream: &mut StreamClient, call: &AcquireCall) -> Lease {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_end_is_counted_once_with_its_reason() {
-    let site = Site::start().await;
-    let client = site.client();
+    let fixture = Site::start().await;
+    let client = fixture.client();
 
-    // Given back, by either kind of call, at another broker too.
+    // Released by a unary call at another broker, and on a stream.
     let lease = client.acquire_at(0, &now("unary")).await.expect("free");
     client.release_at(1, &lease).await.expect("held");
     client.release_at(2, &lease).await.expect("a repeat");
-    let mut stream = site.stream(0).await;
+    let mut stream = fixture.stream(0).await;
     let lease = held(&mut stream, &now("streamed")).await;
     stream.release(&lease.lease_id).await;
-    site.ended("released", 2).await;
-    assert!(site.lines().is_empty(), "a release is no loss");
+    fixture.ended("released", 2).await;
+    assert!(fixture.lines().is_empty(), "a release is no loss");
 
-    // Nobody asks for the lock any more, and it is noticed all the same.
+    // The expiry is detected although no call requests the lock.
     let unary = client
         .acquire_at(0, &now("left alone"))
         .await
         .expect("free");
-    let mut broken = site.stream(1).await;
+    let mut broken = fixture.stream(1).await;
     let streamed = held(&mut broken, &now("broken")).await;
     drop(broken);
-    site.ended("expired", 2).await;
-    site.line(&unary.lease, "expired");
-    let line = site.line(&streamed, "expired");
+    fixture.ended("expired", 2).await;
+    fixture.line(&unary.lease, "expired");
+    let line = fixture.line(&streamed, "expired");
     assert!(
         line.contains("owner=\"stream\"") && line.contains("broken"),
         "{line}"
     );
 
-    // The broker lets it lapse.
-    let mut graced = site.stream(1).await;
-    let lease = held(&mut graced, &now("graced").with_grace(300)).await;
+    // The broker ends the lease after its disconnect grace.
+    let mut graced = fixture.stream(1).await;
+    let lease = held(&mut graced, &now("graced").with_disconnect_grace(300)).await;
     drop(graced);
-    site.ended("expired", 3).await;
-    site.line(&lease, "expired");
+    fixture.ended("expired", 3).await;
+    fixture.line(&lease, "expired");
 
-    // Somebody waits at another broker.
+    // A call waits at another broker.
     let lost = client
         .acquire_at(0, &now("waited for"))
         .await
         .expect("free");
     let waits = AcquireCall::new("waited for", TTL, Duration::from_secs(30));
     let next = client.acquire_at(2, &waits).await.expect("its turn comes");
-    site.ended("expired", 4).await;
-    site.line(&lost.lease, "expired");
+    fixture.ended("expired", 4).await;
+    fixture.line(&lost.lease, "expired");
     client.release_at(1, &next).await.expect("held");
-    site.ended("released", 3).await;
+    fixture.ended("released", 3).await;
 
-    // An operator takes it: at once, and from one that does not give it back.
+    // An operator revokes a lease immediately, and a lease whose holder does not release it on
+    // request.
     let lease = held(&mut stream, &now("taken")).await;
-    let admin = site.0.brokers[2].admin();
-    force(admin, unsafely("taken", &lease.lease_id))
-        .await
-        .expect("held");
-    site.ended("revoked", 1).await;
-    assert!(site.line(&lease, "revoked").contains(WHY));
+    let admin = fixture.0.brokers[2].admin();
+    force_release(
+        admin,
+        unsafe_force_release_request("taken", &lease.lease_id),
+    )
+    .await
+    .expect("held");
+    fixture.ended("revoked", 1).await;
+    assert!(fixture.line(&lease, "revoked").contains(REASON));
     let lease = held(&mut stream, &now("asked for")).await;
-    force(admin, request("asked for", &lease.lease_id))
+    force_release(admin, force_release_request("asked for", &lease.lease_id))
         .await
         .expect("held");
-    site.ended("revoked", 2).await;
-    site.line(&lease, "revoked");
+    fixture.ended("revoked", 2).await;
+    fixture.line(&lease, "revoked");
 
-    // One that is asked and gives it back has not lost it.
-    let lease = client
-        .acquire_at(0, &now("given back"))
-        .await
-        .expect("free");
-    force(admin, request("given back", &lease.lease.lease_id))
-        .await
-        .expect("held");
+    // A holder that releases the lease on request has not lost it.
+    let lease = client.acquire_at(0, &now("released")).await.expect("free");
+    force_release(
+        admin,
+        force_release_request("released", &lease.lease.lease_id),
+    )
+    .await
+    .expect("held");
     client.release_at(0, &lease).await.expect("held still");
-    site.ended("released", 4).await;
+    fixture.ended("released", 4).await;
 
-    // max_hold, whatever the heartbeats say.
-    let mut beating = site.stream(1).await;
-    let short = now("long").held_at_most(TTL / 2);
+    // `max_hold` ends the lease despite its heartbeats.
+    let mut beating = fixture.stream(1).await;
+    let short = now("long").with_max_hold(TTL / 2);
     let lease = held(&mut beating, &short).await;
-    beating.beat(TTL / 8);
-    site.ended("max_hold", 1).await;
-    site.line(&lease, "max_hold");
+    beating.start_heartbeats(TTL / 8);
+    fixture.ended("max_hold", 1).await;
+    fixture.line(&lease, "max_hold");
 
-    assert_eq!(site.ends().await, [4.0, 4.0, 2.0, 0.0, 1.0, 0.0]);
-    assert_eq!(site.lines().len(), 7);
+    assert_eq!(fixture.ends().await, [4.0, 4.0, 2.0, 0.0, 1.0, 0.0]);
+    assert_eq!(fixture.lines().len(), 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_store_loses_is_counted_once() {
-    let site = Site::start().await;
-    let locks = count(200, 20);
+    let fixture = Site::start().await;
+    let locks = scaled_count(200, 20);
     let mut streams = Vec::new();
     for at in 0..BROKERS {
-        let mut stream = site.stream(at).await;
-        stream.beat(TTL / 4);
+        let mut stream = fixture.stream(at).await;
+        stream.start_heartbeats(TTL / 4);
         for lock in 0..locks {
             held(&mut stream, &now(&format!("{at}-{lock}"))).await;
         }
         streams.push(stream);
     }
-    let mut raw = site.0.redis.connect().await;
+    let mut raw = fixture.0.redis.connect().await;
     raw.must(&["FLUSHALL"]).await;
     let ended = BROKERS * locks;
-    site.ended("store_lost", ended).await;
-    sleep(expiry(TTL)).await;
-    assert_eq!(site.ends().await, [0.0, 0.0, 0.0, whole(ended), 0.0, 0.0]);
-    assert_eq!(site.lines().len(), ended);
-    figures(&format!(
-        "metrics_losses: {ended} leases that the store lost, each told once"
+    fixture.ended("store_lost", ended).await;
+    sleep(store_expiry(TTL)).await;
+    assert_eq!(
+        fixture.ends().await,
+        [0.0, 0.0, 0.0, whole(ended), 0.0, 0.0]
+    );
+    assert_eq!(fixture.lines().len(), ended);
+    print_figures(&format!(
+        "metrics_losses: {ended} leases that the store lost, each notified once"
     ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
-    let site = Site::start().await;
-    let client = site.client();
-    let locks = count(1_000, 100);
+    let fixture = Site::start().await;
+    let client = fixture.client();
+    let locks = scaled_count(1_000, 100);
     for lock in 0..locks {
         let call = now(&format!("lock-{lock}"));
         client
@@ -259,13 +274,13 @@ async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
             .await
             .expect("free");
     }
-    sleep(expiry(TTL)).await;
-    // All brokers look at all of them at the same time, with every call.
+    sleep(store_expiry(TTL)).await;
+    // All brokers request all locks at the same time.
     let looks = (0..BROKERS).map(|at| {
         let client = client.clone();
         async move {
             for lock in 0..locks {
-                // Another one may have it.
+                // Another broker may have been granted the lock.
                 let next = client.acquire_at(at, &now(&format!("lock-{lock}"))).await;
                 if let Ok(next) = next {
                     client.release_at(at, &next).await.expect("held");
@@ -274,28 +289,31 @@ async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
         }
     });
     futures::future::join_all(looks).await;
-    site.ended("expired", locks).await;
-    figures(&format!(
-        "metrics_losses: {locks} leases that ran out, each told once by {BROKERS} brokers"
+    fixture.ended("expired", locks).await;
+    print_figures(&format!(
+        "metrics_losses: {locks} leases that ran out, each notified once by {BROKERS} brokers"
     ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_is_gone_is_the_reason() {
     let (token, name) = ("the token, 5e1f", "worker");
-    let site = Guarded::start(EVERYTHING, &[(name, token), ("scraper", "scrapes")]).await;
-    let shows = Shows(Some(token.to_owned()));
-    let mut stream = StreamClient::open_as(channel(site.broker.addr()), shows).await;
+    let fixture =
+        AccessControlFixture::start(ALLOW_ALL_POLICY, &[(name, token), ("scraper", "scrapes")])
+            .await;
+    let interceptor = BearerTokenInterceptor(Some(token.to_owned()));
+    let mut stream =
+        StreamClient::open_with_interceptor(channel(fixture.broker.addr()), interceptor).await;
     let lease = held(&mut stream, &now("a")).await;
-    stream.beat(TTL / 4);
-    site.doors.set_tokens(&[("scraper", "scrapes")]);
-    let ended = stream.heard(|told| match told {
+    stream.start_heartbeats(TTL / 4);
+    fixture.access_files.set_tokens(&[("scraper", "scrapes")]);
+    let ended = stream.wait_for(|told| match told {
         Told::Ended(ended) => Some(ended),
         _ => None,
     });
     assert_eq!(ended.await.reason(), LeaseEndReason::CredentialExpired);
     until("it has run out", async || {
-        let seen = scrape_at(site.broker.admin(), Some("scrapes")).await;
+        let seen = scrape_at(fixture.broker.admin(), Some("scrapes")).await;
         let all = seen.sum("leasehold_lease_ends_total", &[]);
         let its = seen.sum(
             "leasehold_lease_ends_total",
@@ -305,23 +323,23 @@ async fn a_credential_that_is_gone_is_the_reason() {
         (its == 1.0).then_some(())
     })
     .await;
-    let log = site.broker.log();
+    let log = fixture.broker.log();
     let line = log
         .lines()
         .find(|line| line.contains(LINE))
         .expect("its line");
     assert!(line.contains(&lease.lease_id), "{line}");
     assert!(
-        line.contains("the credential of its stream ran out"),
+        line.contains("the credential of its stream has expired"),
         "{line}"
     );
     assert!(!log.contains(token) && !log.contains(&lease.lease_token));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_servers_tell_of_one_end() {
-    let site = RedlockDeployment::start(3).await;
-    let brokers = site.brokers(2).await;
+async fn one_end_reported_by_several_servers_is_counted_once() {
+    let fixture = RedlockDeployment::start(3).await;
+    let brokers = fixture.start_brokers(2).await;
     let addrs: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();
     let client = Client::new("holder", &addrs, 0);
     let ends = async |reason| {

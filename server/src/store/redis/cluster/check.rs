@@ -1,4 +1,4 @@
-//! Checks, from the settings of a master of a cluster, whether the cluster may keep locks.
+//! Verification, from the settings of a master, that a cluster may keep locks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::store::redis::{
     verify::Findings,
 };
 
-/// Adds what is wrong to what is known already.
+/// Adds the problems of the settings to the findings.
 pub(in crate::store::redis) async fn check_settings(
     endpoint: &Endpoint,
     client: &Client,
@@ -21,7 +21,7 @@ pub(in crate::store::redis) async fn check_settings(
     let (Ok(Some(coverage)), Ok(Some(timeout))) = (coverage, timeout) else {
         findings.hides_settings = true;
         findings.warnings.push(format!(
-            "{address} does not show its settings to this broker's user. See that \
+            "{address} does not show its settings to this broker's user. Check that \
              cluster-require-full-coverage is no and cluster-node-timeout at most \
              store.former_master_max, or allow CONFIG GET."
         ));
@@ -29,8 +29,8 @@ pub(in crate::store::redis) async fn check_settings(
     };
     if coverage != "no" {
         let problem = format!(
-            "{address} has cluster-require-full-coverage {coverage}: when one master is lost all \
-             others stop, too. Set it to no, or start with --allow-unsafe-redis."
+            "{address} has cluster-require-full-coverage {coverage}: if one master fails, all \
+             others stop too. Set it to no, or start with --allow-unsafe-redis."
         );
         match endpoint.config.allow_unsafe {
             true => findings.warnings.push(problem),
@@ -43,9 +43,9 @@ pub(in crate::store::redis) async fn check_settings(
         .is_ok_and(|ms| Duration::from_millis(ms) > lag)
     {
         findings.warnings.push(format!(
-            "{address} has cluster-node-timeout {timeout}: cut off from the others it goes on for \
-             so long, and store.former_master_max is only {} ms, so G2 is not given. Lower the one \
-             or raise the other.",
+            "{address} has cluster-node-timeout {timeout}: an isolated master accepts writes for \
+             that long, but store.former_master_max is only {} ms, so G2 is not guaranteed. Lower \
+             cluster-node-timeout, or raise store.former_master_max.",
             lag.as_millis()
         ));
     }

@@ -1,60 +1,63 @@
-//! What an operator does with a cluster before a broker serves: write its first eras, or check it.
+//! Operator commands on a cluster before a broker serves: write its first eras, or check the
+//! cluster.
 
 use std::sync::Arc;
 
 use tokio::sync::{Notify, watch};
 
 use super::{
-    eras::Learnt,
-    follow::ask,
-    map::{SlotMap, newest},
-    settle::{Settler, Slots},
     slot::{SLOTS, ranges},
+    slot_era_sync::{SlotContext, SlotEraSync},
+    slot_eras::EraHistory,
+    slot_map::{SlotMap, newest},
+    slot_map_refresh::query_slot_map,
 };
 use crate::store::redis::{
-    clocks::{APART_MAX, Reading, furthest, warning},
+    clock_skew::{ClockSample, SKEW_WARNING_MIN, max_skew, skew_warning},
+    connect::{KEY_FILE_MISSING, VerifiedConnection, connect},
     connection::{Endpoint, NodeError, RedisConfig},
     init::any_key,
-    open::{Checked, KEY_FILE_MISSING, connect},
-    place::Address,
+    location::Address,
 };
 
-/// A master and what it has.
-struct Master {
+/// A master, with its verified connection and the agreement on its slots' eras.
+struct CheckedMaster {
     endpoint: Endpoint,
-    checked: Checked,
-    settler: Settler,
+    checked: VerifiedConnection,
+    era_sync: SlotEraSync,
 }
 
-/// Writes the first era of every slot, if no master holds any of our keys. Says what was done.
+/// Writes the first era of every slot, if no master contains keys of this deployment. Returns a
+/// description of what was written.
 pub(in crate::store::redis) async fn init_cluster(
     config: RedisConfig,
     seeds: &[Address],
 ) -> Result<String, NodeError> {
-    let map = map(&config, seeds).await?;
+    let map = read_slot_map(&config, seeds).await?;
     let unserved = map.unserved();
     if !unserved.is_empty() {
         return Err(NodeError::Unfit(vec![format!(
-            "No master has the slots {}: nothing was written. Give all slots to masters first.",
+            "No master has the slots {}: nothing was written. Assign all slots to masters first.",
             ranges(unserved)
         )]));
     }
-    let mut masters = masters(&config, &Arc::new(map)).await?;
+    let mut masters = open_masters(&config, &Arc::new(map)).await?;
     for master in &masters {
-        let Master {
+        let CheckedMaster {
             endpoint, checked, ..
         } = master;
         if let Some(key) = any_key(endpoint, &checked.connection).await? {
             return Err(NodeError::Unfit(vec![format!(
                 "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
-                 broker has ever used it, delete them on every master; else leave it as it is.",
+                 broker has ever used it, delete them on every master; otherwise leave it \
+                 unchanged.",
                 endpoint.name(),
                 config.key_prefix
             )]));
         }
     }
     for master in &mut masters {
-        master.settler.settle_all().await?;
+        master.era_sync.sync_all().await?;
     }
     Ok(format!(
         "The first eras of {SLOTS} slots were written on {} masters; the deployment key stays in \
@@ -63,12 +66,12 @@ pub(in crate::store::redis) async fn init_cluster(
     ))
 }
 
-/// Connects to every master and verifies without writing anything: what an operator should know.
+/// Connects to every master and verifies it without writing. Returns warnings for operators.
 pub(in crate::store::redis) async fn check_cluster(
     config: RedisConfig,
     seeds: &[Address],
 ) -> Result<Vec<String>, NodeError> {
-    let map = map(&config, seeds).await?;
+    let map = read_slot_map(&config, seeds).await?;
     let mut warnings = Vec::new();
     let unserved = map.unserved();
     if !unserved.is_empty() {
@@ -76,47 +79,50 @@ pub(in crate::store::redis) async fn check_cluster(
         warnings.push(format!("No master has the slots {slots}: no locks there."));
     }
     let mut times = Vec::new();
-    for master in masters(&config, &Arc::new(map)).await? {
-        let Master {
+    for master in open_masters(&config, &Arc::new(map)).await? {
+        let CheckedMaster {
             endpoint,
             checked,
-            mut settler,
+            mut era_sync,
         } = master;
-        settler.check_all().await?;
+        era_sync.check_all().await?;
         warnings.extend(checked.warnings);
-        let time = Reading::quick(checked.connection.client()).await;
+        let time = ClockSample::best_of_several(checked.connection.client()).await;
         let time = time.map_err(|e| endpoint.unreachable(&e))?;
         times.push((endpoint.name(), time));
     }
-    if let Some((one, other, apart)) = furthest(&times)
-        && apart > APART_MAX
+    if let Some((first, second, skew)) = max_skew(&times)
+        && skew > SKEW_WARNING_MIN
     {
-        warnings.push(warning(one, other, apart));
+        warnings.push(skew_warning(first, second, skew));
     }
     Ok(warnings)
 }
 
-async fn map(config: &RedisConfig, seeds: &[Address]) -> Result<SlotMap, NodeError> {
+async fn read_slot_map(config: &RedisConfig, seeds: &[Address]) -> Result<SlotMap, NodeError> {
     if config.deployment_key.is_none() {
         return Err(NodeError::Unfit(vec![KEY_FILE_MISSING.to_owned()]));
     }
-    let (mut readings, mut why) = (Vec::new(), Vec::new());
+    let (mut readings, mut reasons) = (Vec::new(), Vec::new());
     for seed in seeds {
-        match ask(&Endpoint::new(seed.clone(), config.clone())).await {
+        match query_slot_map(&Endpoint::new(seed.clone(), config.clone())).await {
             Ok(reading) => readings.push(reading),
             Err(error @ NodeError::Unfit(_)) => return Err(error),
-            Err(NodeError::Unreachable(error)) => why.push(error),
+            Err(NodeError::Unreachable(error)) => reasons.push(error),
         }
     }
-    newest(readings).ok_or_else(|| NodeError::Unreachable(why.join(" ")))
+    newest(readings).ok_or_else(|| NodeError::Unreachable(reasons.join(" ")))
 }
 
-async fn masters(config: &RedisConfig, map: &Arc<SlotMap>) -> Result<Vec<Master>, NodeError> {
+async fn open_masters(
+    config: &RedisConfig,
+    map: &Arc<SlotMap>,
+) -> Result<Vec<CheckedMaster>, NodeError> {
     let (sender, receiver) = watch::channel(Arc::clone(map));
-    let slots = Slots {
+    let slots = SlotContext {
         map: receiver,
-        learnt: Arc::new(Learnt::new()),
-        reread: Arc::new(Notify::new()),
+        history: Arc::new(EraHistory::new()),
+        refresh_slot_map: Arc::new(Notify::new()),
     };
     let mut masters = Vec::new();
     for address in sender.borrow().masters() {
@@ -124,8 +130,8 @@ async fn masters(config: &RedisConfig, map: &Arc<SlotMap>) -> Result<Vec<Master>
         let checked = connect(&endpoint, None).await?;
         let client = checked.connection.client().clone();
         let server = checked.server.clone();
-        masters.push(Master {
-            settler: Settler::new(slots.clone(), endpoint.clone(), client, server),
+        masters.push(CheckedMaster {
+            era_sync: SlotEraSync::new(slots.clone(), endpoint.clone(), client, server),
             endpoint,
             checked,
         });

@@ -1,39 +1,41 @@
-//! What a server of a cluster says when another one has the lock: `MOVED`, or `ASK` on its way there.
+//! Redirects of a cluster: `MOVED`, or `ASK` while a slot is moving.
 
 use fred::error::Error;
 
-use super::{map::UNNAMED, slot::SLOTS};
-use crate::store::redis::place::Address;
+use super::{slot::SLOTS, slot_map::UNNAMED_HOSTS};
+use crate::store::redis::location::Address;
 
-/// Where a lock is instead.
+/// The server that has a lock instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::redis) struct Redirect {
     pub(in crate::store::redis) slot: u16,
-    /// Nothing if the server has no name for it.
+    /// `None` if the redirecting server has no name for that server.
     pub(in crate::store::redis) to: Option<Address>,
-    /// For this one command only: the slot has not moved yet, but maybe the lock has.
+    /// True if the redirect is for one command only: the slot has not moved yet, but the lock may
+    /// have.
     pub(in crate::store::redis) asking: bool,
 }
 
 impl Redirect {
-    /// Reads `MOVED 3999 host:port`. `from` is who said it: the host may be left out for its own.
-    /// A slot that does not exist is no redirection.
-    pub(in crate::store::redis) fn of(error: &Error, from: &Address) -> Option<Self> {
-        let mut words = error.details().split_whitespace();
-        let asking = match words.next()? {
+    /// Parses `MOVED 3999 host:port`. `from` is the redirecting server, whose own host may be
+    /// omitted. Returns `None` for a slot that does not exist.
+    pub(in crate::store::redis) fn from_error(error: &Error, from: &Address) -> Option<Self> {
+        let mut fields = error.details().split_whitespace();
+        let asking = match fields.next()? {
             "MOVED" => false,
             "ASK" => true,
             _ => return None,
         };
-        let slot: u16 = words.next()?.parse().ok()?;
-        // Slots are indexes of tables with `SLOTS` entries: a larger one would be a panic.
+        let slot: u16 = fields.next()?.parse().ok()?;
+        // Slots are indexes of tables with `SLOTS` entries, in which a larger slot would cause a
+        // panic.
         if slot >= SLOTS {
             return None;
         }
-        let (host, port) = words.next()?.rsplit_once(':')?;
+        let (host, port) = fields.next()?.rsplit_once(':')?;
         let host = match host {
             "" => Some(from.host.as_str()),
-            UNNAMED => None,
+            UNNAMED_HOSTS => None,
             host => Some(host),
         };
         let port = port.parse().ok()?;
@@ -59,7 +61,7 @@ mod tests {
         };
         let read = |text: &str| {
             let error = Error::new(ErrorKind::Cluster, text.to_owned());
-            let redirect = Redirect::of(&error, &from)?;
+            let redirect = Redirect::from_error(&error, &from)?;
             let to = redirect.to.map(|to| to.to_string());
             Some((redirect.slot, to, redirect.asking))
         };
@@ -69,8 +71,8 @@ mod tests {
         assert_eq!(read("MOVED 3999 :6381"), at("here:6381", false));
         assert_eq!(read("MOVED 3999 ::1:6381"), at("[::1]:6381", false));
         assert_eq!(read("MOVED 3999 ?:6381"), Some((3_999, None, false)));
-        for odd in ["MOVED", "MOVED x a:1", "MOVED 3999 a", "TRYAGAIN 3999 a:1"] {
-            assert_eq!(read(odd), None, "{odd}");
+        for malformed in ["MOVED", "MOVED x a:1", "MOVED 3999 a", "TRYAGAIN 3999 a:1"] {
+            assert_eq!(read(malformed), None, "{malformed}");
         }
     }
 
@@ -82,16 +84,16 @@ mod tests {
         };
         let slot_of = |text: &str| {
             let error = Error::new(ErrorKind::Cluster, text.to_owned());
-            Redirect::of(&error, &from).map(|redirect| redirect.slot)
+            Redirect::from_error(&error, &from).map(|redirect| redirect.slot)
         };
         assert_eq!(slot_of("MOVED 16383 a:1"), Some(16_383));
-        for odd in [
+        for malformed in [
             "MOVED 16384 a:1",
             "ASK 16384 a:1",
             "MOVED 65535 a:1",
             "MOVED 65536 a:1",
         ] {
-            assert_eq!(slot_of(odd), None, "{odd}");
+            assert_eq!(slot_of(malformed), None, "{malformed}");
         }
     }
 }

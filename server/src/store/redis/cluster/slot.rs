@@ -1,4 +1,4 @@
-//! In which slot of a cluster a key lies, and keys that lie in a given one.
+//! Slots of a cluster: the slot of a key, and keys in a given slot.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use fred::types::Key;
 
 use crate::lock::LockKey;
 
-/// How many there are.
+/// Number of slots in every Redis Cluster.
 pub(in crate::store::redis) const SLOTS: u16 = 16_384;
 
-/// The smallest numbers by which keys lie in each slot, in braces.
+/// Hash tags of all slots: the smallest number for each slot, in braces.
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut tags = vec![String::new(); SLOTS.into()];
     let mut missing = tags.len();
@@ -27,28 +27,26 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     tags
 });
 
-/// The slot of a lock's record.
+/// Returns the slot of a lock's record.
 pub(in crate::store::redis) fn slot_of(lock: &LockKey) -> u16 {
-    // Prefixes have no braces.
+    // Key prefixes contain no braces.
     hash(lock.encoded())
 }
 
-/// The slot of a key.
 pub(super) fn slot_of_key(key: Bytes) -> u16 {
     hash(key)
 }
 
-/// A part of a key by which it lies in this slot.
+/// Returns the hash tag that places a key in a slot.
 pub(in crate::store::redis) fn tag_of(slot: u16) -> &'static str {
     &TAGS[usize::from(slot)]
 }
 
-/// The key of a slot's era.
 pub(in crate::store::redis) fn era_key(key_prefix: &str, slot: u16) -> String {
     format!("{key_prefix}era{}", tag_of(slot))
 }
 
-/// Slots as people write them: `0-5460, 7`.
+/// Formats slots as ranges: `0-5460, 7`.
 pub(in crate::store::redis) fn ranges(slots: impl IntoIterator<Item = u16>) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for slot in slots {
@@ -57,11 +55,11 @@ pub(in crate::store::redis) fn ranges(slots: impl IntoIterator<Item = u16>) -> S
             Some(_) | None => ranges.push((slot, slot)),
         }
     }
-    let shown = ranges.into_iter().map(|(first, last)| match first == last {
+    let texts = ranges.into_iter().map(|(first, last)| match first == last {
         true => first.to_string(),
         false => format!("{first}-{last}"),
     });
-    shown.collect::<Vec<_>>().join(", ")
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 fn hash(key: impl Into<Key>) -> u16 {
@@ -94,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_told_as_ranges() {
+    fn slots_are_formatted_as_ranges() {
         assert_eq!(ranges([]), "");
         assert_eq!(ranges([0, 1, 2, 7, 9, 10]), "0-2, 7, 9-10");
     }

@@ -1,25 +1,28 @@
--- Attach: puts a lease on a stream of this broker, without extending it. stream: 'epoch.number'
+-- Attach: moves a lease to a stream of this broker, without extending the lease. stream:
+-- 'epoch.number'
 local function verb(lease, token, stream)
-  local there = me .. '.' .. stream
+  local requested = broker_id .. '.' .. stream
   if now > not_after then return { 'LATE', now } end
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   expire()
-  local h, tag, reason = living(holder_of(lease)), 'NOTFOUND'
-  if h and h.token == token and not h.place then
-    there = moved_to(h.stream, there)
-    tag = not there and 'STALE' or announced(h) and 'ATTACHED'
-    if not tag then tag, reason = over(h) end
-    -- it may have lapsed a moment after its stream broke
-    if tag == 'ATTACHED' and grace_of(h) ~= '' and grants_in() ~= 0 then return refused_until(grants_in()) end
+  local h, tag, reason = unexpired(holder_of(lease)), 'NOTFOUND'
+  if h and h.token == token and not h.position then
+    requested = moved_to(h.stream, requested)
+    tag = not requested and 'STALE' or effective_ttl(h) and 'ATTACHED'
+    if not tag then tag, reason = end_reason(h) end
+    -- the lease may have ended shortly after its stream broke, in a write that the store has lost
+    if tag == 'ATTACHED' and grace_of(h) ~= '' and ms_until_grants() ~= 0 then
+      return reject_until(ms_until_grants())
+    end
     if tag == 'ATTACHED' then
-      put_on(h, there)
+      attach_to(h, requested)
       write_holder(h)
     end
   elseif not h then
     tag, reason = ended_tag(lease, was_released, was_expired)
   end
   if next(changed) then save() end
-  if tag == 'ATTACHED' then return { tag, now, more, hand_offs, moved, shown_grant(h) } end
+  if tag == 'ATTACHED' then return { tag, now, more, hand_offs, moved, grant_fields(h) } end
   return { tag, now, more, hand_offs, reason }
 end

@@ -1,13 +1,13 @@
--- Cancel: takes back one attempt of a request; with the last one the request leaves the queue or the
--- lock. An attempt that has not arrived yet leaves a tombstone. tells: as for Release
-local function verb(request, attempt, tells)
+-- Cancel: cancels one attempt of a request. With its last attempt the request leaves the queue or
+-- releases the lock. An attempt that has not arrived yet leaves a tombstone. notify: as for Release
+local function verb(request, attempt, notify)
   local r = load('r:' .. request)
   known['r:' .. request] = r
   expire()
-  local h, place = living(holder_by(request)), tonumber(r)
+  local h, position = unexpired(holder_by(request)), tonumber(r)
   local e = h and entry_of(h, request)
-  local w = not h and place and read_waiter(place)
-  local left = e and attempts_remove(e.attempts, attempt) or w and attempts_remove(w.attempts, attempt)
+  local w = not h and position and read_waiter(position)
+  local left = e and remove_attempt(e.attempts, attempt) or w and remove_attempt(w.attempts, attempt)
 
   local function reply(tag)
     save()
@@ -15,7 +15,7 @@ local function verb(request, attempt, tells)
   end
 
   if not left then
-    bury(attempt)
+    add_tombstone(attempt)
     return reply((e or w) and 'KEPT' or 'UNKNOWN')
   end
   if left ~= '' then
@@ -24,17 +24,17 @@ local function verb(request, attempt, tells)
       write_holder(h)
     else
       w.attempts = left
-      write_waiter(place, w)
+      write_waiter(position, w)
     end
     return reply('KEPT')
   end
   if h and h.entries ~= '' then
-    leave(h, e)
+    remove_entry(h, e)
   else
-    note(h and not h.place and 'RELEASED' or 'ABANDONED', h or w)
-    if h then free(h) else drop(place, request) end
+    record_change(h and not h.position and 'RELEASED' or 'ABANDONED', h or w)
+    if h then free_holder(h) else dequeue(position, request) end
   end
   advance()
-  if tells == '1' then tell_free() end
+  if notify == '1' then publish_release() end
   return reply(h and 'FREED' or 'DEQUEUED')
 end

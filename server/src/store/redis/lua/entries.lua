@@ -1,12 +1,13 @@
--- Re-entry: a lease that holds the lock enters it again. Its strongest entry stands in the holder's
--- own fields, which say what it weighs; the others are in `entries`, in the order in which they came.
+-- Entries of a holder: one for each time that its lease has entered the lock. The entry with the
+-- greatest weight is in the holder's own fields and determines the holder's weight. The others are
+-- in `entries`, oldest first.
 local ENTRY = '(%w+):(%w+):(%d+):([^;]*);'
 
 local function entry_text(e)
   return table.concat({ e.request, e.arguments, e.weight, e.attempts }, ':') .. ';'
 end
 
--- The entry of a request: the holder itself where it is the strongest. Nil if there is none.
+-- Returns the entry of a request, or nil. The entry with the greatest weight is the holder itself.
 local function entry_of(h, request)
   if h.request == request then return h end
   local first, last, arguments, weight, attempts =
@@ -20,8 +21,8 @@ local function set_attempts(h, e, attempts)
   if e ~= h then h.entries = e.before .. entry_text(e) .. e.after end
 end
 
--- Takes out one of several entries. Without its strongest the holder weighs less from then on.
-local function leave(h, e)
+-- Removes one of several entries. Without its heaviest entry the holder weighs less from then on.
+local function remove_entry(h, e)
   changed['r:' .. e.request] = false
   if e == h then
     local strongest, most = nil, -1

@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
--- Writes the era, if the store still holds the one that the broker read: of several brokers that
--- verify the same store one writes, the others adopt.
+-- Writes the era if the store still contains the era that the broker read. Of several brokers that
+-- verify the same store one writes, and the others adopt its era.
+--
 -- KEYS era, deployment key
 -- ARGV 1 the era that was read, '' for none; 2 era id; 3 the fields after no_grants_before;
---      4 quarantine in ms, '-1' for none; 5 no_grants_before where there is no quarantine;
---      6 the deployment key to store, '' to leave it alone; 7 the run id of the master that the server
---      has replaced, '' for none; 8 how long that may still take writes, in ms; 9 until when, in ms, and
---      10 which master may that the era before names, '0' and '' for none
+--      4 quarantine in ms, '-1' for none; 5 no_grants_before if there is no quarantine;
+--      6 the deployment key to store, '' to leave it unchanged;
+--      7 run id of the master that the server has replaced, '' for none;
+--      8 time in ms for which that master may still accept writes;
+--      9 time in ms until which the previous era's former master may accept writes, '0' for none;
+--      10 run id of that master, '' for none
 -- Reply: 1 if written, the era now in force, the time in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -17,7 +20,7 @@ end
 local no_grants_before = tonumber(ARGV[5])
 local quarantine = tonumber(ARGV[4])
 if quarantine >= 0 then
-  -- that of the era before may lie far ahead: the clock was set back since
+  -- that of the previous era may be far in the future, if the clock was set back since
   no_grants_before = now + quarantine
 end
 era = ARGV[2] .. '|' .. string.format('%.0f', no_grants_before) .. '|' .. ARGV[3]

@@ -1,8 +1,9 @@
--- How a holder's time ends.
+-- Expiry of holders: ends expired leases and reports them, and lapses hand-offs that were not
+-- claimed.
 
--- The broker that runs the command is told, once for all brokers, among the hand-offs of its answer:
--- '!', 'kind|lease|token|held_ms|reason', owner.
-local function tell_end(h, reason)
+-- Reports the end of a lease to the broker that runs the command, and to no other. The report is an
+-- element of the hand-offs in the reply: '!', 'kind|lease|token|held_ms|reason', owner.
+local function report_end(h, reason)
   local max_hold = h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0
   local is_cut = max_hold > 0 and h.since + max_hold <= h.expires
   local kind = has_flag(h, REVOKED) and 'REVOKED' or is_cut and 'MAXHOLD' or 'EXPIRED'
@@ -11,38 +12,38 @@ local function tell_end(h, reason)
   hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = '!', text, h.owner
 end
 
--- It is remembered, and may close the lock for a while.
+-- Ends a lease: reports and records its end, applies its lock_delay, and frees its slot.
 local function end_lease(h)
   local reason = has_flag(h, REVOKED) and field('k:' .. h.lease) or nil
-  tell_end(h, reason)
-  close_after(h)
-  note(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
-  free(h)
-  expired = remember('e', expired, h.lease, h.expires, kept_expired, reason)
+  report_end(h, reason)
+  start_lock_delay(h)
+  record_change(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
+  free_holder(h)
+  expired = record_end('e', expired, h.lease, h.expires, expiry_counts, reason)
 end
 
--- What ends a holder that may not be renewed any more, and why it was revoked.
-local function over(h)
+-- Returns why a holder cannot be renewed, and the reason if it was revoked.
+local function end_reason(h)
   if has_flag(h, REVOKED) then return 'REVOKED', field('k:' .. h.lease) end
   return 'MAXHOLD'
 end
 
--- An unclaimed hand-off falls back to its place in line, and nothing is remembered of it.
-local function fall_back(h)
-  local w = read_waiter(h.place)
+-- Returns an unclaimed hand-off to its queue position. Nothing of the hand-off is recorded.
+local function lapse(h)
+  local w = read_waiter(h.position)
   w.attempts, w.passed, w.slot = h.attempts, h.expires, nil
-  write_waiter(h.place, w)
+  write_waiter(h.position, w)
   remove(h)
 end
 
--- Returns the holder if its time is not over; otherwise ends it.
-local function living(h)
+-- Returns the holder if it has not expired. Otherwise ends it and returns nil.
+local function unexpired(h)
   if not h or h.expires > now then return h end
-  if h.place then fall_back(h) else end_lease(h) end
+  if h.position then lapse(h) else end_lease(h) end
 end
 
--- Takes the lock off holders whose time is over: so many at once, so that the script does not take long. The
--- command that follows goes on.
+-- Ends expired holders, at most EXPIRATIONS_MAX per command to bound the run time of the script.
+-- The next command continues.
 local function expire()
   if holders.n == 0 or holders.earliest > now then return end
   read_holders(1, holders.top)
@@ -52,10 +53,10 @@ local function expire()
     local expires = text and tonumber(string.match(text, '^%w+|%w+|%w+|%d+|%d+|%d+|(%d+)'))
     if expires and expires > now then
       earliest = earliest == 0 and expires or math.min(earliest, expires)
-    elseif expires and ended == ENDS_MAX then
+    elseif expires and ended == EXPIRATIONS_MAX then
       earliest, more = earliest == 0 and expires or math.min(earliest, expires), 1
     elseif expires then
-      living(holder_at(slot))
+      unexpired(holder_at(slot))
       ended = ended + 1
     end
   end

@@ -1,37 +1,37 @@
--- The holders: each in a slot of its own. Those above the first slot are found by index fields, so
--- that a lock with one holder has none.
+-- Holders of the lock, each in a slot. Holders above the first slot have index fields, so a lock
+-- with one holder needs none.
 
 function holder_at(slot)
-  if held[slot] ~= nil then return held[slot] end
+  if holder_cache[slot] ~= nil then return holder_cache[slot] end
   local text = slot <= holders.top and field('h:' .. slot)
   if not text or text == '' then return false end
-  local lease, request, arguments, token, ttl, since, expires, weight, terms, place, attempts, entries,
+  local lease, request, arguments, token, ttl, since, expires, weight, terms, position, attempts, entries,
     stream, owner = string.match(text, '^(%w+)|(%w+)|(%w+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(%d*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
-  held[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
+  holder_cache[slot] = { slot = slot, lease = lease, request = request, arguments = arguments,
     token = token, ttl = ttl, since = since, expires = tonumber(expires), weight = weight,
-    terms = terms, place = tonumber(place), attempts = attempts, entries = entries,
+    terms = terms, position = tonumber(position), attempts = attempts, entries = entries,
     stream = stream, owner = owner }
-  return held[slot]
+  return holder_cache[slot]
 end
 
 local function write_holder(h)
   changed[h.slot == 1 and 'h:1' or 'h:' .. h.slot] = h.lease .. '|' .. h.request .. '|' .. h.arguments .. '|'
     .. h.token .. '|' .. h.ttl .. '|' .. h.since .. '|' .. int(h.expires) .. '|' .. h.weight .. '|' .. h.terms .. '|'
-    .. (h.place or '') .. '|' .. h.attempts .. '|' .. h.entries .. '|' .. h.stream .. '|' .. h.owner
+    .. (h.position or '') .. '|' .. h.attempts .. '|' .. h.entries .. '|' .. h.stream .. '|' .. h.owner
 end
 
--- In the last digit of the terms: the grant was added to a lease; the lease is revoked; and that closes
--- the lock even if it is given back.
-local ADDED, REVOKED, CLOSES = 1, 2, 4
+-- Flags in the last digit of the terms: the grant was added to an existing lease; the lease is
+-- revoked; the lock_delay of the revoked lease applies even if the lease is released.
+local ADDED, REVOKED, DELAYS_ON_RELEASE = 1, 2, 4
 local function has_flag(h, flag) return h.terms ~= '' and string.sub(h.terms, -1) % (2 * flag) >= flag end
 
--- Closes the lock for the lock_delay of a holder whose time is over.
-local function close_after(h)
+-- Starts the lock_delay of a holder that has ended.
+local function start_lock_delay(h)
   local delay = h.terms ~= '' and tonumber(string.match(h.terms, ',(%d+)')) or 0
-  if delay > 0 then closed_until = math.max(closed_until, h.expires + delay) end
+  if delay > 0 then lock_delay_until = math.max(lock_delay_until, h.expires + delay) end
 end
 
--- Reads these slots in one go.
+-- Reads a range of slots with one command.
 local function read_holders(first, last)
   local names = {}
   for slot = math.max(first, 2), math.min(last, holders.top) do names[#names + 1] = 'h:' .. slot end
@@ -46,10 +46,10 @@ local function hold_count(h)
   return 1 + others
 end
 
--- Takes a holder out of its slot.
+-- Removes a holder from its slot.
 local function remove(h)
   local all = holders
-  held[h.slot], changed['h:' .. h.slot] = false, h.slot == 1 and ''
+  holder_cache[h.slot], changed['h:' .. h.slot] = false, h.slot == 1 and ''
   if h.slot > 1 then changed['l:' .. h.lease] = false end
   all.n, all.used = all.n - 1, all.used - h.weight
   if all.n > 0 then
@@ -59,7 +59,7 @@ local function remove(h)
   end
 end
 
--- By the index field l:<lease>, which holders above the first slot have.
+-- Returns the holder of a lease, found by its index field l:<lease> above the first slot.
 local function holder_of(lease)
   local first = holder_at(1)
   if first and first.lease == lease then return first end
@@ -67,7 +67,8 @@ local function holder_of(lease)
   return slot and holder_at(tonumber(slot))
 end
 
--- By the index field r:<request>: a holder's slot, or the place of a waiter.
+-- Returns the holder of a request, found by its index field r:<request>: the slot of a holder, or
+-- the queue position of a waiter.
 local function holder_by(request)
   local first = holder_at(1)
   if first and first.request == request then return first end

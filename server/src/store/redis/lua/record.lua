@@ -1,4 +1,4 @@
--- One lock's record: read once, and written once.
+-- Record of one lock, which is read once and written once.
 local function field(name)
   if changed[name] ~= nil then return changed[name] end
   if known[name] == nil then known[name] = call('HGET', lock, name) end
@@ -7,20 +7,21 @@ end
 
 local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. what }) end
 
--- Fills what was declared above; returns the fields asked for besides.
+-- Reads the record into the variables of prelude.lua. Returns the additional fields that were
+-- requested.
 local function load(...)
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
   if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
-  fence = tonumber(v[2] or 0)
+  last_token = tonumber(v[2] or 0)
   known.u, known['h:1'] = v[3], v[4]
   if v[3] then
     local n, top, used, limit, earliest, latest, closed, set, spare =
       string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-    closed_until, set_limit = tonumber(closed), tonumber(set)
+    lock_delay_until, set_limit = tonumber(closed), tonumber(set)
     holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
       earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
   else
-    holders = { n = 0, top = 1, used = 0, limit = WHOLE, earliest = 0, latest = 0, spare = '' }
+    holders = { n = 0, top = 1, used = 0, limit = EXCLUSIVE_WEIGHT, earliest = 0, latest = 0, spare = '' }
     local h = holder_at(1)
     if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires
     else holders.top = 0 end
@@ -38,20 +39,22 @@ local function load(...)
   return v[8], v[9], v[10], v[11], v[12]
 end
 
--- Writes what changed: the last step, which nothing that can fail may follow. A record without a TTL
--- gets one by the same command.
+-- Writes the changed fields. This is the last step: nothing that can fail may follow. A record
+-- without a TTL gets one from the same command.
 local function save()
-  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
-  if #events > 0 then tell_watchers() end
-  if math.max(last, fence) >= 2^53 then unreadable('a number that is none') end
-  if touched_queue then
+  local h, last = holders, math.max(now, holders.latest, queue.until_ms, lock_delay_until)
+  if #events > 0 then publish_changes() end
+  if math.max(last, last_token) >= 2^53 then unreadable('a number that is none') end
+  if is_queue_touched then
     changed.q = queue.n > 0 and string.format('%d|%d|%d|%d|%d|%d|%d|', queue.head, queue.tail, queue.n,
       queue.until_ms, queue.ms, queue.heard, queue.resume) .. queue.brokers
   end
-  -- a first slot alone, under the limit of exclusive and shared locks, says all by itself
-  local u = (closed_until > 0 or set_limit > 0 or (h.top > 1 or h.limit ~= WHOLE) and h.n + queue.n > 0)
+  -- a holder in the first slot alone, under the limit of exclusive and shared locks, needs no field
+  -- of sums
+  local u = (lock_delay_until > 0 or set_limit > 0
+      or (h.top > 1 or h.limit ~= EXCLUSIVE_WEIGHT) and h.n + queue.n > 0)
     and string.format('%d|%d|%d|%d|%d|%d|%d|%d|', h.n, h.top, h.used, h.limit, h.earliest, h.latest,
-      closed_until, set_limit) .. h.spare
+      lock_delay_until, set_limit) .. h.spare
   if u ~= known.u then changed.u = u end
   local sets, deletes = { 'v', SCHEMA }, {}
   for name, value in pairs(changed) do
@@ -59,5 +62,5 @@ local function save()
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, int(last - now + (set_limit > 0 and SET_KEEP or KEEP)))
+  call('PEXPIRE', lock, int(last - now + (set_limit > 0 and LIMIT_RECORD_TTL or IDLE_RECORD_TTL)))
 end

@@ -1,24 +1,26 @@
--- Renew: extends a lease, and claims a provisional hand-off. Makes no lock and shortens none.
--- ttl_ms: '' keeps the present one
+-- Renew: extends a lease, and claims a provisional hand-off. Never creates a lock and never
+-- shortens an expiry.
+--
+-- ttl_ms: '' keeps the current ttl
 local function verb(lease, token, ttl_ms, via)
   if now > not_after then return { 'LATE', now } end
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   expire()
-  local h = living(holder_of(lease))
-  local is_closed = h and h.place and grants_in() ~= 0
+  local h = unexpired(holder_of(lease))
+  local is_closed = h and h.position and ms_until_grants() ~= 0
   if h and h.token == token and not is_closed then
-    if is_elsewhere(h, via) then
+    if is_on_other_stream(h, via) then
       if next(changed) then save() end
       return { 'ELSEWHERE', now, more, hand_offs }
     end
     local extended = extend(h, ttl_ms ~= '' and ttl_ms)
     if extended or next(changed) then save() end
     if not extended then
-      local tag, reason = over(h)
+      local tag, reason = end_reason(h)
       return { tag, now, more, hand_offs, reason }
     end
-    return { 'EXTENDED', now, more, hand_offs, shown_grant(h) }
+    return { 'EXTENDED', now, more, hand_offs, grant_fields(h) }
   end
   local tag, reason = 'NOTFOUND'
   if not h then tag, reason = ended_tag(lease, was_released, was_expired) end

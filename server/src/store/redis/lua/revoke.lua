@@ -1,15 +1,16 @@
--- Revoke: takes the lock away from a lease, which is renewed no more when its grace is over. Until it is
--- given back or has run out the lock is held. The broker of its stream is told.
--- delay, in ms: '' keeps the lease's own. force: '' takes it so far, '?' only says what would be done, '!'
--- frees the lock now. tells: as for Release
-local function verb(lease, grace_ms, delay, force, reason, tells)
+-- Revoke: revokes the lock of a lease, which cannot be renewed after its grace. The lock stays held
+-- until the lease is released or expires. The broker of the lease's stream is notified.
+--
+-- delay, in ms: '' keeps the lease's own. force: '' revokes as above, '?' only returns what a
+-- revocation would affect, '!' frees the lock at once. notify: as for Release
+local function verb(lease, grace_ms, delay, force, reason, notify)
   local grace = tonumber(grace_ms)
   if now > not_after then return { 'LATE', now } end
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   expire()
-  local h = living(holder_of(lease))
-  if not h or h.place then
+  local h = unexpired(holder_of(lease))
+  if not h or h.position then
     local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
     if next(changed) then save() end
     return { tag, now, more, hand_offs }
@@ -21,7 +22,7 @@ local function verb(lease, grace_ms, delay, force, reason, tells)
     local left = math.max(now + grace - h.since, 1)
     if own ~= '0' then left = math.min(left, own) end
     if delay ~= '' then terms = string.gsub(terms, '%d+', delay, 1) end
-    flags = flags % 2 + REVOKED + ((delay ~= '' or has_flag(h, CLOSES)) and CLOSES or 0)
+    flags = flags % 2 + REVOKED + ((delay ~= '' or has_flag(h, DELAYS_ON_RELEASE)) and DELAYS_ON_RELEASE or 0)
     h.terms = string.format('%.0f', left) .. terms .. flags
     changed['k:' .. lease] = reason
     if force == '!' then
@@ -31,12 +32,12 @@ local function verb(lease, grace_ms, delay, force, reason, tells)
       write_holder(h)
     end
     local broker = string.match(on, '^%w+')
-    if broker and broker ~= me then
-      tell(broker, table.concat({ lock, lease, '!' .. on .. '!' .. grace_ms, reason }, '\n'))
+    if broker and broker ~= broker_id then
+      publish(broker, table.concat({ lock, lease, '!' .. on .. '!' .. grace_ms, reason }, '\n'))
     end
     advance()
-    if tells == '1' then tell_free() end
+    if notify == '1' then publish_release() end
   end
-  if next(changed) or touched_queue then save() end
+  if next(changed) or is_queue_touched then save() end
   return { 'TAKEN', now, more, hand_offs, holder, holders.limit, waiting, on }
 end

@@ -1,6 +1,8 @@
--- SetLimit: fixes the limit of a semaphore, whatever its callers say. Under a lower one all brokers with
--- waiters are told to ask again: those that can never fit are refused then, or when their turn comes.
--- value: 0 removes the limit; a lock in use keeps it until it is idle.
+-- SetLimit: fixes the limit of a semaphore, whatever limit its callers send. If the limit is
+-- lowered, all brokers with waiters are notified to send acquire again. Waiters that can never fit
+-- are rejected then, or when they become first in the queue.
+--
+-- value: 0 removes the limit; a lock in use keeps the limit until it is idle.
 local function verb(value)
   if now > not_after then return { 'LATE', now } end
   load()
@@ -9,16 +11,16 @@ local function verb(value)
   if limit == 0 then
     previous, set_limit = set_limit, 0
     advance()
-    if previous > 0 or touched_queue or next(changed) then save() end
+    if previous > 0 or is_queue_touched or next(changed) then save() end
     return { 'SET', now, more, hand_offs, previous }
   end
-  if previous == WHOLE then
+  if previous == EXCLUSIVE_WEIGHT then
     if next(changed) then save() end
     return { 'MISMATCH', now, more, hand_offs }
   end
   holders.limit, set_limit = limit, limit
   for at = 1, limit < previous and #brokers or 0, 16 do
-    tell(string.sub(brokers, at, at + 15), lock)
+    publish(string.sub(brokers, at, at + 15), lock)
   end
   advance()
   save()

@@ -1,28 +1,31 @@
--- On which stream a lease or a waiter is: 'broker.epoch.number', or '' for none. The number is its
--- client's count of attachments. `moved`: 'lease.broker.epoch.number', where it was.
+-- Lease streams. The stream of a lease or waiter is 'broker.epoch.number', or '' for none; the
+-- number is its client's count of attachments. `moved` is 'lease.broker.epoch.number', with the
+-- previous stream.
 
 local function stream_of(attachment) return string.match(attachment, '^(.*)%.') or '' end
 
--- Where something is that was at `here` and is put `there`; nil if `there` is older.
-local function moved_to(here, there)
-  if here == '' then return there end
-  if there == '' then return nil end
-  local newer = tonumber(string.match(there, '%d+$')) > tonumber(string.match(here, '%d+$'))
-  if stream_of(here) == stream_of(there) then return newer and there or here end
-  return newer and there or nil
+-- Returns the attachment after a move from `current` to `requested`, or nil if `requested` is
+-- older.
+local function moved_to(current, requested)
+  if current == '' then return requested end
+  if requested == '' then return nil end
+  local newer = tonumber(string.match(requested, '%d+$')) > tonumber(string.match(current, '%d+$'))
+  if stream_of(current) == stream_of(requested) then return newer and requested or current end
+  return newer and requested or nil
 end
 
--- Puts a lease on a stream. The one that it leaves is told.
-local function put_on(h, there)
+-- Attaches a lease to a stream, and notifies the broker of its previous stream.
+local function attach_to(h, requested)
   local from = h.stream
-  h.stream = there
-  if from == '' or stream_of(from) == stream_of(there) then return end
+  h.stream = requested
+  if from == '' or stream_of(from) == stream_of(requested) then return end
   moved = h.lease .. '.' .. from
   local broker = string.match(from, '^%w+')
-  if broker ~= me then tell(broker, lock .. '\n' .. h.lease .. '\n' .. from) end
+  if broker ~= broker_id then publish(broker, lock .. '\n' .. h.lease .. '\n' .. from) end
 end
 
--- Whether a lease may not be changed from there: '*' is anywhere, '' is on no stream, or an epoch.
-local function is_elsewhere(h, via)
-  return via ~= '*' and stream_of(h.stream) ~= (via ~= '' and me .. '.' .. via or '')
+-- Returns true if a lease is not on the stream through which it is changed. via: '*' for any
+-- stream, '' for no stream, or the epoch of a stream of this broker.
+local function is_on_other_stream(h, via)
+  return via ~= '*' and stream_of(h.stream) ~= (via ~= '' and broker_id .. '.' .. via or '')
 end

@@ -1,15 +1,15 @@
--- What was taken back, maybe before it came: attempts that were cancelled, requests whose entry was
--- released. Each is refused when it arrives late.
-local function is_buried(id)
+-- Tombstones of cancelled attempts and of requests whose entry was released, perhaps before they
+-- arrived. An attempt or request that arrives after its tombstone is rejected.
+local function has_tombstone(id)
   local until_ms = string.match(field('a') or '', '%f[%w]' .. id .. '|(%d+)')
   return until_ms and tonumber(until_ms) > now
 end
 
-local function bury(id)
+local function add_tombstone(id)
   local kept = {}
   for known_id, until_ms in string.gmatch(field('a') or '', '(%w+)|(%d+)') do
     if known_id ~= id and tonumber(until_ms) > now then kept[#kept + 1] = known_id .. '|' .. until_ms end
   end
-  kept[#kept + 1] = id .. '|' .. now + TOMBSTONE
+  kept[#kept + 1] = id .. '|' .. now + TOMBSTONE_TTL
   changed.a = table.concat(kept, ',', math.max(#kept - 255, 1))
 end

@@ -1,10 +1,10 @@
-//! The server's clock, estimated here.
+//! Estimate of the server's clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
-/// Estimates the server's clock: its last TIME plus what has passed here since.
+/// Estimate of the server's clock: its last TIME plus the time that has passed here since.
 pub(super) struct Clock {
     origin: Instant,
     offset_ms: AtomicU64,

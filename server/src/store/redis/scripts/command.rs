@@ -1,182 +1,199 @@
-//! How each verb becomes keys and arguments, for one lock or for several.
+//! Encoding of the verbs as keys and arguments of a script, for one lock or for several.
 
 use fred::types::Value;
 
 use crate::{
     lock::{
-        Acquire, Attachment, AttemptId, BrokerId, FencingToken, Force, LeaseRef, LockKey, Release,
-        RequestHash, Revoke, SHOWN_MAX, Terms, Ttl, Under, Via,
+        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken,
+        INSPECT_ENTRIES_MAX, LeaseBinding, LeaseOptions, LeaseRef, LockKey, ReleaseScope,
+        RequestHash, RevokeCommand, RevokeMode, Ttl,
     },
-    store::redis::owner,
+    store::redis::owner_codec,
 };
 
-/// What every command says before its own arguments.
+/// The arguments that precede the verb's own arguments in every command.
 #[derive(Debug, Clone, Copy)]
 pub struct Preamble<'a> {
-    /// Before every key and channel.
+    /// The prefix of all keys and channels.
     pub key_prefix: &'a str,
-    /// The broker.
     pub broker: BrokerId,
-    /// The command is refused after this time, in milliseconds of the store's clock.
+    /// Time after which the command is rejected, in milliseconds of the store's clock.
     pub not_after_ms: u64,
-    /// The era that the broker verified; in a cluster empty if there is none.
+    /// The era that the broker verified. Empty if a slot of a cluster has no era.
     pub era_id: &'a str,
-    /// In a cluster: a part of a key by which it lies in the lock's slot.
+    /// In a cluster: the hash tag that places a key in the lock's slot.
     pub era_tag: Option<&'a str>,
-    /// In a cluster: brokers listen to sharded channels.
+    /// True if the brokers of a cluster use sharded channels.
     pub is_sharded: bool,
-    /// Somebody watches locks.
+    /// True if a client watches locks.
     pub is_watched: bool,
 }
 
-/// Keys and arguments of one command.
 #[derive(Debug, Clone)]
 pub struct Command {
-    /// The lock's record and the era; in a cluster the record alone.
+    /// The lock's record and the era; in a cluster only the record.
     pub keys: Vec<String>,
-    /// ARGV.
     pub args: Vec<Value>,
 }
 
-/// What makes an acquire one vote of several: where several nodes keep a lock, all are asked for the
-/// same grant.
+/// The additional arguments that make an acquire a vote: a RedLock store requests the same grant
+/// from all of its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vote {
-    /// The token to grant with; `None` asks for nothing new, only for what the request has.
+    /// The token to grant with. `None` requests no new grant, only the current grant of the
+    /// request.
     pub token: Option<FencingToken>,
-    /// How far the token may be from a node's clock.
-    pub apart_max_ms: u64,
-    /// A holder by the same request gets the token, if it is higher.
+    /// Largest allowed distance of the token from a node's clock.
+    pub max_clock_skew_ms: u64,
+    /// True if a holder with the same request gets the token if it is higher.
     pub raises: bool,
-    /// When the node tells this broker that the lock is free.
-    pub tells: Tells,
+    /// Condition under which the node notifies this broker that the lock is free.
+    pub notify: NotifyMode,
 }
 
-/// When a node tells a broker that a lock is free.
+/// Condition under which a node notifies a broker that a lock is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tells {
-    /// It does not.
+pub enum NotifyMode {
     Never = 0,
     /// If the lock is not granted to the broker's call now.
     IfHeld = 1,
-    /// In any case: other calls of the broker wait.
+    /// In any case, because other calls of the broker wait.
     Always = 2,
 }
 
 impl Preamble<'_> {
-    /// `waiters_max`: how many waiters the queue takes.
-    pub fn acquire(&self, acquire: &Acquire, waiters_max: u32) -> Command {
+    /// Encodes an acquire. `waiters_max` is the maximum length of the queue.
+    pub fn acquire(&self, acquire: &AcquireCommand, waiters_max: u32) -> Command {
         let args = [
-            text(acquire.lease_id.as_str()),
-            text(acquire.request.as_str()),
-            text(acquire.arguments.as_str()),
-            text(acquire.attempt.as_str()),
-            number(acquire.ttl.as_millis()),
-            number(acquire.wait_ms),
-            number(u64::from(acquire.rejoin)),
-            number(u64::from(waiters_max)),
-            Value::Bytes(owner::encode(&acquire.owner).into()),
-            number(acquire.mode.weight().into()),
-            number(acquire.mode.limit().into()),
-            terms(acquire),
-            under(acquire.under),
-            acquire.stream.map_or_else(|| text(""), on_stream),
-            text(""),
+            encode_text(acquire.lease_id.as_str()),
+            encode_text(acquire.request.as_str()),
+            encode_text(acquire.arguments.as_str()),
+            encode_text(acquire.attempt.as_str()),
+            encode_number(acquire.ttl.as_millis()),
+            encode_number(acquire.wait_ms),
+            encode_number(u64::from(acquire.rejoin)),
+            encode_number(u64::from(waiters_max)),
+            Value::Bytes(owner_codec::encode(&acquire.owner).into()),
+            encode_number(acquire.mode.weight().into()),
+            encode_number(acquire.mode.limit().into()),
+            encode_options(acquire),
+            encode_binding(acquire.binding),
+            acquire
+                .stream
+                .map_or_else(|| encode_text(""), encode_attachment),
+            encode_text(""),
         ];
         self.command(&acquire.lock, args)
     }
 
-    /// The same as one vote of several, by a call that does not wait.
-    pub fn vote(&self, acquire: &Acquire, vote: &Vote) -> Command {
+    /// Encodes the acquire of a call that does not wait, as a vote.
+    pub fn vote(&self, acquire: &AcquireCommand, vote: &Vote) -> Command {
         let mut command = self.acquire(acquire, 0);
         command.args.pop();
         command.args.extend([
-            number(vote.token.map_or(0, FencingToken::get)),
-            number(vote.apart_max_ms),
-            number(vote.raises.into()),
-            number(vote.tells as u64),
+            encode_number(vote.token.map_or(0, FencingToken::get)),
+            encode_number(vote.max_clock_skew_ms),
+            encode_number(vote.raises.into()),
+            encode_number(vote.notify as u64),
         ]);
         command
     }
 
-    pub fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>, via: Via) -> Command {
-        let ttl = ttl.map_or_else(|| text(""), |ttl| number(ttl.as_millis()));
-        let token = number(lease.fencing_token.get());
-        let lease_id = text(lease.lease_id.as_str());
-        self.command(&lease.lock, [lease_id, token, ttl, from(via)])
+    pub fn renew(&self, lease: &LeaseRef, ttl: Option<Ttl>, via: ExpectedAttachment) -> Command {
+        let ttl = ttl.map_or_else(|| encode_text(""), |ttl| encode_number(ttl.as_millis()));
+        let token = encode_number(lease.fencing_token.get());
+        let lease_id = encode_text(lease.lease_id.as_str());
+        self.command(
+            &lease.lock,
+            [lease_id, token, ttl, encode_expected_attachment(via)],
+        )
     }
 
     pub fn attach(&self, lease: &LeaseRef, to: Attachment) -> Command {
-        let token = number(lease.fencing_token.get());
-        let lease_id = text(lease.lease_id.as_str());
-        self.command(&lease.lock, [lease_id, token, on_stream(to)])
+        let token = encode_number(lease.fencing_token.get());
+        let lease_id = encode_text(lease.lease_id.as_str());
+        self.command(&lease.lock, [lease_id, token, encode_attachment(to)])
     }
 
-    pub fn release(&self, lease: &LeaseRef, release: Release, via: Via) -> Command {
-        let token = number(lease.fencing_token.get());
-        let lease_id = text(lease.lease_id.as_str());
-        let what = match release {
-            Release::All => text(""),
-            Release::Lock => text("+"),
-            Release::Entry(request) => text(request.as_str()),
-            Release::Lapse => text("!"),
+    pub fn release(
+        &self,
+        lease: &LeaseRef,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
+    ) -> Command {
+        let token = encode_number(lease.fencing_token.get());
+        let lease_id = encode_text(lease.lease_id.as_str());
+        let scope = match release {
+            ReleaseScope::All => encode_text(""),
+            ReleaseScope::Lock => encode_text("+"),
+            ReleaseScope::Entry(request) => encode_text(request.as_str()),
+            ReleaseScope::ExpireNow => encode_text("!"),
         };
-        self.command(&lease.lock, [lease_id, token, what, from(via), text("")])
+        self.command(
+            &lease.lock,
+            [
+                lease_id,
+                token,
+                scope,
+                encode_expected_attachment(via),
+                encode_text(""),
+            ],
+        )
     }
 
     pub fn cancel(&self, lock: &LockKey, request: RequestHash, attempt: AttemptId) -> Command {
-        let (request, attempt) = (text(request.as_str()), text(attempt.as_str()));
-        self.command(lock, [request, attempt, text("")])
+        let (request, attempt) = (encode_text(request.as_str()), encode_text(attempt.as_str()));
+        self.command(lock, [request, attempt, encode_text("")])
     }
 
-    /// `from`: the first slot of the holders that are looked through.
+    /// Encodes a touch. `from` is the first slot whose holders are returned.
     pub fn touch(&self, lock: &LockKey, from: usize) -> Command {
-        self.command(lock, [number(from as u64)])
+        self.command(lock, [encode_number(from as u64)])
     }
 
     pub fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Command {
-        self.command(lock, [number(limit.unwrap_or(0).into())])
+        self.command(lock, [encode_number(limit.unwrap_or(0).into())])
     }
 
-    pub fn revoke(&self, revoke: &Revoke) -> Command {
+    pub fn revoke(&self, revoke: &RevokeCommand) -> Command {
         let delay = revoke.lock_delay_ms;
         let args = [
-            text(revoke.lease_id.as_str()),
-            number(revoke.grace_ms),
-            delay.map_or_else(|| text(""), number),
-            text(match revoke.force {
-                Force::None => "?",
-                Force::Revoke => "",
-                Force::Unsafe => "!",
+            encode_text(revoke.lease_id.as_str()),
+            encode_number(revoke.grace_ms),
+            delay.map_or_else(|| encode_text(""), encode_number),
+            encode_text(match revoke.mode {
+                RevokeMode::DryRun => "?",
+                RevokeMode::Graceful => "",
+                RevokeMode::Immediate => "!",
             }),
-            text(&revoke.reason),
-            text(""),
+            encode_text(&revoke.reason),
+            encode_text(""),
         ];
         self.command(&revoke.lock, args)
     }
 
-    /// `waiters_most`: how many waiters to show at most.
-    pub fn get(&self, lock: &LockKey, waiters_most: usize) -> Command {
-        let most = [SHOWN_MAX, waiters_most].map(|most| number(most as u64));
-        self.command(lock, most)
+    /// Encodes a get, which returns at most `waiters_max` waiters.
+    pub fn get(&self, lock: &LockKey, waiters_max: usize) -> Command {
+        let limits = [INSPECT_ENTRIES_MAX, waiters_max].map(|max| encode_number(max as u64));
+        self.command(lock, limits)
     }
 
     pub fn check(&self, lock: &LockKey, token: FencingToken) -> Command {
-        self.command(lock, [number(token.get())])
+        self.command(lock, [encode_number(token.get())])
     }
 
     fn command<const N: usize>(&self, lock: &LockKey, own: [Value; N]) -> Command {
         let mut args = Vec::with_capacity(N + 3);
         args.push(match self.is_watched {
-            false => text(self.broker.as_str()),
+            false => encode_text(self.broker.as_str()),
             true => Value::String(format!("{}*", self.broker).into()),
         });
-        args.push(number(self.not_after_ms));
+        args.push(encode_number(self.not_after_ms));
         let mut keys = vec![format!("{}{}", self.key_prefix, lock.encoded())];
         match self.era_tag {
             None => {
                 keys.push(format!("{}era", self.key_prefix));
-                args.push(text(self.era_id));
+                args.push(encode_text(self.era_id));
             }
             Some(tag) => {
                 let sharded = if self.is_sharded { "!" } else { "" };
@@ -189,27 +206,30 @@ impl Preamble<'_> {
     }
 }
 
-/// What a command says before what its verb takes.
-const PREAMBLE: usize = 3;
+/// Number of arguments before those of the verb.
+const PREAMBLE_ARGS: usize = 3;
 
 impl Command {
-    /// Whether both may be run together: the same verb, for locks that are kept in the same era.
-    pub(in crate::store::redis) fn goes_with(&self, other: &Self) -> bool {
-        let (era, other_era) = (&self.args[PREAMBLE - 1], &other.args[PREAMBLE - 1]);
+    /// Returns true if both commands may run as one: same verb, and locks that are kept in the same
+    /// era.
+    pub(in crate::store::redis) fn can_batch_with(&self, other: &Self) -> bool {
+        let (era, other_era) = (
+            &self.args[PREAMBLE_ARGS - 1],
+            &other.args[PREAMBLE_ARGS - 1],
+        );
         self.args.len() == other.args.len()
             && self.keys.get(1) == other.keys.get(1)
             && era == other_era
     }
 
-    /// Several as one: run.lua. It is late when one of them would be, and watched if one of them is. `None`
-    /// of none.
-    pub(in crate::store::redis) fn together(
-        mut commands: impl Iterator<Item = Self>,
-    ) -> Option<Self> {
+    /// Combines several commands for one run of a script (dispatch.lua). The combined command has
+    /// the earliest deadline of all, and publishes changes if one of them does. Returns `None` for
+    /// no commands.
+    pub(in crate::store::redis) fn merge(mut commands: impl Iterator<Item = Self>) -> Option<Self> {
         let mut all = commands.next()?;
         for Self { keys, mut args } in commands {
             all.keys.extend(keys.into_iter().next());
-            all.args.extend(args.drain(PREAMBLE..));
+            all.args.extend(args.drain(PREAMBLE_ARGS..));
             let [broker, not_after_ms, ..] = &args[..] else {
                 continue;
             };
@@ -223,64 +243,66 @@ impl Command {
         Some(all)
     }
 
-    /// A release, cancel or revocation that also tells the brokers which want to know when the lock is free.
+    /// Makes a release, cancel or revocation also notify the brokers that subscribed to the release
+    /// of the lock.
     #[must_use]
-    pub fn telling(mut self) -> Self {
+    pub fn with_release_notification(mut self) -> Self {
         self.args.pop();
-        self.args.push(number(1));
+        self.args.push(encode_number(1));
         self
     }
 }
 
-/// `''` where there are none, so that a script has nothing to read.
-fn terms(acquire: &Acquire) -> Value {
-    let Terms {
+/// Returns the lease options. They are `''` for a new lease with default options, so that a script
+/// has nothing to parse.
+fn encode_options(acquire: &AcquireCommand) -> Value {
+    let LeaseOptions {
         max_hold_ms,
         lock_delay_ms,
         disconnect_grace_ms,
-    } = acquire.terms;
-    match (acquire.terms, acquire.under) {
-        (terms, Under::NewLease) if terms == Terms::default() => text(""),
+    } = acquire.options;
+    match (acquire.options, acquire.binding) {
+        (terms, LeaseBinding::New) if terms == LeaseOptions::default() => encode_text(""),
         (_, under) => {
-            let added = u8::from(under != Under::NewLease);
+            let added = u8::from(under != LeaseBinding::New);
             let grace_ms = disconnect_grace_ms.map_or_else(String::new, |ms| ms.to_string());
             Value::String(format!("{max_hold_ms},{lock_delay_ms},{grace_ms},{added}").into())
         }
     }
 }
 
-fn on_stream(attachment: Attachment) -> Value {
+fn encode_attachment(attachment: Attachment) -> Value {
     let Attachment { stream, number } = attachment;
     Value::String(format!("{}.{number}", stream.epoch).into())
 }
 
-fn from(via: Via) -> Value {
+fn encode_expected_attachment(via: ExpectedAttachment) -> Value {
     match via {
-        Via::Anywhere => text("*"),
-        Via::Unary => text(""),
-        Via::Stream(stream) => number(stream.epoch),
+        ExpectedAttachment::Any => encode_text("*"),
+        ExpectedAttachment::None => encode_text(""),
+        ExpectedAttachment::Stream(stream) => encode_number(stream.epoch),
     }
 }
 
-fn under(under: Under) -> Value {
+fn encode_binding(under: LeaseBinding) -> Value {
     match under {
-        Under::NewLease => text(""),
-        Under::Lease => text("+"),
-        Under::Grant(token) => number(token.get()),
+        LeaseBinding::New => encode_text(""),
+        LeaseBinding::Existing => encode_text("+"),
+        LeaseBinding::Reentry(token) => encode_number(token.get()),
     }
 }
 
-/// Whether a command's first argument says that somebody watches.
+/// Returns true if a command's first argument is marked because a client watches locks.
 fn is_watched(broker: &Value) -> bool {
     broker
         .as_bytes()
         .is_some_and(|broker| broker.ends_with(b"*"))
 }
 
-fn text(text: &str) -> Value {
+fn encode_text(text: &str) -> Value {
     Value::String(text.into())
 }
 
-fn number(number: u64) -> Value {
+fn encode_number(number: u64) -> Value {
     Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
 }

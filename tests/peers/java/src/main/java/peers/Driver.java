@@ -13,7 +13,7 @@ import java.util.stream.LongStream;
 /** Peers in Java: Redisson's RLock and RFairLock, Curator's InterProcessMutex. See tests/peers/README.md. */
 public final class Driver {
     private static final int MOST = 20_000;
-    /** Locks that are taken at a time to be kept. */
+    /** Number of concurrent acquires of locks that are then held. */
     private static final int AT_ONCE = 64;
 
     private final Peer peer;
@@ -50,7 +50,7 @@ public final class Driver {
             }
             default -> throw new IllegalArgumentException(args[2]);
         }
-        // Whoever still waits is left where it is.
+        // Callers that still wait are abandoned.
         System.out.flush();
         Runtime.getRuntime().halt(0);
     }
@@ -78,7 +78,7 @@ public final class Driver {
         print(all.size(), all, new long[0], 0);
     }
 
-    /** Of the lock that all want. */
+    /** Measurements of the lock that all callers share. */
     private static final class Held {
         int last = -1;
         long released;
@@ -90,7 +90,7 @@ public final class Driver {
         Held held = new Held();
         long[] counts = new long[count];
         List<Future<Void>> running = each(count, at -> {
-            // What a run before has left must not be in the way.
+            // The name is unique, so that a lock of an earlier run does not interfere.
             Peer.Lock lock = peer.lock("hot-" + ProcessHandle.current().pid());
             while (true) {
                 long sent = System.nanoTime();
@@ -140,7 +140,9 @@ public final class Driver {
         void run(int at) throws Exception;
     }
 
-    /** Redisson and Curator tell holders apart by thread, so each caller is one. They begin together. */
+    /**
+     * Runs each caller on its own thread, because Redisson and Curator identify holders by thread. All start together.
+     */
     private static List<Future<Void>> each(int count, Caller caller) {
         ExecutorService threads = Executors.newFixedThreadPool(count);
         CountDownLatch started = new CountDownLatch(count);

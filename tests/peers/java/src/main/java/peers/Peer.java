@@ -10,7 +10,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** A system with locks. */
+/** A lock system. */
 interface Peer {
     /** A lock as one caller uses it. */
     interface Lock {
@@ -30,7 +30,10 @@ interface Peer {
         };
     }
 
-    /** Its watchdog renews, for the time that others' leases have; connections enough that no caller waits for one. */
+    /**
+     * Opens Redisson. Its watchdog renews locks with the TTL of the other systems, and there are enough connections
+     * that no caller waits for one.
+     */
     private static Peer redisson(String endpoint, Function<RedissonClient, Function<String, RLock>> kind) {
         Config config = new Config();
         config.setLockWatchdogTimeout(10_000);

@@ -1,0 +1,378 @@
+//! Access control: authenticates callers by their credentials and authorizes
+//! requests by the policy.
+
+use std::{
+    net::IpAddr,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use futures::{
+    future::{BoxFuture, FutureExt as _, pending},
+    stream::{self, Stream, StreamExt as _},
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    certificate::{Certificate, CertificateNameError, sleep_until_system_time},
+    denials::DenialLog,
+    jwt::{self, Jwt},
+    policy::{Policy, Verb},
+    tokens::{TokenDigest, Tokens},
+};
+use crate::{
+    address::AddressBlock,
+    lock::LockKey,
+    metrics::{Metrics, RejectionReason},
+    rate_limit::{KeyedRateLimiter, RateLimit},
+};
+
+/// Prefix of the names of callers with static tokens.
+const TOKEN_NAME_PREFIX: &str = "token:";
+/// Rate limit for failed authentication attempts per client address.
+const FAILURE_RATE: RateLimit = RateLimit::per_second(5, 10);
+/// Fraction of a certificate's remaining lifetime after which its streams move to a connection with
+/// a newer certificate.
+const CERT_REFRESH_FRACTION: f64 = 0.8;
+/// Remaining lifetime of a certificate at which its streams no longer move, because the client has
+/// no newer certificate.
+const CERT_REFRESH_MIN_REMAINING: Duration = Duration::from_secs(10);
+/// Rate limit for verifying signatures of tokens that are not cached, per client address.
+/// Verification is the most expensive step of a call.
+const SIGNATURE_RATE: RateLimit = RateLimit::per_second(50, 200);
+
+/// An authenticated caller.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Name by which policies refer to the caller: `spiffe://…`, `jwt:…` or `token:…`. The prefix
+    /// prevents one kind of credential from claiming the name of another kind. Empty if
+    /// authentication is disabled.
+    pub name: Arc<str>,
+    /// Time after which the credential is no longer valid.
+    pub expires: Option<SystemTime>,
+    proof: Proof,
+}
+
+/// The credential by which a caller was authenticated.
+#[derive(Debug, Clone)]
+enum Proof {
+    /// No credential, because authentication is disabled.
+    None,
+    /// The certificate of the caller's connection.
+    Certificate(Certificate),
+    /// A static token, identified by its digest.
+    Token(TokenDigest),
+    /// A signed token, identified by the digest of the key that signed it.
+    Signed(TokenDigest),
+}
+
+/// The credentials presented with a request.
+#[derive(Debug, Clone, Copy)]
+pub struct PresentedCredentials<'a> {
+    /// Address of the client.
+    pub address: Option<IpAddr>,
+    pub certificate: Option<&'a Certificate>,
+    pub bearer: Option<&'a str>,
+}
+
+/// The reason why a caller could not be authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthError {
+    /// No valid credential was presented.
+    InvalidCredential,
+    /// The certificate of the connection is valid, but names no caller.
+    NoCallerName(CertificateNameError),
+    /// The address exceeds the rate limit for failed attempts; the next attempt is
+    /// possible after this time.
+    RateLimited(Duration),
+}
+
+/// The reason why a caller is no longer admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithdrawalReason {
+    /// The credential has expired or was withdrawn.
+    Credential,
+    /// The rules no longer allow the operation.
+    Rule,
+}
+
+/// The accepted credentials and the policy.
+#[derive(Debug)]
+pub struct AccessRules {
+    /// True if callers must authenticate.
+    pub requires_authentication: bool,
+    pub tokens: Tokens,
+    /// Keys of signed tokens.
+    pub jwt: Option<Jwt>,
+    pub policy: Policy,
+}
+
+/// Access control by the current rules. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct AccessControl {
+    rules: watch::Receiver<Arc<AccessRules>>,
+    failure_limits: Arc<Mutex<FailureLimits>>,
+    metrics: Metrics,
+    denials: Arc<DenialLog>,
+}
+
+/// Rate limits per address for requests that could not be authenticated.
+#[derive(Debug, Default)]
+struct FailureLimits {
+    failures: KeyedRateLimiter<AddressBlock>,
+    signatures: KeyedRateLimiter<AddressBlock>,
+}
+
+impl Caller {
+    /// Returns the time at which a stream that the caller opens now must end.
+    pub fn deadline(&self) -> Option<Instant> {
+        let remaining = self.expires?.duration_since(SystemTime::now());
+        Some(Instant::now() + remaining.unwrap_or_default())
+    }
+
+    /// Returns the time at which a stream that the caller opens now must move to another
+    /// connection, because a connection cannot replace its certificate. `None` if the caller has no
+    /// certificate, or one that expires within `CERT_REFRESH_MIN_REMAINING`.
+    pub fn reconnects_at(&self) -> Option<Instant> {
+        let Proof::Certificate(certificate) = &self.proof else {
+            return None;
+        };
+        let remaining = certificate.expires().duration_since(SystemTime::now());
+        let remaining = remaining
+            .ok()
+            .filter(|remaining| *remaining > CERT_REFRESH_MIN_REMAINING)?;
+        Some(Instant::now() + remaining.mul_f64(CERT_REFRESH_FRACTION))
+    }
+
+    /// Returns a future that completes when the certificate is no longer valid or the token has
+    /// expired. `None` for a token without an expiry.
+    fn credential_end(&self) -> Option<BoxFuture<'static, ()>> {
+        if let Proof::Certificate(certificate) = &self.proof {
+            let certificate = certificate.clone();
+            return Some(async move { certificate.until_invalid().await }.boxed());
+        }
+        self.expires
+            .map(|expires_at| sleep_until_system_time(expires_at).boxed())
+    }
+}
+
+impl AccessRules {
+    /// Returns rules that allow every operation without authentication.
+    pub fn allow_all() -> Self {
+        Self {
+            requires_authentication: false,
+            tokens: Tokens::default(),
+            jwt: None,
+            policy: Policy::allow_all(),
+        }
+    }
+}
+
+impl AccessControl {
+    /// Creates access control that follows the newest value of `rules`.
+    pub fn new(rules: watch::Receiver<Arc<AccessRules>>, metrics: Metrics) -> Self {
+        Self {
+            rules,
+            failure_limits: Arc::default(),
+            denials: Arc::default(),
+            metrics,
+        }
+    }
+
+    /// Creates access control that requires no authentication and allows every operation.
+    #[cfg(test)]
+    pub(crate) fn allow_all() -> Self {
+        let (_, rules) = watch::channel(Arc::new(AccessRules::allow_all()));
+        Self::new(rules, Metrics::off())
+    }
+
+    /// Authenticates a caller by its bearer token if it presents one, otherwise by the certificate
+    /// of the connection.
+    ///
+    /// # Errors
+    /// If the credential is missing or invalid, or its address exceeds a rate limit.
+    pub fn authenticate(&self, credentials: PresentedCredentials<'_>) -> Result<Caller, AuthError> {
+        let rules = Arc::clone(&self.rules.borrow());
+        let new_caller = |name: Arc<str>, proof| Caller {
+            name,
+            expires: None,
+            proof,
+        };
+        if !rules.requires_authentication {
+            return Ok(new_caller(Arc::default(), Proof::None));
+        }
+        let Some(token) = credentials.bearer else {
+            let certificate = credentials
+                .certificate
+                .filter(|certificate| certificate.is_valid());
+            return match certificate.map(|certificate| (certificate, certificate.name())) {
+                Some((certificate, Ok(name))) => Ok(Caller {
+                    name: Arc::clone(name),
+                    expires: Some(certificate.expires()),
+                    proof: Proof::Certificate(certificate.clone()),
+                }),
+                Some((_, Err(reason))) => {
+                    Err(self.record_failure(credentials.address, AuthError::NoCallerName(reason)))
+                }
+                None => Err(self.record_failure(credentials.address, AuthError::InvalidCredential)),
+            };
+        };
+        if let Some((name, digest)) = rules.tokens.caller(token) {
+            return Ok(new_caller(
+                format!("{TOKEN_NAME_PREFIX}{name}").into(),
+                Proof::Token(digest),
+            ));
+        }
+        let Some(jwt) = &rules.jwt else {
+            return Err(self.record_failure(credentials.address, AuthError::InvalidCredential));
+        };
+        let verified = match jwt.cached(token) {
+            Some(verified) => verified,
+            None if self.may_verify_signature(credentials.address) => jwt.verify(token),
+            None => None,
+        };
+        let jwt::VerifiedToken {
+            subject,
+            expires,
+            key,
+        } = verified.ok_or_else(|| {
+            self.record_failure(credentials.address, AuthError::InvalidCredential)
+        })?;
+        Ok(Caller {
+            name: format!("jwt:{subject}").into(),
+            expires: Some(expires),
+            proof: Proof::Signed(key),
+        })
+    }
+
+    /// Returns true if the caller's credential is still valid.
+    pub fn is_still_valid(&self, caller: &Caller) -> bool {
+        let rules = self.rules.borrow();
+        let has_expired = caller
+            .expires
+            .is_some_and(|expires_at| expires_at <= SystemTime::now());
+        !has_expired
+            && match &caller.proof {
+                Proof::None => true,
+                Proof::Certificate(certificate) => certificate.is_valid(),
+                Proof::Token(digest) => {
+                    let name = caller.name.strip_prefix(TOKEN_NAME_PREFIX);
+                    name.is_some_and(|name| rules.tokens.has(name, digest))
+                }
+                Proof::Signed(key) => rules.jwt.as_ref().is_some_and(|jwt| jwt.contains_key(key)),
+            }
+    }
+
+    /// Counts a request that was denied by the policy.
+    pub fn count_denied(&self) {
+        self.metrics.request_rejected(RejectionReason::Denied);
+    }
+
+    /// Returns true if the policy allows the caller to use `verb` on the lock.
+    pub fn allows(&self, caller: &Caller, verb: Verb, lock: &LockKey) -> bool {
+        self.rules.borrow().policy.allows(&caller.name, verb, lock)
+    }
+
+    /// Returns true if the policy allows the caller to use `verb` on at least one lock.
+    pub fn allows_some(&self, caller: &Caller, verb: Verb) -> bool {
+        self.rules.borrow().policy.allows_some(&caller.name, verb)
+    }
+
+    /// Returns the log of denials.
+    pub fn denials(&self) -> &DenialLog {
+        &self.denials
+    }
+
+    /// Returns true if callers must authenticate.
+    pub fn requires_authentication(&self) -> bool {
+        self.rules.borrow().requires_authentication
+    }
+
+    /// Returns a clone whose [`changes`](Self::changes) begin now.
+    #[must_use]
+    pub fn from_now(&self) -> Self {
+        let mut access_control = self.clone();
+        access_control.rules.mark_unchanged();
+        access_control
+    }
+
+    /// Yields whenever the rules have changed since `self` was created, or the caller's credential
+    /// has ended. The caller's access must then be checked again.
+    pub fn changes(&self, caller: &Caller) -> impl Stream<Item = ()> + Send + use<> {
+        let changes = (self.rules.clone(), caller.credential_end());
+        stream::unfold(changes, |(mut rules, mut end)| async move {
+            let ended = async {
+                match &mut end {
+                    Some(end) => end.await,
+                    None => pending().await,
+                }
+            };
+            let has_ended = tokio::select! {
+                changed = rules.changed() => {
+                    changed.ok()?;
+                    false
+                }
+                () = ended => true,
+            };
+            let end = end.filter(|_| !has_ended);
+            Some(((), (rules, end)))
+        })
+    }
+
+    /// Waits until the caller is no longer admitted: its credential has expired or was withdrawn,
+    /// or `is_allowed`, which evaluates the rules, returns false.
+    pub async fn until_withdrawn(
+        &self,
+        caller: &Caller,
+        is_allowed: impl Fn() -> bool,
+    ) -> WithdrawalReason {
+        let mut changes = pin!(self.changes(caller));
+        loop {
+            if !self.is_still_valid(caller) {
+                return WithdrawalReason::Credential;
+            }
+            if !is_allowed() {
+                return WithdrawalReason::Rule;
+            }
+            if changes.next().await.is_none() {
+                // The sender of the rules was dropped, because the broker stops.
+                pending::<()>().await;
+            }
+        }
+    }
+
+    fn may_verify_signature(&self, address: Option<IpAddr>) -> bool {
+        let mut limits = self.failure_limits();
+        address.is_none_or(|address| {
+            limits
+                .signatures
+                .check(SIGNATURE_RATE, address.into())
+                .is_ok()
+        })
+    }
+
+    fn record_failure(&self, address: Option<IpAddr>, error: AuthError) -> AuthError {
+        let result = address.map(|address| {
+            self.failure_limits()
+                .failures
+                .check(FAILURE_RATE, address.into())
+        });
+        match result {
+            Some(Err(retry_after)) => {
+                self.metrics.request_rejected(RejectionReason::RateLimited);
+                AuthError::RateLimited(retry_after)
+            }
+            Some(Ok(())) | None => {
+                self.metrics.request_rejected(RejectionReason::Credential);
+                error
+            }
+        }
+    }
+
+    fn failure_limits(&self) -> MutexGuard<'_, FailureLimits> {
+        self.failure_limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,363 @@
+//! Acquisition of one lock of a call, from the first command to the grant.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::{
+    Broker, StreamCallContext, acquire_call::ResultSender, queue_position::QueuePositionTracker,
+    spans::QueueWaitSpan,
+};
+use crate::{
+    lock::{
+        AcquireCommand, CONTENTION_HOLDERS_MAX, Contention, ExpectedAttachment, FencingToken,
+        Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl,
+    },
+    metrics::AcquireTimer,
+    store::{Acquired, Cancelled, Renewed, StoreError},
+    waiters::{Registration, Signal},
+};
+
+/// Acquisition of one lock of a call.
+pub(super) struct LockAcquisition<'a> {
+    pub(super) broker: &'a Broker,
+    pub(super) acquire: AcquireCommand,
+    pub(super) deadline: Instant,
+    pub(super) stream: Option<&'a StreamCallContext>,
+    pub(super) timer: &'a AcquireTimer,
+    /// Sequence number of the newest heartbeat received before the last command was sent.
+    pub(super) as_of: i64,
+    /// Queue position, if the call came on a stream.
+    pub(super) position: Option<QueuePositionTracker>,
+    /// Span of the wait in the queue.
+    pub(super) wait_span: QueueWaitSpan,
+    /// True if the store may have this attempt, so that a failed call must cancel it.
+    pub(super) may_be_in_store: bool,
+    /// Newest fencing token of the lock when the call was queued.
+    pub(super) token_when_queued: u64,
+    pub(super) started_at: Instant,
+}
+
+/// Outcome of a wait.
+enum WaitOutcome {
+    Granted(Grant),
+    Failed(LockError),
+    Abandoned,
+    /// The queue position may be lost, so that `acquire` must be sent again.
+    Rejoin,
+}
+
+impl LockAcquisition<'_> {
+    /// Acquires the lock. Returns the grant, with the sequence number of the newest heartbeat
+    /// received before the granting command was sent, or `Ok(None)` if the caller has disconnected.
+    pub(super) async fn run(
+        &mut self,
+        result_sender: &mut ResultSender,
+    ) -> Result<Option<(Grant, i64)>, LockError> {
+        let grant = match self.acquire.wait_ms {
+            0 => self.request().await.map(Some),
+            _ => self.wait_in_queue(result_sender).await,
+        };
+        self.wait_span.end(&grant);
+        if self.acquire.binding != LeaseBinding::New && matches!(grant, Ok(Some(_))) {
+            let AcquireCommand { lock, lease_id, .. } = &self.acquire;
+            self.broker.waiters.signal_reentry(lock, *lease_id);
+        }
+        Ok(grant?.map(|grant| (grant, self.as_of)))
+    }
+
+    /// Sends `acquire` to the store once. `Err(Held)` means that the lock was not granted yet.
+    async fn request(&mut self) -> Result<Grant, LockError> {
+        self.note_heartbeat();
+        let store_call = self.broker.quotas.begin_store_call();
+        let result = self.broker.store.acquire(&self.acquire).await;
+        drop(store_call);
+        self.may_be_in_store |= match &result {
+            Ok(acquired) => matches!(acquired, Acquired::Granted(_) | Acquired::Queued { .. }),
+            Err(error) => error.may_have_executed(),
+        };
+        match result? {
+            Acquired::Granted(grant) => Ok(grant),
+            Acquired::Queued {
+                next_event_ms,
+                sequence,
+                position,
+                last_fencing_token,
+                era,
+            } => {
+                self.token_when_queued = last_fencing_token;
+                self.broker.waiters.record_era(&self.acquire.lock, era);
+                self.broker
+                    .schedule_touch(&self.acquire.lock, next_event_ms);
+                if self.wait_span.is_not_recording() {
+                    self.wait_span = QueueWaitSpan::start(self.broker, &self.acquire, position);
+                }
+                if let Some(tracker) = &mut self.position {
+                    tracker.on_queued(sequence, position);
+                    self.broker.snapshot_soon(&self.acquire.lock);
+                }
+                Err(LockError::Held(Contention::default()))
+            }
+            Acquired::Held(contention) => Err(LockError::Held(contention)),
+            Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
+            Acquired::StaleAttach => Err(LockError::StaleAttach),
+            Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
+            Acquired::TooManyEntries => Err(LockError::TooManyEntries),
+            Acquired::TooManyAttempts => Err(LockError::TooManyAttempts),
+            Acquired::NotFound => Err(LockError::LeaseNotFound),
+            Acquired::QueueFull => Err(LockError::QueueFull),
+            Acquired::RequestIdReused => Err(LockError::RequestIdReused),
+            Acquired::Ended | Acquired::Cancelled => Err(LockError::LeaseExpired),
+        }
+    }
+
+    /// Waits in the queue for the grant. Returns `Ok(None)` if the caller has disconnected.
+    async fn wait_in_queue(
+        &mut self,
+        result_sender: &mut ResultSender,
+    ) -> Result<Option<Grant>, LockError> {
+        let acquire = &self.acquire;
+        let mut registration = self.broker.waiters.register(acquire);
+        self.position = self.stream.and_then(|stream| {
+            Some(QueuePositionTracker::new(
+                stream,
+                acquire,
+                registration.subscribe_snapshots()?,
+            ))
+        });
+        let mut wait_timer = None;
+        loop {
+            match self.request().await {
+                Ok(grant) => return Ok(Some(grant)),
+                Err(LockError::Held(_)) => {
+                    let AcquireCommand { lock, mode, .. } = &self.acquire;
+                    wait_timer.get_or_insert_with(|| self.timer.start_wait(lock, *mode));
+                }
+                // The call was queued before. The next touch detects a lost queue position.
+                Err(LockError::StoreUnavailable | LockError::StoreFull) if self.acquire.rejoin => {}
+                Err(error) => return Err(error),
+            }
+            match self.wait(&mut registration, result_sender).await {
+                WaitOutcome::Granted(grant) => return Ok(Some(grant)),
+                WaitOutcome::Failed(error) => return Err(error),
+                WaitOutcome::Abandoned => return Ok(None),
+                WaitOutcome::Rejoin => {
+                    self.acquire.wait_ms = left_ms(self.deadline);
+                    self.acquire.rejoin = true;
+                }
+            }
+        }
+    }
+
+    fn note_heartbeat(&mut self) {
+        self.as_of = self.stream.map_or(0, |stream| stream.heartbeats.latest());
+    }
+
+    async fn wait(
+        &mut self,
+        registration: &mut Registration,
+        result_sender: &mut ResultSender,
+    ) -> WaitOutcome {
+        loop {
+            let signal = tokio::select! {
+                biased;
+                signal = registration.signal() => signal,
+                () = refresh_snapshot(&mut self.position) => continue,
+                () = self.wait_span.refresh_snapshot() => continue,
+                // Polled before `result_sender.closed()`: a stream that ends may cancel its waits
+                // first, and then the queue position must not be kept.
+                () = given_up(self.stream) => return self.cancel_wait(LockError::Cancelled).await,
+                () = result_sender.closed() => return WaitOutcome::Abandoned,
+                () = drained(self.stream, self.broker) => {
+                    return WaitOutcome::Failed(LockError::Draining);
+                }
+                () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
+            };
+            match signal {
+                Signal::Rejoin => return WaitOutcome::Rejoin,
+                // A hand-off to an earlier attempt, which was cancelled before this attempt was
+                // queued.
+                Signal::HandOff { fencing_token, .. }
+                    if fencing_token.get() <= self.token_when_queued => {}
+                Signal::HandOff {
+                    fencing_token,
+                    provisional: false,
+                    sent,
+                    told: notified_at,
+                } if self.can_skip_claim(sent) => {
+                    self.timer.handed_over(notified_at);
+                    return WaitOutcome::Granted(self.grant_without_claim(fencing_token));
+                }
+                Signal::HandOff {
+                    fencing_token,
+                    told: notified_at,
+                    ..
+                } => {
+                    if let Some(outcome) = self.claim(fencing_token).await {
+                        if let WaitOutcome::Granted(_) = outcome {
+                            self.timer.handed_over(notified_at);
+                        }
+                        return outcome;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Claims a provisional hand-off. The grant is reported to the caller only after the store has
+    /// confirmed the claim. Returns `None` if the store could not be reached.
+    async fn claim(&mut self, fencing_token: FencingToken) -> Option<WaitOutcome> {
+        let lease = LeaseRef {
+            lock: self.acquire.lock.clone(),
+            lease_id: self.acquire.lease_id,
+            fencing_token,
+        };
+        let expected_attachment = self.stream.map_or(ExpectedAttachment::Any, |stream| {
+            ExpectedAttachment::Stream(stream.attachment.stream)
+        });
+        self.note_heartbeat();
+        match self
+            .broker
+            .store
+            .renew(&lease, None, expected_attachment)
+            .await
+        {
+            Ok(Renewed::Extended(grant)) => Some(WaitOutcome::Granted(grant)),
+            // The hand-off lapsed. The request is back at its queue position, but is skipped until
+            // this broker touches the lock.
+            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
+                Some(WaitOutcome::Rejoin)
+            }
+            Ok(Renewed::Revoked { reason }) => {
+                Some(WaitOutcome::Failed(LockError::LeaseRevoked { reason }))
+            }
+            // A newer attempt of the call waits on another stream.
+            Ok(Renewed::Elsewhere) => Some(WaitOutcome::Failed(LockError::StaleAttach)),
+            Err(
+                error @ (StoreError::Corrupt(_)
+                | StoreError::InvalidReply(_)
+                | StoreError::Unsupported(_)),
+            ) => Some(WaitOutcome::Failed(error.into())),
+            Err(
+                StoreError::Unavailable(_)
+                | StoreError::NotExecuted(_)
+                | StoreError::Full(_)
+                | StoreError::Recovering { .. },
+            ) => None,
+        }
+    }
+
+    async fn cancel(&mut self) -> Result<Cancelled, StoreError> {
+        let acquire = &self.acquire;
+        let store = &self.broker.store;
+        let cancelled = store
+            .cancel(&acquire.lock, acquire.request, acquire.attempt)
+            .await?;
+        self.may_be_in_store = false;
+        Ok(cancelled)
+    }
+
+    /// Cancels the wait. Returns the error of the store if the cancellation is not confirmed.
+    async fn cancel_wait(&mut self, error: LockError) -> WaitOutcome {
+        WaitOutcome::Failed(self.cancel().await.map_or_else(LockError::from, |_| error))
+    }
+
+    /// Cancels the wait after its timeout. `WAIT_TIMEOUT` promises that the caller has left the
+    /// queue, which only the store can confirm.
+    async fn time_out(&mut self) -> WaitOutcome {
+        match self.cancel().await {
+            Ok(Cancelled::Kept) => return WaitOutcome::Failed(LockError::StillQueued),
+            Ok(Cancelled::Dequeued | Cancelled::Freed | Cancelled::Unknown) => {}
+            Err(error) => return WaitOutcome::Failed(error.into()),
+        }
+        let store = &self.broker.store;
+        let state = store.get(&self.acquire.lock).await.ok().flatten();
+        WaitOutcome::Failed(LockError::WaitTimeout(state.map_or_else(
+            Contention::default,
+            |state| {
+                Contention {
+                    holders: state
+                        .holders
+                        .into_iter()
+                        .take(CONTENTION_HOLDERS_MAX)
+                        .collect(),
+                    queue_length: state.queue_length,
+                    lock_delay_remaining_ms: state.lock_delay_remaining_ms,
+                }
+            },
+        )))
+    }
+
+    /// Returns true if the grant of a hand-off is complete without a further command. A semaphore
+    /// with the limit 0 uses the limit in the store, so its grant is not. On a stream, validity
+    /// counts from the last heartbeat received before the granting command was sent. If more than
+    /// half of the TTL had passed at that time, a renewal with a newer heartbeat is better.
+    fn can_skip_claim(&mut self, sent: Option<Instant>) -> bool {
+        if matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. }) {
+            return false;
+        }
+        let Some(stream) = self.stream else {
+            return true;
+        };
+        let heartbeat = sent.and_then(|sent| Some((sent, stream.heartbeats.latest_before(sent)?)));
+        let Some((sent, heartbeat)) = heartbeat else {
+            return false;
+        };
+        let start = heartbeat
+            .read_at
+            .unwrap_or(self.started_at)
+            .max(self.started_at);
+        let half_ttl = Duration::from_millis(self.granted_ttl().as_millis() / 2);
+        self.as_of = heartbeat.sequence;
+        sent.saturating_duration_since(start) <= half_ttl
+    }
+
+    fn granted_ttl(&self) -> Ttl {
+        self.acquire.options.effective_ttl(self.acquire.ttl)
+    }
+
+    fn grant_without_claim(&self, fencing_token: FencingToken) -> Grant {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_epoch.unwrap_or_default().as_millis();
+        Grant {
+            fencing_token,
+            mode: self.acquire.mode,
+            ttl: self.granted_ttl(),
+            acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
+            hold_count: 1,
+            queue_length: 0,
+            disconnect_grace_ms: self.acquire.options.disconnect_grace_ms,
+        }
+    }
+}
+
+async fn refresh_snapshot(tracker: &mut Option<QueuePositionTracker>) {
+    match tracker {
+        Some(tracker) => tracker.next_snapshot().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn given_up(stream: Option<&StreamCallContext>) {
+    match stream {
+        Some(stream) => stream.cancellation.cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Completes when a unary call must be repeated at another broker because of a drain. A call on a
+/// stream continues until its client has moved it to another stream.
+async fn drained(stream: Option<&StreamCallContext>, broker: &Broker) {
+    match stream {
+        Some(_) => std::future::pending().await,
+        None => broker.draining.cancelled().await,
+    }
+}
+
+/// Returns the remaining wait in milliseconds, at least 1, because 0 means not to wait at all.
+pub(super) fn left_ms(deadline: Instant) -> u64 {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    u64::try_from(remaining.as_micros().div_ceil(1_000))
+        .unwrap_or(0)
+        .max(1)
+}

@@ -1,0 +1,194 @@
+//! Timers of a stream: silent clients, maximum age, expired credentials and disconnect grace.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    AccessFilter, Completion, LeaseEndedReason, LeaseStream, Phase, QUEUE_GRACE, StreamEvent,
+    leases::StreamLease,
+};
+use crate::lock::{LeaseId, ReleaseScope};
+
+/// Time that a detected silence must last before it has consequences.
+const SILENCE_CONFIRM_DELAY: Duration = Duration::from_millis(250);
+/// Period over which clients of old streams spread their reconnects. The ages of streams are spread
+/// already.
+const AGE_JITTER: Duration = Duration::from_secs(1);
+
+/// Liveness of a client with pending calls. A client is silent if it has sent no heartbeat and no
+/// acquire for [`QUEUE_GRACE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Liveness {
+    /// The client is not silent.
+    Alive,
+    /// The client seems to be silent. This is confirmed at the given time, because a broker that
+    /// was stalled must first read the messages that arrived during the stall.
+    Suspect(Instant),
+    /// The client is silent, and its calls are granted nothing.
+    Silent,
+}
+
+/// Maximum age of a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamAge {
+    /// Age after which the client is asked to reconnect.
+    pub max_age: Duration,
+    /// Time that the client has to reconnect.
+    pub grace: Duration,
+}
+
+impl StreamAge {
+    /// Returns the maximum age with a random reduction, so that clients that connected at the same
+    /// time do not reconnect at the same time.
+    pub(in crate::broker) fn jittered(self) -> Duration {
+        self.max_age.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
+    }
+}
+
+impl LeaseStream {
+    /// Returns the next time at which silence, age or an expiry has a consequence.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        if self.phase != Phase::Open {
+            return None;
+        }
+        let wait_deadline = match self.liveness {
+            Liveness::Alive if !self.pending_calls.is_empty() => {
+                Some(self.last_activity_at + QUEUE_GRACE)
+            }
+            Liveness::Suspect(until) => Some(until),
+            Liveness::Alive | Liveness::Silent => None,
+        };
+        let grace_deadline = self
+            .shortest_graced_validity
+            .map(|validity| self.last_activity_at + validity);
+        let deadlines = wait_deadline.into_iter().chain(grace_deadline);
+        deadlines
+            .chain([self.reconnect_at])
+            .chain(self.expires)
+            .min()
+    }
+
+    pub(super) fn on_timer(&mut self) {
+        let now = Instant::now();
+        match self.liveness {
+            Liveness::Alive if now >= self.last_activity_at + QUEUE_GRACE => {
+                self.liveness = Liveness::Suspect(now + SILENCE_CONFIRM_DELAY);
+            }
+            Liveness::Suspect(until) if now >= until => {
+                self.liveness = Liveness::Silent;
+                self.cancel_pending_calls();
+            }
+            Liveness::Alive | Liveness::Suspect(_) | Liveness::Silent => {}
+        }
+        if self
+            .shortest_graced_validity
+            .is_some_and(|validity| now >= self.last_activity_at + validity)
+        {
+            self.expire_silent();
+        }
+        if self.expires.is_some_and(|expires_at| now >= expires_at) {
+            return self.credential_expired();
+        }
+        if now >= self.reconnect_at {
+            if self.was_asked_to_reconnect {
+                self.phase = Phase::Ended;
+                return;
+            }
+            self.was_asked_to_reconnect = true;
+            self.reconnect_at = now + self.broker.stream_age.grace;
+            self.send_reconnect(AGE_JITTER);
+        }
+    }
+
+    /// Ends all leases and waits, because the caller is no longer authenticated. The leases are
+    /// not renewed and expire in the store. Waiting calls leave their queues, as if the client had
+    /// cancelled them.
+    pub(super) fn credential_expired(&mut self) {
+        self.cancel_pending_calls();
+        let leases: Vec<_> = self.leases.keys().copied().collect();
+        for lease_id in leases {
+            self.end_lease(lease_id, LeaseEndedReason::CredentialExpired);
+        }
+        self.phase = Phase::Ended;
+    }
+
+    /// Applies changed access rules. Leases that the rules forbid are not renewed and expire in the
+    /// store. Calls that wait for forbidden locks are cancelled.
+    pub(super) fn restrict(&mut self, access_filter: AccessFilter) {
+        for call in self.pending_calls.values_mut() {
+            if !call.locks.iter().all(|lock| access_filter(lock)) {
+                call.is_denied = true;
+                call.cancel.cancel();
+            }
+        }
+        let is_denied =
+            |lease: &StreamLease| lease.locks.iter().any(|held| !access_filter(&held.lock));
+        let denied = self.leases.iter().filter(|(_, lease)| is_denied(lease));
+        let denied: Vec<_> = denied.map(|(&lease_id, _)| lease_id).collect();
+        for lease_id in denied {
+            self.end_lease(lease_id, LeaseEndedReason::Denied);
+        }
+        self.access = Some(access_filter);
+    }
+
+    pub(super) fn send_reconnect(&self, max_delay: Duration) {
+        let delay = max_delay.mul_f64(rand::thread_rng().gen_range(0.0..1.0));
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        (self.events)(StreamEvent::Reconnect { delay_ms });
+    }
+
+    /// Treats leases without a heartbeat during their whole validity as disconnected.
+    fn expire_silent(&mut self) {
+        let has_expired = |lease: &StreamLease| self.last_activity_at.elapsed() >= lease.validity();
+        let expired = self.leases.iter().filter(|(_, lease)| has_expired(lease));
+        let expired: Vec<_> = expired.map(|(&lease_id, _)| lease_id).collect();
+        for lease_id in expired {
+            self.schedule_grace_end(lease_id);
+        }
+        self.recompute_silence_deadline();
+    }
+
+    pub(super) fn recompute_silence_deadline(&mut self) {
+        let leases = self.leases.values();
+        let leases = leases.filter(|lease| lease.grace.is_some() && !lease.is_lapsing);
+        self.shortest_graced_validity = leases.map(|lease| lease.validity()).min();
+    }
+
+    /// Schedules the end of a lease with a disconnect grace, because its client is disconnected or
+    /// silent.
+    pub(super) fn schedule_grace_end(&mut self, lease_id: LeaseId) {
+        let lease = self.leases.get_mut(&lease_id);
+        let Some(lease) = lease.filter(|lease| !lease.is_lapsing) else {
+            return;
+        };
+        if let Some(grace) = lease.grace {
+            lease.is_lapsing = true;
+            let draining = self.broker.draining.clone();
+            self.jobs.push(Box::pin(async move {
+                // Ends at the earlier of the two times.
+                let _ = timeout(grace, draining.cancelled()).await;
+                Completion::GraceEnded { lease_id }
+            }));
+        }
+    }
+
+    /// Ends a lease whose disconnect grace has passed, unless its client sends heartbeats again. A
+    /// draining broker keeps the lease, because its client was asked to reconnect and may not have
+    /// attached the lease elsewhere yet.
+    pub(super) fn on_grace_end(&mut self, lease_id: LeaseId) {
+        if self.broker.is_draining() {
+            return;
+        }
+        let is_open = self.phase == Phase::Open;
+        let Some(lease) = self.leases.get_mut(&lease_id) else {
+            return;
+        };
+        if is_open && self.last_activity_at.elapsed() < lease.validity() {
+            lease.is_lapsing = false;
+            return self.recompute_silence_deadline();
+        }
+        self.release_lease(lease_id, ReleaseScope::ExpireNow);
+    }
+}

@@ -1,0 +1,160 @@
+//! Polling of one lock that has waiters at this broker: touches the lock in time and forwards the
+//! result.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use super::{Broker, with_permit};
+use crate::{lock::LockKey, store::Touched, waiters::Signal};
+
+/// Interval between touches. Shorter than the expiry of the shortest lease, so that the expiry of
+/// each holder is known before it happens.
+const TOUCH_INTERVAL: Duration = Duration::from_millis(1_000);
+/// Maximum rate of touches. With more queues the interval grows up to [`TOUCH_INTERVAL_MAX`],
+/// because the store treats a broker as silent after 6 s without a touch.
+const TOUCHES_PER_S: f64 = 5_000.0;
+const TOUCH_INTERVAL_MAX: Duration = Duration::from_millis(4_000);
+/// Delay after an expected event, because the clocks of the store and of the broker differ
+/// slightly.
+const SNAPSHOT_DELAY: Duration = Duration::from_millis(5);
+
+impl Broker {
+    /// Schedules a touch for the time at which the lock can become free without a release, and
+    /// starts the task that polls the queue of the lock, unless it is running.
+    pub(super) fn schedule_touch(&self, lock: &LockKey, next_event_ms: u64) {
+        if self
+            .waiters
+            .schedule_touch(lock, self.next_touch_at(next_event_ms))
+        {
+            self.tasks.spawn(self.clone().poll_queue(lock.clone()));
+        }
+    }
+
+    /// Reads a snapshot of the lock for calls that receive queue updates, unless the last one is
+    /// recent.
+    pub(super) async fn refresh_snapshot(&self, lock: &LockKey) {
+        if self.waiters.snapshot_due(lock) {
+            self.snapshot_now(lock).await;
+        }
+    }
+
+    async fn snapshot_now(&self, lock: &LockKey) {
+        // Errors are ignored: the next snapshot replaces this one.
+        if let Ok(Some(state)) = self.store.get(lock).await {
+            self.waiters.publish_snapshot(lock, state);
+        }
+    }
+
+    /// Reads a snapshot like [`Self::look`], in a background task.
+    pub(super) fn snapshot_soon(&self, lock: &LockKey) {
+        if self.waiters.snapshot_due(lock) {
+            let (broker, lock) = (self.clone(), lock.clone());
+            self.tasks
+                .spawn(async move { broker.snapshot_now(&lock).await });
+        }
+    }
+
+    /// Runs while calls wait for the lock. Continues during a drain, because calls on streams wait
+    /// until their clients have moved.
+    async fn poll_queue(self, lock: LockKey) {
+        while self
+            .waiters
+            .wait_until_touch_due(&lock, || self.next_touch_at(0))
+            .await
+        {
+            let Ok(permit) = self.touch_permits.acquire().await else {
+                return;
+            };
+            // Errors are ignored: the store logs them, and the next touch repairs the state.
+            if let Ok(touched) = with_permit(permit, self.store.touch(&lock)).await {
+                self.apply_touch(&lock, &touched);
+                self.refresh_snapshot(&lock).await;
+            }
+        }
+    }
+
+    fn apply_touch(&self, lock: &LockKey, touched: &Touched) {
+        for held in &touched.held {
+            let signal = Signal::HandOff {
+                fencing_token: held.fencing_token,
+                provisional: held.is_provisional,
+                sent: None,
+                told: Instant::now(),
+            };
+            self.waiters.hand_off(lock, held.request, signal);
+        }
+        if touched.rejoin {
+            self.waiters.rejoin(lock);
+        }
+        self.waiters.record_era(lock, touched.era.clone());
+        self.waiters
+            .schedule_touch(lock, self.next_touch_at(touched.next_event_ms));
+    }
+
+    /// Returns the time of the next event, or the end of the touch interval with a jitter of ±20 %,
+    /// whichever is earlier.
+    fn next_touch_at(&self, next_event_ms: u64) -> Instant {
+        let interval = touch_interval(self.waiters.queue_count());
+        let interval = interval.mul_f64(rand::thread_rng().gen_range(0.8..1.2));
+        let event = Duration::from_millis(next_event_ms) + SNAPSHOT_DELAY;
+        Instant::now()
+            + if next_event_ms == 0 {
+                interval
+            } else {
+                interval.min(event)
+            }
+    }
+}
+
+fn touch_interval(queues: usize) -> Duration {
+    let queues = u32::try_from(queues).unwrap_or(u32::MAX);
+    let interval = Duration::from_secs_f64(f64::from(queues) / TOUCHES_PER_S);
+    interval.clamp(TOUCH_INTERVAL, TOUCH_INTERVAL_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::{
+        broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
+        store::stub::{StubStore, acquire, lock},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_locks_are_touched_at_once() {
+        const NEXT_EVENT_MS: u64 = 1;
+        let store = Arc::new(StubStore::default());
+        let broker = Broker::unlimited(store.clone());
+        let calls =
+            (0..=TOUCHES_IN_FLIGHT_MAX).map(|number| acquire(&lock(&number.to_string()), number));
+        let registrations: Vec<_> = calls
+            .map(|call| {
+                let registration = broker.waiters.register(&call);
+                broker.schedule_touch(&call.lock, NEXT_EVENT_MS);
+                registration
+            })
+            .collect();
+        sleep(2 * SNAPSHOT_DELAY).await;
+        assert_eq!(store.commands_sent(), TOUCHES_IN_FLIGHT_MAX);
+        sleep(PERMIT_HOLD_MAX).await;
+        assert_eq!(
+            store.commands_sent(),
+            registrations.len(),
+            "late ones let others pass"
+        );
+    }
+
+    #[test]
+    fn the_touch_interval_grows_with_the_number_of_queues_up_to_four_seconds() {
+        let seconds = |queues| touch_interval(queues).as_secs_f64();
+        assert_eq!([0, 5_000, 10_000].map(seconds), [1.0, 1.0, 2.0]);
+        // With the jitter of ±20 % this is below the 6 s after which a broker is silent.
+        assert_eq!(seconds(1_000_000), 4.0);
+    }
+}

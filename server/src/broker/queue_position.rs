@@ -1,0 +1,173 @@
+//! Queue position of a call on a stream, and the updates of it that the client receives.
+
+use tokio::sync::watch;
+
+use super::{
+    StreamCallContext,
+    lease_stream::{EventSink, QueueUpdate, StreamEvent},
+};
+use crate::{
+    lock::{AcquireCommand, CONTENTION_HOLDERS_MAX, LeaseId, LockKey, LockState, Ttl},
+    waiters::LockSnapshot,
+};
+
+/// Queue position of one call.
+pub(super) struct QueuePositionTracker {
+    call_id: i64,
+    lock: LockKey,
+    ttl: Ttl,
+    events: EventSink,
+    snapshots: watch::Receiver<LockSnapshot>,
+    /// Ordering number of the request in its queue, by which the request is found among the waiters
+    /// of a snapshot; 0 before the request is queued.
+    sequence: u64,
+    /// Lowest position so far. New waiters join behind this one, so the position never rises.
+    position: u32,
+    last_sent: Option<(u32, Vec<LeaseId>)>,
+}
+
+impl QueuePositionTracker {
+    /// Creates the position of a call that is not queued yet.
+    pub(super) fn new(
+        context: &StreamCallContext,
+        acquire: &AcquireCommand,
+        snapshots: watch::Receiver<LockSnapshot>,
+    ) -> Self {
+        Self {
+            call_id: context.call_id,
+            lock: acquire.lock.clone(),
+            ttl: acquire.ttl,
+            events: context.events.clone(),
+            snapshots,
+            sequence: 0,
+            position: u32::MAX,
+            last_sent: None,
+        }
+    }
+
+    /// Waits for the next snapshot of the lock and sends the client what has changed. Cancel safe.
+    pub(super) async fn next_snapshot(&mut self) {
+        if self.snapshots.changed().await.is_err() {
+            // The sender exists as long as the call is registered.
+            std::future::pending::<()>().await;
+        }
+        self.observe_latest();
+    }
+
+    /// Records that the request was queued. `position` is 0 if it is unknown.
+    pub(super) fn on_queued(&mut self, sequence: u64, position: u32) {
+        if sequence != self.sequence {
+            (self.sequence, self.position) = (sequence, u32::MAX);
+        }
+        if position > 0 {
+            self.position = self.position.min(position);
+        }
+        self.observe_latest();
+    }
+
+    fn observe_latest(&mut self) {
+        let state = self.snapshots.borrow_and_update().clone();
+        if let Some(state) = state.filter(|_| self.sequence > 0) {
+            self.observe(&state);
+        }
+    }
+
+    /// Sends the client an update if the position or the holders have changed.
+    fn observe(&mut self, state: &LockState) {
+        self.position = self.position.min(self.position_in(state));
+        let position = self.position;
+        let holders = state.holders.iter().take(CONTENTION_HOLDERS_MAX);
+        let leases: Vec<_> = holders.clone().map(|holder| holder.lease_id).collect();
+        let update = (position, leases);
+        if self.last_sent.as_ref() == Some(&update) {
+            return;
+        }
+        self.last_sent = Some(update);
+        // Ignored: the stream detects that its client has disconnected.
+        (self.events)(StreamEvent::Queued(Box::new(QueueUpdate {
+            call_id: self.call_id,
+            lock: self.lock.clone(),
+            ttl: self.ttl,
+            position,
+            queue_length: state.queue_length.max(position),
+            holders: holders.cloned().collect(),
+        })));
+    }
+
+    /// Returns the exact position among the waiters of the snapshot. Behind these, the position is
+    /// an estimate for a queue that no waiter has left.
+    fn position_in(&self, state: &LockState) -> u32 {
+        let waiters = &state.waiters;
+        let index = waiters.partition_point(|waiter| waiter.sequence < self.sequence);
+        let offset = match waiters.last() {
+            Some(last) if index == waiters.len() => self.sequence - last.sequence,
+            Some(_) | None => 1,
+        };
+        let position = u64::try_from(index)
+            .unwrap_or(u64::MAX)
+            .saturating_add(offset);
+        u32::try_from(position).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::*;
+    use crate::lock::{LockName, Mode, Namespace, Owner, WaiterInfo};
+
+    fn snapshot(sequences: &[u64], queue_length: u32) -> LockState {
+        let waiters = sequences.iter().map(|&sequence| WaiterInfo {
+            sequence,
+            owner: Owner::default(),
+            mode: Mode::Exclusive,
+            since_ms: 0,
+            remaining_ms: 1,
+        });
+        LockState {
+            holders: vec![],
+            holder_count: 0,
+            waiters: waiters.collect(),
+            queue_length,
+            lock_delay_remaining_ms: 0,
+            last_fencing_token: 1,
+        }
+    }
+
+    #[test]
+    fn a_position_is_sent_when_it_changes_and_never_increases() {
+        let updates = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&updates);
+        let events: EventSink = Arc::new(move |message| {
+            if let StreamEvent::Queued(update) = message {
+                let mut updates = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                updates.push((update.position, update.queue_length));
+            }
+            true
+        });
+        let namespace = Namespace::parse("").expect("the default");
+        let mut tracker = QueuePositionTracker {
+            call_id: 1,
+            lock: LockKey::new(namespace, LockName::parse("a").expect("a name")),
+            ttl: Ttl::from_stored(1_000),
+            events,
+            snapshots: watch::channel(None).1,
+            sequence: 0,
+            position: u32::MAX,
+            last_sent: None,
+        };
+        tracker.on_queued(9, 6);
+        // A snapshot from before the request was queued. Two waiters have left the queue since.
+        tracker.observe(&snapshot(&[2, 4, 5], 5));
+        tracker.observe(&snapshot(&[2, 4, 5], 5));
+        tracker.observe(&snapshot(&[4, 5, 9, 10], 4));
+        tracker.on_queued(9, 0);
+        tracker.observe(&snapshot(&[2, 4, 5, 9], 4));
+        tracker.observe(&snapshot(&[9], 1));
+        tracker.on_queued(12, 3);
+        tracker.observe(&snapshot(&[9, 10, 12], 3));
+        let updates = updates.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(*updates, [(6, 6), (3, 4), (1, 1), (3, 3)]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Handler of the form to revoke a lease, which checks the origin and the CSRF token before it
+//! calls `ForceReleaseLease`.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{Form, FromRequest as _, Request, State},
+    http::StatusCode,
+    response::{IntoResponse as _, Redirect, Response},
+};
+use leasehold_proto::v1::{ForceReleaseLeaseRequest, LockRef};
+use serde::Deserialize;
+
+use super::{
+    SharedState,
+    csrf::TokenScope,
+    layout::{AuthenticatedUser, ErrorPage},
+    lock::notice_address,
+    security::is_same_origin,
+};
+use crate::browsers::host;
+
+/// Maximum grace period of the form in seconds; the API allows longer ones.
+const GRACE_MAX_S: u64 = 3_600;
+
+#[derive(Debug, Deserialize)]
+struct ForceReleaseForm {
+    namespace: String,
+    name: String,
+    lease_id: String,
+    mark: String,
+    reason: String,
+    /// Grace period in seconds.
+    #[serde(default)]
+    grace: String,
+}
+
+pub(super) async fn force_release(
+    State(console): State<SharedState>,
+    AuthenticatedUser(user): AuthenticatedUser,
+    request: Request,
+) -> Result<Response, ErrorPage> {
+    let reject = |status, message: &str| ErrorPage::new(status, message).with_user(&user);
+    if !is_same_origin(request.headers(), host(&request).as_ref()) {
+        let message = "The request has no header that proves that the form was sent from a page \
+                       of this replica.";
+        return Err(reject(StatusCode::FORBIDDEN, message));
+    }
+    let result = Form::<ForceReleaseForm>::from_request(request, &()).await;
+    let Form(form) = result.map_err(|_| {
+        let message = "The form is invalid: open it again on the page of the lock.";
+        reject(StatusCode::BAD_REQUEST, message)
+    })?;
+    let scope = TokenScope {
+        user: user.name(),
+        namespace: &form.namespace,
+        name: &form.name,
+        lease_id: &form.lease_id,
+    };
+    if !console.csrf_tokens.verify(&form.mark, scope) {
+        let message = "The form is invalid: this replica did not create it for you and this lease \
+                       within the last hour. Open it again.";
+        return Err(reject(StatusCode::FORBIDDEN, message));
+    }
+    let grace = match form.grace.trim() {
+        "" => Some(0),
+        grace => grace.parse().ok(),
+    };
+    let grace = grace.filter(|grace| *grace <= GRACE_MAX_S);
+    let grace = grace.ok_or_else(|| {
+        let message =
+            "The grace period must be a number of seconds, at most 3600. Nothing was done.";
+        reject(StatusCode::BAD_REQUEST, message)
+    })?;
+    let done = if grace > 0 { "asked" } else { "revoked" };
+    let return_address = notice_address(&form.namespace, &form.name, done);
+    let request = ForceReleaseLeaseRequest {
+        lease_id: form.lease_id,
+        reason: form.reason.trim().to_owned(),
+        grace: Duration::from_secs(grace)
+            .try_into()
+            .ok()
+            .filter(|_| grace > 0),
+        lock: Some(LockRef {
+            namespace: form.namespace,
+            name: form.name,
+        }),
+        ..ForceReleaseLeaseRequest::default()
+    };
+    let result = console.backend.force_release(&user, request).await;
+    result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
+    Ok(Redirect::to(&return_address).into_response())
+}

@@ -1,0 +1,201 @@
+//! Authentication, layout and error pages of the console.
+
+use askama::Template;
+use axum::{
+    extract::FromRequestParts,
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{AUTHORIZATION, WWW_AUTHENTICATE},
+        request::Parts,
+    },
+    response::{Html, IntoResponse, Response},
+};
+use data_encoding::BASE64;
+use leasehold_proto::text::plain;
+
+use super::{ConsoleState, SharedState};
+use crate::{
+    broker::Broker,
+    grpc::{ConsoleError, ConsoleUser},
+    transport::Peer,
+};
+
+/// The challenge for which browsers prompt their user for a token.
+const CHALLENGE: HeaderValue = HeaderValue::from_static(
+    "Basic realm=\"Leasehold: the password is your token\", charset=\"UTF-8\"",
+);
+
+/// An authenticated user.
+pub(super) struct AuthenticatedUser(pub(super) ConsoleUser);
+
+/// The layout of each page.
+pub(super) struct Layout {
+    pub(super) title: String,
+    /// The entry of the menu for this page.
+    pub(super) entry: &'static str,
+    /// Address of the live updates of the page.
+    pub(super) live: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) is_draining: bool,
+    pub(super) broker: Option<String>,
+}
+
+/// An error page.
+#[derive(Debug)]
+pub(super) struct ErrorPage {
+    status: StatusCode,
+    title: &'static str,
+    message: String,
+    /// Name of the user, if authenticated.
+    user: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "failure.html")]
+struct ErrorTemplate<'a> {
+    frame: Layout,
+    failure: &'a ErrorPage,
+}
+
+impl FromRequestParts<SharedState> for AuthenticatedUser {
+    type Rejection = ErrorPage;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        console: &SharedState,
+    ) -> Result<Self, ErrorPage> {
+        let peer = parts.extensions.get::<Peer>().cloned();
+        let credential = token(&parts.headers);
+        let result = console.backend.authenticate(peer, credential.as_deref());
+        result.map(Self).map_err(|error| ErrorPage {
+            title: "Authentication required",
+            ..error.into()
+        })
+    }
+}
+
+/// Returns the bearer token that a program sends, or the password that a browser sends with basic
+/// authentication. The user name is ignored.
+fn token(headers: &HeaderMap) -> Option<String> {
+    let header = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, credential) = header.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(credential.to_owned());
+    }
+    let is_basic = scheme.eq_ignore_ascii_case("basic");
+    let pair = is_basic.then(|| BASE64.decode(credential.trim().as_bytes()).ok())?;
+    let pair = String::from_utf8(pair?).ok()?;
+    let (_user, password) = pair.split_once(':')?;
+    Some(password.to_owned())
+}
+
+impl Layout {
+    pub(super) fn new(
+        console: &ConsoleState,
+        user: &ConsoleUser,
+        title: impl Into<String>,
+        entry: &'static str,
+    ) -> Self {
+        let broker = console.backend.broker();
+        Self {
+            title: title.into(),
+            entry,
+            live: None,
+            user: Some(display_name(user)),
+            is_draining: broker.is_some_and(Broker::is_draining),
+            broker: broker.map(|broker| broker.id().to_string()),
+        }
+    }
+
+    /// Sets the address of the live updates.
+    pub(super) fn live_at(self, live: String) -> Self {
+        let live = Some(live);
+        Self { live, ..self }
+    }
+}
+
+impl ErrorPage {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let title = match status.as_u16() {
+            400 => "Invalid request",
+            401 | 403 => "Permission denied",
+            404 => "Not found",
+            409 => "Nothing was changed",
+            429 => "Too many requests",
+            503 => "Temporarily unavailable",
+            _ => "The request failed",
+        };
+        Self {
+            status,
+            title,
+            message: message.into(),
+            user: None,
+        }
+    }
+
+    /// Sets the name of the user.
+    pub(super) fn with_user(self, user: &ConsoleUser) -> Self {
+        let user = Some(display_name(user));
+        Self { user, ..self }
+    }
+}
+
+impl From<ConsoleError> for ErrorPage {
+    fn from(error: ConsoleError) -> Self {
+        let status = StatusCode::from_u16(error.status);
+        Self::new(
+            status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            error.message,
+        )
+    }
+}
+
+impl IntoResponse for ErrorPage {
+    fn into_response(self) -> Response {
+        let layout = Layout {
+            title: self.title.to_owned(),
+            entry: "",
+            live: None,
+            user: self.user.clone(),
+            is_draining: false,
+            broker: None,
+        };
+        let mut response = render(&ErrorTemplate {
+            frame: layout,
+            failure: &self,
+        });
+        *response.status_mut() = self.status;
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
+        }
+        response
+    }
+}
+
+/// Renders a page as an HTML response.
+pub(super) fn render(template: &impl Template) -> Response {
+    match template.render() {
+        Ok(html) => Html(html).into_response(),
+        // Rendering writes to memory, so it fails only because of a bug.
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// Returns the broker, or an error page before the broker has started.
+pub(super) fn require_broker<'a>(
+    console: &'a ConsoleState,
+    user: &ConsoleUser,
+) -> Result<&'a Broker, ErrorPage> {
+    console.backend.broker().ok_or_else(|| {
+        let message =
+            "This replica is starting: its store has not answered yet. Try again in a few seconds.";
+        ErrorPage::new(StatusCode::SERVICE_UNAVAILABLE, message).with_user(user)
+    })
+}
+
+fn display_name(user: &ConsoleUser) -> String {
+    match &**user.name() {
+        "" => "authentication is not required".to_owned(),
+        name => plain(name),
+    }
+}

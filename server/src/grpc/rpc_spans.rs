@@ -1,0 +1,88 @@
+//! Spans of calls and their results, by the conventions of OpenTelemetry for gRPC.
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::trace::{RemoteParent, Span, Tracing};
+
+/// Starts the span of a call of `method`, for example `leasehold.v1.LockService/Acquire`.
+pub(crate) fn start(tracing: &Tracing, method: &'static str, caller: Option<RemoteParent>) -> Span {
+    let span = tracing.start_server_span(method, caller);
+    span.set_attribute("rpc.system.name", "grpc");
+    span.set_attribute("rpc.method", method);
+    span
+}
+
+/// Records the result of a call on its span; `None` is success.
+pub(crate) fn record_response(span: &Span, status: Option<&Status>) {
+    if !span.is_recording() {
+        return;
+    }
+    match status {
+        None => record_end(span, Code::Ok, None),
+        Some(status) => {
+            let details = status.get_error_details();
+            let reason = details.error_info().map(|info| info.reason.as_str());
+            record_end(span, status.code(), reason);
+        }
+    }
+}
+
+/// Records the result of a call by its code and `reason`, which has the form of
+/// `google.rpc.ErrorInfo`.
+pub(super) fn record_end(span: &Span, code: Code, reason: Option<&str>) {
+    let name = name(code);
+    span.set_attribute("rpc.response.status_code", name);
+    if let Some(reason) = reason {
+        span.set_attribute("leasehold.outcome", reason.to_lowercase());
+    }
+    if is_fault(code) {
+        span.set_attribute("error.type", name);
+        span.set_error(name);
+    }
+}
+
+/// Returns true if the code reports a fault of the server.
+fn is_fault(code: Code) -> bool {
+    match code {
+        Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unauthenticated => false,
+    }
+}
+
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,43 @@
+//! Authenticates calls by their headers: a caller without a valid credential is rejected before the
+//! message of the call is read. Services find the [`Caller`](crate::access::Caller) in the
+//! extensions of the request.
+
+use axum::{extract::Request, http::header::AUTHORIZATION, response::Response};
+
+use super::generic::Check;
+use crate::{access::AccessControl, grpc, transport::Peer};
+
+/// Path prefix of the health service, which needs no credentials: probes have none.
+const UNAUTHENTICATED_PREFIX: &str = "/grpc.health.v1.Health/";
+
+/// Layer that authenticates calls. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Admission {
+    access_control: AccessControl,
+}
+
+impl Admission {
+    /// Creates the check with the rules of `gate`.
+    pub(super) fn new(access_control: AccessControl) -> Self {
+        Self { access_control }
+    }
+}
+
+/// Rejects calls that fail authentication.
+impl Check for Admission {
+    fn reject(&self, request: &mut Request) -> Option<Response> {
+        if request.uri().path().starts_with(UNAUTHENTICATED_PREFIX) {
+            return None;
+        }
+        let peer = request.extensions().get::<Peer>();
+        let authorization = request.headers().get(AUTHORIZATION);
+        let authorization = authorization.map(|header| header.as_bytes());
+        match grpc::authenticate(&self.access_control, peer, authorization) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                None
+            }
+            Err(status) => Some(status.into_http()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Tracks which responses wait for their clients, and reports the delivery of grants whose response
+//! was sent completely.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{extract::Request, response::Response};
+
+use super::{
+    generic::RequestResponseHook,
+    hooked_body::{Hook, PolledFrame, hooked},
+};
+use crate::{
+    grpc::DeliveryConfirmation,
+    transport::{ConnectionLoad, Peer, UnreadResponse},
+};
+
+/// Layer that tracks the response of each call until the client has read it.
+#[derive(Clone)]
+pub(super) struct ResponseTracking;
+
+impl RequestResponseHook for ResponseTracking {
+    type State = Option<Arc<ConnectionLoad>>;
+
+    fn on_request(&self, request: &mut Request) -> Option<Arc<ConnectionLoad>> {
+        let peer = request.extensions().get::<Peer>();
+        peer.map(|peer| Arc::clone(&peer.load))
+    }
+
+    fn on_response(load: Option<Arc<ConnectionLoad>>, mut response: Response) -> Response {
+        let delivery = response.extensions_mut().remove::<DeliveryConfirmation>();
+        let Some(load) = load else {
+            // Without a connection, a disconnect of the client cannot be detected.
+            if let Some(delivery) = delivery {
+                delivery.confirm();
+            }
+            return response;
+        };
+        let sending = ResponseHook {
+            delivery,
+            response: load.track_response(),
+        };
+        response.map(|body| hooked(body, sending))
+    }
+}
+
+/// Hook of a response body. The body is polled for more after the client has read the previous
+/// frames.
+struct ResponseHook {
+    delivery: Option<DeliveryConfirmation>,
+    response: UnreadResponse,
+}
+
+impl Hook for ResponseHook {
+    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
+        match polled {
+            Poll::Ready(Some(_)) => self.response.mark_unread(),
+            Poll::Ready(None) | Poll::Pending => self.response.mark_read(),
+        }
+        let polled = polled.map_ok(|frame| frame.map_data(|data| self.response.piece(data)));
+        let is_sent = match &polled {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if let Some(delivery) = self.delivery.take_if(|_| is_sent) {
+            delivery.confirm();
+        }
+        polled
+    }
+}

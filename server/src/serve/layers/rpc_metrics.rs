@@ -1,0 +1,60 @@
+//! Counts calls by their gRPC status, which is in the headers of a response without messages and in
+//! the trailers of any other.
+
+use std::task::{Context, Poll};
+
+use axum::{extract::Request, http::HeaderMap, response::Response};
+
+use super::{
+    generic::RequestResponseHook,
+    hooked_body::{Hook, PolledFrame, hooked},
+};
+use crate::{
+    metrics::{CallInProgress, Calls, Metrics},
+    serve::methods::METHODS,
+};
+
+const STATUS: &str = "grpc-status";
+
+/// Creates the counters of all offered methods.
+pub(super) fn rpc_metrics(metrics: &Metrics) -> Calls {
+    metrics.calls(METHODS.values().map(|method| method.metrics.clone()))
+}
+
+/// Counts each call from its headers to the end of its response.
+impl RequestResponseHook for Calls {
+    type State = Option<CallInProgress>;
+
+    fn on_request(&self, request: &mut Request) -> Option<CallInProgress> {
+        Calls::start(self, request.uri().path())
+    }
+
+    fn on_response(counting: Option<CallInProgress>, response: Response) -> Response {
+        let Some(mut counting) = counting else {
+            return response;
+        };
+        if response.headers().contains_key(STATUS) {
+            counting.end(code(response.headers()));
+        }
+        response.map(|body| hooked(body, counting))
+    }
+}
+
+fn code(headers: &HeaderMap) -> Option<usize> {
+    headers.get(STATUS)?.to_str().ok()?.parse().ok()
+}
+
+impl Hook for CallInProgress {
+    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
+        match &polled {
+            Poll::Pending => {}
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.end(code(trailers));
+                }
+            }
+            Poll::Ready(Some(Err(_)) | None) => self.end(None),
+        }
+        polled
+    }
+}

@@ -1,0 +1,227 @@
+//! Recently ended leases, retained for a while so that repeated commands get the right reply.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{holders::HolderSlot, record::Record, tombstones::TombstoneKey};
+use crate::{
+    lock::{
+        AcquireCommand, EXPIRED_MAX, EXPIRED_MS, LeaseBinding, LeaseId, RELEASED_MAX, TOMBSTONE_MS,
+    },
+    store::Released,
+};
+
+/// Time for which ended leases are stored after they no longer count, so that setting the clock
+/// back by less changes no reply.
+const DELETION_DELAY_MS: u64 = 1_000;
+/// Upper bound of `until_ms` of a part: the expiry of the longest validity (one hour) with a
+/// margin.
+const PARTIAL_RELEASE_TTL_MAX_MS: u64 = 4_330_000;
+
+/// Ended leases of one kind, in the order in which they ended.
+#[derive(Debug, Default)]
+pub(super) struct EndedLeases {
+    last: u64,
+    order: VecDeque<(u64, u64, LeaseId)>,
+    leases: HashMap<LeaseId, EndStamp>,
+}
+
+#[derive(Debug)]
+struct EndStamp {
+    seq: u64,
+    at_ms: u64,
+    /// Reason of the revocation, if the lease was revoked.
+    reason: Option<String>,
+}
+
+/// Returns true if `at_ms` is so far in the future that it was recorded before the clock was set
+/// back. The record is then ignored.
+fn is_ahead(at_ms: u64, now: u64) -> bool {
+    at_ms > now + 2 * DELETION_DELAY_MS
+}
+
+/// Returns true if the release of a lock from a lease (a part) is still retained. A time far in the
+/// future was recorded before the clock was set back, and does not count.
+fn retains_partial_release(until_ms: u64, now: u64) -> bool {
+    until_ms > now && until_ms <= now + PARTIAL_RELEASE_TTL_MAX_MS
+}
+
+impl EndedLeases {
+    /// Records a lease that ended at `at_ms`.
+    pub(super) fn record(&mut self, lease_id: LeaseId, at_ms: u64, reason: Option<String>) {
+        self.last += 1;
+        self.order.push_back((self.last, at_ms, lease_id));
+        let seq = self.last;
+        self.leases
+            .insert(lease_id, EndStamp { seq, at_ms, reason });
+    }
+
+    /// Returns the reason for which a lease was revoked.
+    fn reason(&self, lease_id: &LeaseId) -> Option<String> {
+        self.leases.get(lease_id)?.reason.clone()
+    }
+
+    /// Deletes the oldest leases until `keep(sequence, at_ms, last sequence)` returns true for a
+    /// lease. The end time passed to `keep` is later than the actual one by [`DELETION_DELAY_MS`].
+    pub(super) fn evict(&mut self, keep: impl Fn(u64, u64, u64) -> bool) {
+        while let Some(&(seq, at, lease_id)) = self.order.front() {
+            if keep(seq, at + DELETION_DELAY_MS, self.last) {
+                return;
+            }
+            self.order.pop_front();
+            if self
+                .leases
+                .get(&lease_id)
+                .is_some_and(|ended| ended.seq == seq)
+            {
+                self.leases.remove(&lease_id);
+            }
+        }
+    }
+
+    /// Returns true if the lease is among the `newest` of its kind, or ended less than `age_ms`
+    /// ago.
+    pub(super) fn is_recent_or_young(
+        &self,
+        lease_id: &LeaseId,
+        newest: u64,
+        now: u64,
+        age_ms: u64,
+    ) -> bool {
+        let is_young = |at_ms| at_ms + age_ms > now && !is_ahead(at_ms, now);
+        self.leases
+            .get(lease_id)
+            .is_some_and(|ended| ended.seq + newest > self.last || is_young(ended.at_ms))
+    }
+
+    /// Returns true if the lease is among the `newest` of its kind, and ended less than `age_ms`
+    /// ago.
+    pub(super) fn is_recent_and_young(
+        &self,
+        lease_id: &LeaseId,
+        newest: u64,
+        now: u64,
+        age_ms: u64,
+    ) -> bool {
+        self.leases
+            .get(lease_id)
+            .is_some_and(|ended| ended.seq + newest > self.last && ended.at_ms + age_ms > now)
+    }
+}
+
+impl Record {
+    /// Returns how a lease that does not hold the lock ended, if its end is retained.
+    pub(super) fn ended(&self, lease_id: LeaseId, now: u64) -> Released {
+        if self.holders.by_lease(lease_id).is_some() {
+            Released::NotFound
+        } else if self.was_expired(lease_id, now) {
+            // Expiry is checked before release: a lock can be added to its lease again after a
+            // release, but not after an expiry.
+            let reason = self.expired.reason(&lease_id);
+            reason.map_or(Released::Expired, |reason| Released::Revoked { reason })
+        } else if self.was_released(lease_id, now) {
+            Released::Already { hold_count: 0 }
+        } else {
+            Released::NotFound
+        }
+    }
+
+    /// Returns true if the lease that the call created or entered has ended, or if the entry of the
+    /// call was released.
+    pub(super) fn has_ended(&self, acquire: &AcquireCommand, now: u64) -> bool {
+        let lease_id = acquire.lease_id;
+        let holds = self.holders.by_lease(lease_id).is_some();
+        self.tombstones
+            .contains(TombstoneKey::Request(acquire.request), now)
+            || self.was_expired(lease_id, now)
+            || match acquire.binding {
+                LeaseBinding::New => holds || self.is_newly_released(lease_id, now),
+                LeaseBinding::Existing => false,
+                LeaseBinding::Reentry(_) => !holds && self.was_released(lease_id, now),
+            }
+    }
+
+    /// Returns true if the lock was released from the lease. The lease may have other locks.
+    fn was_released(&self, lease_id: LeaseId, now: u64) -> bool {
+        let parts = &self.partial_releases;
+        parts
+            .get(&lease_id)
+            .is_some_and(|at| retains_partial_release(*at, now))
+            || self.is_newly_released(lease_id, now)
+    }
+
+    fn is_newly_released(&self, lease_id: LeaseId, now: u64) -> bool {
+        self.released
+            .is_recent_or_young(&lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
+    }
+
+    fn was_expired(&self, lease_id: LeaseId, now: u64) -> bool {
+        self.expired
+            .is_recent_and_young(&lease_id, EXPIRED_MAX, now, EXPIRED_MS)
+    }
+
+    pub(super) fn record_released(&mut self, lease_id: LeaseId, now: u64) {
+        self.released.record(lease_id, now, None);
+        let is_young = |at| at + TOMBSTONE_MS > now && !is_ahead(at, now);
+        self.released
+            .evict(|seq, at, last| seq + RELEASED_MAX > last || is_young(at));
+    }
+
+    /// Records that the lock was released from a lease that may have other locks. The record is
+    /// retained until the lease can no longer be presented with this lock.
+    pub(super) fn record_partial_release(&mut self, lease_id: LeaseId, now: u64, until_ms: u64) {
+        self.partial_releases
+            .retain(|_, at| retains_partial_release(*at + DELETION_DELAY_MS, now));
+        self.partial_releases.insert(lease_id, until_ms);
+    }
+
+    pub(super) fn record_expired(&mut self, held: &HolderSlot, now: u64) {
+        self.expired
+            .record(held.lease_id, held.expires_ms, held.revoke_reason.clone());
+        self.expired
+            .evict(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::{
+        lock::{BrokerId, ExpectedAttachment, LeaseRef, expiry_ms},
+        store::{
+            Acquired, Renewed, Store as _,
+            memory::Memory,
+            stub::{acquire, lock},
+        },
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_expired_leases_are_remembered() {
+        let store = Memory::new(Duration::ZERO).connect(BrokerId::random());
+        let leases_max = usize::try_from(EXPIRED_MAX).expect("few");
+        let mut leases = Vec::new();
+        for number in 0..=leases_max {
+            let call = acquire(&lock("a"), number);
+            let Ok(Acquired::Granted(grant)) = store.acquire(&call).await else {
+                panic!("{number} is not granted");
+            };
+            leases.push(LeaseRef {
+                lock: call.lock,
+                lease_id: call.lease_id,
+                fencing_token: grant.fencing_token,
+            });
+            if number + 1 >= leases_max {
+                advance(Duration::from_millis(expiry_ms(call.ttl.as_millis()))).await;
+            }
+        }
+        let mut remembered = 0;
+        for lease in &leases {
+            let renewed = store.renew(lease, None, ExpectedAttachment::Any).await;
+            remembered += usize::from(renewed == Ok(Renewed::Expired));
+        }
+        assert_eq!(remembered, leases_max);
+    }
+}

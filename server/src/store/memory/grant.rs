@@ -1,0 +1,197 @@
+//! Grants to waiters when the lock has room, and the expiry of holders.
+
+use super::{
+    context::Context,
+    holders::HolderSlot,
+    queue::{NextWaiter, SkippedWaiters, Waiter},
+    record::Record,
+};
+use crate::{
+    lock::{FencingToken, LeaseId, PROVISIONAL_GRANT_MS, Ttl, expiry_ms},
+    store::{ChangeKind, HandOff, LeaseEndCause, LeaseEndEvent},
+};
+
+/// Result of granting the lock to waiters.
+pub(super) struct GrantRound {
+    pub(super) hand_offs: Vec<HandOff>,
+    /// True if the next waiter was not granted the lock, so that new requests must queue behind it.
+    pub(super) is_blocked: bool,
+    /// True if a waiter of this broker was skipped because its lease holds the lock. The waiter
+    /// must repeat its request to enter.
+    pub(super) may_enter: bool,
+}
+
+impl Record {
+    /// Ends the holders that have expired, at most `ends_max` of the context. The next command
+    /// continues.
+    pub(super) fn expire(&mut self, context: &Context) {
+        let now = context.now();
+        for held in self.holders.expire(now, context.expirations_max) {
+            self.end_holder(&held, now);
+        }
+    }
+
+    /// Ends the lease to which the command applies, if the lease has expired.
+    pub(super) fn expire_lease(&mut self, context: &Context, lease_id: LeaseId) {
+        let now = context.now();
+        let held = self.holders.by_lease(lease_id);
+        if held.is_some_and(|held| held.expires_ms <= now)
+            && let Some(held) = self.holders.remove(lease_id)
+        {
+            self.end_holder(&held, now);
+        }
+    }
+
+    /// Ends the hold of an expired holder. An unclaimed hand-off returns to its queue position, and
+    /// its end is not recorded.
+    fn end_holder(&mut self, held: &HolderSlot, now: u64) {
+        match held.queue_sequence {
+            Some(sequence) => self.queue.return_to_queue(sequence, held),
+            None => self.end_lease(held, now),
+        }
+    }
+
+    /// Ends a lease as if it expired now.
+    pub(super) fn expire_now(&mut self, lease_id: LeaseId, now: u64) {
+        if let Some(mut held) = self.remove_holder(lease_id) {
+            held.expires_ms = now;
+            self.end_lease(&held, now);
+        }
+    }
+
+    fn end_lease(&mut self, held: &HolderSlot, now: u64) {
+        let kind = match held.revoke_reason {
+            Some(_) => ChangeKind::Revoked,
+            None => ChangeKind::Expired,
+        };
+        self.record_holder(kind, held, now);
+        self.end_events.push(end_event(held));
+        self.apply_lock_delay(held);
+        self.record_expired(held, now);
+    }
+
+    /// Starts the lock delay of a holder that has ended.
+    pub(super) fn apply_lock_delay(&mut self, held: &HolderSlot) {
+        let closes_until_ms = held.lock_delay_until_ms().unwrap_or(0);
+        self.lock_delay_until_ms = self.lock_delay_until_ms.max(closes_until_ms);
+    }
+
+    pub(super) fn remove_holder(&mut self, lease_id: LeaseId) -> Option<HolderSlot> {
+        let held = self.holders.remove(lease_id)?;
+        if let Some(sequence) = held.queue_sequence {
+            self.queue.remove_at(sequence);
+        }
+        Some(held)
+    }
+
+    pub(super) fn fits(&self, context: &Context, weight: u32) -> bool {
+        self.lock_delay_until_ms <= context.now()
+            && self.holders.len() < context.holders_max
+            && self.holders.used() + weight <= self.limit
+    }
+
+    /// Grants the lock to waiters in the order of the queue while they fit.
+    pub(super) fn grant_waiters(&mut self, context: &Context) -> GrantRound {
+        let mut advanced = GrantRound {
+            hand_offs: Vec::new(),
+            is_blocked: self.queue.len() > 0,
+            may_enter: false,
+        };
+        if !advanced.is_blocked || context.check_era().is_err() {
+            return advanced;
+        }
+        let mut from = 0;
+        loop {
+            advanced.is_blocked = true;
+            if !self.fits(context, 1) {
+                return advanced;
+            }
+            let mut passed = SkippedWaiters::default();
+            let holders = &self.holders;
+            let holds = |lease_id| holders.by_lease(lease_id).is_some();
+            let queue = &mut self.queue;
+            let next = queue.next(from, self.limit, context, holds, &mut passed);
+            for waiter in passed.removed {
+                self.record_waiter(ChangeKind::Abandoned, &waiter, context.now());
+            }
+            advanced.may_enter |= passed.may_enter;
+            advanced.is_blocked = next.is_some();
+            let Some(next) = next.filter(|next| self.fits(context, next.weight)) else {
+                return advanced;
+            };
+            from = next.sequence + 1;
+            advanced.hand_offs.extend(self.hand_off(context, &next));
+        }
+    }
+
+    fn hand_off(&mut self, context: &Context, next: &NextWaiter) -> Option<HandOff> {
+        let waiter = self.queue.hand_off(next, context.broker, context.now())?;
+        let request = waiter.entry.request;
+        let queue_sequence = next.is_provisional.then_some(next.sequence);
+        let fencing_token = self.grant(context, waiter, queue_sequence);
+        Some(HandOff {
+            broker: next.broker,
+            request,
+            fencing_token,
+            is_provisional: next.is_provisional,
+        })
+    }
+
+    /// Grants the lock and returns the new fencing token. All grants are made here.
+    pub(super) fn grant(
+        &mut self,
+        context: &Context,
+        waiter: Waiter,
+        queue_sequence: Option<u64>,
+    ) -> FencingToken {
+        let now = context.now();
+        let validity = waiter
+            .options
+            .effective_ttl(Ttl::from_stored(waiter.ttl_ms));
+        let expiry = expiry_ms(validity.as_millis());
+        let fencing_token = FencingToken::after(self.last_fencing_token, context.now_us);
+        self.last_fencing_token = fencing_token.get();
+        let held = HolderSlot {
+            lease_id: waiter.lease_id,
+            entries: vec![waiter.entry],
+            owner: waiter.owner,
+            options: waiter.options,
+            revoke_reason: None,
+            has_lock_delay: false,
+            added_to_lease: waiter.added_to_lease,
+            stream: waiter.stream,
+            fencing_token,
+            ttl_ms: waiter.ttl_ms,
+            acquired_ms: now,
+            expires_ms: now
+                + match queue_sequence {
+                    Some(_) => expiry.min(PROVISIONAL_GRANT_MS),
+                    None => expiry,
+                },
+            queue_sequence,
+        };
+        if queue_sequence.is_none() {
+            self.record_holder(ChangeKind::Acquired, &held, now);
+        }
+        self.holders.add(held);
+        fencing_token
+    }
+}
+
+/// Returns the reported end of an expired or revoked holder.
+fn end_event(held: &HolderSlot) -> LeaseEndEvent {
+    let max_hold_ms = held.options.max_hold_ms;
+    let is_cut = max_hold_ms > 0 && held.acquired_ms + max_hold_ms <= held.expires_ms;
+    LeaseEndEvent {
+        lease_id: held.lease_id,
+        owner: held.owner.clone(),
+        fencing_token: held.fencing_token.get(),
+        held_ms: held.expires_ms.saturating_sub(held.acquired_ms),
+        kind: match held.revoke_reason {
+            Some(_) => LeaseEndCause::Revoked,
+            None if is_cut => LeaseEndCause::MaxHold,
+            None => LeaseEndCause::Expired,
+        },
+        reason: held.revoke_reason.clone().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,232 @@
+//! Batching of script runs. Calls that arrive while enough runs are in flight are combined, several
+//! locks in one run. That costs less in Redis, and at both ends of the connection, than one run for
+//! each.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fred::{
+    bytes_utils::Str,
+    clients::Client,
+    error::{Error, ErrorKind},
+    types::Value,
+};
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::{reply, script::evalsha, scripts::Command};
+
+/// Number of runs in flight. Two are enough for Redis to have the next run when it completes one.
+/// More are in flight only if each of the additional runs is a full batch, so that the latency of a
+/// distant server does not limit the throughput.
+const RUNS_IN_FLIGHT_MAX: usize = 2;
+/// Number of locks in one run. Redis serves no other client during the run.
+const BATCH_MAX: usize = 16;
+
+/// The runs in flight on one connection, and the calls that wait for a run.
+#[derive(Default)]
+pub(super) struct ScriptBatcher(Mutex<BatchQueue>);
+
+#[derive(Default)]
+struct BatchQueue {
+    /// Number of runs in flight, without the additional runs of full batches.
+    in_flight: usize,
+    /// Waiting calls, grouped by script and era. No group is empty.
+    by_script: VecDeque<Batch>,
+}
+
+struct PendingRun {
+    sha: Str,
+    command: Command,
+    reply: oneshot::Sender<Result<Value, Error>>,
+}
+
+/// Calls that can run together. A waiting group may be larger than one run.
+type Batch = VecDeque<PendingRun>;
+
+/// A run for a single lock. When it is dropped, the next batch runs.
+struct SoloRun<'a> {
+    batches: &'a Arc<ScriptBatcher>,
+    client: &'a Client,
+}
+
+impl ScriptBatcher {
+    /// Runs the script with the digest `sha` for one lock. The error is the server's. Without a
+    /// reply the script may have been executed. A call that is dropped before its batch is formed
+    /// is not sent.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        client: &Client,
+        sha: Str,
+        command: Command,
+    ) -> Result<Value, Error> {
+        if self.try_start_solo() {
+            let _solo_run = SoloRun {
+                batches: self,
+                client,
+            };
+            return evalsha(client, sha, command).await;
+        }
+        let (reply, receiver) = oneshot::channel();
+        self.enqueue(
+            client,
+            PendingRun {
+                sha,
+                command,
+                reply,
+            },
+        );
+        let stopped = |_| Error::new(ErrorKind::Canceled, "the broker stops");
+        receiver.await.map_err(stopped).and_then(|result| result)
+    }
+
+    fn try_start_solo(&self) -> bool {
+        let mut queue = self.queue();
+        let begins = queue.in_flight < RUNS_IN_FLIGHT_MAX;
+        queue.in_flight += usize::from(begins);
+        begins
+    }
+
+    /// Adds a call to its group. Starts a run if the group is now a full batch, or if fewer runs
+    /// than [`RUNS_IN_FLIGHT_MAX`] are in flight by now.
+    fn enqueue(self: &Arc<Self>, client: &Client, waiting: PendingRun) {
+        let mut queue = self.queue();
+        let is_full = queue.push_and_check_full(waiting);
+        if queue.in_flight < RUNS_IN_FLIGHT_MAX {
+            queue.in_flight += 1;
+            self.start_next(&mut queue, client, 1);
+        } else if is_full {
+            self.start_next(&mut queue, client, BATCH_MAX);
+        }
+    }
+
+    /// Spawns a task that runs batches of at least `calls_min` calls until no such batch is left.
+    fn start_next(self: &Arc<Self>, queue: &mut BatchQueue, client: &Client, calls_min: usize) {
+        if let Some(batch) = queue.next(calls_min)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(Arc::clone(self).run_batches(client.clone(), batch, calls_min));
+        }
+    }
+
+    /// Runs a batch, and then further batches of at least `calls_min` calls until none is left.
+    async fn run_batches(self: Arc<Self>, client: Client, mut batch: Batch, calls_min: usize) {
+        loop {
+            run(&client, batch).await;
+            match self.queue().next(calls_min) {
+                Some(next) => batch = next,
+                None => return,
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, BatchQueue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn run(client: &Client, batch: Batch) {
+    let mut sha = Str::default();
+    let mut replies = Vec::new();
+    let commands = batch.into_iter().map(|waiting| {
+        sha = waiting.sha;
+        replies.push(waiting.reply);
+        waiting.command
+    });
+    let Some(command) = Command::merge(commands) else {
+        return;
+    };
+    let result = evalsha(client, sha, command).await;
+    let results = reply::split_batch(result, replies.len());
+    for (reply, result) in replies.into_iter().zip(results) {
+        // The caller may have been dropped.
+        let _ = reply.send(result);
+    }
+}
+
+impl PendingRun {
+    fn can_batch_with(&self, other: &Self) -> bool {
+        self.sha == other.sha && self.command.can_batch_with(&other.command)
+    }
+}
+
+impl BatchQueue {
+    /// Adds a call to its group. Returns true if the group is now a full batch.
+    fn push_and_check_full(&mut self, waiting: PendingRun) -> bool {
+        let mut kinds = self.by_script.iter_mut();
+        let kind = kinds.find(|kind| {
+            kind.front()
+                .is_some_and(|first| first.can_batch_with(&waiting))
+        });
+        if let Some(kind) = kind {
+            kind.push_back(waiting);
+            return kind.len() >= BATCH_MAX;
+        }
+        self.by_script.push_back(Batch::from([waiting]));
+        false
+    }
+
+    /// Returns the next batch of at least `least` calls, round-robin over the groups, or `None` if
+    /// the run ends.
+    ///
+    /// Runs that accept batches of any size continue while other groups are full. Otherwise a
+    /// rarely used script would wait until there are no more full batches.
+    fn next(&mut self, calls_min: usize) -> Option<Batch> {
+        for kind in &mut self.by_script {
+            kind.retain(|waiting| !waiting.reply.is_closed());
+        }
+        self.by_script.retain(|kind| !kind.is_empty());
+        let at = self
+            .by_script
+            .iter()
+            .position(|kind| kind.len() >= calls_min);
+        let Some(mut batch) = at.and_then(|at| self.by_script.remove(at)) else {
+            self.in_flight -= usize::from(calls_min == 1);
+            return None;
+        };
+        let remaining = batch.split_off(batch.len().min(BATCH_MAX));
+        if !remaining.is_empty() {
+            self.by_script.push_back(remaining);
+        }
+        Some(batch)
+    }
+}
+
+impl Drop for SoloRun<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.batches.queue();
+        self.batches.start_next(&mut queue, self.client, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::from_fn;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_for_so_many_locks() {
+        let mut queue = BatchQueue {
+            in_flight: 1,
+            ..BatchQueue::default()
+        };
+        let mut receivers = Vec::new();
+        for count in 1..=2 * BATCH_MAX + 1 {
+            let (reply, receiver) = oneshot::channel();
+            let is_full = queue.push_and_check_full(PendingRun {
+                sha: Str::default(),
+                command: Command {
+                    keys: vec![count.to_string()],
+                    args: vec![Value::Null; 20],
+                },
+                reply,
+            });
+            assert_eq!(is_full, count >= BATCH_MAX, "{count}");
+            receivers.push(receiver);
+        }
+        let runs: Vec<_> = from_fn(|| queue.next(1).map(|batch| batch.len())).collect();
+        assert_eq!(runs, [BATCH_MAX, BATCH_MAX, 1]);
+    }
+}

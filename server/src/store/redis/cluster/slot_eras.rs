@@ -1,0 +1,427 @@
+//! Eras of slots: those that this process has used, and those in which a node may grant locks.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
+
+use super::slot::SLOTS;
+use crate::{
+    lock::DeploymentKey,
+    store::{
+        StoreError,
+        redis::{
+            era::{Era, EraBounds, FormerProcess},
+            era_decision::KnownState,
+            former_master::ConfirmationPause,
+        },
+    },
+};
+
+/// Longest time for which a call waits for the era of its slot. After that it runs without an era,
+/// which allows no grants.
+const ERA_TIMEOUT: Duration = Duration::from_millis(700);
+/// Time after which a call is retried that needs a lease confirmed in a slot without an agreed era.
+const CONFIRM_RETRY_MS: u64 = 500;
+
+/// The eras of the slots that this process has used, on any node.
+#[derive(Debug)]
+pub(in crate::store::redis) struct EraHistory {
+    of_slots: Mutex<Vec<Option<(EraBounds, u64)>>>,
+    /// Eras in which locks may have been lost without a trace on the server.
+    doubted: Mutex<HashMap<u16, Box<str>>>,
+}
+
+/// State of a slot's era at a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SlotState {
+    /// The era has not been read.
+    Unread,
+    /// There was no era, in a cluster that is trusted to be new. An era is written when it is
+    /// needed.
+    Unused,
+    /// The era is agreed, and the node may grant locks in it.
+    Synced(SyncedSlot),
+    /// The era is at the server to which the slot is moving.
+    Moving,
+    /// The era cannot be read or written now.
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SyncedSlot {
+    id: Box<str>,
+    /// Reason why no lease is confirmed in this era now.
+    pause: Option<ConfirmationPause>,
+}
+
+/// The era of a slot, in which a node grants locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct SlotEra {
+    pub(in crate::store::redis) slot: u16,
+    pub(in crate::store::redis) id: Box<str>,
+}
+
+/// The slots in which a node confirms no leases because of one former master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct PausedSlots {
+    pub(in crate::store::redis) process: FormerProcess,
+    pub(in crate::store::redis) slots: Vec<u16>,
+}
+
+/// The eras in which one node may grant locks.
+#[derive(Debug)]
+pub(in crate::store::redis) struct SlotEras {
+    slots: Mutex<Vec<SlotState>>,
+    requested: Mutex<BTreeSet<u16>>,
+    work_available: Notify,
+    changed: watch::Sender<()>,
+}
+
+impl EraHistory {
+    pub(in crate::store::redis) fn new() -> Self {
+        Self {
+            of_slots: Mutex::new(vec![None; SLOTS.into()]),
+            doubted: Mutex::default(),
+        }
+    }
+
+    /// Returns the values for the decision about a slot.
+    pub(super) fn known_state(&self, slot: u16, key: Option<&DeploymentKey>) -> KnownState {
+        let record = self.slot_record(slot);
+        KnownState {
+            bounds: record.map(|(bounds, _)| bounds),
+            no_grants_before_ms: record.map_or(0, |(_, ms)| ms),
+            key: key.cloned(),
+            doubted: self.doubted().get(&slot).cloned(),
+        }
+    }
+
+    /// Marks eras as doubtful, because locks may have been lost in them.
+    pub(in crate::store::redis) fn mark_doubtful(&self, eras: Vec<SlotEra>) {
+        let by_slot = eras.into_iter().map(|era| (era.slot, era.id));
+        self.doubted().extend(by_slot);
+    }
+
+    /// Returns true if this process has used an era of the slot.
+    pub(super) fn is_known(&self, slot: u16) -> bool {
+        self.slot_record(slot).is_some()
+    }
+
+    pub(super) fn remember(&self, slot: u16, era: &Era) {
+        let mut all = self.all();
+        let record = &mut all[usize::from(slot)];
+        let (bounds, ms) = record.unwrap_or((era.bounds, 0));
+        *record = Some((bounds.max(era.bounds), ms.max(era.no_grants_before_ms)));
+    }
+
+    fn slot_record(&self, slot: u16) -> Option<(EraBounds, u64)> {
+        self.all()[usize::from(slot)]
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Option<(EraBounds, u64)>>> {
+        self.of_slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, HashMap<u16, Box<str>>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SlotEras {
+    pub(in crate::store::redis) fn new() -> Self {
+        Self {
+            slots: Mutex::new(vec![SlotState::Unread; SLOTS.into()]),
+            requested: Mutex::default(),
+            work_available: Notify::new(),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Returns the era in which the node may grant locks. The id is empty if there is none within
+    /// [`ERA_TIMEOUT`].
+    pub(in crate::store::redis) async fn id(&self, slot: u16) -> Box<str> {
+        let mut synced = self.changed.subscribe();
+        let settle = async {
+            loop {
+                match self.slots()[usize::from(slot)].clone() {
+                    SlotState::Synced(synced) => return synced.id,
+                    SlotState::Moving | SlotState::Failed => return Box::default(),
+                    SlotState::Unread | SlotState::Unused => {}
+                }
+                self.request(slot);
+                if synced.changed().await.is_err() {
+                    return Box::default();
+                }
+            }
+        };
+        timeout(ERA_TIMEOUT, settle).await.unwrap_or_default()
+    }
+
+    /// Returns the era in which the node may confirm leases. The id is empty while the slot is
+    /// moving: then no other master has replaced this one.
+    ///
+    /// # Errors While the former master of the slot may accept writes, or as long as it is unknown
+    /// whether there is one.
+    pub(in crate::store::redis) async fn id_for_confirmation(
+        &self,
+        slot: u16,
+    ) -> Result<Box<str>, StoreError> {
+        if self.slots()[usize::from(slot)] == SlotState::Unread {
+            self.id(slot).await;
+        }
+        match &self.slots()[usize::from(slot)] {
+            SlotState::Unread | SlotState::Failed => Err(StoreError::Recovering {
+                retry_after_ms: CONFIRM_RETRY_MS,
+            }),
+            SlotState::Synced(synced) => match &synced.pause {
+                Some(pause) if pause.remaining().is_some() => Err(pause.rejection()),
+                Some(_) | None => Ok(synced.id.clone()),
+            },
+            SlotState::Unused | SlotState::Moving => Ok(Box::default()),
+        }
+    }
+
+    /// Returns the slots in which no lease is confirmed now, grouped by former master.
+    pub(in crate::store::redis) fn paused(&self) -> Vec<PausedSlots> {
+        let mut paused: Vec<PausedSlots> = Vec::new();
+        for (slot, state) in (0..SLOTS).zip(self.slots().iter_mut()) {
+            let SlotState::Synced(synced) = state else {
+                continue;
+            };
+            synced.pause = synced
+                .pause
+                .take()
+                .filter(|pause| pause.remaining().is_some());
+            let Some(pause) = &synced.pause else {
+                continue;
+            };
+            match paused
+                .iter_mut()
+                .find(|group| group.process == *pause.process())
+            {
+                Some(group) => group.slots.push(slot),
+                None => paused.push(PausedSlots {
+                    process: pause.process().clone(),
+                    slots: vec![slot],
+                }),
+            }
+        }
+        paused
+    }
+
+    /// Ends the pause of these slots, because their former master has stopped.
+    pub(in crate::store::redis) fn end_pause(&self, slots: &[u16]) {
+        let mut all = self.slots();
+        for &slot in slots {
+            if let SlotState::Synced(synced) = &mut all[usize::from(slot)] {
+                synced.pause = None;
+            }
+        }
+    }
+
+    /// Returns all eras in which the node grants.
+    pub(in crate::store::redis) fn all_synced(&self) -> Vec<SlotEra> {
+        let slots = self.slots();
+        let synced = (0..SLOTS)
+            .zip(slots.iter())
+            .filter_map(|(slot, state)| match state {
+                SlotState::Synced(synced) => Some(SlotEra {
+                    slot,
+                    id: synced.id.clone(),
+                }),
+                SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => {
+                    None
+                }
+            });
+        synced.collect()
+    }
+
+    /// Returns a slot with an agreed era. The search starts at `turn`.
+    pub(in crate::store::redis) fn any_synced(&self, start: u16) -> Option<u16> {
+        let slots = self.slots();
+        let order = (0..SLOTS).map(|at| (at + start % SLOTS) % SLOTS);
+        order
+            .into_iter()
+            .find(|&slot| matches!(slots[usize::from(slot)], SlotState::Synced(_)))
+    }
+
+    /// Discards the era that the node has for a slot, because the store has another one, and
+    /// requests a new agreement. With `is_lost` the store has no era at all. The server may then
+    /// have lost all data, so all eras are discarded.
+    pub(in crate::store::redis) fn invalidate(&self, slot: u16, is_lost: bool) {
+        let mut slots = self.slots();
+        for (at, state) in slots.iter_mut().enumerate() {
+            let is_slot = at == usize::from(slot);
+            if is_slot || is_lost && matches!(state, SlotState::Synced(_)) {
+                *state = SlotState::Unread;
+            }
+        }
+        drop(slots);
+        self.request(slot);
+    }
+
+    /// Compares the node's era of a slot with that of the store, and discards it if they differ.
+    pub(in crate::store::redis) fn compare(&self, slot: u16, stored: Option<&str>) {
+        let stored = stored.map(|era| era.split('|').next().unwrap_or_default());
+        let is_same = match &self.slots()[usize::from(slot)] {
+            SlotState::Synced(synced) => stored == Some(&*synced.id),
+            SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => true,
+        };
+        if !is_same {
+            self.invalidate(slot, stored.is_none());
+        }
+    }
+
+    /// Waits until an era is requested for a slot.
+    pub(super) async fn wait_for_request(&self) {
+        self.work_available.notified().await;
+    }
+
+    /// Discards the eras of slots that are not the node's.
+    pub(super) fn retain(&self, own_slots: &BTreeSet<u16>) {
+        for (slot, state) in (0..SLOTS).zip(self.slots().iter_mut()) {
+            if !own_slots.contains(&slot) {
+                *state = SlotState::Unread;
+            }
+        }
+    }
+
+    /// Returns the slots to agree on next, and whether calls wait for them. Returns the slots for
+    /// which calls wait, if there are any, else at most `most` slots whose eras have not been read.
+    pub(super) fn next_batch(&self, own_slots: &BTreeSet<u16>, max: usize) -> (Vec<u16>, bool) {
+        let requested = std::mem::take(&mut *self.requested());
+        if !requested.is_empty() {
+            let (own, others): (Vec<_>, Vec<_>) = requested
+                .into_iter()
+                .partition(|slot| own_slots.contains(slot));
+            self.set_failed(&others);
+            self.notify_waiting();
+            return (own, true);
+        }
+        let slots = self.slots();
+        let unread = |slot: &&u16| slots[usize::from(**slot)] == SlotState::Unread;
+        let unread = own_slots.iter().filter(unread).take(max).copied();
+        (unread.collect(), false)
+    }
+
+    /// Returns the node's slots without an agreed era, because it is moving or could not be read or
+    /// written.
+    pub(super) fn all_failed(&self, own_slots: &BTreeSet<u16>) -> Vec<u16> {
+        let slots = self.slots();
+        let failed = |slot: &&u16| {
+            matches!(
+                slots[usize::from(**slot)],
+                SlotState::Moving | SlotState::Failed
+            )
+        };
+        own_slots.iter().filter(failed).copied().collect()
+    }
+
+    pub(super) fn set_synced(&self, slot: u16, id: &str, pause: Option<ConfirmationPause>) {
+        let state = &mut self.slots()[usize::from(slot)];
+        *state = SlotState::Synced(SyncedSlot {
+            id: id.into(),
+            pause,
+        });
+    }
+
+    pub(super) fn set_unused(&self, slot: u16) {
+        self.slots()[usize::from(slot)] = SlotState::Unused;
+    }
+
+    pub(super) fn set_moving(&self, moving: &[u16]) {
+        for &slot in moving {
+            self.slots()[usize::from(slot)] = SlotState::Moving;
+        }
+    }
+
+    pub(super) fn set_failed(&self, failed: &[u16]) {
+        for &slot in failed {
+            self.slots()[usize::from(slot)] = SlotState::Failed;
+        }
+    }
+
+    /// Notifies the waiting calls of changes.
+    pub(super) fn notify_waiting(&self) {
+        self.changed.send_replace(());
+    }
+
+    fn request(&self, slot: u16) {
+        self.requested().insert(slot);
+        self.work_available.notify_one();
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<SlotState>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn requested(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_slots(slots: &[u16]) -> BTreeSet<u16> {
+        slots.iter().copied().collect()
+    }
+
+    #[tokio::test]
+    async fn a_call_waits_until_its_slot_is_settled_or_stuck() {
+        let eras = SlotEras::new();
+        assert_eq!(&*eras.id(7).await, "", "no task settles eras");
+        assert_eq!(eras.next_batch(&own_slots(&[5, 7]), 9), (vec![7], true));
+        assert_eq!(eras.next_batch(&own_slots(&[5, 7]), 1), (vec![5], false));
+        let (id, ()) = tokio::join!(eras.id(7), async {
+            eras.wait_for_request().await;
+            eras.set_synced(7, "era", None);
+            eras.notify_waiting();
+        });
+        assert_eq!(&*id, "era");
+        eras.set_failed(&[7]);
+        assert_eq!(&*eras.id(7).await, "");
+    }
+
+    #[test]
+    fn a_lost_era_puts_all_slots_in_doubt_and_a_changed_era_only_its_own_slot() {
+        let eras = SlotEras::new();
+        let all = own_slots(&[1, 2, 3]);
+        let settle = || {
+            all.iter()
+                .for_each(|&slot| eras.set_synced(slot, "one", None))
+        };
+        settle();
+        eras.compare(2, Some("one|0|"));
+        assert_eq!(eras.next_batch(&all, 9), (vec![], false));
+        eras.compare(2, Some("other|0|"));
+        assert_eq!(eras.next_batch(&all, 9), (vec![2], true));
+        assert_eq!(eras.next_batch(&all, 9), (vec![2], false));
+        settle();
+        eras.compare(2, None);
+        assert_eq!(eras.next_batch(&all, 9), (vec![2], true));
+        assert_eq!(eras.next_batch(&all, 9), (vec![1, 2, 3], false));
+        settle();
+        eras.retain(&own_slots(&[1]));
+        assert_eq!(eras.next_batch(&all, 9), (vec![2, 3], false));
+        assert_eq!((eras.any_synced(0), eras.any_synced(2)), (Some(1), Some(1)));
+    }
+
+    #[test]
+    fn slots_of_others_are_not_settled() {
+        let eras = SlotEras::new();
+        eras.invalidate(4, false);
+        assert_eq!(eras.next_batch(&own_slots(&[5]), 9), (vec![], true));
+        assert_eq!(eras.all_failed(&own_slots(&[4, 5])), [4]);
+    }
+}

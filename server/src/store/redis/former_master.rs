@@ -1,0 +1,251 @@
+//! The master that a server has replaced. While the former master may accept writes, the server
+//! confirms no leases. The former master does not receive renewals, so it expires the lease on
+//! schedule and may have granted the lock to another caller.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    io::ErrorKind,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fred::interfaces::KeysInterface as _;
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    cluster::{
+        redirect::Redirect,
+        slot::{era_key, ranges},
+        slot_eras::{PausedSlots, SlotEras},
+    },
+    connection::{Connection, Endpoint},
+    era::{Era, FormerProcess},
+    location::{Address, StoreLocation},
+    node::Node,
+    verify::ServerInfo,
+};
+use crate::store::StoreError;
+
+/// Interval at which the state of a former master is queried.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// More processes than any store has at a time.
+const PROCESSES_MAX: usize = 256;
+
+/// The period in which a server confirms no leases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConfirmationPause {
+    until: Instant,
+    process: FormerProcess,
+}
+
+/// The processes that have served this broker, by which a replaced process is found.
+#[derive(Debug, Default)]
+pub(super) struct ServerProcesses(Mutex<VecDeque<ServerProcess>>);
+
+#[derive(Debug, Clone)]
+pub(super) struct ServerProcess {
+    run_id: Box<str>,
+    address: Address,
+    /// True if the process has closed a connection of this broker, as the operating system does
+    /// when a process ends.
+    has_closed: bool,
+}
+
+impl ConfirmationPause {
+    /// Returns the pause that an era requires; `None` if it has ended.
+    pub(super) fn required_by(era: &Era, now_ms: u64) -> Option<Self> {
+        let former = era.former.as_ref()?;
+        // The clock of the server may have been set back since.
+        let remaining_ms = former.until_ms.saturating_sub(now_ms);
+        let remaining_ms = remaining_ms.min(era.bounds.former_master_max_ms);
+        (remaining_ms > 0).then(|| Self {
+            until: Instant::now() + Duration::from_millis(remaining_ms),
+            process: former.process.clone(),
+        })
+    }
+
+    /// Returns the remaining time of the pause; `None` if it has ended.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        let remaining = self.until.saturating_duration_since(Instant::now());
+        (!remaining.is_zero()).then_some(remaining)
+    }
+
+    /// Returns the error for a call that requires a lease to be confirmed.
+    pub(super) fn rejection(&self) -> StoreError {
+        let remaining = self.remaining().unwrap_or_default();
+        StoreError::Recovering {
+            retry_after_ms: u64::try_from(remaining.min(POLL_INTERVAL).as_millis()).unwrap_or(1),
+        }
+    }
+
+    /// Returns the process that has caused the pause.
+    pub(super) fn process(&self) -> &FormerProcess {
+        &self.process
+    }
+}
+
+impl ServerProcesses {
+    /// Records that a process serves at this address.
+    pub(super) fn record_serving(&self, run_id: &str, address: &Address) {
+        let mut all = self.all();
+        all.retain(|process| *process.run_id != *run_id);
+        if all.len() == PROCESSES_MAX {
+            all.pop_front();
+        }
+        all.push_back(ServerProcess {
+            run_id: run_id.into(),
+            address: address.clone(),
+            has_closed: false,
+        });
+    }
+
+    /// Records that a process has closed a connection.
+    pub(super) fn record_closed(&self, run_id: &str) {
+        let mut all = self.all();
+        if let Some(process) = all.iter_mut().find(|process| *process.run_id == *run_id) {
+            process.has_closed = true;
+        }
+    }
+
+    /// Returns the record of a process.
+    pub(super) fn get(&self, process: &FormerProcess) -> Option<ServerProcess> {
+        let FormerProcess::Known(run_id) = process else {
+            return None;
+        };
+        let all = self.all();
+        all.iter()
+            .find(|process| process.run_id == *run_id)
+            .cloned()
+    }
+
+    fn all(&self) -> MutexGuard<'_, VecDeque<ServerProcess>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServerProcess {
+    /// Returns true if the process certainly accepts no writes: it has ended, or is a replica. `at`
+    /// is the server that has replaced it.
+    async fn has_stopped(&self, at: &Endpoint) -> bool {
+        let endpoint = Endpoint::new(self.address.clone(), at.config.clone());
+        let Ok(connection) = Connection::open(&endpoint).await else {
+            return self.has_closed && refuses_connections(&self.address).await;
+        };
+        let Ok(text) = connection.info(&endpoint, None).await else {
+            return false;
+        };
+        let info = ServerInfo::parse(&text);
+        match info.run_id() {
+            Some(run_id) if *run_id == *self.run_id => !info.is_master(),
+            // The address of a service may have been moved to another process. That proves nothing
+            // about the former process.
+            Some(_) => !matches!(at.config.location, StoreLocation::Server(_)),
+            None => false,
+        }
+    }
+
+    /// Returns those of `slots` for which the process redirects to another server.
+    async fn slots_redirected_elsewhere(&self, at: &Endpoint, slots: &[u16]) -> Vec<u16> {
+        let endpoint = Endpoint::new(self.address.clone(), at.config.clone());
+        let Ok(connection) = Connection::open(&endpoint).await else {
+            return Vec::new();
+        };
+        let pipeline = connection.client().pipeline();
+        for &slot in slots {
+            let key = era_key(&at.config.key_prefix, slot);
+            let queued: Result<(), fred::error::Error> = pipeline.get(key).await;
+            if queued.is_err() {
+                return Vec::new();
+            }
+        }
+        let replies = pipeline.try_all::<Option<String>>().await;
+        // A slot that is moving (ASK) still belongs to the process.
+        let is_elsewhere = |reply: &Result<Option<String>, fred::error::Error>| {
+            let error = reply.as_ref().err();
+            let redirect = error.and_then(|error| Redirect::from_error(error, &self.address));
+            redirect.is_some_and(|redirect| !redirect.asking)
+        };
+        if replies.len() != slots.len() {
+            return Vec::new();
+        }
+        let redirected = slots.iter().zip(&replies);
+        let redirected = redirected.filter(|(_, reply)| is_elsewhere(reply));
+        redirected.map(|(slot, _)| *slot).collect()
+    }
+}
+
+/// Ends the pause of a node, or of slots of a cluster's node, once the former master certainly
+/// accepts no writes.
+pub(super) async fn end_pauses(
+    node: &Node,
+    at: &Endpoint,
+    processes: &ServerProcesses,
+) -> Infallible {
+    match node.slot_eras() {
+        None => {
+            end_pause_of_node(node, at, processes).await;
+            std::future::pending().await
+        }
+        Some(eras) => loop {
+            sleep(POLL_INTERVAL).await;
+            end_pauses_of_slots(eras, node, at, processes).await;
+        },
+    }
+}
+
+async fn end_pause_of_node(node: &Node, at: &Endpoint, processes: &ServerProcesses) {
+    let Some(pause) = node.pause() else {
+        return;
+    };
+    let wait_ms = pause.remaining().unwrap_or_default().as_millis();
+    warn!(
+        wait_ms,
+        "renewals are paused: the master that {} replaced may still accept writes",
+        node.name()
+    );
+    let former = processes.get(&pause.process);
+    while pause.remaining().is_some() {
+        if let Some(former) = &former
+            && former.has_stopped(at).await
+        {
+            break;
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    node.end_pause();
+    info!("{} renews leases", node.name());
+}
+
+async fn end_pauses_of_slots(
+    eras: &SlotEras,
+    node: &Node,
+    at: &Endpoint,
+    processes: &ServerProcesses,
+) {
+    for PausedSlots { process, slots } in eras.paused() {
+        let Some(former) = processes.get(&process) else {
+            continue;
+        };
+        let stopped = match former.has_stopped(at).await {
+            true => slots,
+            false => former.slots_redirected_elsewhere(at, &slots).await,
+        };
+        if !stopped.is_empty() {
+            eras.end_pause(&stopped);
+            let slots = ranges(stopped);
+            info!(slots, "{} renews leases in these slots", node.name());
+        }
+    }
+}
+
+async fn refuses_connections(address: &Address) -> bool {
+    let connecting = TcpStream::connect((address.host.as_str(), address.port));
+    let connected = timeout(CONNECT_TIMEOUT, connecting).await;
+    matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
+}

@@ -1,0 +1,29 @@
+-- Grants that the era allows. While it allows none, nothing is confirmed that may have ended before
+-- the store lost data: no repeated request, no re-entry, no claim.
+
+-- Returns the milliseconds until grants are allowed, or -1 if this era never allows them.
+local closed_ms, is_moving
+local function ms_until_grants()
+  if not closed_ms then
+    local era = era_key and call('GET', era_key)
+    if not era_key then
+      -- In a cluster the key of the era is not in KEYS: while its slot moves, no command with
+      -- several keys could run. The key follows the era id instead: 'era_id|key', perhaps with '!'
+      -- (publish.lua). An empty era id allows no grants. An era that has already moved counts as
+      -- missing.
+      era_id, era = string.match(era_id, '^(%w*)|(.-)!?$')
+      era = era_id ~= '' and redis.pcall('GET', era)
+      is_moving = type(era) == 'string' and string.find(era, '|moving', 1, true)
+    end
+    local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
+    closed_ms = id == era_id and math.max(tonumber(before) - now, 0) or -1
+  end
+  -- a lock without a record here may exist on the server to which the slot is moving
+  return is_moving and last_token == 0 and -1 or closed_ms
+end
+
+-- Returns the reply that rejects a command until grants are allowed.
+local function reject_until(closed)
+  if next(changed) then save() end
+  return closed < 0 and { 'NOERA', now, hand_offs } or { 'RECOVERING', now, closed, hand_offs }
+end

@@ -1,0 +1,195 @@
+//! Decoding of the elements of script replies.
+
+use fred::types::Value;
+
+use super::super::owner_codec;
+use crate::{
+    lock::{
+        Attachment, BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, Mode, Owner,
+        RequestHash, StreamId, Ttl,
+    },
+    store::{Acquired, HandOff, LeaseEndCause, LeaseEndEvent, MovedLease},
+};
+
+/// Parses `broker.epoch.number`.
+pub(in crate::store::redis) fn attachment(text: &str) -> Option<Attachment> {
+    let (broker, rest) = text.split_once('.')?;
+    let (epoch, number) = rest.split_once('.')?;
+    let stream = StreamId {
+        broker: BrokerId::parse(broker)?,
+        epoch: epoch.parse().ok()?,
+    };
+    let number = number.parse().ok()?;
+    Some(Attachment { stream, number })
+}
+
+/// The elements of a reply, which are read in order.
+pub(super) struct ReplyFields {
+    pub(super) remaining: std::vec::IntoIter<Value>,
+    pub(super) moved: Option<MovedLease>,
+}
+
+impl ReplyFields {
+    pub(super) fn of(value: Value) -> Self {
+        let values = if let Value::Array(values) = value {
+            values
+        } else {
+            Vec::new()
+        };
+        Self {
+            remaining: values.into_iter(),
+            moved: None,
+        }
+    }
+
+    /// Reads `lease.broker.epoch.number`, or an empty text.
+    pub(super) fn moved(&mut self) -> Option<Option<MovedLease>> {
+        let text = self.text()?;
+        if text.is_empty() {
+            return Some(None);
+        }
+        let (lease_id, from) = text.split_once('.')?;
+        let lease_id = LeaseId::parse(lease_id)?;
+        let from = attachment(from)?;
+        Some(Some(MovedLease { lease_id, from }))
+    }
+
+    pub(super) fn acquired(&mut self, tag: &str) -> Option<Acquired> {
+        Some(match tag {
+            "GRANTED" => {
+                self.moved = self.moved()?;
+                Acquired::Granted(self.grant()?)
+            }
+            "STALE" => Acquired::StaleAttach,
+            "QUEUED" => Acquired::Queued {
+                next_event_ms: self.number()?,
+                sequence: self.number()?,
+                position: self.count()?,
+                last_fencing_token: self.number()?,
+                era: None,
+            },
+            "HELD" => {
+                let queue_length = self.count()?;
+                let closed_ms = self.number()?;
+                let limit = self.count()?;
+                Acquired::Held(Contention {
+                    holders: self.list(|fields| fields.holder(limit))?,
+                    queue_length,
+                    lock_delay_remaining_ms: closed_ms,
+                })
+            }
+            "MISMATCH" => Acquired::LimitMismatch {
+                limit: self.count()?,
+            },
+            "FULL" => Acquired::QueueFull,
+            "UPGRADE" => Acquired::UpgradeDenied,
+            "ENTRIES" => Acquired::TooManyEntries,
+            "ATTEMPTS" => Acquired::TooManyAttempts,
+            "NOTFOUND" => Acquired::NotFound,
+            "REUSED" => Acquired::RequestIdReused,
+            "ENDED" => Acquired::Ended,
+            "CANCELLED" => Acquired::Cancelled,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        self.remaining.next()?.into_string()
+    }
+
+    /// Reads a number. Fails for numbers above [`FencingToken::MAX`], which scripts cannot
+    /// represent.
+    pub(super) fn number(&mut self) -> Option<u64> {
+        let number = self.remaining.next()?.as_u64();
+        number.filter(|number| *number <= FencingToken::MAX)
+    }
+
+    pub(super) fn count(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    pub(super) fn array(&mut self) -> Option<Vec<Value>> {
+        if let Value::Array(values) = self.remaining.next()? {
+            Some(values)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let elements = self.array()?.into_iter();
+        elements
+            .map(|element| read(&mut Self::of(element)))
+            .collect()
+    }
+
+    pub(super) fn owner(&mut self) -> Option<Owner> {
+        owner_codec::decode(self.remaining.next()?.as_bytes()?)
+    }
+
+    pub(super) fn grant(&mut self) -> Option<Grant> {
+        Some(Grant {
+            fencing_token: FencingToken::new(self.number()?)?,
+            ttl: Ttl::from_stored(self.number()?),
+            acquired_ms: self.number()?,
+            hold_count: self.count()?,
+            mode: Mode::from_stored(self.count()?, self.count()?),
+            queue_length: self.count()?,
+            disconnect_grace_ms: match self.text()?.as_str() {
+                "" => None,
+                grace_ms => Some(grace_ms.parse().ok()?),
+            },
+        })
+    }
+
+    pub(super) fn holder(&mut self, limit: u32) -> Option<Holder> {
+        Some(Holder {
+            lease_id: LeaseId::parse(&self.text()?)?,
+            fencing_token: FencingToken::new(self.number()?)?,
+            since_ms: self.number()?,
+            remaining_ms: self.number()?,
+            mode: Mode::from_stored(self.count()?, limit),
+            owner: self.owner()?,
+        })
+    }
+
+    /// Reads the list of hand-offs, and the lease ends in it.
+    pub(super) fn hand_offs(&mut self, me: BrokerId) -> Option<(Vec<HandOff>, Vec<LeaseEndEvent>)> {
+        let mut fields = ReplyFields::of(Value::Array(self.array()?));
+        let (mut hand_offs, mut ended) = (Vec::new(), Vec::new());
+        while let Some(request) = fields.text() {
+            if request == "!" {
+                ended.push(fields.ending()?);
+                continue;
+            }
+            let broker = BrokerId::parse(&fields.text()?)?;
+            hand_offs.push(HandOff {
+                broker,
+                request: RequestHash::parse(&request)?,
+                fencing_token: FencingToken::new(fields.number()?)?,
+                is_provisional: broker != me,
+            });
+        }
+        Some((hand_offs, ended))
+    }
+
+    /// Reads `kind|lease|token|held_ms|reason`, and the owner.
+    fn ending(&mut self) -> Option<LeaseEndEvent> {
+        let text = self.text()?;
+        let mut parts = text.splitn(5, '|');
+        let kind = match parts.next()? {
+            "EXPIRED" => LeaseEndCause::Expired,
+            "REVOKED" => LeaseEndCause::Revoked,
+            "MAXHOLD" => LeaseEndCause::MaxHold,
+            _ => return None,
+        };
+        Some(LeaseEndEvent {
+            kind,
+            lease_id: LeaseId::parse(parts.next()?)?,
+            fencing_token: parts.next()?.parse().ok()?,
+            held_ms: parts.next()?.parse().ok()?,
+            reason: parts.next()?.to_owned(),
+            owner: self.owner()?,
+        })
+    }
+}

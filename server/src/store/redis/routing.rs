@@ -1,0 +1,186 @@
+//! Selection of the node for a call: the node of the store, or the node of a cluster that has the
+//! lock.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    cluster::{Router, SlotRoute, redirect::Redirect},
+    node::{ExecMode, Node, ScriptError},
+    reply::ScriptReply,
+    scripts::{EraUse, Verb},
+    supervisor::Supervisor,
+};
+use crate::{
+    lock::{DeploymentKey, LockKey},
+    store::{Rejected, StoreError},
+};
+
+/// Time after which a call is retried whose slot has no era, because the slot is moving or its era
+/// has not been read yet.
+const UNSETTLED_RETRY_MS: u64 = 1_000;
+
+pub(super) enum Topology {
+    Single(Supervisor),
+    Cluster(Arc<Router>),
+}
+
+/// Routing state of a call.
+pub(super) struct RouteState {
+    deadline: Instant,
+    era_use: EraUse,
+    slot_route: Option<SlotRoute>,
+}
+
+/// A node, and the way in which a command is run on it.
+pub(super) struct Route {
+    pub(super) node: Arc<Node>,
+    /// In a cluster: the era of the lock's slot, which is empty if nothing may be granted, and its
+    /// hash tag.
+    pub(super) slot_era: Option<(Box<str>, &'static str)>,
+    pub(super) mode: ExecMode,
+}
+
+impl Topology {
+    /// Starts the routing of a call that may take `within`.
+    pub(super) fn start_route(&self, lock: &LockKey, verb: Verb, within: Duration) -> RouteState {
+        RouteState {
+            deadline: Instant::now() + within,
+            era_use: verb.era_use(),
+            slot_route: match self {
+                Self::Single(_) => None,
+                Self::Cluster(_) => Some(SlotRoute::new(lock, verb.era_use())),
+            },
+        }
+    }
+
+    /// Returns the next node to use.
+    pub(super) async fn next_route(&self, state: &mut RouteState) -> Result<Route, StoreError> {
+        match (self, &mut state.slot_route) {
+            (Self::Cluster(router), Some(slot_route)) => {
+                router.next_route(slot_route, state.deadline).await
+            }
+            (Self::Single(supervisor), _) => {
+                let remaining = state.deadline.saturating_duration_since(Instant::now());
+                let node = supervisor.node(remaining).await?;
+                if let (EraUse::Confirm, Some(pause)) = (state.era_use, node.pause()) {
+                    return Err(pause.rejection());
+                }
+                Ok(Route {
+                    node,
+                    slot_era: None,
+                    mode: ExecMode::Batched,
+                })
+            }
+            (Self::Cluster(_), None) => Err(StoreError::NotExecuted(
+                "the command names no lock".to_owned(),
+            )),
+        }
+    }
+
+    /// Returns the reply of a node before the deadline of the call. Returns `None` if the command
+    /// must be sent to another node, or again without an era.
+    pub(super) async fn follow_reply<T>(
+        &self,
+        state: &mut RouteState,
+        route: &Route,
+        reply: impl Future<Output = Result<ScriptReply<T>, ScriptError>> + Send,
+    ) -> Result<Option<ScriptReply<T>>, StoreError> {
+        let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
+        let reply = timeout_at(state.deadline, reply)
+            .await
+            .map_err(timeout_error)?;
+        match (reply, &mut state.slot_route, self) {
+            (Err(ScriptError::Redirected(redirect)), Some(slot_route), Self::Cluster(router)) => {
+                if redirect.asking {
+                    route.node.mark_moving(redirect.slot).await?;
+                }
+                router.follow_redirect(slot_route, redirect).await?;
+                Ok(None)
+            }
+            (Ok(reply), Some(slot_route), _) if route.may_grant() && reply.has_no_era() => {
+                slot_route.without_era(&route.node);
+                Ok(None)
+            }
+            (Ok(reply), _, _) => Ok(Some(reply)),
+            (Err(missed), _, _) => Err(missed.into()),
+        }
+    }
+
+    /// Returns the time until the single node grants, by the server's clock. `None` in a cluster,
+    /// where each slot has a time.
+    pub(super) fn recovering_ms(&self) -> Option<u64> {
+        let Self::Single(supervisor) = self else {
+            return None;
+        };
+        let node = supervisor.current_node()?;
+        let until_ms = node.era()?.no_grants_before_ms;
+        Some(until_ms.saturating_sub(node.now_us() / 1_000))
+    }
+
+    /// Returns the deployment key, once a node serves.
+    pub(super) async fn deployment_key(
+        &self,
+        within: Duration,
+    ) -> Result<DeploymentKey, StoreError> {
+        Ok(self.any_node(within).await?.deployment_key())
+    }
+
+    /// Returns any node that serves.
+    pub(super) async fn any_node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
+        match self {
+            Self::Single(supervisor) => supervisor.node(within).await,
+            Self::Cluster(router) => router.any_node(within).await,
+        }
+    }
+}
+
+impl Route {
+    /// Returns the id of the era in which the node may grant locks.
+    pub(super) fn era_id(&self) -> &str {
+        match &self.slot_era {
+            Some((id, _)) => id,
+            None => self.node.era_id(),
+        }
+    }
+
+    pub(super) fn era_tag(&self) -> Option<&'static str> {
+        self.slot_era.as_ref().map(|(_, tag)| *tag)
+    }
+
+    /// Converts the rejection of a script to an error, and closes a node without an era.
+    pub(super) fn rejection(&self, rejected: Rejected) -> StoreError {
+        match (&self.slot_era, &rejected) {
+            (None, Rejected::NoEra) => self.node.fail(&rejected.to_string()),
+            (Some(_), Rejected::NoEra) => {
+                return StoreError::Recovering {
+                    retry_after_ms: UNSETTLED_RETRY_MS,
+                };
+            }
+            (_, Rejected::DeadlinePassed | Rejected::Recovering { .. }) => {}
+        }
+        rejected.into()
+    }
+
+    fn may_grant(&self) -> bool {
+        !self.era_id().is_empty()
+    }
+}
+
+impl<T> ScriptReply<T> {
+    fn has_no_era(&self) -> bool {
+        matches!(self.outcome, Err(Rejected::NoEra))
+    }
+}
+
+impl From<ScriptError> for StoreError {
+    fn from(missed: ScriptError) -> Self {
+        match missed {
+            ScriptError::Failed(error) => error,
+            ScriptError::Redirected(Redirect { slot, .. }) => {
+                Self::NotExecuted(format!("another master has slot {slot}"))
+            }
+        }
+    }
+}

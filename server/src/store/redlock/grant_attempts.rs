@@ -1,0 +1,96 @@
+//! Grants to waiting calls, with the attempt that the nodes store for each grant.
+//!
+//! A waiting call sends requests to the nodes repeatedly, each time as a new attempt, so that the
+//! cancel of a failed attempt never affects a later one.
+
+use std::collections::{HashMap, VecDeque};
+
+use tokio::time::Instant;
+
+use crate::{
+    lock::{AttemptId, BrokerId, FencingToken, LockKey, RequestHash},
+    store::HandOff,
+};
+
+/// All grants that can still be cancelled.
+#[derive(Default)]
+pub(super) struct GrantAttempts {
+    by_lock: HashMap<LockKey, Vec<GrantAttempt>>,
+    /// End times of the records in the order of their insertion, which is nearly the order of the
+    /// times.
+    ends: VecDeque<(Instant, LockKey, AttemptId)>,
+}
+
+/// Record of one grant.
+pub(super) struct GrantAttempt {
+    pub(super) request: RequestHash,
+    pub(super) token: FencingToken,
+    /// Attempt that the nodes store for the grant.
+    pub(super) granted_attempt: AttemptId,
+    /// Attempts of the call that wait for the grant.
+    pub(super) attempts: Vec<AttemptId>,
+}
+
+/// Effect of cancelling an attempt on the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CancelTarget {
+    /// No cancel is sent, because other attempts share the grant.
+    Nothing,
+    /// This attempt is cancelled at the nodes.
+    Attempt(AttemptId),
+}
+
+impl GrantAttempts {
+    /// Records a grant until `until`. After that time the nodes have removed the grant, unless its
+    /// caller has received it.
+    pub(super) fn record(&mut self, lock: &LockKey, grant: GrantAttempt, until: Instant) {
+        self.remove_expired(Instant::now());
+        self.ends
+            .push_back((until, lock.clone(), grant.granted_attempt));
+        self.by_lock.entry(lock.clone()).or_default().push(grant);
+    }
+
+    /// Removes an attempt and returns the cancel to send to the nodes.
+    pub(super) fn remove_attempt(
+        &mut self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> CancelTarget {
+        let all = self.by_lock.get_mut(lock).into_iter().flatten();
+        let mut of_request = all.filter(|grant| grant.request == request);
+        let Some(grant) = of_request.find(|grant| grant.attempts.contains(&attempt)) else {
+            return CancelTarget::Attempt(attempt);
+        };
+        if grant.attempts.len() > 1 {
+            grant.attempts.retain(|other| *other != attempt);
+            return CancelTarget::Nothing;
+        }
+        // The record is kept, because the cancel may fail and be repeated.
+        CancelTarget::Attempt(grant.granted_attempt)
+    }
+
+    /// Returns the grants that calls of this broker may not have received.
+    pub(super) fn recent_grants(&self, lock: &LockKey, broker: BrokerId) -> Vec<HandOff> {
+        let grant = self.by_lock.get(lock).into_iter().flatten();
+        let hand_off = |grant: &GrantAttempt| HandOff {
+            broker,
+            request: grant.request,
+            fencing_token: grant.token,
+            is_provisional: true,
+        };
+        grant.map(hand_off).collect()
+    }
+
+    fn remove_expired(&mut self, now: Instant) {
+        while let Some((_, lock, by)) = self.ends.pop_front_if(|(until, ..)| *until <= now) {
+            let Some(grant) = self.by_lock.get_mut(&lock) else {
+                continue;
+            };
+            grant.retain(|grant| grant.granted_attempt != by);
+            if grant.is_empty() {
+                self.by_lock.remove(&lock);
+            }
+        }
+    }
+}

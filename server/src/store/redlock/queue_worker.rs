@@ -1,0 +1,189 @@
+//! Worker of one local queue: requests the lock from the nodes for the first call, when a grant is
+//! likely.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::Rng as _;
+use tokio::{select, time::Instant};
+
+use super::{
+    RedlockState,
+    grant_attempts::GrantAttempt,
+    local_queue::{QueueHead, QueueRank},
+    queued,
+    quorum_acquire::{QuorumOutcome, QuorumRequest},
+    votes::{Contended, QuorumFailure},
+};
+use crate::{
+    lock::{AcquireCommand, AttemptId, Grant, LockKey, expiry_ms},
+    store::{Acquired, Event, HandOff, MovedLease, StoreError, redis::scripts::NotifyMode},
+};
+
+/// Random delay after several calls each got the lock at some nodes. Multiplied by the number of
+/// consecutive failures of this kind.
+const SPLIT_BACKOFF_MS: std::ops::Range<u64> = 5..50;
+/// Random delay after the lock is expected to become free. The clocks of the nodes and of the
+/// broker differ, and other brokers wait for the same moment.
+const EXPECTED_FREE_DELAY_MS: std::ops::Range<u64> = 1..10;
+/// Maximum pause between two requests for the first call.
+const PAUSE_MAX_MS: u64 = 1_000;
+const PAUSE_MAX: Duration = Duration::from_millis(PAUSE_MAX_MS);
+/// Delay before nodes that did not answer receive another request.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
+/// Time for which a grant stays recorded here after the nodes have removed it.
+const RECORD_RETENTION: Duration = Duration::from_secs(10);
+
+impl RedlockState {
+    /// Runs the worker while calls wait for the lock.
+    pub(super) async fn run_queue(self: Arc<Self>, lock: LockKey) {
+        let mut splits = 0;
+        loop {
+            let head = select! {
+                head = self.queues.wait_until_due(&lock) => head,
+                () = self.stop.cancelled() => return,
+            };
+            let Some(head) = head else { return };
+            let pause = self.try_head(&lock, head, &mut splits).await;
+            self.queues.sleep_until(&lock, pause);
+        }
+    }
+
+    /// Requests the lock from the nodes for the first call, and returns the pause until the next
+    /// request.
+    async fn try_head(&self, lock: &LockKey, mut head: QueueHead, splits: &mut u64) -> Duration {
+        let mut acquire = head.acquire.clone();
+        let is_try = acquire.wait_ms == 0;
+        // A late cancel of an earlier try must not affect this try, so it needs an attempt id of
+        // its own.
+        if head.first_reply.is_none() || acquire.rejoin || is_try {
+            acquire.attempt = AttemptId::random();
+        }
+        let notify = match head.has_followers {
+            true => NotifyMode::Always,
+            false => NotifyMode::IfHeld,
+        };
+        let elected = self
+            .nodes
+            .acquire_on_quorum(
+                &acquire,
+                QuorumRequest {
+                    allows_new_grant: true,
+                    notify,
+                },
+            )
+            .await;
+        let busy = match elected {
+            Ok(QuorumOutcome::Granted(grant, moved)) => {
+                *splits = 0;
+                self.hand_off(lock, &acquire, head, (grant, moved));
+                return match notify {
+                    NotifyMode::Always => PAUSE_MAX,
+                    NotifyMode::Never | NotifyMode::IfHeld => Duration::ZERO,
+                };
+            }
+            Ok(QuorumOutcome::Failed(QuorumFailure::Rejected(rejection))) => {
+                self.dismiss_head(lock, head, Ok(rejection));
+                return Duration::ZERO;
+            }
+            Err(error) => {
+                let stays = matches!(error, StoreError::Recovering { .. }) && head.acquire.rejoin;
+                if stays && let Some(first) = head.first_reply.take() {
+                    // Sending fails if the call has ended. Its cancel then removes it from the
+                    // queue.
+                    let _ = first.send(Ok(self.queued(lock, head.sequence)));
+                }
+                if head.first_reply.is_some() {
+                    self.dismiss_head(lock, head, Err(error));
+                }
+                return RETRY_DELAY;
+            }
+            Ok(QuorumOutcome::Failed(QuorumFailure::Contended(busy))) => busy,
+        };
+        if is_try && (!busy.is_split || Instant::now() >= head.until) {
+            let mut contention = busy.contention;
+            contention.queue_length = self.queues.length(lock).saturating_sub(1);
+            self.dismiss_head(lock, head, Ok(Acquired::Held(contention)));
+            return Duration::ZERO;
+        }
+        match head.first_reply.take() {
+            Some(first) if is_try => self.queues.defer_reply(lock, head.sequence, first),
+            Some(first) => drop(first.send(Ok(self.queued(lock, head.sequence)))),
+            None => {}
+        }
+        *splits = if busy.is_split { *splits + 1 } else { 0 };
+        backoff(&busy, *splits)
+    }
+
+    /// Delivers the grant of a quorum to the first call. If the call has left the queue meanwhile,
+    /// the grant is cancelled.
+    fn hand_off(
+        &self,
+        lock: &LockKey,
+        acquire: &AcquireCommand,
+        head: QueueHead,
+        (grant, moved): (Grant, Option<MovedLease>),
+    ) {
+        let by = acquire.attempt;
+        let token = grant.fencing_token;
+        let is_alone = |attempts: &[AttemptId]| attempts == [by];
+        let note = |attempts: &[AttemptId]| {
+            (!is_alone(attempts)).then(|| GrantAttempt {
+                request: acquire.request,
+                token,
+                granted_attempt: by,
+                attempts: attempts.to_vec(),
+            })
+        };
+        let lifetime = Duration::from_millis(expiry_ms(acquire.ttl.as_millis()));
+        let until = head.until.max(Instant::now()) + lifetime + RECORD_RETENTION;
+        let Some(attempts) = self.queues.take_granted(lock, head.sequence, (note, until)) else {
+            return self.nodes.cancel_everywhere(lock, acquire.request, by);
+        };
+        self.send_moved(lock, moved);
+        let queue_length = self.queues.length(lock);
+        let granted = Acquired::Granted(Grant {
+            queue_length,
+            ..grant
+        });
+        // A caller that has gone cancels the attempt.
+        let is_delivered = head
+            .first_reply
+            .is_some_and(|first| first.send(Ok(granted)).is_ok());
+        if !is_delivered || !is_alone(&attempts) {
+            let hand_off = HandOff {
+                broker: self.broker,
+                request: acquire.request,
+                fencing_token: token,
+                // Calls have no fencing tokens from the local queue to compare. Only the nodes can
+                // confirm that the grant is still valid.
+                is_provisional: true,
+            };
+            self.send_event(Event::HandOff(lock.clone(), hand_off, None));
+        }
+    }
+
+    /// Removes the first call from the queue with this reply. A call that already received a reply
+    /// is notified to repeat its request.
+    fn dismiss_head(&self, lock: &LockKey, head: QueueHead, result: Result<Acquired, StoreError>) {
+        self.queues.take(lock, head.sequence);
+        match head.first_reply {
+            Some(first) => drop(first.send(result)),
+            None => self.send_event(Event::Rejoin(lock.clone())),
+        }
+    }
+
+    fn queued(&self, lock: &LockKey, sequence: u64) -> Acquired {
+        let position = self.queues.position(lock, sequence);
+        queued(QueueRank { sequence, position })
+    }
+}
+
+/// Returns the pause after a try that did not get the lock.
+fn backoff(busy: &Contended, splits: u64) -> Duration {
+    let mut rng = rand::thread_rng();
+    let pause_ms = match splits {
+        0 => busy.free_in_ms + rng.gen_range(EXPECTED_FREE_DELAY_MS),
+        splits => rng.gen_range(SPLIT_BACKOFF_MS) * splits,
+    };
+    Duration::from_millis(pause_ms.min(PAUSE_MAX_MS))
+}

@@ -1,0 +1,208 @@
+//! Acquisition of a lock at a quorum: in one round, or in a second round with a token that a quorum
+//! accepts.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    REPLY_TIMEOUT,
+    node_client::QuorumCall,
+    nodes::{Nodes, ReplyStream},
+    quorum::Collector as _,
+    votes::{QuorumFailure, Votes},
+};
+use crate::{
+    lock::{AcquireCommand, AttemptId, FencingToken, Grant, LockKey, RequestHash},
+    store::{
+        Acquired, MovedLease, StoreError,
+        redis::{
+            decode::{self, VoteReply},
+            scripts::{NotifyMode, Verb, Vote},
+        },
+    },
+};
+
+/// Divisor of the validity. A quorum must answer within this fraction of the validity.
+const MAX_VALIDITY_FRACTION: u32 = 4;
+
+/// Options of an election.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QuorumRequest {
+    /// True if the nodes may make a new grant; false if they only return an existing one.
+    pub(super) allows_new_grant: bool,
+    /// Condition for nodes to notify this broker when the lock is free.
+    pub(super) notify: NotifyMode,
+}
+
+/// Result of an election.
+pub(super) enum QuorumOutcome {
+    /// A quorum holds the lock for the call with the same token.
+    Granted(Grant, Option<MovedLease>),
+    /// No quorum holds the lock, and the grants of single nodes are cancelled.
+    Failed(QuorumFailure),
+}
+
+struct VoteRound {
+    votes: Votes,
+    replies: ReplyStream<VoteReply>,
+}
+
+impl Nodes {
+    /// Requests a grant with the same token from a quorum, within a quarter of the validity.
+    pub(super) async fn acquire_on_quorum(
+        &self,
+        acquire: &AcquireCommand,
+        wants: QuorumRequest,
+    ) -> Result<QuorumOutcome, StoreError> {
+        let start = Instant::now();
+        let validity = acquire.options.effective_ttl(acquire.ttl).as_millis();
+        let budget = (Duration::from_millis(validity) / MAX_VALIDITY_FRACTION).min(REPLY_TIMEOUT);
+        let end = start + budget;
+        self.wait_for_quorum(end).await?;
+        let mut vote = Vote {
+            token: match wants.allows_new_grant {
+                true => self.next_token().await,
+                false => None,
+            },
+            max_clock_skew_ms: self.max_clock_skew_ms,
+            raises: false,
+            notify: wants.notify,
+        };
+        let soon = match wants.allows_new_grant {
+            true => start + budget / 2,
+            false => end,
+        };
+        let mut rounds = vec![self.run_round(acquire, vote, (soon, end)).await];
+        let first = &rounds[0].votes;
+        let min_token = first
+            .lowest_accepted_token()
+            .filter(|_| wants.allows_new_grant && first.grant().is_none());
+        if let Some(token) = min_token.and_then(FencingToken::new) {
+            vote.token = Some(token);
+            vote.raises = true;
+            rounds.push(self.run_round(acquire, vote, (end, end)).await);
+        }
+        let is_late = Instant::now() > end;
+        let grant = rounds.iter().rev().find_map(|round| round.votes.grant());
+        let token = grant.as_ref().filter(|_| !is_late);
+        let token = token.map(|(grant, _)| grant.fencing_token);
+        let last = rounds.pop().map(|round| self.finish(acquire, token, round));
+        match (grant, last) {
+            (Some((grant, moved)), _) if !is_late => {
+                Ok(QuorumOutcome::Granted(grant, moved.into_iter().next()))
+            }
+            (None, Some(lost)) => lost.map(QuorumOutcome::Failed),
+            (Some(_), _) | (None, None) => {
+                let message = "a quorum took longer than a quarter of the validity";
+                Err(StoreError::Unavailable(message.to_owned()))
+            }
+        }
+    }
+
+    /// Cancels an attempt at these nodes, even if the caller stops waiting.
+    pub(super) fn cancel(
+        &self,
+        nodes: Vec<usize>,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) {
+        if nodes.is_empty() {
+            return;
+        }
+        let lock = lock.clone();
+        let cancel = QuorumCall::new(Verb::Cancel, decode::cancelled, move |preamble| {
+            preamble.cancel(&lock, request, attempt)
+        });
+        drop(self.send_to(nodes, &cancel));
+    }
+
+    /// Cancels an attempt at all nodes, even if the caller stops waiting.
+    pub(super) fn cancel_everywhere(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) {
+        self.cancel((0..self.count()).collect(), lock, request, attempt);
+    }
+
+    /// Requests a vote from every node and collects the votes until `soon`. If there is neither a
+    /// decision nor a token that a quorum accepts by then, collects votes until `end`.
+    async fn run_round(
+        &self,
+        acquire: &AcquireCommand,
+        vote: Vote,
+        (soon, end): (Instant, Instant),
+    ) -> VoteRound {
+        // Nodes have no queues.
+        let acquire = AcquireCommand {
+            wait_ms: 0,
+            rejoin: false,
+            ..acquire.clone()
+        };
+        let call = QuorumCall::new(Verb::Acquire, decode::voted, move |preamble| {
+            preamble.vote(&acquire, &vote)
+        });
+        let mut replies = self.send_to_all(&call);
+        let mut votes = Votes::new(self.count());
+        self.collect_until(&mut replies, &mut votes, soon).await;
+        if votes.lowest_accepted_token().is_none() && !votes.is_decided() {
+            self.collect_until(&mut replies, &mut votes, end).await;
+        }
+        VoteRound { votes, replies }
+    }
+
+    /// Cancels the attempt at nodes that granted another token than `token`, including nodes that
+    /// answer later. Without a token, also cancels the attempt at nodes that do not answer. Returns
+    /// the reason for which no quorum was reached.
+    fn finish(
+        &self,
+        acquire: &AcquireCommand,
+        token: Option<FencingToken>,
+        VoteRound { votes, replies }: VoteRound,
+    ) -> Result<QuorumFailure, StoreError> {
+        let nodes = self.clone();
+        let (lock, request, attempt) = (acquire.lock.clone(), acquire.request, acquire.attempt);
+        let open = votes.outstanding();
+        nodes.cancel(votes.nodes_to_cancel(token), &lock, request, attempt);
+        if open > 0 {
+            self.tasks().spawn(async move {
+                let mut replies = replies;
+                while let Some((node, reply)) = replies.next().await {
+                    let mut late_votes = Votes::new(nodes.count());
+                    late_votes.add(node, reply.is_reliable, reply.outcome);
+                    nodes.cancel(late_votes.nodes_to_cancel(token), &lock, request, attempt);
+                }
+            });
+        }
+        votes.into_failure()
+    }
+}
+
+impl QuorumOutcome {
+    /// Returns true if no call holds the lock at a quorum, because calls of several brokers each
+    /// hold it at some nodes.
+    pub(super) fn is_split(&self) -> bool {
+        match self {
+            Self::Failed(QuorumFailure::Contended(busy)) => busy.is_split,
+            Self::Failed(QuorumFailure::Rejected(_)) | Self::Granted(..) => false,
+        }
+    }
+
+    /// Returns the reply to a caller that does not wait.
+    pub(super) fn into_reply(self, queue_length: u32) -> Acquired {
+        match self {
+            Self::Granted(grant, _) => Acquired::Granted(Grant {
+                queue_length,
+                ..grant
+            }),
+            Self::Failed(QuorumFailure::Rejected(rejection)) => rejection,
+            Self::Failed(QuorumFailure::Contended(mut busy)) => {
+                busy.contention.queue_length = queue_length;
+                Acquired::Held(busy.contention)
+            }
+        }
+    }
+}

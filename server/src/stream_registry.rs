@@ -1,0 +1,94 @@
+//! Registry of this broker's lease streams: assigns stream numbers and forwards changes of leases
+//! that were made elsewhere.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    lock::{BrokerId, StreamId},
+    store::{MovedLease, Revocation},
+};
+
+#[derive(Debug, Default)]
+pub struct StreamRegistry(Mutex<RegistryState>);
+
+#[derive(Debug, Default)]
+struct RegistryState {
+    last: u64,
+    streams: HashMap<u64, Weak<Inbox>>,
+}
+
+/// Queue of changes to leases of one stream that were made elsewhere.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    events: Mutex<Vec<RemoteLeaseEvent>>,
+    notify: Notify,
+}
+
+/// A change to a lease that was made elsewhere.
+#[derive(Debug)]
+pub enum RemoteLeaseEvent {
+    /// The lease was attached to another stream.
+    Moved(MovedLease),
+    /// An operator revoked the lease.
+    Revoked(Revocation),
+}
+
+impl StreamRegistry {
+    /// Registers a stream. Returns its id and the queue of changes to its leases.
+    pub fn open(&self, broker: BrokerId) -> (StreamId, Arc<Inbox>) {
+        let inbox = Arc::default();
+        let mut state = lock(&self.0);
+        state.last += 1;
+        let epoch = state.last;
+        state.streams.insert(epoch, Arc::downgrade(&inbox));
+        (StreamId { broker, epoch }, inbox)
+    }
+
+    /// Returns the number of open streams.
+    pub fn count(&self) -> usize {
+        lock(&self.0).streams.len()
+    }
+
+    pub fn close(&self, id: StreamId) {
+        lock(&self.0).streams.remove(&id.epoch);
+    }
+
+    /// Notifies the stream that a lease was attached to another stream.
+    pub fn moved(&self, moved: MovedLease) {
+        self.send(moved.from.stream, RemoteLeaseEvent::Moved(moved));
+    }
+
+    /// Notifies the stream that a lease was revoked.
+    pub fn revoked(&self, revocation: Revocation) {
+        self.send(
+            revocation.attachment.stream,
+            RemoteLeaseEvent::Revoked(revocation),
+        );
+    }
+
+    fn send(&self, stream: StreamId, event: RemoteLeaseEvent) {
+        let state = lock(&self.0);
+        let inbox = state.streams.get(&stream.epoch);
+        if let Some(inbox) = inbox.and_then(Weak::upgrade) {
+            lock(&inbox.events).push(event);
+            inbox.notify.notify_one();
+        }
+    }
+}
+
+impl Inbox {
+    /// Waits for at least one change and returns all queued changes. Cancel safe.
+    pub async fn next(&self) -> Vec<RemoteLeaseEvent> {
+        self.notify.notified().await;
+        std::mem::take(&mut lock(&self.events))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,589 @@
+//! Memory and concurrency of the calls of one connection: incomplete messages, and responses that
+//! the client has not read.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
+
+use super::{
+    backlog::{Received, memory_of_data},
+    budget::{Account, Budget},
+    bursts::{BYTES_MIN, CALLS_MIN},
+    connection_limit::Ticket,
+};
+
+/// Maximum size of all incomplete messages, in bytes.
+const INCOMPLETE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of unread responses above which no lease stream of the connection is read (backpressure).
+const UNREAD_MAX: usize = 4 << 20;
+/// Memory counted for a stream that is not read: data that its client may send within
+/// `http2.stream_window`, and the buffer of the decoder, which grows to twice the largest frame.
+const PAUSED_BYTES: usize = 96 << 10;
+/// Maximum number of `ListLocks` calls in progress or with unread responses.
+const LISTS_MAX: usize = 8;
+/// Maximum number of `GetLock` calls in progress or with unread responses. Each may wait for a
+/// store that does not answer, so a small limit would make calls wait for each other.
+const GETS_MAX: usize = 64;
+/// Maximum number of health and reflection streams. A client needs one for each service name that
+/// it requests.
+const AUXILIARY_MAX: usize = 8;
+/// Maximum number of calls that wait for a permit; further calls are rejected.
+const WAITING_MAX: u32 = 64;
+/// Time in which the client must read a response.
+const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Kind of expensive calls, each with a concurrency limit. A call counts until its response was
+/// read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpensiveCall {
+    /// `ListLocks`: a page of locks.
+    List,
+    /// `GetLock`: one lock with its holders and its queue.
+    Get,
+    /// A stream of health checks or reflection, which lasts until its client ends it.
+    Auxiliary,
+}
+
+/// Semaphores that limit expensive calls, one for each kind.
+#[derive(Debug)]
+pub struct ExpensiveCallLimits {
+    lists: Arc<Semaphore>,
+    gets: Arc<Semaphore>,
+    auxiliary: Arc<Semaphore>,
+}
+
+/// Memory and concurrency state of one connection.
+#[derive(Debug)]
+pub struct ConnectionLoad {
+    state: Mutex<LoadState>,
+    limits: ExpensiveCallLimits,
+    /// True while the client does not read what is sent.
+    is_stalled: watch::Sender<bool>,
+    ticket: Arc<Ticket>,
+    bytes: Account,
+    /// Number of calls whose first message is incomplete.
+    incomplete_calls: Account,
+    consumed: Mutex<Consumed>,
+    /// Number of calls that wait for a permit.
+    waiting_for_permit: AtomicU32,
+}
+
+/// Data that services have consumed since the connection was opened.
+#[derive(Debug, Default)]
+struct Consumed {
+    received: Received,
+    /// True if the connection's task waits for more consumption.
+    is_awaited: bool,
+}
+
+#[derive(Debug, Default)]
+struct LoadState {
+    partial: usize,
+    /// Bytes of complete messages that are not decoded yet.
+    undecoded: usize,
+    /// Number of calls whose first message is incomplete.
+    calls: usize,
+    unread: usize,
+    /// Number of streams that are not read at present.
+    paused: usize,
+    /// Wakers of lease streams that wait until the client has read enough.
+    room_wakers: Vec<Waker>,
+    unread_since: HashMap<u64, Instant>,
+    counted: u64,
+}
+
+/// Counted request data of one call.
+#[derive(Debug)]
+pub struct IncomingCall {
+    load: Arc<ConnectionLoad>,
+    bytes: usize,
+    undecoded: usize,
+    is_first: bool,
+}
+
+/// Counted response bytes that the client has not read.
+#[derive(Debug)]
+pub struct UnreadBytes {
+    load: Arc<ConnectionLoad>,
+    bytes: usize,
+}
+
+/// Guard that counts a stream as not read until dropped.
+#[derive(Debug)]
+pub struct Paused(Arc<ConnectionLoad>);
+
+/// Guard that counts a call as waiting for a permit until dropped.
+#[derive(Debug)]
+pub struct WaitingForPermit(Arc<ConnectionLoad>);
+
+/// Data of a response that counts as unread until dropped.
+struct Piece {
+    data: Bytes,
+    _unread: UnreadBytes,
+}
+
+/// Read state of a response.
+#[derive(Debug)]
+pub struct UnreadResponse {
+    load: Arc<ConnectionLoad>,
+    number: u64,
+}
+
+impl ExpensiveCallLimits {
+    /// Creates semaphores with `max` permits for each kind.
+    pub fn new(max: impl Fn(ExpensiveCall) -> usize) -> Self {
+        let semaphore = |kind| Arc::new(Semaphore::new(max(kind)));
+        Self {
+            lists: semaphore(ExpensiveCall::List),
+            gets: semaphore(ExpensiveCall::Get),
+            auxiliary: semaphore(ExpensiveCall::Auxiliary),
+        }
+    }
+
+    /// Waits for a permit for a call of this kind.
+    pub async fn acquire(&self, call: ExpensiveCall) -> Option<OwnedSemaphorePermit> {
+        let semaphore = match call {
+            ExpensiveCall::List => &self.lists,
+            ExpensiveCall::Get => &self.gets,
+            ExpensiveCall::Auxiliary => &self.auxiliary,
+        };
+        Arc::clone(semaphore).acquire_owned().await.ok()
+    }
+}
+
+impl ConnectionLoad {
+    pub(super) fn new(budget: &Budget, ticket: Arc<Ticket>) -> Self {
+        Self {
+            state: Mutex::default(),
+            limits: ExpensiveCallLimits::new(|call| match call {
+                ExpensiveCall::List => LISTS_MAX,
+                ExpensiveCall::Get => GETS_MAX,
+                ExpensiveCall::Auxiliary => AUXILIARY_MAX,
+            }),
+            is_stalled: watch::Sender::new(false),
+            bytes: budget.bytes.account(&ticket),
+            incomplete_calls: budget.incomplete_calls.account(&ticket),
+            ticket,
+            consumed: Mutex::default(),
+            waiting_for_permit: AtomicU32::new(0),
+        }
+    }
+
+    /// Records that a call has started.
+    pub fn call_started(&self) {
+        self.add_consumed(Received {
+            header_count: 1,
+            bytes: 0,
+        });
+    }
+
+    /// Records that a service has consumed a frame with `length` bytes of messages.
+    pub(super) fn frame_consumed(&self, length: usize) {
+        let bytes = memory_of_data(length);
+        self.add_consumed(Received {
+            header_count: 0,
+            bytes,
+        });
+    }
+
+    fn add_consumed(&self, more: Received) {
+        let mut consumed = self.lock_consumed();
+        consumed.received.add(more);
+        if std::mem::take(&mut consumed.is_awaited) {
+            self.ticket.control().wake();
+        }
+    }
+
+    /// Returns the data that services have consumed. The connection's task is woken when more is
+    /// consumed.
+    pub(super) fn consumed(&self) -> Received {
+        let mut consumed = self.lock_consumed();
+        consumed.is_awaited = true;
+        consumed.received
+    }
+
+    /// Counts a call as incomplete. A call needs memory before its first message has begun.
+    pub fn call(self: &Arc<Self>) -> IncomingCall {
+        let mut waiting = self.lock();
+        waiting.calls += 1;
+        self.incomplete_calls.set(waiting.calls);
+        drop(waiting);
+        IncomingCall {
+            load: Arc::clone(self),
+            bytes: 0,
+            undecoded: 0,
+            is_first: true,
+        }
+    }
+
+    /// Returns the number of bytes that the connection uses.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.amount()
+    }
+
+    /// Returns the number of bytes counted for streams that are not read.
+    pub(super) fn bytes_of_unread_streams(&self) -> i64 {
+        let bytes = self.lock().paused * PAUSED_BYTES;
+        i64::try_from(bytes).unwrap_or(i64::MAX / 2)
+    }
+
+    /// Returns true if the connection is in a burst. Its task is woken when the burst has ended.
+    pub(super) fn is_in_burst(&self) -> bool {
+        self.lock().is_in_burst()
+    }
+
+    /// Counts response bytes until the client has read them.
+    pub fn count_unread(self: &Arc<Self>, bytes: usize) -> UnreadBytes {
+        let mut unread = UnreadBytes {
+            load: Arc::clone(self),
+            bytes: 0,
+        };
+        unread.set(bytes);
+        unread
+    }
+
+    /// Returns true if lease streams may be read. Otherwise the task is woken when they may.
+    pub fn has_room(&self, cx: &Context<'_>) -> bool {
+        let mut waiting = self.lock();
+        let has_room = waiting.unread <= UNREAD_MAX;
+        if !has_room
+            && !waiting
+                .room_wakers
+                .iter()
+                .any(|task| task.will_wake(cx.waker()))
+        {
+            waiting.room_wakers.push(cx.waker().clone());
+        }
+        has_room
+    }
+
+    /// Counts a stream that is not read at present: its client may fill the stream's window.
+    pub fn count_paused(self: &Arc<Self>) -> Paused {
+        let mut waiting = self.lock();
+        waiting.paused += 1;
+        self.update_account(&waiting);
+        drop(waiting);
+        Paused(Arc::clone(self))
+    }
+
+    /// Records that a call of the connection was authenticated.
+    pub(super) fn mark_admitted(&self) {
+        self.ticket.mark_admitted();
+    }
+
+    /// Tracks a response, which counts as unread from now on.
+    pub fn track_response(self: &Arc<Self>) -> UnreadResponse {
+        let mut waiting = self.lock();
+        waiting.counted += 1;
+        let number = waiting.counted;
+        waiting.unread_since.insert(number, Instant::now());
+        drop(waiting);
+        UnreadResponse {
+            load: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// Counts a call that waits for a permit, until dropped. Returns `None` if `WAITING_MAX`
+    /// calls wait already.
+    pub fn count_waiting(self: &Arc<Self>) -> Option<WaitingForPermit> {
+        let waits = WaitingForPermit(Arc::clone(self));
+        let waiting = self.waiting_for_permit.fetch_add(1, Relaxed);
+        (waiting < WAITING_MAX).then_some(waits)
+    }
+
+    /// Waits for a permit for an expensive call of the connection.
+    ///
+    /// Also waits while the client reads nothing, because further responses would pile up in front
+    /// of the socket.
+    pub async fn acquire_permit(&self, call: ExpensiveCall) -> Option<OwnedSemaphorePermit> {
+        let permit = self.limits.acquire(call).await;
+        let mut is_stalled = self.is_stalled.subscribe();
+        let _ = is_stalled.wait_for(|is_stalled| !is_stalled).await;
+        permit
+    }
+
+    /// Records whether the client reads what is sent.
+    pub(super) fn set_stalled(&self, is_stalled: bool) {
+        self.is_stalled
+            .send_if_modified(|was| std::mem::replace(was, is_stalled) != is_stalled);
+    }
+
+    /// Returns true if a response has been unread for more than [`RESPONSE_READ_TIMEOUT`].
+    pub(super) fn has_stale_response(&self) -> bool {
+        let waiting = self.lock();
+        let mut start_times = waiting.unread_since.values();
+        start_times.any(|since| since.elapsed() > RESPONSE_READ_TIMEOUT)
+    }
+
+    fn wake_after_burst(&self, was_in_burst: bool, waiting: &LoadState) {
+        if was_in_burst && !waiting.is_in_burst() {
+            self.ticket.control().wake();
+        }
+    }
+
+    fn update_account(&self, waiting: &LoadState) {
+        let paused = waiting.paused * PAUSED_BYTES;
+        let messages = waiting.partial + waiting.undecoded + waiting.unread;
+        self.bytes.set(messages + paused);
+    }
+
+    fn lock_consumed(&self) -> MutexGuard<'_, Consumed> {
+        self.consumed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LoadState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LoadState {
+    fn is_in_burst(&self) -> bool {
+        self.calls >= CALLS_MIN || self.partial >= BYTES_MIN
+    }
+}
+
+impl IncomingCall {
+    /// Records that a frame with `length` bytes of the call was consumed.
+    pub fn frame_consumed(&self, length: usize) {
+        self.load.frame_consumed(length);
+    }
+
+    /// Sets the number of received bytes of incomplete messages. Returns false if the connection
+    /// exceeds `INCOMPLETE_BYTES_MAX`.
+    #[must_use]
+    pub fn set_incomplete(&mut self, bytes: usize) -> bool {
+        if bytes == self.bytes {
+            return true;
+        }
+        let mut waiting = self.load.lock();
+        let was_in_burst = waiting.is_in_burst();
+        waiting.partial = waiting.partial + bytes - self.bytes;
+        self.bytes = bytes;
+        self.load.update_account(&waiting);
+        self.load.wake_after_burst(was_in_burst, &waiting);
+        waiting.partial <= INCOMPLETE_BYTES_MAX
+    }
+
+    /// Sets the number of bytes of complete messages that wait to be decoded.
+    pub fn set_undecoded(&mut self, bytes: usize) {
+        if bytes != self.undecoded {
+            let mut waiting = self.load.lock();
+            waiting.undecoded = waiting.undecoded + bytes - self.undecoded;
+            self.undecoded = bytes;
+            self.load.update_account(&waiting);
+        }
+    }
+
+    /// Records that the first message is complete.
+    pub fn message_complete(&mut self) {
+        if std::mem::take(&mut self.is_first) {
+            let mut waiting = self.load.lock();
+            let was_in_burst = waiting.is_in_burst();
+            waiting.calls -= 1;
+            self.load.incomplete_calls.set(waiting.calls);
+            self.load.wake_after_burst(was_in_burst, &waiting);
+        }
+    }
+}
+
+impl Drop for IncomingCall {
+    fn drop(&mut self) {
+        self.message_complete();
+        self.set_undecoded(0);
+        let _ = self.set_incomplete(0);
+    }
+}
+
+impl UnreadBytes {
+    /// Sets the number of unread bytes.
+    pub fn set(&mut self, bytes: usize) {
+        let mut waiting = self.load.lock();
+        waiting.unread = waiting.unread + bytes - self.bytes;
+        self.bytes = bytes;
+        self.load.update_account(&waiting);
+        let has_room = waiting.unread <= UNREAD_MAX;
+        let tasks = has_room.then(|| std::mem::take(&mut waiting.room_wakers));
+        drop(waiting);
+        tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Drop for UnreadBytes {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl Drop for WaitingForPermit {
+    fn drop(&mut self) {
+        self.0.waiting_for_permit.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        waiting.paused -= 1;
+        self.0.update_account(&waiting);
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl UnreadResponse {
+    /// Marks the response as unread from now on.
+    pub fn mark_unread(&self) {
+        let mut waiting = self.load.lock();
+        waiting.unread_since.insert(self.number, Instant::now());
+    }
+
+    /// Counts a piece of the response as unread until it was sent or its stream was reset.
+    pub fn piece(&self, data: Bytes) -> Bytes {
+        let unread = self.load.count_unread(data.len());
+        Bytes::from_owner(Piece {
+            data,
+            _unread: unread,
+        })
+    }
+
+    /// Marks all data produced so far as read.
+    pub fn mark_read(&self) {
+        self.load.lock().unread_since.remove(&self.number);
+    }
+}
+
+impl Drop for UnreadResponse {
+    fn drop(&mut self) {
+        self.mark_read();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::connection_limit::Ticket, *};
+
+    fn load() -> Arc<ConnectionLoad> {
+        let ticket = Ticket::without_listener([127, 0, 0, 1].into());
+        Arc::new(ConnectionLoad::new(&Budget::default(), Arc::new(ticket)))
+    }
+
+    #[test]
+    fn partial_messages_are_counted_until_they_are_whole_or_gone() {
+        let load = load();
+        let (mut first, mut second) = (load.call(), load.call());
+        assert!(first.set_incomplete(INCOMPLETE_BYTES_MAX));
+        assert!(!second.set_incomplete(1), "one byte too many");
+        assert!(first.set_incomplete(0), "it is whole");
+        assert!(second.set_incomplete(INCOMPLETE_BYTES_MAX));
+        drop(second);
+        assert!(first.set_incomplete(INCOMPLETE_BYTES_MAX));
+    }
+
+    #[test]
+    fn a_call_is_incomplete_until_its_first_message_is_whole() {
+        let load = load();
+        let counted = || (load.incomplete_calls.amount(), load.bytes.amount());
+        let (mut complete, dropped) = (load.call(), load.call());
+        assert_eq!(counted(), (2, 0));
+        assert!(complete.set_incomplete(100));
+        assert_eq!(counted(), (2, 100));
+        complete.message_complete();
+        assert!(complete.set_incomplete(0));
+        assert_eq!(counted(), (1, 0));
+        drop(dropped);
+        assert_eq!(counted(), (0, 0));
+    }
+
+    #[test]
+    fn so_many_calls_wait_for_a_place() {
+        let load = load();
+        let mut waiting: Vec<_> = (0..WAITING_MAX).map(|_| load.count_waiting()).collect();
+        assert!(waiting.iter().all(Option::is_some));
+        assert!(load.count_waiting().is_none());
+        waiting.pop();
+        assert!(load.count_waiting().is_some());
+        assert!(load.count_waiting().is_some(), "the one before has ended");
+    }
+
+    #[test]
+    fn so_many_costly_calls_have_a_place() {
+        let load = load();
+        let acquire = |call| futures::FutureExt::now_or_never(load.acquire_permit(call));
+        for (call, max) in [
+            (ExpensiveCall::List, LISTS_MAX),
+            (ExpensiveCall::Get, GETS_MAX),
+            (ExpensiveCall::Auxiliary, AUXILIARY_MAX),
+        ] {
+            let mut permits: Vec<_> = (0..max).map(|_| acquire(call)).collect();
+            assert!(permits.iter().all(Option::is_some), "{call:?}");
+            assert!(acquire(call).is_none(), "{call:?}: one too many");
+            permits.pop();
+            assert!(acquire(call).is_some(), "{call:?}: it is free again");
+        }
+    }
+
+    #[test]
+    fn much_that_is_incomplete_is_a_burst() {
+        let load = load();
+        let mut calls: Vec<_> = (0..CALLS_MIN).map(|_| load.call()).collect();
+        assert!(load.is_in_burst());
+        calls[0].message_complete();
+        assert!(!load.is_in_burst());
+        assert!(calls[1].set_incomplete(BYTES_MIN));
+        assert!(load.is_in_burst());
+        drop(calls);
+        assert!(!load.is_in_burst());
+    }
+
+    #[test]
+    fn pieces_of_answers_are_unread_until_they_are_dropped() {
+        let load = load();
+        let response = load.track_response();
+        let piece = response.piece(vec![1; UNREAD_MAX].into());
+        drop(response);
+        let cx = Context::from_waker(Waker::noop());
+        assert!(load.has_room(&cx));
+        let mut more = load.count_unread(1);
+        assert!(!load.has_room(&cx));
+        assert_eq!(load.lock().room_wakers.len(), 1);
+        drop(piece.slice(..1));
+        assert!(!load.has_room(&cx), "the rest is unread");
+        drop(piece);
+        assert!(load.has_room(&cx));
+        assert!(load.lock().room_wakers.is_empty(), "it was woken");
+        more.set(0);
+        assert_eq!(load.lock().unread, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_wait_for_so_long() {
+        let load = load();
+        let (read, unread) = (load.track_response(), load.track_response());
+        read.mark_read();
+        tokio::time::advance(RESPONSE_READ_TIMEOUT).await;
+        assert!(!load.has_stale_response());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(load.has_stale_response());
+        drop(unread);
+        assert!(!load.has_stale_response());
+        read.mark_unread();
+        assert!(!load.has_stale_response(), "from now on");
+    }
+}

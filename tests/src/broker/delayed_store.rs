@@ -1,0 +1,153 @@
+//! A memory store whose acquires can be delayed before they reach it, as by a stalled connection.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use leasehold_server::{
+    lock::{
+        AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
+        FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+        RevokeCommand, Ttl,
+    },
+    store::{
+        Acquired, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener, Released,
+        Renewed, Revoked, Store, StoreError, Touched,
+        memory::{Memory, MemoryStore},
+    },
+};
+use tokio::sync::watch;
+
+/// A broker's connection to the store.
+pub struct DelayedStore {
+    store: MemoryStore,
+    is_delaying: watch::Sender<bool>,
+    /// Number of delayed acquires.
+    delayed_count: watch::Sender<usize>,
+    cancelled: watch::Sender<Option<Cancelled>>,
+}
+
+impl DelayedStore {
+    /// Connects to an empty store, without delay.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            store: Memory::new(Duration::ZERO).connect(BrokerId::random()),
+            is_delaying: watch::Sender::default(),
+            delayed_count: watch::Sender::default(),
+            cancelled: watch::Sender::default(),
+        })
+    }
+
+    /// Delays acquires from now on, or stops the delay and lets delayed acquires proceed.
+    pub fn set_delaying(&self, is_late: bool) {
+        self.is_delaying.send_replace(is_late);
+    }
+
+    /// Waits until exactly `count` acquires are delayed.
+    pub async fn wait_for_delayed(&self, count: usize) {
+        let mut held_up = self.delayed_count.subscribe();
+        let reached = held_up.wait_for(|now| *now == count).await;
+        reached.expect("the store lives");
+    }
+
+    /// Waits until an attempt was cancelled and returns the result of the cancellation.
+    pub async fn wait_for_cancellation(&self) -> Cancelled {
+        let mut cancelled = self.cancelled.subscribe();
+        let done = cancelled.wait_for(Option::is_some).await;
+        done.expect("the store lives").expect("some")
+    }
+}
+
+#[async_trait]
+impl Store for DelayedStore {
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
+        self.delayed_count.send_modify(|held_up| *held_up += 1);
+        let mut is_late = self.is_delaying.subscribe();
+        let passes = is_late.wait_for(|is_late| !is_late).await;
+        passes.expect("the store lives");
+        self.delayed_count.send_modify(|held_up| *held_up -= 1);
+        self.store.acquire(acquire).await
+    }
+
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.store.renew(lease, ttl, via).await
+    }
+
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+        self.store.attach(lease, to).await
+    }
+
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
+    ) -> Result<Released, StoreError> {
+        self.store.release(lease, release, via).await
+    }
+
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError> {
+        let cancelled = self.store.cancel(lock, request, attempt).await?;
+        self.cancelled.send_replace(Some(cancelled));
+        Ok(cancelled)
+    }
+
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
+        self.store.touch(lock).await
+    }
+
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
+        self.store.set_limit(lock, limit).await
+    }
+
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+        self.store.revoke(revoke).await
+    }
+
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
+        self.store.get(lock).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        page_size: usize,
+    ) -> Result<Listed, StoreError> {
+        self.store.list(filter, from, page_size).await
+    }
+
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
+        self.store.check(lock, token).await
+    }
+
+    async fn watch(&self) -> Result<(), StoreError> {
+        self.store.watch().await
+    }
+
+    fn broker(&self) -> BrokerId {
+        self.store.broker()
+    }
+
+    fn recovering_ms(&self) -> Option<u64> {
+        self.store.recovering_ms()
+    }
+
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
+        self.store.deployment_key().await
+    }
+
+    fn listen(&self, listener: Listener) {
+        self.store.listen(listener);
+    }
+}

@@ -1,0 +1,111 @@
+//! Calls for several locks under one lease.
+
+use leasehold_proto::v1::{
+    AcquireAllRequest, AcquireRequest, Lease, LockRef, LockTarget, Owner, ReleaseRequest,
+    ReleaseResponse,
+};
+use tonic::Status;
+
+use super::{AcquireCall, Client, HeldLease};
+use crate::clock::boottime;
+
+impl Client {
+    /// Acquires all of these locks, and repeats the call while its outcome is unknown. The lock and
+    /// the mode of `call` are ignored.
+    pub async fn acquire_all(
+        &self,
+        names: &[String],
+        call: &AcquireCall,
+    ) -> Result<HeldLease, Status> {
+        let mut repeats = self.retry_loop(call.wait);
+        let mut held = loop {
+            let attempt = self.acquire_all_at(repeats.endpoint(), names, call);
+            if let Some(result) = repeats.run_attempt(attempt).await {
+                break result?;
+            }
+        };
+        if boottime() - held.sent_at > held.ttl() / 2 {
+            self.renew(&mut held).await?;
+        }
+        Ok(held)
+    }
+
+    /// Attempts to acquire all of these locks once, at one endpoint.
+    pub async fn acquire_all_at(
+        &self,
+        at: usize,
+        names: &[String],
+        call: &AcquireCall,
+    ) -> Result<HeldLease, Status> {
+        let sent = boottime();
+        let request = self.acquire_all_request(names, call);
+        let response = self.locks(at).acquire_all(request).await?.into_inner();
+        let lease = response
+            .lease
+            .ok_or_else(|| Status::data_loss("no lease"))?;
+        Ok(HeldLease {
+            lease,
+            sent_at: sent,
+        })
+    }
+
+    /// Returns the request that this client sends for a call.
+    #[must_use]
+    pub fn acquire_all_request(&self, names: &[String], call: &AcquireCall) -> AcquireAllRequest {
+        let targets = names.iter().map(|name| LockTarget {
+            name: name.clone(),
+            ..LockTarget::default()
+        });
+        AcquireAllRequest {
+            targets: targets.collect(),
+            owner: Some(Owner {
+                id: self.name.clone(),
+                ..Owner::default()
+            }),
+            ttl: Some(call.ttl.try_into().expect("a ttl of seconds")),
+            wait_timeout: Some(call.wait.try_into().expect("a wait of seconds")),
+            request_id: call.request_id.clone(),
+            ..AcquireAllRequest::default()
+        }
+    }
+
+    /// Attempts once, at one endpoint, to add a lock to a lease.
+    pub async fn acquire_under_at(
+        &self,
+        at: usize,
+        call: &AcquireCall,
+        lease: &Lease,
+    ) -> Result<HeldLease, Status> {
+        let sent = boottime();
+        let request = AcquireRequest {
+            under: Some(lease.clone()),
+            ..self.acquire_request(call)
+        };
+        let response = self.locks(at).acquire(request).await?.into_inner();
+        let lease = response
+            .lease
+            .ok_or_else(|| Status::data_loss("no lease"))?;
+        Ok(HeldLease {
+            lease,
+            sent_at: sent,
+        })
+    }
+
+    /// Attempts once, at one endpoint, to release one lock of a lease.
+    pub async fn release_lock_at(
+        &self,
+        at: usize,
+        lease: &Lease,
+        name: &str,
+    ) -> Result<ReleaseResponse, Status> {
+        let request = ReleaseRequest {
+            lease: Some(lease.clone()),
+            lock: Some(LockRef {
+                name: name.to_owned(),
+                ..LockRef::default()
+            }),
+            request_id: String::new(),
+        };
+        Ok(self.locks(at).release(request).await?.into_inner())
+    }
+}

@@ -1,0 +1,5 @@
+//! The operator console.
+
+pub mod browser;
+pub mod client;
+pub mod fixture;

@@ -1,0 +1,400 @@
+//! Counts of outcomes in the sequences, so that a run that covers too few of them fails.
+
+use std::{collections::BTreeMap, fmt};
+
+use leasehold_server::{
+    lock::{AcquireCommand, FencingToken, LeaseId, LockState, PROVISIONAL_GRANT_MS, expiry_ms},
+    store::{
+        Acquired, Attached, Cancelled, Checked, HandOff, LeaseEndCause, LeaseEndEvent, LimitSet,
+        Rejected, Released, Renewed, Revoked,
+    },
+};
+
+use super::steps::{Step, StoreCommand, StoreReply};
+
+/// Number of occurrences of each outcome.
+#[derive(Debug, Default)]
+pub struct OutcomeCounts(BTreeMap<&'static str, u64>);
+
+/// State of the current sequence that the tally needs.
+#[derive(Debug, Default)]
+pub struct SequenceState {
+    calls: Vec<AcquireCommand>,
+    /// Requests with a provisional hand-off: the request, its token and the time at which it
+    /// lapses.
+    provisional: Vec<(String, FencingToken, u64)>,
+    /// Leases that hold the lock, with their expiry.
+    held: Vec<(LeaseId, u64)>,
+}
+
+impl OutcomeCounts {
+    /// Returns the number of occurrences of an outcome.
+    pub fn count_of(&self, outcome: &str) -> u64 {
+        self.0.get(outcome).copied().unwrap_or(0)
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (outcome, count) in &other.0 {
+            *self.0.entry(outcome).or_default() += count;
+        }
+    }
+
+    /// Counts the lease ends that the command of a step found.
+    pub fn count_lease_ends(&mut self, endings: &[LeaseEndEvent]) {
+        for ending in endings {
+            self.increment(match ending.kind {
+                LeaseEndCause::Expired => "ended: expired",
+                LeaseEndCause::Revoked => "ended: revoked",
+                LeaseEndCause::MaxHold => "ended: max_hold",
+            });
+        }
+    }
+
+    /// Counts a step, given inspections of the lock before and after it at the time of the step.
+    pub fn count(
+        &mut self,
+        watch: &mut SequenceState,
+        step: &Step,
+        answer: &StoreReply,
+        seen: [&LockState; 2],
+    ) {
+        watch.assert_no_grants(step, answer);
+        if let StoreCommand::Acquire(acquire) = &step.verb {
+            watch.calls.push(AcquireCommand::clone(acquire));
+        }
+        let touched_nothing = match answer.rejection() {
+            Some(Rejected::DeadlinePassed) => true,
+            Some(Rejected::NoEra) => matches!(answer, StoreReply::Touch(_) | StoreReply::Check(_)),
+            Some(Rejected::Recovering { .. }) | None => {
+                matches!(answer, StoreReply::Get(_) | StoreReply::Check(_))
+            }
+        };
+        if !touched_nothing {
+            self.count_lapses(watch, step);
+        }
+        self.count_passed_waiters(step, answer, seen);
+        match answer {
+            StoreReply::Acquire(Ok(done)) => self.count_acquired(watch, step, &done.reply, seen[0]),
+            StoreReply::Renew(Ok(done)) => self.count_renewed(watch, step, &done.reply),
+            StoreReply::Release(Ok(done)) => {
+                self.count_released(&done.reply);
+                self.count_if(is_weaker(seen), "release: downgraded");
+            }
+            StoreReply::Cancel(Ok(done)) => self.count_cancelled(done.reply),
+            StoreReply::Touch(Ok(done)) => {
+                self.count_if(done.reply.rejoin, "touch: rejoin");
+                self.count_if(!done.reply.held.is_empty(), "touch: grant told");
+            }
+            StoreReply::SetLimit(Ok(done)) => self.increment(match done.reply {
+                LimitSet::Set { previous: 1.. } if step.verb.removes_limit() => {
+                    "set limit: removed"
+                }
+                LimitSet::Set { .. } => "set limit",
+                LimitSet::Mismatch => "set limit: mismatch",
+            }),
+            StoreReply::Revoke(Ok(done)) => self.increment(match done.reply {
+                Revoked::Taken { .. } => "revoke: taken",
+                Revoked::Already => "revoke: already",
+                Revoked::Expired => "revoke: expired",
+                Revoked::Released => "revoke: released",
+                Revoked::NotFound => "revoke: not found",
+            }),
+            StoreReply::Check(Ok(done)) => self.increment(match done.reply {
+                Checked::Live { .. } => "check: live",
+                Checked::Stale { .. } => "check: stale",
+                Checked::Unknown => "check: unknown",
+            }),
+            StoreReply::Attach(Ok(done)) => self.increment(match done.reply {
+                Attached::Attached(_) if done.moved.is_some() => "attach: moved",
+                Attached::Attached(_) => "attach: attached",
+                Attached::Stale => "attach: stale",
+                Attached::MaxHold => "attach: max_hold",
+                Attached::Revoked { .. } => "attach: revoked",
+                Attached::Expired => "attach: expired",
+                Attached::Released => "attach: released",
+                Attached::NotFound => "attach: not found",
+            }),
+            StoreReply::Get(_) => self.increment("get"),
+            StoreReply::Acquire(_)
+            | StoreReply::Renew(_)
+            | StoreReply::Touch(_)
+            | StoreReply::SetLimit(_) => {}
+            StoreReply::Attach(_) | StoreReply::Revoke(_) => {}
+            StoreReply::Release(_)
+            | StoreReply::Cancel(_)
+            | StoreReply::Check(_)
+            | StoreReply::Failed(_) => {}
+        }
+        if let Some(refused) = answer.rejection() {
+            self.increment(match refused {
+                Rejected::DeadlinePassed => "late",
+                Rejected::NoEra => "no era",
+                Rejected::Recovering { .. } => "recovering",
+            });
+        }
+        self.count_if(answer.hand_offs().len() > 1, "several hand-offs at once");
+        for hand_off in answer.hand_offs() {
+            self.count_hand_off(watch, step, hand_off);
+        }
+        watch.update(step, seen[1]);
+    }
+
+    fn count_released(&mut self, released: &Released) {
+        self.increment(match released {
+            Released::Now { hold_count: 0 } => "release: now",
+            Released::Now { .. } => "release: an entry",
+            Released::Already { hold_count: 0 } => "release: already",
+            Released::Already { .. } => "release: an entry already",
+            Released::Elsewhere => "release: elsewhere",
+            Released::Expired => "release: expired",
+            Released::Revoked { .. } => "release: revoked",
+            Released::NotFound => "release: not found",
+        });
+    }
+
+    fn count_cancelled(&mut self, cancelled: Cancelled) {
+        self.count_if(cancelled != Cancelled::Unknown, "cancel");
+        self.increment(match cancelled {
+            Cancelled::Dequeued => "cancel: dequeued",
+            Cancelled::Freed => "cancel: freed",
+            Cancelled::Kept => "cancel: kept",
+            Cancelled::Unknown => "cancel: unknown",
+        });
+    }
+
+    fn count_lapses(&mut self, watch: &mut SequenceState, step: &Step) {
+        let now_ms = step.now_us / 1_000;
+        let (provisional, held) = (watch.provisional.len(), watch.held.len());
+        watch
+            .provisional
+            .retain(|&(_, _, until_ms)| until_ms > now_ms);
+        watch.held.retain(|&(_, until_ms)| until_ms > now_ms);
+        for _ in watch.provisional.len()..provisional {
+            self.increment("fall-back");
+        }
+        for _ in watch.held.len()..held {
+            self.increment("expiry");
+        }
+    }
+
+    /// Counts waiters that were passed over, and waiters that were dropped because their broker was
+    /// silent.
+    fn count_passed_waiters(
+        &mut self,
+        step: &Step,
+        answer: &StoreReply,
+        [before, after]: [&LockState; 2],
+    ) {
+        let ids = |state: &LockState| -> Vec<String> {
+            state
+                .waiters
+                .iter()
+                .map(|waiting| waiting.owner.id.clone())
+                .collect()
+        };
+        let (before_ids, after_ids) = (ids(before), ids(after));
+        let held = match answer {
+            StoreReply::Touch(Ok(outcome)) => outcome.reply.held.first(),
+            StoreReply::Touch(_)
+            | StoreReply::Acquire(_)
+            | StoreReply::Renew(_)
+            | StoreReply::Get(_) => None,
+            StoreReply::Release(_) | StoreReply::Cancel(_) | StoreReply::SetLimit(_) => None,
+            StoreReply::Attach(_)
+            | StoreReply::Revoke(_)
+            | StoreReply::Check(_)
+            | StoreReply::Failed(_) => None,
+        };
+        let hand_off = answer.hand_offs().first().or(held);
+        let Some(granted) = hand_off.map(|hand_off| hand_off.request.to_string()) else {
+            return;
+        };
+        let Some(place) = before_ids.iter().position(|id| *id == granted) else {
+            return;
+        };
+        let acting = match &step.verb {
+            StoreCommand::Acquire(acquire) => acquire.request.to_string(),
+            StoreCommand::Cancel(request, _) => request.to_string(),
+            StoreCommand::Release(..) | StoreCommand::Renew(..) | StoreCommand::Touch(_) => {
+                String::new()
+            }
+            StoreCommand::Attach(..) | StoreCommand::Revoke(_) => String::new(),
+            StoreCommand::SetLimit(_) | StoreCommand::Get | StoreCommand::Check(_) => String::new(),
+        };
+        for passed in before_ids[..place].iter().filter(|id| **id != acting) {
+            self.increment(if after_ids.contains(passed) {
+                "passed over"
+            } else {
+                "dropped"
+            });
+        }
+    }
+
+    fn count_acquired(
+        &mut self,
+        watch: &mut SequenceState,
+        step: &Step,
+        reply: &Acquired,
+        before: &LockState,
+    ) {
+        let StoreCommand::Acquire(acquire) = &step.verb else {
+            return;
+        };
+        let mut holders = before.holders.iter();
+        let held = holders.any(|held| held.lease_id == acquire.lease_id);
+        let beside = !before.holders.is_empty();
+        let waits = before
+            .waiters
+            .iter()
+            .any(|waiting| waiting.owner == acquire.owner);
+        self.count_if(
+            (held || waits) && matches!(reply, Acquired::Granted(_) | Acquired::Queued { .. }),
+            "repeat",
+        );
+        self.increment(match reply {
+            Acquired::Granted(grant) if grant.hold_count > 1 => "acquire: entered",
+            Acquired::Granted(_) if held => "acquire: held already",
+            Acquired::Granted(grant) if watch.is_provisional(grant.fencing_token) => {
+                "acquire: claimed"
+            }
+            Acquired::Granted(_) if waits => "acquire: waited and granted",
+            Acquired::Granted(_) if beside => "acquire: granted beside holders",
+            Acquired::Granted(_) => "acquire: granted at once",
+            Acquired::Queued { .. } if waits => "acquire: queued already",
+            Acquired::Queued { .. } => "acquire: queued",
+            Acquired::Held(held) if held.lock_delay_remaining_ms > 0 => {
+                "acquire: closed by a lock_delay"
+            }
+            Acquired::Held(_) => "acquire: held by another",
+            Acquired::LimitMismatch { .. } => "acquire: limit mismatch",
+            Acquired::StaleAttach => "acquire: stale attach",
+            Acquired::UpgradeDenied => "acquire: upgrade denied",
+            Acquired::TooManyEntries => "acquire: too many entries",
+            Acquired::TooManyAttempts => "acquire: too many attempts",
+            Acquired::NotFound => "acquire: lease not found",
+            Acquired::QueueFull => "full",
+            Acquired::RequestIdReused => "acquire: id reused",
+            Acquired::Ended => "acquire: ended",
+            Acquired::Cancelled => "tombstone",
+        });
+        if let Acquired::Granted(grant) = reply {
+            watch.claim(grant.fencing_token);
+        }
+    }
+
+    fn count_renewed(&mut self, watch: &mut SequenceState, step: &Step, renewed: &Renewed) {
+        let StoreCommand::Renew(lease, ..) = &step.verb else {
+            return;
+        };
+        let claims = watch.is_provisional(lease.fencing_token);
+        self.increment(match renewed {
+            Renewed::Extended(_) if claims => "renew: claimed",
+            Renewed::Extended(_) => "renew: extended",
+            Renewed::Elsewhere => "renew: elsewhere",
+            Renewed::MaxHold => "renew: max_hold",
+            Renewed::Revoked { .. } => "renew: revoked",
+            Renewed::Expired => "renew: expired",
+            Renewed::Released => "renew: released",
+            Renewed::NotFound => "renew: not found",
+        });
+        if matches!(renewed, Renewed::Extended(_)) {
+            watch.claim(lease.fencing_token);
+        }
+    }
+
+    fn count_hand_off(&mut self, watch: &mut SequenceState, step: &Step, hand_off: &HandOff) {
+        self.increment(if hand_off.is_provisional {
+            "remote hand-off"
+        } else {
+            "local hand-off"
+        });
+        let call = watch
+            .calls
+            .iter()
+            .find(|call| call.request == hand_off.request);
+        let ttl_ms = call.map_or(0, |call| call.options.effective_ttl(call.ttl).as_millis());
+        if hand_off.is_provisional {
+            let until_ms = step.now_us / 1_000 + expiry_ms(ttl_ms).min(PROVISIONAL_GRANT_MS);
+            let request = hand_off.request.to_string();
+            watch
+                .provisional
+                .push((request, hand_off.fencing_token, until_ms));
+        }
+    }
+
+    fn count_if(&mut self, occurred: bool, outcome: &'static str) {
+        if occurred {
+            self.increment(outcome);
+        }
+    }
+
+    fn increment(&mut self, outcome: &'static str) {
+        *self.0.entry(outcome).or_default() += 1;
+    }
+}
+
+impl SequenceState {
+    /// G2: in an era without grants, nothing is granted, and no lease is restored that may have
+    /// ended before its data was lost.
+    fn assert_no_grants(&self, step: &Step, answer: &StoreReply) {
+        let is_granted = match (answer, &step.verb) {
+            (StoreReply::Acquire(Ok(done)), _) => matches!(done.reply, Acquired::Granted(_)),
+            (StoreReply::Renew(Ok(done)), StoreCommand::Renew(lease, ..)) => {
+                matches!(done.reply, Renewed::Extended(_))
+                    && self.is_provisional(lease.fencing_token)
+            }
+            (StoreReply::Attach(Ok(done)), _) => {
+                matches!(
+                    &done.reply,
+                    Attached::Attached(grant) if grant.disconnect_grace_ms.is_some()
+                )
+            }
+            (StoreReply::Check(Ok(done)), _) => matches!(done.reply, Checked::Live { .. }),
+            _ => false,
+        };
+        let is_granted = is_granted || !answer.hand_offs().is_empty();
+        assert!(
+            !(is_granted && step.forbids_grants()),
+            "{step:?} {answer:?}"
+        );
+    }
+
+    fn is_provisional(&self, token: FencingToken) -> bool {
+        self.provisional
+            .iter()
+            .any(|provisional| provisional.1 == token)
+    }
+
+    fn claim(&mut self, token: FencingToken) {
+        self.provisional
+            .retain(|provisional| provisional.1 != token);
+    }
+
+    fn update(&mut self, step: &Step, after: &LockState) {
+        let now_ms = step.now_us / 1_000;
+        // An inspection omits an expired holder even before a command has ended it.
+        self.held.retain(|&(_, until_ms)| until_ms <= now_ms);
+        let holders = after.holders.iter();
+        self.held
+            .extend(holders.map(|holder| (holder.lease_id, now_ms + holder.remaining_ms)));
+        let waits = |request: &String| after.waiters.iter().any(|w| w.owner.id == *request);
+        self.provisional.retain(|(request, _, _)| waits(request));
+    }
+}
+
+/// Returns true if a holder holds the lock in a weaker mode than before.
+fn is_weaker([before, after]: [&LockState; 2]) -> bool {
+    before.holders.iter().any(|held| {
+        let mut kept = after.holders.iter();
+        kept.any(|kept| kept.lease_id == held.lease_id && kept.mode != held.mode)
+    })
+}
+
+impl fmt::Display for OutcomeCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (outcome, count) in &self.0 {
+            writeln!(f, "{count:>10}  {outcome}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,6 @@
+//! Traces and metrics.
+
+pub mod collector;
+pub mod documented_metrics;
+pub mod prometheus;
+pub mod scrape;

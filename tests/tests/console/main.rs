@@ -1,0 +1,15 @@
+//! The operator console: access, content, history, live updates and layout.
+
+mod alone {
+    mod load;
+}
+mod loads {
+    mod browser;
+    mod fits;
+}
+
+mod access;
+mod assets;
+mod content;
+mod history;
+mod live;
