@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lays out the root of the image: root.sh FOLDER-WITH-THE-PROGRAMS ROOT. What stands there is all that the image has.
+# Creates the root file system of the image: root.sh FOLDER-WITH-THE-PROGRAMS ROOT. The image contains only these files.
 set -euo pipefail
 mkdir -p "$2"/{etc/ssl/certs,usr/local/bin,usr/share/sbom,tmp}
 PROGRAMS="$(realpath "$1")" ROOT="$(realpath "$2")"
@@ -10,7 +10,7 @@ chmod 1777 "$ROOT/tmp"
 for program in leasehold-server leasehold; do
     install -m 0755 "$PROGRAMS/$program" "$ROOT/usr/local/bin/$program"
     strip "$ROOT/usr/local/bin/$program"
-    # Libraries where the loader looks for them, and the loader where the program names it.
+    # Libraries are copied to the paths that the loader searches, and the loader to the path that is in the program.
     while read -r library; do
         mkdir -p "$ROOT$(dirname "$library")"
         install -m 0755 "$(realpath "$library")" "$ROOT$library"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that what builds the image without a daemon is there. As root on Debian it installs what is missing; anywhere
-# else it prints one line to paste and exits 2.
+# Installs what is needed to build the image without a daemon. Missing packages are installed as root on Debian; on
+# other systems the script prints one line to paste and exits 2.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the image without a daemon and without pulling, looks into it, and runs it: make test-image. The last stage is that
-# of the Dockerfile; what its first stage makes is made on this machine. It needs root, for chroot.
+# Builds the image without a daemon and without pulling images, inspects its contents and runs it (make test-image). The
+# last stage is that of the Dockerfile; the output of the first stage is built on this machine. It needs root, for
+# chroot.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 deploy/docker/setup.sh
@@ -25,7 +26,7 @@ fail() {
 cargo build --locked --profile dist --package leasehold-server --package leasehold-cli --bins
 mkdir -p "$WORK/context/image"
 deploy/docker/root.sh "${CARGO_TARGET_DIR:-target}/dist" "$WORK/context/image"
-# The last stage as it stands, with a folder in the place of the stage before it.
+# Extracts the last stage of the Dockerfile, and replaces the earlier stage by a folder.
 sed -n '/^FROM scratch/,$p' deploy/docker/Dockerfile | sed 's/^COPY --from=build \/image \/$/COPY image \//' >"$WORK/Dockerfile"
 grep -q '^COPY image /$' "$WORK/Dockerfile" || fail "the Dockerfile has another last stage"
 build build --quiet --isolation chroot --pull-never --timestamp 0 --build-arg VERSION=0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" \
@@ -68,14 +69,14 @@ assert labels >= {"title", "description", "version", "revision", "source", "docu
 print(f"{len(labels)} labels")
 PYTHON
 deploy/docker/check_sbom.py "$ROOT"
-# A library of no package must not get in unnamed.
+# The SBOM must reject a library that belongs to no package.
 cp -a "$WORK/context/image" "$WORK/unknown"
 touch "$WORK/unknown/usr/lib-of-nobody.so.1"
 if deploy/docker/sbom.py "$WORK/unknown" >/dev/null 2>"$WORK/unnamed"; then fail "a file of no package is in the SBOM"; fi
 grep -q '/usr/lib-of-nobody.so.1 is of no Debian package' "$WORK/unnamed" || fail "$(cat "$WORK/unnamed")"
 
 echo "--- what it does"
-# As in a pod: a root that cannot be written, and a user without rights.
+# The conditions are those of a pod: a read-only root file system and an unprivileged user.
 mkdir "$ROOT/proc"
 mount --bind "$ROOT" "$ROOT"
 mount -t proc proc "$ROOT/proc"
@@ -86,7 +87,7 @@ pids+=($!)
 readonly STORE="redis://127.0.0.1:$REDIS_PORT/0"
 until redis-cli -p "$REDIS_PORT" ping >/dev/null 2>&1; do sleep 0.1; done
 in_image /usr/local/bin/leasehold-server init-store --store "$STORE"
-# No function of the shell: the pid is to be the broker's.
+# This is not a shell function, because the pid must be that of the broker.
 chroot --userspec=65532:65532 "$ROOT" /usr/local/bin/leasehold-server serve --store "$STORE" --listen "$API" \
     --admin-listen "$ADMIN" >"$WORK/broker.log" 2>&1 &
 broker=$!

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the form of the Python in deploy, with the tools in the folder that is named, and that nothing in the chart is
-# stale; with --fix behind it, repairs both instead.
+# Checks the formatting of the Python code in deploy, with the tools in the folder given as argument, and that no
+# generated part of the chart is out of date. With --fix as the second argument it corrects both instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly RUFF="$1/ruff"

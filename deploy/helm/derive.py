@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes what the chart has from elsewhere: alerts, dashboard, the broker's schema, and README.md's table.
+"""Writes the derived files of the chart: alerts, dashboard, the broker's schema, and the table of values in README.md.
 
-With --check it writes nothing, and exits with 1 if something is not as it would write it.
+With --check nothing is written, and the exit code is 1 if a file is not up to date.
 """
 
 import json
@@ -11,11 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/leasehold"
-BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"
+BEGIN, END = "<!-- values -->\n\n", "\n<!-- end of values -->\n"
 
 
 def rows(text: str) -> list[tuple[str, str, str]]:
-    """Each value with its default and what its comment says."""
+    """Returns each value with its default and the text of its comment."""
     found = []
     path: list[tuple[int, str]] = []
     said = ""
@@ -42,8 +42,8 @@ def rows(text: str) -> list[tuple[str, str, str]]:
 
 
 def table(text: str) -> str:
-    """The rows as Markdown."""
-    lines = ["| value | default | what it is |", "|---|---|---|"]
+    """Returns the rows as a Markdown table."""
+    lines = ["| value | default | what it is |", "| -- | -- | -- |"]
     for name, default, said in rows(text):
         shown = default if default == "see values.yaml" else f"`{default}`"
         lines.append(f"| `{name}` | {shown} | {said} |")
@@ -51,13 +51,13 @@ def table(text: str) -> str:
 
 
 def derived() -> dict[Path, str]:
-    """Every file that is derived, with its text."""
+    """Returns all derived files with their texts."""
     readme = (CHART / "README.md").read_text()
     before, rest = readme.split(BEGIN)
     _, after = rest.split(END)
     schema = json.loads((CHART / "values.schema.json").read_text())
     broker = json.loads((ROOT / "docs/leasehold.schema.json").read_text())
-    # Editors of the file need it; in values it would be one more key.
+    # The key is for editors of the broker's file. In the values it would be an additional key.
     del broker["$schema"]
     schema["definitions"]["broker"] = broker
     return {
@@ -69,7 +69,7 @@ def derived() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Writes, or checks."""
+    """Writes or checks the derived files."""
     is_stale = False
     for path, text in derived().items():
         if path.exists() and path.read_text() == text:

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Makes sure that what tests the chart is there besides what scripts/setup.sh provides: Helm 3 and 4, the schemas of custom
-# resources, and Python with a validator for those of Kubernetes. Packages that are missing are installed as root on Debian;
-# elsewhere it prints one line to paste and exits 2. With the argument `path` it installs nothing, and prints the folder.
+# Installs what tests of the chart need in addition to scripts/setup.sh: Helm 3 and 4, the schemas of custom resources,
+# and Python with a validator for the schemas of Kubernetes. Missing packages are installed as root on Debian; on other
+# systems the script prints one line to paste and exits 2. With the argument `path` it installs nothing, and prints the
+# folder of the tools.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ../../scripts/provide.sh
 
 readonly HELM_3=3.22.0 HELM_4=4.3.1
-# The modules that define custom resources, and those that the chart has. gateway-api 1.7 asks for a newer Go.
+# The modules that define custom resources, and the files of the resources that the chart uses. gateway-api 1.7 needs a
+# newer Go.
 readonly CRDS=(
     "github.com/prometheus-operator/prometheus-operator@v0.85.0 example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,prometheusrules,servicemonitors}.yaml"
     "sigs.k8s.io/gateway-api@v1.6.3 config/crd/standard/gateway.networking.k8s.io_{backendtlspolicies,grpcroutes}.yaml"
     "github.com/cert-manager/cert-manager@v1.21.2 deploy/crds/cert-manager.io_certificates.yaml"
 )
-# A change of the versions is another folder.
+# The name of the folder depends on the versions.
 DIR="$CACHE/helm-$(cat setup.sh tests/requirements.txt | cksum | cut -d' ' -f1)"
 readonly DIR
 
@@ -42,7 +44,7 @@ install_tools() {
     for crd in "${CRDS[@]}"; do
         read -r module files <<<"$crd"
         (cd / && GOTOOLCHAIN=local GOFLAGS='' "$go" mod download "$module")
-        # The files are a pattern.
+        # $files is a brace pattern, which only eval expands.
         eval "cp \"$("$go" env GOMODCACHE)/$module/\"$files '$DIR/crds'"
     done
     # Files of modules are read-only.

@@ -1,4 +1,4 @@
-"""Renders the chart, and finds its way in what comes out."""
+"""Renders the chart, and finds objects in the result."""
 
 import atexit
 import functools
@@ -28,10 +28,10 @@ Object = dict
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, as Kubernetes does."""
+    """A loader that rejects duplicate keys, as Kubernetes does."""
 
     def construct_mapping(self, node, deep=False):
-        """Reads a mapping."""
+        """Reads a mapping. Raises an error if a key occurs twice."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = {key for key in keys if keys.count(key) > 1}
         if twice:
@@ -40,13 +40,13 @@ class Loader(yaml.SafeLoader):
 
 
 def parsed(text: str) -> list[Object]:
-    """The objects of a stream."""
+    """Returns the objects of a YAML stream."""
     return [each for each in yaml.load_all(text, Loader) if each]
 
 
 @functools.cache
 def chart() -> Path:
-    """The chart with an empty one in place of Valkey's, which only its registry has."""
+    """Returns a copy of the chart with an empty chart in place of Valkey's, which is available in its registry only."""
     folder = Path(tempfile.mkdtemp(prefix="leasehold-chart-"))
     atexit.register(shutil.rmtree, folder)
     copy = folder / "leasehold"
@@ -61,13 +61,13 @@ def chart() -> Path:
 
 
 def helm(binary: Path, *args: str) -> subprocess.CompletedProcess:
-    """Runs Helm with a home of its own, so that nothing of the machine's settings counts."""
+    """Runs Helm with a temporary home folder, so that settings of the machine have no effect."""
     env = {"HOME": str(chart().parent), "PATH": os.environ["PATH"]}
     return subprocess.run([binary, *args], env=env, capture_output=True, text=True, timeout=60)
 
 
 def template(values: list[Path], *args: str, binary: Path = HELMS[1]) -> subprocess.CompletedProcess:
-    """`helm template`, as at an installation, with the image of all cases."""
+    """Runs `helm template` as at an installation, with the image of all cases."""
     files = [part for file in [IMAGE, *values] for part in ("--values", str(file))]
     options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
     return helm(binary, "template", RELEASE, str(chart()), *options, *files, *args)
@@ -75,7 +75,7 @@ def template(values: list[Path], *args: str, binary: Path = HELMS[1]) -> subproc
 
 @functools.cache
 def rendered(case: str, binary: Path = HELMS[1], *args: str) -> list[Object]:
-    """Every object of a case, hooks and tests included."""
+    """Returns all objects of a case, including hooks and tests."""
     done = template([VALUES[case]], *args, binary=binary)
     assert done.returncode == 0, done.stderr
     return parsed(done.stdout)
@@ -83,7 +83,10 @@ def rendered(case: str, binary: Path = HELMS[1], *args: str) -> list[Object]:
 
 @functools.cache
 def notes(case: str) -> str:
-    """What an installation prints. Helm renders it for a cluster only, so here it is a ConfigMap."""
+    """Returns the notes that an installation prints.
+
+    Helm renders notes for a cluster only. The notes are therefore rendered as a ConfigMap.
+    """
     copy = chart().with_name(f"notes-{case}")
     shutil.copytree(chart(), copy)
     (copy / "templates/NOTES.txt").rename(copy / "notes")
@@ -98,12 +101,12 @@ def notes(case: str) -> str:
 
 
 def name(each: Object) -> str:
-    """What tells an object from others."""
+    """Returns the kind and the name of an object."""
     return f"{each['kind']}/{each['metadata']['name']}"
 
 
 def only(objects: list[Object], kind: str, suffix: str = "") -> Object:
-    """The one of a kind, no hook."""
+    """Returns the only object of a kind, except hooks, whose name ends with the suffix."""
     found = [
         each
         for each in objects
@@ -114,17 +117,17 @@ def only(objects: list[Object], kind: str, suffix: str = "") -> Object:
 
 
 def of(case: str, kind: str, suffix: str = "") -> Object:
-    """The one of a kind in a case."""
+    """Returns the only object of a kind in a case; see `only`."""
     return only(rendered(case), kind, suffix)
 
 
 def hook(each: Object) -> str | None:
-    """When Helm makes it, if that is not with the others."""
+    """Returns the hook annotation of an object, or None if Helm creates the object with the release."""
     return each["metadata"].get("annotations", {}).get("helm.sh/hook")
 
 
 def pods(objects: list[Object]) -> list[tuple[str, Object, Object]]:
-    """Every pod or template of pods: its name, its metadata, its spec."""
+    """Returns the name, metadata and spec of each pod and each pod template."""
     found = []
     for each in objects:
         if each["kind"] == "Pod":
@@ -136,17 +139,17 @@ def pods(objects: list[Object]) -> list[tuple[str, Object, Object]]:
 
 
 def settings(case: str) -> dict:
-    """The configuration that the brokers read."""
+    """Returns the configuration that the brokers read."""
     maps = [each.get("data") for each in rendered(case) if each["kind"] == "ConfigMap" and not hook(each)]
     (text,) = [data["leasehold.toml"] for data in maps if data and "leasehold.toml" in data]
     return tomllib.loads(text)
 
 
 def pod(case: str) -> Object:
-    """The spec of the brokers' pods."""
+    """Returns the spec of the brokers' pods."""
     return of(case, "Deployment")["spec"]["template"]["spec"]
 
 
 def broker(case: str) -> Object:
-    """The container with the broker."""
+    """Returns the container with the broker."""
     return next(each for each in pod(case)["containers"] if each["name"] == "broker")

@@ -1,4 +1,4 @@
-"""What tests share."""
+"""Fixtures of the tests."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """An authority, and a certificate of a broker."""
+    """Returns a folder with a certificate authority and a certificate of a broker."""
     folder = tmp_path_factory.mktemp("certificates")
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     names = "subjectAltName=DNS:localhost,DNS:locks-leasehold.apps.svc"

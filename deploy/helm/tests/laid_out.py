@@ -1,4 +1,4 @@
-"""Lays out what a pod mounts in a folder, and says how its container is then run on this machine."""
+"""Writes the files that a pod mounts into a folder, and builds the command that runs its container on this machine."""
 
 import contextlib
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import chart
 
-# What stands in secrets that others make: enough for the broker to read each file.
+# Contents of secrets that are not part of the chart. The broker can read each file.
 TOKENS = "ci " + "0" * 64 + "\n"
 POLICY = '[[rule]]\ncallers = ["token:ci"]\nverbs = ["acquire", "observe"]\n'
 
 
 def content(key: str, certificates: Path) -> str:
-    """What a key of a secret has in it."""
+    """Returns the content of a key of a secret."""
     made = {"tls.crt": "server.pem", "tls.key": "server.key", "ca.crt": "ca.pem"}
     if key in made:
         return (certificates / made[key]).read_text()
@@ -44,7 +44,7 @@ def lay_out(objects: list[chart.Object], spec: chart.Object, root: Path, certifi
 
 
 def command(container: chart.Object, root: Path) -> list[str]:
-    """The container's command with this machine's programs and paths."""
+    """Returns the container's command with the programs and paths of this machine."""
     binary = chart.SERVER.with_name(Path(container["command"][0]).name)
     rest = [*container["command"][1:], *container["args"]]
     return [str(binary), *(part.replace("/etc/leasehold/", f"{root}/etc/leasehold/") for part in rest)]
@@ -52,7 +52,7 @@ def command(container: chart.Object, root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def served(command: list[str], log: Path) -> Iterator[tuple[int, int]]:
-    """A broker that runs: the ports of its API and of its admin listener."""
+    """Runs a broker, and yields the ports of its API and of its admin listener."""
     with (
         log.open("w") as stderr,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as broker,

@@ -1,4 +1,4 @@
-"""The other way to start containers, deploy/docker/compose.yaml: the broker takes its arguments."""
+"""Tests of deploy/docker/compose.yaml, whose arguments the broker must accept."""
 
 import subprocess
 

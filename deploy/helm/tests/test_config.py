@@ -1,4 +1,4 @@
-"""The broker takes every configuration that the chart writes, and pods are replaced when it must be read anew."""
+"""Tests that the broker accepts all configurations of the chart, and that changes that need a restart replace pods."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import yaml
 
 
 def checked(objects: list[chart.Object], tmp_path, certificates, job="check-config") -> subprocess.CompletedProcess:
-    """What the broker finds in the configuration of a job."""
+    """Runs `check-config` with the configuration of a job."""
     found = next(each for each in objects if each["metadata"]["name"].endswith(job))
     spec = found["spec"]["template"]["spec"]
     laid_out.lay_out(objects, spec, tmp_path, certificates)
@@ -59,7 +59,7 @@ def test_jobs_and_brokers_read_the_same(case):
     settings = tomllib.loads(texts.pop())
     assert settings["server"]["listen"].endswith(":7070")
     assert settings["server"]["admin_listen"].endswith(":7071")
-    # Without a certificate that has to be said, and with one it must not be.
+    # The setting is required without a certificate, and must be absent with one.
     assert settings["server"].get("insecure", False) == ("tls" not in settings)
 
 
@@ -99,13 +99,13 @@ def test_no_secret_stands_in_a_config_map():
 
 
 def checksum(*args: str) -> str:
-    """What replaces the pods when it changes."""
+    """Returns the checksum whose change replaces the pods."""
     deployment = chart.only(chart.rendered("default", chart.HELMS[1], *args), "Deployment")
     return deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
 
 
 def keys() -> list[tuple[str, object, bool]]:
-    """Every key of the broker, a value that is not its default, and whether brokers take it up without a restart."""
+    """Returns each key of the broker, a value other than its default, and true if a change needs no restart."""
     values = {
         "a time": ("30s", "45s"),
         "a size": ("128KiB", "96KiB"),
@@ -136,7 +136,7 @@ def test_pods_are_replaced_by_what_needs_a_restart_and_by_nothing_else():
         after = checksum("--set-json", f"config.{key}={json.dumps(value)}")
         assert (after == before) == is_live, key
         seen[is_live] += 1
-    # Those that docs/configuration.md lists under Reload.
+    # The 11 reloadable settings are those that docs/configuration.md lists under Reload.
     assert seen[True] == 11 and seen[False] > 25, seen
 
 

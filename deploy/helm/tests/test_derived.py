@@ -1,4 +1,4 @@
-"""What the chart has from elsewhere is as it is there."""
+"""Tests that the derived files of the chart are up to date."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ def test_nothing_is_stale():
 
 
 def keys(values: object, schema: dict, path: str = "") -> list[str]:
-    """Where the values and the schema do not have the same keys."""
+    """Returns a message for each key that only the values or only the schema has."""
     known = schema.get("properties")
     if known is None or schema.get("additionalProperties") is not False:
         return []
@@ -29,7 +29,7 @@ def keys(values: object, schema: dict, path: str = "") -> list[str]:
 def test_values_and_schema_have_the_same_keys():
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
-    # Free by nature: a probe's further times, and what resources may claim.
+    # The schema allows any key here: further times of a probe, and requests and limits of resources.
     for key in ("config", "probes", "resources"):
         del values[key], schema["properties"][key]
     assert keys(values, schema) == []

@@ -1,4 +1,4 @@
-"""What leads to the brokers, what may, what counts them, and what watches them."""
+"""Tests of labels, services, routes, network policies, autoscaling, monitoring, hooks and notes."""
 
 import json
 import tomllib
@@ -25,7 +25,7 @@ OTHERS = {"locks-more", "more-settings"}
 
 
 def ours(case: str) -> list[chart.Object]:
-    """The objects but for those that the user adds."""
+    """Returns the objects of a case except those that the user adds."""
     return [each for each in chart.rendered(case) if each["metadata"]["name"] not in OTHERS]
 
 
@@ -127,7 +127,7 @@ def test_an_ingress_has_a_name_of_its_own():
 
 
 def egress(case: str) -> list[set[int]]:
-    """The ports of each rule."""
+    """Returns the ports of each egress rule."""
     rules = chart.of(case, "NetworkPolicy")["spec"]["egress"]
     return [{port["port"] for port in rule["ports"]} for rule in rules]
 
@@ -170,7 +170,7 @@ def test_the_admin_port_is_closed_to_pods_that_are_not_named():
             continue
         rules = [rule for rule in policy["spec"]["ingress"] if {"port": "admin"} in rule["ports"]]
         assert rules == ([{"ports": [{"port": "admin"}], "from": named}] if named else []), case
-        # A rule without ports or without peers would open everything.
+        # A rule without ports allows all ports, and one without peers allows all peers.
         assert all(rule["ports"] and rule["from"] for rule in policy["spec"]["ingress"]), case
 
 
@@ -248,7 +248,7 @@ def test_alerts_and_dashboard_are_those_of_deploy():
 
 
 def hooks(case: str) -> dict[str, tuple[str, str]]:
-    """When each job of a case runs, and its weight."""
+    """Returns the hook and the weight of each job of a case."""
     jobs = [each for each in chart.rendered(case) if each["kind"] == "Job"]
     return {
         each["spec"]["template"]["spec"]["containers"][0]["name"]: (
@@ -262,7 +262,8 @@ def hooks(case: str) -> dict[str, tuple[str, str]]:
 def test_the_store_is_made_ready_once_and_the_configuration_checked_each_time():
     found = hooks("default")
     assert found == {"check-config": ("pre-install,pre-upgrade", -5), "init-store": ("pre-install", 5)}
-    # A certificate that comes with the installation cannot be looked at before it, a store cannot be written to.
+    # Before the installation, a certificate that it creates cannot be checked, and a store that it creates cannot be
+    # written to.
     assert hooks("cert-manager") == {"check-config": ("pre-upgrade", -5), "init-store": ("pre-install", 5)}
     assert hooks("trial") == {"check-config": ("pre-install,pre-upgrade", -5)}
     assert set(hooks("minimal")) == {"check-config"}
@@ -271,8 +272,8 @@ def test_the_store_is_made_ready_once_and_the_configuration_checked_each_time():
 @pytest.mark.parametrize(
     ("case", "said", "unsaid"),
     [
-        ("default", ["http://locks-leasehold.apps.svc:7070", "without TLS", "may take any lock"], ["one broker"]),
-        ("minimal", ["one broker", "nobody wrote its first era"], []),
+        ("default", ["http://locks-leasehold.apps.svc:7070", "without TLS", "can acquire any lock"], ["one broker"]),
+        ("minimal", ["one broker", "a new store without an era"], []),
         ("trial", ["single Valkey", "granted 95 s after"], []),
         ("mtls", ["https://locks-leasehold.apps.svc:7070"], ["WARNING"]),
     ],

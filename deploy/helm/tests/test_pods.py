@@ -1,4 +1,4 @@
-"""What every pod has: how it is probed, stopped, confined and spread."""
+"""Tests of pods: probes, shutdown, security settings and distribution over nodes."""
 
 import subprocess
 
@@ -66,7 +66,7 @@ def test_what_is_mounted_is_a_volume(case):
         mounted = set()
         for container in spec.get("initContainers", []) + spec["containers"]:
             mounts = container.get("volumeMounts", [])
-            # Kubernetes never updates a file that was mounted alone.
+            # Kubernetes does not update files that are mounted with subPath.
             assert all("subPath" not in mount for mount in mounts), name
             mounted |= {mount["name"] for mount in mounts}
         assert mounted == volumes, name
@@ -112,7 +112,7 @@ def test_probes_show_a_certificate_where_clients_must():
     assert command[:3] == ["/usr/local/bin/leasehold", "ping", "--service=readiness"]
     host = "locks-leasehold.apps.svc"
     assert f"--endpoint=https://{host}:7071" in command
-    # The name leads to the pod itself.
+    # The host name resolves to the pod itself.
     assert spec["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": [host]}]
     mounts = {mount["mountPath"]: mount["name"] for mount in broker["volumeMounts"]}
     assert mounts["/etc/leasehold/probe"] == "probe"

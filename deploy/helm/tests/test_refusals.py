@@ -1,9 +1,9 @@
-"""Values that are wrong are refused before anything is installed, with what is wrong."""
+"""Tests that invalid values are rejected before the installation, with a message that names the error."""
 
 import chart
 import pytest
 
-# By the schema: what is set, and what Helm says of it.
+# Values that the schema rejects, with the messages of Helm.
 BY_SCHEMA = [
     ("replicas=3", "additional properties 'replicas' not allowed"),
     ("store.uri=redis://a:1", "additional properties 'uri' not allowed"),
@@ -34,7 +34,7 @@ BY_SCHEMA = [
     ("networkPolicy.storePorts={redis}", "got string, want integer"),
     ("metrics.serviceMonitor.interval=often", "does not match pattern"),
 ]
-# By the chart: values that do not fit together.
+# Combinations of values that the chart rejects.
 STORE = "store.url=redis://redis:6379"
 TLS = "tls.existingSecret=leasehold-tls"
 TOKENS = "access.tokens.existingSecret=tokens"
@@ -42,7 +42,7 @@ POLICY = "access.policy.existingSecret=policy"
 ROUTE = "route.enabled=true,route.parentRefs[0].name=public"
 ACCESS = f"{TLS},{TOKENS},{POLICY}"
 SERVICE_MONITOR = "metrics.serviceMonitor.enabled=true"
-OUTSIDE = "without access control would let everybody outside the cluster take any lock"
+OUTSIDE = "without access control would let any client outside the cluster acquire any lock"
 BY_CHART = [
     (f"{STORE},image.repository=", "image.repository is missing: there is no public image; build one with"),
     (f"{STORE},service.type=LoadBalancer", f"service.type: LoadBalancer {OUTSIDE}"),
@@ -53,21 +53,21 @@ BY_CHART = [
     (f"{STORE},metrics.podMonitor.enabled=true", "networkPolicy.adminFrom is empty, so Prometheus could not reach"),
     ("", "store.url is missing"),
     (f"{STORE},valkey.enabled=true", "valkey.enabled and store.url name two stores"),
-    ("store.url=redis://user:word@redis:6379", "store.url holds a user or a password"),
+    ("store.url=redis://user:word@redis:6379", "store.url contains a user or a password"),
     ("store.url=redlock://a:1\\,b:1,store.deploymentKey.existingSecret=k", "names 2 servers for RedLock"),
     ("store.url=redlock://a:1\\,b:1\\,c:1\\,d:1,store.deploymentKey.existingSecret=k", "names 4 servers for RedLock"),
     ("store.url=redis-cluster://a:1", "store.deploymentKey.existingSecret is missing"),
     ("store.url=redlock://a:1\\,b:1\\,c:1", "store.deploymentKey.existingSecret is missing"),
     (f"{STORE},store.deploymentKey.existingSecret=k,store.deploymentKey.key=", "store.deploymentKey.key is missing"),
     (f"{STORE},store.credentials.existingSecret=s,store.credentials.sentinelPasswordKey=p", "redis-sentinel:// only"),
-    (f"{STORE},store.credentials.usernameKey=user", "store.credentials names keys of no secret"),
-    (f"{STORE},store.tls.caSecret=ca", "nothing asks Redis for TLS"),
+    (f"{STORE},store.credentials.usernameKey=user", "store.credentials names keys, but no secret"),
+    (f"{STORE},store.tls.caSecret=ca", "TLS for Redis is off"),
     (f"{STORE},config.server.listen=0.0.0.0:1", "config.server.listen is set by the chart"),
     (f"{STORE},config.store.url=redis://other:1", "config.store.url is set by the chart"),
     (f"{STORE},config.tls.cert_file=/a", "config.tls.cert_file names a file"),
     (f"{STORE},{TLS},config.tls.cert_file=/a", "config.tls.cert_file is set by the chart"),
     (f"{STORE},{TLS},config.server.insecure=true", "config.server.insecure with a certificate"),
-    (f"{STORE},{TLS},tls.certManager.enabled=true,tls.certManager.issuerRef.name=i", "both bring a certificate"),
+    (f"{STORE},{TLS},tls.certManager.enabled=true,tls.certManager.issuerRef.name=i", "both provide a certificate"),
     (f"{STORE},tls.certManager.enabled=true", "tls.certManager.issuerRef.name is missing"),
     (
         f"{STORE},tls.clientCa.existingSecret=ca,tls.probe.existingSecret=p,{POLICY}",
@@ -75,16 +75,16 @@ BY_CHART = [
     ),
     (f"{STORE},{TLS},tls.clientCa.existingSecret=ca,{POLICY}", "tls.probe.existingSecret is missing"),
     (f"{STORE},{TLS},tls.probe.existingSecret=p", "tls.probe.existingSecret is for tls.clientCa only"),
-    (f"{STORE},{TLS},{POLICY},access.jwt.keysUrl=https://i,access.jwt.keys.existingSecret=k", "both bring keys"),
+    (f"{STORE},{TLS},{POLICY},access.jwt.keysUrl=https://i,access.jwt.keys.existingSecret=k", "both provide keys"),
     (f"{STORE},{TLS},{POLICY},access.jwt.keysUrl=https://i", "access.jwt needs issuer and audience"),
     (f"{STORE},{TLS},access.jwt.issuer=i", "access.jwt has no keys"),
-    (f"{STORE},{POLICY}", "access.policy without a way to know callers"),
-    (f"{STORE},{TLS},{TOKENS}", "access.policy.existingSecret is missing: everything would be denied"),
-    (f"{STORE},{TOKENS},{POLICY}", "without TLS would show credentials"),
+    (f"{STORE},{POLICY}", "access.policy without authentication"),
+    (f"{STORE},{TLS},{TOKENS}", "access.policy.existingSecret is missing: every request would be denied"),
+    (f"{STORE},{TOKENS},{POLICY}", "without TLS would send credentials unencrypted"),
     (f"{STORE},tracing.headers.existingSecret=h", "tracing.headers without tracing.otlpEndpoint"),
-    (f"{STORE},terminationGracePeriodSeconds=15", "a stop takes preStopSleepSeconds and"),
+    (f"{STORE},terminationGracePeriodSeconds=15", "a shutdown takes preStopSleepSeconds and"),
     (f"{STORE},terminationGracePeriodSeconds=30,config.server.drain_timeout=25500ms", "31 s together"),
-    (f"{STORE},config.server.drain_timeout=3weeks", "write it in h, m, s or ms"),
+    (f"{STORE},config.server.drain_timeout=3weeks", "the unit must be h, m, s or ms"),
     (f"{STORE},autoscaling.enabled=true,autoscaling.minReplicas=7", "autoscaling.minReplicas is above"),
     (f"{STORE},route.enabled=true", "route.parentRefs is missing"),
     (f"{STORE},{ROUTE},route.backendTls.caConfigMap=ca", "route.backendTls needs"),
@@ -101,7 +101,7 @@ BY_CHART = [
     (
         f"{STORE},tracing.otlpEndpoint=http://c:4317,tracing.headers.existingSecret=h,"
         "extraEnv[0].name=OTEL_EXPORTER_OTLP_HEADERS",
-        "extraEnv has OTEL_EXPORTER_OTLP_HEADERS beside",
+        "extraEnv has OTEL_EXPORTER_OTLP_HEADERS in addition to",
     ),
     (f"{STORE},extraArgs={{--listen=0.0.0.0:1}}", "extraArgs has --listen=0.0.0.0:1"),
     (f"{STORE},commonLabels.team=a,podLabels.team=b", "commonLabels has team"),

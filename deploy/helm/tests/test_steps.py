@@ -1,4 +1,4 @@
-"""The steps of `helm test`, taken one by one against a broker."""
+"""Tests of the steps of `helm test`, which are run one by one against a broker."""
 
 import json
 import subprocess
@@ -10,14 +10,14 @@ import pytest
 
 @pytest.fixture
 def endpoint(tmp_path):
-    """A broker on the embedded store."""
+    """Yields the endpoint of a broker on the embedded store."""
     command = [chart.SERVER, "dev", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
     with laid_out.served(command, tmp_path / "log") as (api, _):
         yield f"http://127.0.0.1:{api}"
 
 
 def steps(case: str) -> list[chart.Object]:
-    """The containers of the pod, in their order."""
+    """Returns the containers of the test pod, in their order."""
     pod = next(each for each in chart.rendered(case) if each["kind"] == "Pod")
     assert chart.hook(pod) == "test"
     assert pod["spec"]["restartPolicy"] == "Never"
@@ -25,7 +25,7 @@ def steps(case: str) -> list[chart.Object]:
 
 
 def take(step: chart.Object, endpoint: str, tmp_path) -> subprocess.CompletedProcess:
-    """Runs a step."""
+    """Runs a step on this machine."""
     assert step["command"] == ["/usr/local/bin/leasehold"]
     paths = {"/lease/": f"{tmp_path}/", "/usr/local/bin/leasehold": str(chart.CLI)}
     args = list(step["args"])
@@ -37,7 +37,7 @@ def take(step: chart.Object, endpoint: str, tmp_path) -> subprocess.CompletedPro
 
 
 def token(endpoint: str, lock: str) -> int:
-    """The newest token of the lock."""
+    """Returns the fencing token of the latest grant of the lock."""
     look = [chart.CLI, "get", lock, "-o", "json", "--endpoint", endpoint]
     return json.loads(subprocess.run(look, capture_output=True, text=True, check=True).stdout)["last_fencing_token"]
 
@@ -61,7 +61,7 @@ def test_a_lock_that_somebody_else_has_is_told(endpoint, tmp_path):
 
 def test_a_second_holder_would_be_noticed(endpoint, tmp_path):
     refused = next(step for step in steps("default") if step["name"] == "refused")
-    # Nobody holds the lock, so that it is granted: the step must fail.
+    # The lock has no holder, so it is granted and the step must fail.
     assert take(refused, endpoint, tmp_path).returncode not in (0, 124)
 
 

@@ -1,4 +1,4 @@
-"""Whatever the values, Kubernetes would take every object, by either Helm."""
+"""Tests that Kubernetes accepts the objects of all cases, rendered by Helm 3 and by Helm 4."""
 
 import json
 
@@ -12,14 +12,14 @@ MINORS = ["1.35", "1.36", "1.37"]
 
 
 class Definitions(yaml.SafeLoader):
-    """Reads a lone = as text, as Kubernetes does."""
+    """A loader that reads a single = as text, as Kubernetes does."""
 
 
 Definitions.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
 
 
 def definitions() -> dict[tuple[str, str], dict]:
-    """The schemas of custom resources, by apiVersion and kind."""
+    """Returns the schemas of custom resources, by apiVersion and kind."""
     found = {}
     for file in (chart.TOOLS / "crds").glob("*.yaml"):
         for each in yaml.load_all(file.read_text(), Definitions):
@@ -33,7 +33,7 @@ def definitions() -> dict[tuple[str, str], dict]:
 
 
 def closed(schema: object) -> object:
-    """The schema, refusing fields that it does not know, as the API server does with --validate=strict."""
+    """Returns the schema with unknown fields forbidden, as the API server does with --validate=strict."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -48,7 +48,7 @@ def closed(schema: object) -> object:
         shut.pop("type", None)
         shut["anyOf"] = [{"type": "integer"}, {"type": "string"}]
     shut.pop("format", None)
-    # In the words of another language's regular expressions.
+    # The pattern uses the syntax of another language, which the validator does not support.
     if "(?i)" in str(schema.get("pattern")):
         shut.pop("pattern")
     return shut
@@ -58,12 +58,12 @@ CUSTOM = definitions()
 
 
 def validate(each: chart.Object, minor: str) -> None:
-    """Raises, unless this version of Kubernetes takes it."""
+    """Raises an error unless this version of Kubernetes accepts the object."""
     custom = CUSTOM.get((each["apiVersion"], each["kind"]))
     if custom is None:
         kubernetes_validate.validate(each, minor, strict=True)
         return
-    # Names and labels have no schema in a definition.
+    # A definition has no schema for metadata.
     jsonschema.validate({**each, "metadata": {}}, custom)
 
 

@@ -1,6 +1,6 @@
-{{/* The broker's configuration: what the user wrote, and what follows from other values. */}}
+{{/* The broker's configuration: the settings of the user, and those that other values determine. */}}
 
-{{/* "true" if the broker speaks TLS. */}}
+{{/* "true" if the broker uses TLS. */}}
 {{- define "leasehold.tls" -}}
 {{- if or .Values.tls.existingSecret .Values.tls.certManager.enabled }}true{{ end }}
 {{- end }}
@@ -10,12 +10,12 @@
 {{- end }}
 
 {{- define "leasehold.storeUrl" -}}
-{{- /* As that chart calls its service, and where it puts it. */ -}}
+{{- /* The name and namespace of the service of that chart. */ -}}
 {{- if .Values.valkey.enabled }}redis://{{ .Release.Name }}{{ if not (contains "valkey" .Release.Name) }}-valkey{{ end }}.{{ .Release.Namespace }}.svc:6379{{ else }}{{ .Values.store.url }}{{ end }}
 {{- end }}
 
 {{/*
-The files that the broker is given: where, of which secret, of which key, for which setting. As JSON: a list of dicts.
+The files of the broker, as a JSON list of dicts: section and setting, secret and key.
 */}}
 {{- define "leasehold.files" -}}
 {{- $files := list }}
@@ -46,7 +46,7 @@ The files that the broker is given: where, of which secret, of which key, for wh
 {{- toJson $files }}
 {{- end }}
 
-{{/* What the chart sets, as JSON. */}}
+{{/* The settings that the chart determines, as JSON. */}}
 {{- define "leasehold.derived" -}}
 {{- $set := dict
   "server" (dict "listen" "0.0.0.0:7070" "admin_listen" "0.0.0.0:7071")
@@ -72,12 +72,12 @@ The files that the broker is given: where, of which secret, of which key, for wh
 {{- toJson $set }}
 {{- end }}
 
-{{/* All of it, as JSON. */}}
+{{/* All settings, as JSON. */}}
 {{- define "leasehold.settings" -}}
 {{- mustMergeOverwrite (deepCopy .Values.config) (include "leasehold.derived" . | fromJson) | toJson }}
 {{- end }}
 
-{{/* The file, of settings as JSON. Numbers come from YAML as floats, and TOML tells 1000 from 1000.0. */}}
+{{/* The configuration file for settings in JSON. YAML numbers are floats, but TOML distinguishes 1000 from 1000.0. */}}
 {{- define "leasehold.toml" -}}
 {{- range $section, $keys := fromJson . }}
 [{{ $section }}]
@@ -91,12 +91,12 @@ The files that the broker is given: where, of which secret, of which key, for wh
 {{ end }}
 {{- end }}
 
-{{/* Those of the store, which is all that the first era needs: certificates may not be there yet. */}}
+{{/* The settings of the store. The job that writes the first era needs no others, and certificates may not exist yet. */}}
 {{- define "leasehold.storeSettings" -}}
 {{- pick (include "leasehold.settings" . | fromJson) "store" "limits" | toJson }}
 {{- end }}
 
-{{/* What of it a running broker does not take up by itself: a change of this replaces the pods. */}}
+{{/* The settings that need a restart: a change of these replaces the pods. */}}
 {{- define "leasehold.restarting" -}}
 {{- $settings := include "leasehold.settings" . | fromJson }}
 {{- $_ := unset $settings "quotas" }}
@@ -109,14 +109,14 @@ The files that the broker is given: where, of which secret, of which key, for wh
 {{- toJson $settings }}
 {{- end }}
 
-{{/* A time of the configuration, such as 1m 30s, in whole seconds, rounded up. */}}
+{{/* Converts a time of the configuration, such as 1m 30s, to whole seconds, rounded up. */}}
 {{- define "leasehold.seconds" -}}
 {{- $ms := 0 }}
 {{- range regexFindAll "[0-9]+ *[a-zA-Zµ]+" . -1 }}
 {{- $number := regexFind "[0-9]+" . | atoi }}
 {{- $unit := regexFind "[a-zA-Zµ]+" . }}
 {{- $scale := dict "ms" 1 "msec" 1 "s" 1000 "sec" 1000 "second" 1000 "seconds" 1000 "m" 60000 "min" 60000 "minute" 60000 "minutes" 60000 "h" 3600000 "hr" 3600000 "hour" 3600000 "hours" 3600000 }}
-{{- if not (hasKey $scale $unit) }}{{ fail (printf "config.server.drain_timeout: write it in h, m, s or ms, not %q" .) }}{{ end }}
+{{- if not (hasKey $scale $unit) }}{{ fail (printf "config.server.drain_timeout: the unit must be h, m, s or ms, not %q" .) }}{{ end }}
 {{- $ms = add $ms (mul $number (index $scale $unit)) }}
 {{- end }}
 {{- div (add $ms 999) 1000 }}

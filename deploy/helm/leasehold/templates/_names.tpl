@@ -4,7 +4,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Suffixes such as -check-config fit behind it. */}}
+{{/* Short enough for suffixes such as -check-config. */}}
 {{- define "leasehold.fullname" -}}
 {{- $name := include "leasehold.name" . }}
 {{- $both := printf "%s-%s" .Release.Name $name }}
@@ -21,13 +21,13 @@ app.kubernetes.io/name: {{ include "leasehold.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* Those by which the broker's pods, and no others, are found. They never change: a Deployment's cannot. */}}
+{{/* The labels that select the pods of brokers only. They never change, because the selector of a Deployment cannot. */}}
 {{- define "leasehold.brokers" -}}
 {{ include "leasehold.selector" . }}
 app.kubernetes.io/component: broker
 {{- end }}
 
-{{/* Takes a list: the root, and the component. */}}
+{{/* Argument: a list of the root and the component. */}}
 {{- define "leasehold.labels" -}}
 {{- $root := index . 0 -}}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
@@ -41,7 +41,7 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The metadata of an object. Takes a dict: root, component, suffix of the name, labels, annotations. */}}
+{{/* The metadata of an object. Argument: a dict of root, component, suffix of the name, labels, annotations. */}}
 {{- define "leasehold.metadata" -}}
 {{- $annotations := merge dict (default dict .annotations) .root.Values.commonAnnotations -}}
 name: {{ include "leasehold.fullname" .root }}{{ .suffix }}
@@ -73,7 +73,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* The port of an http or https address. What looks like one in its path, or in an IPv6 address, is none. */}}
+{{/* The port of an http or https address. Similar text in the path or in an IPv6 address is not a port. */}}
 {{- define "leasehold.portOf" -}}
 {{- $url := urlParse . }}
 {{- regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (ternary "443" "80" (eq $url.scheme "https")) }}

@@ -1,4 +1,4 @@
-{{/* What the pods of brokers, of jobs and of tests have in common. */}}
+{{/* Common parts of the pods of brokers, jobs and tests. */}}
 
 {{- define "leasehold.podSecurity" -}}
 automountServiceAccountToken: false
@@ -30,8 +30,8 @@ securityContext:
 {{- end }}
 
 {{/*
-The volumes with the configuration and the secrets. Takes a list: the root, the name of the ConfigMap, and the sections
-whose files are needed; without those, all.
+The volumes with the configuration and the secrets. Argument: a list of the root, the name of the ConfigMap, and the
+sections whose files are needed; all files without sections.
 */}}
 {{- define "leasehold.volumes" -}}
 {{- $root := index . 0 -}}
@@ -54,14 +54,14 @@ whose files are needed; without those, all.
 {{- end }}
 {{- end }}
 
-{{/* A volume's name has no dots and is short, so two secrets could get the same one. */}}
+{{/* The name of a volume is short and has no dots, so a hash keeps the names of two secrets different. */}}
 {{- define "leasehold.secretVolume" -}}
 {{- if and (lt (len .) 57) (not (contains "." .)) }}secret-{{ . }}
 {{- else }}secret-{{ replace "." "-" . | trunc 40 | trimSuffix "-" }}-{{ sha256sum . | trunc 8 }}
 {{- end }}
 {{- end }}
 
-{{/* Takes a list: the root, and the sections. Whole directories: Kubernetes never updates a file that was mounted alone. */}}
+{{/* Argument: a list of the root and the sections. Mounts directories, because Kubernetes never updates single files. */}}
 {{- define "leasehold.mounts" -}}
 - name: config
   mountPath: /etc/leasehold/config
@@ -85,8 +85,8 @@ whose files are needed; without those, all.
 {{- end }}
 
 {{/*
-A probe. Takes a list: the root, the service that is asked for, the times. Kubelet's own gRPC probe speaks no TLS, its
-HTTPS probe shows no certificate; so with clients' certificates the image's own program asks.
+A probe. Argument: a list of the root, the service to check, the times. The gRPC probe of kubelet does not support TLS,
+and its HTTPS probe presents no certificate; with client certificates the probe runs the program of the image.
 */}}
 {{- define "leasehold.probe" -}}
 {{- $root := index . 0 }}
