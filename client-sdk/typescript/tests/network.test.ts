@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import type { Lease } from "@leasehold/client";
 import { UnavailableError } from "@leasehold/client";
 
 import { clientOf, waitForLoss, waitForQueueLength, waitUntil } from "./fixtures.js";
@@ -75,8 +76,12 @@ test("leases share one connection, and use another one past a thousand", async (
   const broker = await Broker.start(t);
   const proxy = await Proxy.start(t, broker.addr);
   const client = clientOf(t, proxy.url);
-  const names = Array.from({ length: 1_000 }, (_, lock) => `lock-${String(lock)}`);
-  const leases = await Promise.all(names.map((name) => client.acquire(name, { ttlMs: 20_000 })));
+  // A slow machine answers no heartbeat for seconds while it serves all calls at once, and the client then reconnects.
+  const leases: Lease[] = [];
+  for (let first = 0; first < 1_000; first += 100) {
+    const names = Array.from({ length: 100 }, (_, index) => `lock-${String(first + index)}`);
+    leases.push(...(await Promise.all(names.map((name) => client.acquire(name, { ttlMs: 20_000 })))));
+  }
   assert.equal(proxy.connectionCount, 1);
   await using more = await client.acquire("one more");
   assert.equal(proxy.connectionCount, 2);
