@@ -438,7 +438,7 @@ impl StoreEventDispatcher {
                     fencing_token: hand_off.fencing_token,
                     provisional: hand_off.is_provisional,
                     sent,
-                    told: Instant::now(),
+                    received_at: Instant::now(),
                 };
                 self.waiters.hand_off(&lock, hand_off.request, signal);
             }

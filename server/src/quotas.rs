@@ -141,7 +141,7 @@ impl Quotas {
                 .acquires
                 .check(rate_limit, Arc::clone(caller));
             result.map_err(|retry_after| QuotaExceeded::Rate {
-                most: max_per_second,
+                max: max_per_second,
                 retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX) + 1,
             })?;
         }

@@ -65,11 +65,11 @@ const ADMIN_STREAMS_MAX: u32 = 64;
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A socket could not be bound.
-    #[error("cannot listen on {address}: {why}")]
+    #[error("cannot listen on {address}: {reason}")]
     Listen {
         address: SocketAddr,
         /// Cause, and what to do about it.
-        why: String,
+        reason: String,
     },
     /// The certificate cannot be loaded.
     #[error("{0}")]

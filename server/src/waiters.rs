@@ -38,7 +38,7 @@ pub enum Signal {
         /// Time at which the command that granted the lock was sent; `None` if it is unknown.
         sent: Option<Instant>,
         /// Time at which the broker received the hand-off.
-        told: Instant,
+        received_at: Instant,
     },
     /// The queue position of the call may be lost, so that `acquire` must be sent again.
     Rejoin,

@@ -78,7 +78,7 @@ impl Endpoint {
     fn new(url: &str) -> Result<Self, ConnectError> {
         let invalid = |reason: String| ConnectError::InvalidEndpoint {
             endpoint: url.to_owned(),
-            why: reason,
+            reason,
         };
         let address = Address::from_shared(url.to_owned());
         let address = address.map_err(|error| invalid(error.to_string()))?;
@@ -107,7 +107,7 @@ impl Endpoint {
         let address = self.address.tls_config(tls);
         let address = address.map_err(|error| ConnectError::InvalidEndpoint {
             endpoint: self.name.clone(),
-            why: error.to_string(),
+            reason: error.to_string(),
         })?;
         Ok(Self { address, ..self })
     }

@@ -197,12 +197,12 @@ pub enum ConnectError {
     #[error("no endpoint: give at least one, as in http://127.0.0.1:7070")]
     NoEndpoint,
     /// An endpoint is not a usable http or https URL.
-    #[error("endpoint {endpoint:?}: {why}; expected a URL as in http://127.0.0.1:7070")]
+    #[error("endpoint {endpoint:?}: {reason}; expected a URL as in http://127.0.0.1:7070")]
     InvalidEndpoint {
         /// Endpoint as it was given.
         endpoint: String,
         /// Reason for which the endpoint is invalid.
-        why: String,
+        reason: String,
     },
     /// The credential contains characters other than printable ASCII, or its file cannot be read.
     #[error("the credential {0}")]

@@ -183,14 +183,14 @@ impl LockAcquisition<'_> {
                     fencing_token,
                     provisional: false,
                     sent,
-                    told: notified_at,
+                    received_at: notified_at,
                 } if self.can_skip_claim(sent) => {
                     self.timer.handed_over(notified_at);
                     return WaitOutcome::Granted(self.grant_without_claim(fencing_token));
                 }
                 Signal::HandOff {
                     fencing_token,
-                    told: notified_at,
+                    received_at: notified_at,
                     ..
                 } => {
                     if let Some(outcome) = self.claim(fencing_token).await {

@@ -398,10 +398,7 @@ impl LeaseStream {
             self.pending_calls.insert(call_id, call);
             return Some(cancellation);
         };
-        self.send(StreamEvent::Refused {
-            call_id,
-            why: error,
-        });
+        self.send(StreamEvent::Refused { call_id, error });
         None
     }
 

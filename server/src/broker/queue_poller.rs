@@ -81,7 +81,7 @@ impl Broker {
                 fencing_token: held.fencing_token,
                 provisional: held.is_provisional,
                 sent: None,
-                told: Instant::now(),
+                received_at: Instant::now(),
             };
             self.waiters.hand_off(lock, held.request, signal);
         }

@@ -30,12 +30,12 @@ struct AuditPage {
 struct AuditRow {
     at: String,
     what: &'static str,
-    mood: &'static str,
+    css_class: &'static str,
     lock: Option<Link>,
     lease_id: String,
     caller: String,
     peer: String,
-    why: String,
+    detail: String,
 }
 
 /// A row about the end of a lease.
@@ -43,12 +43,12 @@ pub(super) struct EndRow {
     pub(super) at: String,
     pub(super) lock: Link,
     pub(super) how: &'static str,
-    pub(super) mood: &'static str,
+    pub(super) css_class: &'static str,
     /// Owner of the lease, if the user may observe the lock.
     pub(super) owner: Option<Link>,
     pub(super) held: String,
     pub(super) token: u64,
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
 pub(super) async fn show(
@@ -82,7 +82,7 @@ fn is_visible(event: &AuditEvent, user: &ConsoleUser) -> bool {
 
 impl AuditRow {
     fn new(event: &AuditEvent) -> Self {
-        let (what, mood) = match event.kind {
+        let (what, css_class) = match event.kind {
             AuditEventKind::ForceRelease => ("lease revoked", "warning"),
             AuditEventKind::SetLimit => ("limit set", "good"),
             AuditEventKind::RemoveLimit => ("limit removed", "good"),
@@ -97,12 +97,12 @@ impl AuditRow {
         Self {
             at: time(event.at),
             what,
-            mood,
+            css_class,
             lock: event.lock.as_ref().map(Link::to_key),
             lease_id: lease_id.map(ToString::to_string).unwrap_or_default(),
             caller: plain(caller),
             peer: plain(&event.peer),
-            why: plain(&event.detail),
+            detail: plain(&event.detail),
         }
     }
 }
@@ -110,7 +110,7 @@ impl AuditRow {
 impl EndRow {
     /// Creates a row, which contains the owner and the reason only if `may_see` is true.
     pub(super) fn new(end: &LeaseEnd, may_see: bool) -> Self {
-        let (how, mood) = match end.reason {
+        let (how, css_class) = match end.reason {
             LeaseEndReason::Released => ("released", "good"),
             LeaseEndReason::Expired => ("expired", "bad"),
             LeaseEndReason::Revoked => ("revoked", "warning"),
@@ -128,11 +128,11 @@ impl EndRow {
             at: time(end.at),
             lock: Link::to_key(&end.lock),
             how,
-            mood,
+            css_class,
             owner: owner.map(|owner| Link::to_owner(&owner.id)),
             held: span(end.held_ms),
             token: end.fencing_token,
-            why: explanation,
+            reason: explanation,
         }
     }
 }

@@ -50,7 +50,7 @@ struct Store {
     kind: String,
     state: &'static str,
     /// CSS class that selects the colour.
-    mood: &'static str,
+    css_class: &'static str,
     summary: String,
 }
 
@@ -121,7 +121,7 @@ impl Store {
             .ended
             .as_ref()
             .map_or("", |end| &end.incomplete_reason);
-        let (state, mood, summary) = match (reason, broker.recovering_ms()) {
+        let (state, css_class, summary) = match (reason, broker.recovering_ms()) {
             ("", Some(ms @ 1..)) => {
                 let summary = format!(
                     "The store lost data: no new locks are granted for {}, so that no lock is \
@@ -141,7 +141,7 @@ impl Store {
         Self {
             kind: console.store.clone(),
             state,
-            mood,
+            css_class,
             summary,
         }
     }

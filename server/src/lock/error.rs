@@ -140,11 +140,11 @@ pub enum QuotaExceeded {
     Broker(u32),
     /// Rate of the caller's acquires.
     #[error(
-        "the caller exceeds the rate limit of {most} acquires a second (quotas.acquires_per_second)"
+        "the caller exceeds the rate limit of {max} acquires a second (quotas.acquires_per_second)"
     )]
     Rate {
         /// Maximum per second.
-        most: u32,
+        max: u32,
         /// Time until the next acquire is admitted.
         retry_after_ms: u64,
     },

@@ -51,7 +51,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
         .await
         .map_err(|source| RunError::Listen {
             address,
-            why: bind_failure(&source),
+            reason: bind_failure(&source),
         })
 }
 

@@ -115,18 +115,12 @@ impl LeaseStream {
             Ok(undelivered) if self.liveness == Liveness::Silent => {
                 undelivered.roll_back();
                 let error = CallError::Cancelled;
-                self.send(StreamEvent::Refused {
-                    call_id,
-                    why: error,
-                });
+                self.send(StreamEvent::Refused { call_id, error });
             }
             Ok(undelivered) if is_denied || self.is_forbidden(undelivered.locks()) => {
                 undelivered.roll_back();
                 let error = CallError::Denied;
-                self.send(StreamEvent::Refused {
-                    call_id,
-                    why: error,
-                });
+                self.send(StreamEvent::Refused { call_id, error });
             }
             Ok(mut undelivered) => {
                 let (as_of, origin) = (undelivered.as_of(), undelivered.origin());
@@ -152,10 +146,7 @@ impl LeaseStream {
             }
             Err(failure) if is_denied && failure.error == LockError::Cancelled => {
                 let error = CallError::Denied;
-                self.send(StreamEvent::Refused {
-                    call_id,
-                    why: error,
-                });
+                self.send(StreamEvent::Refused { call_id, error });
             }
             Err(failure) => self.refuse(call_id, failure),
         }
@@ -286,7 +277,7 @@ impl LeaseStream {
         match result {
             Ok(released) => self.send(StreamEvent::Released {
                 call_id,
-                given_back: released,
+                result: released,
             }),
             Err(failure) => self.refuse(call_id, failure),
         }
@@ -352,10 +343,7 @@ impl LeaseStream {
         } else {
             CallError::Failed(failure)
         };
-        self.send(StreamEvent::Refused {
-            call_id,
-            why: error,
-        });
+        self.send(StreamEvent::Refused { call_id, error });
     }
 }
 

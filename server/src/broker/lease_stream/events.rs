@@ -103,7 +103,7 @@ pub enum StreamEvent {
     Refused {
         call_id: i64,
         /// Reason of the rejection.
-        why: CallError,
+        error: CallError,
     },
     /// An attach succeeded, and the lease is on the stream.
     Attached {
@@ -125,13 +125,13 @@ pub enum StreamEvent {
     Released {
         call_id: i64,
         /// Result of the release.
-        given_back: ReleaseResult,
+        result: ReleaseResult,
     },
     /// A lease has ended, or has left the stream.
     Ended {
         lease_id: LeaseId,
         /// Reason of the end.
-        why: LeaseEndedReason,
+        reason: LeaseEndedReason,
     },
     /// The lease will end although its client renews it.
     ReleaseRequested {

@@ -187,10 +187,7 @@ impl LeaseStream {
             LeaseCommand::Detach { call_id } => Some(call_id),
         };
         if let Some(call_id) = call_id {
-            self.send(StreamEvent::Refused {
-                call_id,
-                why: error,
-            });
+            self.send(StreamEvent::Refused { call_id, error });
         }
     }
 
@@ -363,10 +360,7 @@ impl LeaseStream {
                 .quotas
                 .track_until_expiry(lease_id, locks, expires_in);
         }
-        self.send(StreamEvent::Ended {
-            lease_id,
-            why: reason,
-        });
+        self.send(StreamEvent::Ended { lease_id, reason });
         self.remove_lease(lease_id);
     }
 

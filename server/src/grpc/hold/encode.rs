@@ -23,10 +23,9 @@ pub(super) fn response(event: StreamEvent, context: &RequestContext) -> HoldResp
             lease: Some(encode::lease(&lease)),
             as_of_sequence: as_of,
         }),
-        StreamEvent::Refused {
-            call_id,
-            why: error,
-        } => return refused(call_id, &status_of(error, context)),
+        StreamEvent::Refused { call_id, error } => {
+            return refused(call_id, &status_of(error, context));
+        }
         StreamEvent::Attached {
             call_id,
             lease_id,
@@ -45,10 +44,7 @@ pub(super) fn response(event: StreamEvent, context: &RequestContext) -> HoldResp
             leases: leases.into_iter().map(extended).collect(),
             heartbeat_interval: interval_ms.map(encode::duration),
         }),
-        StreamEvent::Released {
-            call_id,
-            given_back: result,
-        } => {
+        StreamEvent::Released { call_id, result } => {
             let pb::ReleaseResponse {
                 already_released,
                 hold_count,
@@ -61,7 +57,7 @@ pub(super) fn response(event: StreamEvent, context: &RequestContext) -> HoldResp
         }
         StreamEvent::Ended {
             lease_id,
-            why: ended_reason,
+            reason: ended_reason,
         } => {
             let (reason, message) = end_reason(ended_reason);
             Response::Ended(pb::LeaseEnded {

@@ -62,7 +62,7 @@ fn longest_errors() -> Vec<LockError> {
         LockError::TooManyAttempts,
         LockError::QuotaExceeded(QuotaExceeded::Namespace(u32::MAX)),
         LockError::QuotaExceeded(QuotaExceeded::Rate {
-            most: u32::MAX,
+            max: u32::MAX,
             retry_after_ms,
         }),
         LockError::QuotaExceeded(QuotaExceeded::Waits(usize::MAX)),
